@@ -1,0 +1,178 @@
+"""What was seen when a step ran: outputs, metadata, memory. No judgement here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.world import Batch
+
+__all__ = [
+    "AddressChange",
+    "Contract",
+    "Field",
+    "ForeignWrite",
+    "KeptOutput",
+    "Observation",
+    "RunKind",
+    "Selects",
+    "StepRecord",
+    "Stumble",
+    "ZoneHit",
+]
+
+RunKind = Literal["replay", "eager", "screen", "other_world", "twin", "again"]
+"""replay: the step under test. eager: the same engine without a graph, same world and history.
+screen: replay in world B on the twin (restored to just after capture), one run that settles
+reads and history at once where it agrees. other_world, twin: the two apart, run when the screen
+differs. again: the replay repeated in the same world, to tell nondeterminism."""
+
+Axis = Literal["requests", "tokens", "indptr", "indices", "scalar", "page_table"]
+Selects = Literal["row", "slot", "page", "length", "offset", "state", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What the padded part of a field must hold.
+
+    `reserved`: the reserved row, page or slot of what the field selects. `fill`: exactly `value`.
+    `skip`: the sentinel `value`, which the engine promises not to follow. `free`: anything.
+    """
+
+    kind: Literal["reserved", "fill", "skip", "free"]
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One declared piece of replay metadata.
+
+    A field without a declaration of its own counts as selecting memory. `source` says where the
+    engine promises what is declared here.
+    """
+
+    name: str
+    axis: Axis
+    selects: Selects
+    padding: Contract
+    rewritten: bool = False
+    """Whether prepare_replay rewrites all that is used, so that its content before is nobody's
+    business (non-interference then poisons it)."""
+    source: str = ""
+
+
+@dataclass(slots=True)
+class Observation:
+    """One run of one step. Tensors are copies, padded rows included."""
+
+    raw_bs: int
+    padded_bs: int
+    num_tokens: int
+    padded_tokens: int
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Name -> [padded_tokens or padded_bs, ...]."""
+    metadata: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Field name -> used part: [padded_bs], [padded_bs + 1], the indices below the last offset."""
+    plan: dict[str, object] = field(default_factory=dict)
+    """Frozen scalars and other plain values that select the kernel plan (max length, splits)."""
+    types: dict[str, str] = field(default_factory=dict)
+    """Type name of each metadata object that the forward dereferences."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneHit:
+    """A red zone that changed."""
+
+    region: str
+    side: Literal["before", "after"]
+    offset: int
+    """Elements from the end of the payload (after) or its start (before, negative)."""
+    elements: int
+    """Changed elements of the region's dtype."""
+    reach: int
+    """Farthest changed element, counted like `offset`."""
+    written: list[Any]
+    """The first few values found there."""
+    allocated_at: str
+    """Source line that allocated the region."""
+    payload: int
+    """Elements of the payload."""
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignWrite:
+    """Owned by others, changed all the same."""
+
+    region: str
+    what: Literal["slot", "row", "state"]
+    indices: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AddressChange:
+    """A captured tensor that no longer lies where the graph reads it."""
+
+    name: str
+    captured: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOutput:
+    """An output of an earlier step, that the target promises to keep, changed later."""
+
+    name: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stumble:
+    """A run that did not come back with an observation."""
+
+    run: RunKind
+    stage: str
+    symptom: str
+    error: str
+    """Exception type and message, one line."""
+    where: str
+    """Innermost source line outside FuzzGraph's harness."""
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """All that was seen of one step; what the oracles judge."""
+
+    index: int
+    target: str
+    config: EngineConfig
+    batch: Batch
+    fields: tuple[Field, ...]
+    runs: dict[RunKind, Observation] = field(default_factory=dict)
+    expected: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Output name -> float64 truth for live rows or tokens, from the logical batch alone."""
+    yardstick: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Output name -> the same computed by plain torch in the engine's dtype."""
+    value_bound: float = 0.0
+    """max |V| that entered the step, for the tolerance's absolute term."""
+    second_opinion: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """The Triton eager reference, where it was run."""
+    promised_outputs: tuple[str, ...] = ()
+    zone_hits: list[ZoneHit] = field(default_factory=list)
+    foreign_writes: list[ForeignWrite] = field(default_factory=list)
+    address_changes: list[AddressChange] = field(default_factory=list)
+    kept_changes: list[KeptOutput] = field(default_factory=list)
+    stumbles: list[Stumble] = field(default_factory=list)
+    guilty: str = ""
+    """Region whose don't-care content changed the result, found by bisection."""
+    at_capture: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Metadata values that the graph of this size saw at capture, for the capture/replay check."""
+    capture_truth: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What they should have been for the capture's own logical batch."""
+    nan_world: bool = False
+    engaged: bool = True
+    """Whether the replay ran no Python of the target and rewrote poisoned outputs."""

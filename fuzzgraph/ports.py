@@ -1,0 +1,158 @@
+"""The four plugs of FuzzGraph: graph engine, target, session, oracle.
+
+Content (`graphs/`, `targets/`, `oracles/`) implements these; `execution` knows nothing else of
+them. Outsiders register targets and oracles by the entry points `fuzzgraph.targets` and
+`fuzzgraph.oracles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
+from fuzzgraph.world import Batch
+
+__all__ = ["CapturedGraph", "GraphEngine", "Oracle", "Pools", "Session", "Target"]
+
+Outputs = TypeVar("Outputs")
+OutputsCo = TypeVar("OutputsCo", covariant=True)
+
+
+class CapturedGraph(Protocol, Generic[OutputsCo]):
+    """A frozen list of device work: same addresses, shapes and scalars at every replay."""
+
+    @property
+    def outputs(self) -> OutputsCo:
+        """What the captured function returned; its tensors are rewritten by each replay."""
+        ...
+
+    def replay(self) -> None:
+        """Run the captured work again, without any Python of the engine."""
+        ...
+
+
+class GraphEngine(Protocol):
+    """Captures and replays: a device graph (CUDA and HIP) or the recorder."""
+
+    name: str
+    device: torch.device
+
+    def capture(self, forward: Callable[[], Outputs], *, key: str) -> CapturedGraph[Outputs]:
+        """Record one run of `forward` in the pool that all graphs of the session share.
+
+        Raises:
+            CaptureError: `forward` did what a device capture forbids.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The engine's own memory into which the harness lays the world; None where it has none.
+
+    Row, slot and state numbers are those of `world`: the engine must have the reserved and the
+    trap ones on top of the sizes in its config.
+    """
+
+    req_to_token: torch.Tensor | None = None
+    """[rows, width] slot of each position of each request row."""
+    kv_planes: tuple[torch.Tensor, ...] = ()
+    """Each [num_slots, ...] in storage dtype, in the order of `content.Content.kv_planes`."""
+    encoder_to_token: torch.Tensor | None = None
+    """[rows, max_encoder_len] slot of each encoder position of each request row."""
+    state: torch.Tensor | None = None
+    """[state_slots, width] recurrent state."""
+
+
+class Session(Protocol):
+    """One opened engine with its captured graphs.
+
+    Calls come in this order: `warm_up`, `capture`, then for each step either `prepare_replay`,
+    `replay`, `observe`, or `eager`, `observe`. Between steps the harness may restore the engine's
+    memory and plain attributes to an earlier state.
+    """
+
+    pools: Pools
+    fields: tuple[Field, ...]
+    """Declared replay metadata, all modes together."""
+
+    @property
+    def roots(self) -> Mapping[str, object]:
+        """Objects from which the engine's buffers are reached, to name them."""
+        ...
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        """Outputs every step of `mode` must show; () for a metadata target."""
+        ...
+
+    def keeps_outputs(self, mode: Mode) -> bool:
+        """Whether results handed out must survive later replays."""
+        ...
+
+    def warm_up(self) -> None: ...
+
+    def capture(self) -> None:
+        """Capture every size of every mode, largest first as engines do."""
+        ...
+
+    def prepare_replay(self, batch: Batch) -> None:
+        """The engine's own host updates for `batch`: its padding, its metadata."""
+        ...
+
+    def replay(self, batch: Batch) -> None: ...
+
+    def eager(self, batch: Batch) -> None:
+        """The same forward without a graph, unpadded."""
+        ...
+
+    def observe(self, batch: Batch) -> Observation:
+        """Copies of what the last replay or eager run produced and used."""
+        ...
+
+    def results(self) -> Mapping[str, torch.Tensor]:
+        """The tensors the engine handed out for the last step (not copies)."""
+        ...
+
+    def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
+        """Name -> (tensor the engine would write now, data pointer frozen at capture)."""
+        ...
+
+    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Name -> (value seen at capture, true value) for the graph `batch` is replayed on."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Target(Protocol):
+    """An engine under test."""
+
+    name: str
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        """Why this target cannot express `config`, in one line; None if it can."""
+        ...
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
+        """Start the engine. Called inside guarded memory: allocate here, not on import.
+
+        Raises:
+            AdapterUnavailable: the engine or its device is missing.
+        """
+        ...
+
+
+class Oracle(Protocol):
+    """Judges one clause. It names the runs it needs and never runs anything itself."""
+
+    name: str
+    clause: Clause
+    needs: frozenset[RunKind]
+
+    def judge(self, step: StepRecord) -> Iterable[Finding]: ...

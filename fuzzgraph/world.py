@@ -1,0 +1,118 @@
+"""The logical truth of one step, before any engine has padded or encoded it.
+
+A `Batch` says which requests a step serves, what tokens they hold and which
+physical rows, pages and slots are theirs. The harness owns it: `layout` computes
+it from the case alone, targets translate it into their engine's own batch, the
+reference and the oracles judge against it. Nothing here is read back from an
+engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fuzzgraph.case import Mode, Via
+
+__all__ = [
+    "FIRST_PAGE",
+    "FIRST_ROW",
+    "RESERVED_PAGE",
+    "RESERVED_ROW",
+    "RESERVED_SLOT",
+    "TRAPS",
+    "VOCAB",
+    "Batch",
+    "IntArray",
+    "Ragged",
+]
+
+IntArray = npt.NDArray[np.int64]
+
+RESERVED_ROW = 0
+"""Request-pool row that padded rows may name; its page map holds `RESERVED_SLOT` only."""
+RESERVED_PAGE = 0
+RESERVED_SLOT = 0
+"""KV slot that padded tokens may write and read. The rest of page 0 belongs to nobody."""
+TRAPS = (1, 2)
+"""Trap numbers of world A and world B. Each is at once a valid request row, page, slot and
+state slot that belongs to nobody, so that a wrong read lands somewhere and shows: slot 1 and 2
+lie in page 0, 1 or 2 at any page size, and these pages are never handed out."""
+FIRST_ROW = 3
+FIRST_PAGE = 3
+VOCAB = 32
+"""Token ids run from 0 to VOCAB - 1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """Rows of different length in one array: row i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    values: IntArray
+    offsets: IntArray
+
+    def row(self, index: int) -> IntArray:
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """One step as the scheduler of a serving engine would hand it over; int64 arrays on the host.
+
+    Tokens are packed row after row without padding. In mode `draft` a row computes no tokens of
+    its own: `spec_steps` tokens on each of `spec_topk` branches follow from `input_ids`, which
+    then holds one token per branch ([raw_bs * spec_topk]).
+    """
+
+    step: int
+    mode: Mode
+    via: Via
+    raw_bs: int
+    num_tokens: int
+    """Length of the token axis: sum of `new_lens`, or raw_bs * spec_topk in mode draft."""
+    requests: IntArray
+    """[raw_bs] logical request ids."""
+    req_pool_indices: IntArray
+    """[raw_bs] rows of the request pool, >= FIRST_ROW."""
+    seq_lens: IntArray
+    """[raw_bs] KV tokens attended over, those computed in this step included."""
+    new_lens: IntArray
+    """[raw_bs] tokens computed in this step (0 in mode draft)."""
+    input_ids: IntArray
+    """[num_tokens]"""
+    positions: IntArray
+    """[num_tokens]"""
+    token_rows: IntArray
+    """[num_tokens] batch row of each token."""
+    slot_mapping: IntArray
+    """Slots that receive new KV: [num_tokens], or [raw_bs * spec_topk * spec_steps] in mode
+    draft, ordered row, branch, step."""
+    kv_slots: Ragged
+    """Physical slot of every position below `seq_lens`, per row; new tokens included."""
+    kv_tokens: Ragged
+    """Token id at every such position."""
+    kv_positions: Ragged
+    """Model position of every such token (equal depth twice in a verify tree)."""
+    pages: Ragged
+    """Physical pages of each row, in order; page i holds positions i*page_size onwards."""
+    encoder_lens: IntArray
+    """[raw_bs]; 0 where a request has no encoder."""
+    encoder_slots: Ragged
+    encoder_tokens: Ragged
+    state_slots: IntArray
+    """[raw_bs] recurrent-state slots, >= FIRST_ROW; empty without recurrent state."""
+    tree_parents: IntArray | None
+    """[raw_bs, draft_tokens] parent of each draft token within its row, -1 for the root; None
+    outside target_verify. A parent precedes its children; a chain is [-1, 0, 1, ...]."""
+    mrope: IntArray | None
+    """[num_tokens] extra position input, or None where the batch comes without it."""
+
+    @property
+    def cached_lens(self) -> IntArray:
+        """[raw_bs] KV tokens that were there before this step."""
+        return self.seq_lens - self.new_lens
