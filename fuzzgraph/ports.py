@@ -16,6 +16,7 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
+from fuzzgraph.reach import Reach
 from fuzzgraph.world import Batch
 
 __all__ = ["CapturedGraph", "GraphEngine", "Oracle", "Pools", "Session", "Target"]
@@ -134,6 +135,8 @@ class Target(Protocol):
     """An engine under test."""
 
     name: str
+    reach: Reach
+    """The dimensions in which strategies draw cases for this target."""
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Why this target cannot express `config`, in one line; None if it can."""

@@ -1,0 +1,44 @@
+"""What a target can express: the bounds within which strategies draw cases for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fuzzgraph.case import Mode
+
+__all__ = ["Reach"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The dimensions a target has. Strategies never draw outside; nothing is filtered away."""
+
+    modes: tuple[Mode, ...] = ("decode",)
+    page_sizes: tuple[int, ...] = (1,)
+    page_maps: tuple[Literal["csr", "page_table"], ...] = ("csr",)
+    attentions: tuple[Literal["mha", "mla"], ...] = ("mha",)
+    dtypes: tuple[Literal["float32", "bfloat16", "float16"], ...] = ("float32",)
+    kv_dtypes: tuple[Literal["auto", "float8_e4m3fn"], ...] = ("auto",)
+    kernels: tuple[Literal["torch", "triton"], ...] = ("torch",)
+    metadata: tuple[Literal["full", "raw_out_graph", "raw_in_graph"], ...] = ("full",)
+    runners: tuple[Literal["graph", "cpu_graph"], ...] = ("graph",)
+    prefill_runners: tuple[Literal["piecewise", "breakable"], ...] = ("piecewise",)
+    seq_len_fill_values: tuple[Literal[0, 1], ...] = (1,)
+    free_paddings: tuple[Literal["keep", "zero", "copy_live"], ...] = ("keep",)
+    max_batch: int = 8
+    max_context_len: int = 64
+    max_q_heads: int = 4
+    max_head_dim: int = 16
+    max_tp_size: int = 1
+    max_spec_topk: int = 1
+    max_spec_steps: int = 1
+    max_draft_tokens: int = 2
+    sliding_window: bool = False
+    encoder: bool = False
+    recurrent_state: bool = False
+    split_kv: bool = False
+    mrope: bool = False
+    eager_steps: bool = True
+    capture_beyond_pool: bool = True
+    """Whether the largest captured size may exceed the request pool."""
