@@ -106,11 +106,13 @@ class ZoneHit:
 
 @dataclass(frozen=True, slots=True)
 class ForeignWrite:
-    """Owned by others, changed all the same."""
+    """Memory that changed and should not have, or that did not become what it should."""
 
     region: str
     what: Literal["slot", "row", "state"]
     indices: list[int]
+    own: bool = False
+    """True where the batch owns the place and what was written there is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,41 @@
+"""Builds findings: fills in what every oracle would otherwise repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzzgraph.finding import Clause, Finding, Severity, Stage, Symptom
+from fuzzgraph.observation import StepRecord
+
+__all__ = ["claim"]
+
+
+def claim(
+    step: StepRecord,
+    oracle: str,
+    clause: Clause,
+    *,
+    buffer: str,
+    symptom: Symptom,
+    message: str,
+    stage: Stage | None = None,
+    severity: Severity = "error",
+    **detail: Any,
+) -> Finding:
+    """A finding of `oracle` at `step`; `message` should carry the values."""
+    size = ""
+    if (seen := step.runs.get("replay")) is not None:
+        size = f" (raw_bs={seen.raw_bs}, padded_bs={seen.padded_bs})"
+    return Finding(
+        oracle=oracle,
+        clause=clause,
+        target=step.target,
+        step=step.index,
+        mode=step.batch.mode,
+        buffer=buffer,
+        symptom=symptom,
+        stage=stage or ("eager" if step.batch.via == "eager" else "replay"),
+        message=f"step {step.index}{size}: {message}",
+        severity=severity,
+        detail=detail,
+    )

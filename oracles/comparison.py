@@ -1,0 +1,87 @@
+"""How two tensors are compared: bit for bit, or within a yardstick. Shared by the oracles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Difference", "beyond_yardstick", "first_difference", "same_bits"]
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two tensors part, and by how much."""
+
+    index: tuple[int, ...]
+    got: float
+    want: float
+    count: int
+    """Elements that differ."""
+
+    def __str__(self) -> str:
+        place = ", ".join(map(str, self.index))
+        return f"[{place}]: got {self.got:g}, expected {self.want:g} ({self.count} elements differ)"
+
+
+def same_bits(got: torch.Tensor, want: torch.Tensor) -> bool:
+    """Whether shape, dtype and every bit agree (NaN equals the same NaN, 0.0 differs from -0.0)."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return False
+    if not got.dtype.is_floating_point:
+        return torch.equal(got, want)
+    bits = _BITS[got.element_size()]
+    return torch.equal(got.contiguous().view(bits), want.contiguous().view(bits))
+
+
+def first_difference(got: torch.Tensor, want: torch.Tensor) -> Difference | None:
+    """The first place where the two differ in bits, or None."""
+    if same_bits(got, want):
+        return None
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return Difference((), float(got.numel()), float(want.numel()), abs(got.numel() - want.numel()))
+    bits = _BITS[got.element_size()]
+    unequal = got.contiguous().view(bits) != want.contiguous().view(bits)
+    return _at(unequal, got, want)
+
+
+def beyond_yardstick(
+    got: torch.Tensor,
+    want: torch.Tensor,
+    plain: torch.Tensor | None,
+    value_bound: float,
+) -> Difference | None:
+    """The worst place whose error exceeds the yardstick, or None.
+
+    The yardstick is FlashAttention's rule: at most twice the error of plain torch in the same
+    dtype, plus `eps * value_bound` for outputs that nearly cancel. Integers must be equal.
+
+    Args:
+        got: the engine's values, any dtype.
+        want: float64 (or integer) truth of the same shape.
+        plain: the same computed by plain torch in the engine's dtype; None counts as no error.
+        value_bound: max |V|.
+    """
+    if got.shape != want.shape:
+        return Difference((), float(got.numel()), float(want.numel()), abs(got.numel() - want.numel()))
+    if not got.numel():
+        return None
+    if not got.dtype.is_floating_point:
+        return _at(got != want.to(got.dtype), got, want)
+    error = (got.double() - want).abs()
+    slack = 0.0 if plain is None else 2.0 * float((plain.double() - want).abs().max())
+    slack += torch.finfo(got.dtype).eps * value_bound
+    if float(error.max()) <= slack:  # false for NaN
+        return None
+    return _at(~(error <= slack), got, want)
+
+
+def _at(unequal: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> Difference | None:
+    count = int(unequal.sum())
+    if not count:
+        return None
+    flat = int(unequal.reshape(-1).to(torch.uint8).argmax())
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), unequal.shape))
+    return Difference(index, float(got[index]), float(want[index]), count)

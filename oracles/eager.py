@@ -1,0 +1,65 @@
+"""Clause "a replay equals the same engine without a graph"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.observation import Observation, RunKind, StepRecord
+from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_difference
+
+__all__ = ["Eager"]
+
+
+class Eager:
+    """Live outputs equal the eager ones: bit for bit under the same plan, else by the yardstick.
+
+    The plan includes the frozen maximum length and the split count: other values mean another
+    order of summation.
+    """
+
+    name = "eager"
+    clause: Clause = "computes"
+    needs: frozenset[RunKind] = frozenset({"replay", "eager"})
+
+    def judge(self, step: StepRecord) -> Iterable[Finding]:
+        replay, eager = step.runs.get("replay"), step.runs.get("eager")
+        if replay is None or eager is None:
+            return
+        for name, want in eager.outputs.items():
+            if name not in replay.outputs:
+                continue  # reference reports a missing output
+            got = replay.outputs[name][: len(want)]
+            worst = self._compare(step, name, replay, eager, got, want)
+            if worst is not None:
+                yield claim(
+                    step,
+                    self.name,
+                    self.clause,
+                    buffer=name,
+                    symptom="mismatch",
+                    message=f"replayed {name}{worst} by the same engine run eagerly",
+                    index=list(worst.index),
+                    got=worst.got,
+                    want=worst.want,
+                    count=worst.count,
+                )
+
+    def _compare(
+        self,
+        step: StepRecord,
+        name: str,
+        replay: Observation,
+        eager: Observation,
+        got: torch.Tensor,
+        want: torch.Tensor,
+    ) -> Difference | None:
+        if replay.plan == eager.plan:
+            return first_difference(got, want)
+        truth = step.expected.get(name)
+        if truth is None or not want.dtype.is_floating_point:
+            return first_difference(got, want)
+        return beyond_yardstick(got, want.double(), step.yardstick.get(name), 2 * step.value_bound)

@@ -1,0 +1,76 @@
+"""Clause "reads only what its batch names": two worlds, one result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.observation import Observation, RunKind, StepRecord
+from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_difference
+
+__all__ = ["NonInterference"]
+
+
+class NonInterference:
+    """Outputs and used metadata, padded rows included, do not depend on don't-care memory.
+
+    No tolerance, except where the engine differs from itself in the same world: then the
+    yardstick judges live outputs only.
+    """
+
+    name = "noninterference"
+    clause: Clause = "reads"
+    needs: frozenset[RunKind] = frozenset({"replay", "screen", "other_world"})
+
+    def judge(self, step: StepRecord) -> Iterable[Finding]:
+        replay, other = step.runs.get("replay"), step.runs.get("other_world")
+        if replay is None or other is None:
+            return
+        if (again := step.runs.get("again")) is not None and _differs(replay, again):
+            yield from self._judge_loosely(step, replay, other)
+            return
+        for kind in ("metadata", "outputs"):
+            first, second = getattr(replay, kind), getattr(other, kind)
+            for name in first.keys() | second.keys():
+                if name not in first or name not in second:
+                    yield self._finding(step, name, f"{name} appears in one world only", None)
+                elif worst := first_difference(second[name], first[name]):
+                    text = f"{name}{worst} once memory that the batch does not own was changed"
+                    yield self._finding(step, name, text, worst)
+
+    def _judge_loosely(
+        self, step: StepRecord, replay: Observation, other: Observation
+    ) -> Iterable[Finding]:
+        for name, want in step.expected.items():
+            rows = len(want)
+            worst = beyond_yardstick(
+                other.outputs[name][:rows],
+                replay.outputs[name][:rows].double(),
+                step.yardstick.get(name),
+                2 * step.value_bound,
+            )
+            if worst is not None:
+                yield self._finding(step, name, f"{name}{worst} in the other world", worst)
+
+    def _finding(
+        self, step: StepRecord, name: str, text: str, worst: Difference | None
+    ) -> Finding:
+        guilty = step.guilty or "memory that could not be narrowed down"
+        return claim(
+            step,
+            self.name,
+            self.clause,
+            buffer=name,
+            symptom="mismatch",
+            severity="nan" if step.nan_world else "error",
+            message=f"{text}; read from: {guilty}",
+            guilty=guilty,
+            index=list(worst.index) if worst else [],
+        )
+
+
+def _differs(one: Observation, two: Observation) -> bool:
+    return any(
+        first_difference(one.outputs[name], two.outputs[name]) is not None for name in one.outputs
+    )
