@@ -1,0 +1,71 @@
+# The two to know: `make fuzz` and `make test`. Both set up what they need.
+# Plain make and POSIX sh. PYTHON picks the interpreter, VENV the environment's folder.
+
+PYTHON ?= python3
+VENV ?= .venv
+# How long `make fuzz` fuzzes, e.g. make fuzz TIME=10m
+TIME ?= 60s
+# Processes of `make test`
+JOBS ?= 2
+# More options for pip, e.g. PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_FLAGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
+READY := $(VENV)/.fuzzgraph-ready
+SGLANG_READY := $(VENV)/.sglang-ready
+
+# Tiny tensors: more threads than one per process only wait for each other.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup fuzz test check sglang bench-speed clean
+
+help:
+	@echo "make fuzz         fuzz the built-in engine for TIME=$(TIME)"
+	@echo "make test         lint, types, import floors, tests"
+	@echo "make check        lint, types, import floors only"
+	@echo "make sglang       fetch real sglang releases and what they import"
+	@echo "make bench-speed  cases per second; writes reports/speed.md"
+	@echo "make setup        only create $(VENV)"
+	@echo "make clean        remove $(VENV), caches and the output of runs"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "setup: $(PYTHON) is older than Python 3.10 or missing. Name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "setup: $(PYTHON) cannot create an environment in $(VENV). On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PIP) -c constraints/dev.txt "torch==2.13.0" "triton==3.7.1; platform_system == 'Linux'"
+	$(PIP) -c constraints/dev.txt -e ".[dev]"
+	@touch $@
+
+fuzz: $(READY)
+	$(BIN)/fuzzgraph run --target builtin --time $(TIME)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	@test -e $(SGLANG_READY) || \
+	  echo "test: 'make sglang' has not been run here, so the tests on real sglang releases will be skipped."
+	$(BIN)/python -m pytest -n $(JOBS)
+	@test -e $(SGLANG_READY) || \
+	  echo "test: tests on real sglang releases were skipped; run 'make sglang' once to include them."
+
+sglang: $(SGLANG_READY)
+
+$(SGLANG_READY): $(READY) constraints/sglang.txt
+	$(PIP) -c constraints/dev.txt -c constraints/sglang.txt -e ".[sglang]"
+	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13
+	@touch $@
+
+bench-speed: $(READY)
+	$(BIN)/python tests/quality/bench_speed.py
+
+clean:
+	rm -rf $(VENV) build dist reports/runs .fuzzgraph .hypothesis \
+	  .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
