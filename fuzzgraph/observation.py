@@ -176,5 +176,7 @@ class StepRecord:
     capture_truth: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """What they should have been for the capture's own logical batch."""
     nan_world: bool = False
+    wavers: bool = False
+    """Whether the engine differed from itself in the same world (run `again`)."""
     engaged: bool = True
     """Whether the replay ran no Python of the target and rewrote poisoned outputs."""

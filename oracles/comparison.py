@@ -41,7 +41,7 @@ def first_difference(got: torch.Tensor, want: torch.Tensor) -> Difference | None
     if same_bits(got, want):
         return None
     if got.shape != want.shape or got.dtype != want.dtype:
-        return Difference((), float(got.numel()), float(want.numel()), abs(got.numel() - want.numel()))
+        return _sizes_differ(got, want)
     bits = _BITS[got.element_size()]
     unequal = got.contiguous().view(bits) != want.contiguous().view(bits)
     return _at(unequal, got, want)
@@ -65,7 +65,7 @@ def beyond_yardstick(
         value_bound: max |V|.
     """
     if got.shape != want.shape:
-        return Difference((), float(got.numel()), float(want.numel()), abs(got.numel() - want.numel()))
+        return _sizes_differ(got, want)
     if not got.numel():
         return None
     if not got.dtype.is_floating_point:
@@ -76,6 +76,11 @@ def beyond_yardstick(
     if float(error.max()) <= slack:  # false for NaN
         return None
     return _at(~(error <= slack), got, want)
+
+
+def _sizes_differ(got: torch.Tensor, want: torch.Tensor) -> Difference:
+    sizes = got.numel(), want.numel()
+    return Difference((), float(sizes[0]), float(sizes[1]), max(abs(sizes[0] - sizes[1]), 1))
 
 
 def _at(unequal: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> Difference | None:

@@ -141,7 +141,8 @@ def _indptr_breaches(
     if (len(value) - 1) % max(seen.padded_bs, 1):  # draft: one row per branch
         yield (
             field.name,
-            f"{field.name} must hold padded_bs + 1 = {seen.padded_bs + 1} offsets; got {len(value)}",
+            f"{field.name} must hold padded_bs + 1 = {seen.padded_bs + 1} offsets;"
+            f" got {len(value)}",
         )
     if len(value) and value[0] != 0:
         yield field.name, f"{field.name} must start at 0; got {int(value[0])}"

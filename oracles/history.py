@@ -37,7 +37,7 @@ class History:
                 kept_from=kept.step,
             )
         replay, twin = step.runs.get("replay"), step.runs.get("twin")
-        if replay is None or twin is None or _nondeterministic(step, replay):
+        if replay is None or twin is None or step.wavers:
             return
         fields = {field.name: field for field in step.fields}
         for name, got in replay.metadata.items():
@@ -55,9 +55,7 @@ class History:
             elif worst := first_difference(got[:rows], want[:rows]):
                 yield self._finding(step, name, f"{name}{worst} without the past", worst)
 
-    def _finding(
-        self, step: StepRecord, name: str, text: str, worst: Difference | None
-    ) -> Finding:
+    def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
         return claim(
             step,
             self.name,
@@ -74,11 +72,3 @@ def _comparable(values: torch.Tensor, field: Field | None, seen: Observation) ->
     if field is None or field.padding.kind != "free":
         return values
     return values[: seen.num_tokens if field.axis == "tokens" else seen.raw_bs]
-
-
-def _nondeterministic(step: StepRecord, replay: Observation) -> bool:
-    again = step.runs.get("again")
-    return again is not None and any(
-        first_difference(replay.outputs[name], again.outputs[name]) is not None
-        for name in replay.outputs
-    )

@@ -27,7 +27,7 @@ class NonInterference:
         replay, other = step.runs.get("replay"), step.runs.get("other_world")
         if replay is None or other is None:
             return
-        if (again := step.runs.get("again")) is not None and _differs(replay, again):
+        if step.wavers:
             yield from self._judge_loosely(step, replay, other)
             return
         for kind in ("metadata", "outputs"):
@@ -53,9 +53,7 @@ class NonInterference:
             if worst is not None:
                 yield self._finding(step, name, f"{name}{worst} in the other world", worst)
 
-    def _finding(
-        self, step: StepRecord, name: str, text: str, worst: Difference | None
-    ) -> Finding:
+    def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
         guilty = step.guilty or "memory that could not be narrowed down"
         return claim(
             step,
@@ -68,9 +66,3 @@ class NonInterference:
             guilty=guilty,
             index=list(worst.index) if worst else [],
         )
-
-
-def _differs(one: Observation, two: Observation) -> bool:
-    return any(
-        first_difference(one.outputs[name], two.outputs[name]) is not None for name in one.outputs
-    )

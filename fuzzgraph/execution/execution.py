@@ -1,0 +1,153 @@
+"""The story of one case, readable top to bottom.
+
+open the target in guarded memory -> warm up and capture every size -> for each step: lay out the
+world, let the engine's own code prepare the replay, replay, observe, check memory, run the twins,
+judge -> verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.execution.opening import OpenSession, SessionLost, open_session
+from fuzzgraph.execution.sessions import SessionCache
+from fuzzgraph.execution.steps import StepRunner
+from fuzzgraph.execution.verdict import Verdict
+from fuzzgraph.finding import Finding
+from fuzzgraph.layout import plan
+from fuzzgraph.observation import RunKind, StepRecord
+from fuzzgraph.oracles import ORACLES
+from fuzzgraph.ports import Oracle, Target
+from fuzzgraph.world import Batch
+
+__all__ = ["Execution"]
+
+
+class Execution:
+    """Runs cases on one target, with one graph engine, and lets the oracles judge.
+
+    Args:
+        target: the engine under test.
+        graphs: "recorder" or "device".
+        device: torch device of the engine's tensors.
+        oracles: who judges, the most telling first.
+        cache_size: captured sessions kept; 0 opens a fresh one for each case.
+        second_opinion: whether the Triton eager reference is run as well.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        graphs: str = "recorder",
+        device: str = "cpu",
+        oracles: Sequence[Oracle] = ORACLES,
+        cache_size: int = 24,
+        second_opinion: bool = False,
+    ) -> None:
+        torch.set_num_threads(1)  # oversubscription costs more than all kernels together
+        self.target = target
+        self._graphs = graphs
+        self._device = torch.device(device)
+        self._oracles = tuple(oracles)
+        self._needs: frozenset[RunKind] = frozenset().union(*(oracle.needs for oracle in oracles))
+        self._second_opinion = second_opinion
+        self._sessions = SessionCache(max(cache_size, 1), self._open)
+        self._cached = cache_size > 0
+
+    @torch.no_grad()
+    def run_case(self, case: Case) -> Verdict:
+        """Run every step until one breaks the law.
+
+        Raises:
+            InvalidCase: the case contradicts itself or its pools.
+            AdapterUnavailable: the target cannot be opened here at all.
+        """
+        if reason := self.target.unsupported(case.config):
+            return Verdict(case, self.target.name, skipped=reason)
+        batches = plan(case)
+        if not self._cached:
+            self._sessions.clear()
+        try:
+            opened = self._sessions.get(case.config)
+        except SessionLost as lost:
+            return self._lost_while_opening(case, batches[0], lost)
+        if opened.opening_hits:
+            return self._hit_while_opening(case, batches[0], opened)
+        return self._run_steps(case, batches, opened)
+
+    @torch.no_grad()
+    def run_bare(self, case: Case) -> None:
+        """The same case with nothing on: sessions cached alike, replay, one reference."""
+        opened = self._sessions.get(case.config)
+        runner = StepRunner(opened, self.target.name, frozenset())
+        for batch in plan(case):
+            runner.run_bare(batch)
+
+    def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
+        """The same finding with its rate in fresh sessions, e.g. confirmed='3/3'."""
+        fresh = Execution(
+            self.target,
+            graphs=self._graphs,
+            device=str(self._device),
+            oracles=self._oracles,
+            cache_size=0,
+        )
+        seen = 0
+        for _ in range(times):
+            found = {other.key for other in fresh.run_case(case).findings}
+            seen += finding.key in found
+        fresh.close()
+        return _with_rate(finding, f"{seen}/{times}")
+
+    def close(self) -> None:
+        """Close every cached session."""
+        self._sessions.clear()
+
+    def _open(self, config: EngineConfig) -> OpenSession:
+        return open_session(self.target, config, graphs=self._graphs, device=self._device)
+
+    def _run_steps(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
+        runner = StepRunner(
+            opened, self.target.name, self._needs, second_opinion=self._second_opinion
+        )
+        padded = 0
+        wavers = False
+        for count, batch in enumerate(batches, start=1):
+            step = runner.run(batch)
+            if (seen := step.runs.get("replay")) is not None:
+                padded += seen.padded_bs > seen.raw_bs or seen.padded_tokens > seen.num_tokens
+            wavers |= step.wavers
+            findings = self._judge(step)
+            if step.stumbles:
+                self._sessions.forget(case.config)
+            if findings:
+                return Verdict(
+                    case, self.target.name, findings, count, padded, nondeterministic=wavers
+                )
+        return Verdict(case, self.target.name, (), len(batches), padded, nondeterministic=wavers)
+
+    def _judge(self, step: StepRecord) -> tuple[Finding, ...]:
+        return tuple(finding for oracle in self._oracles for finding in oracle.judge(step))
+
+    def _lost_while_opening(self, case: Case, batch: Batch, lost: SessionLost) -> Verdict:
+        step = self._before_any_step(case.config, batch)
+        step.stumbles.append(lost.stumble)
+        return Verdict(case, self.target.name, self._judge(step))
+
+    def _hit_while_opening(self, case: Case, batch: Batch, opened: OpenSession) -> Verdict:
+        step = self._before_any_step(case.config, batch)
+        step.zone_hits = opened.opening_hits
+        findings = tuple(f for f in self._judge(step) if f.symptom != "missing")
+        return Verdict(case, self.target.name, findings)
+
+    def _before_any_step(self, config: EngineConfig, batch: Batch) -> StepRecord:
+        return StepRecord(-1, self.target.name, config, batch, ())
+
+
+def _with_rate(finding: Finding, rate: str) -> Finding:
+    return msgspec.structs.replace(finding, confirmed=rate)

@@ -1,0 +1,31 @@
+"""The outcome of one case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuzzgraph.case import Case
+from fuzzgraph.finding import Finding
+
+__all__ = ["Verdict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the oracles said of a case.
+
+    `findings` are those of the first step that broke the law, the most telling first: later steps
+    run on what that step left behind and would only repeat it.
+    """
+
+    case: Case
+    target: str
+    findings: tuple[Finding, ...] = ()
+    steps: int = 0
+    """Steps that were run."""
+    padded_steps: int = 0
+    """Steps whose batch was smaller than the captured size it was replayed on."""
+    skipped: str = ""
+    """Why the target cannot express the case; '' where it ran."""
+    nondeterministic: bool = False
+    """Whether the engine differed from itself in the same world."""
