@@ -1,0 +1,68 @@
+"""Sizes and lengths at which engines go wrong: one below, at and one above each edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from fuzzgraph.case import EngineConfig, Mode
+
+__all__ = ["batch_sizes", "encoder_lens", "seq_lens", "token_counts"]
+
+
+def _around(edge: int) -> tuple[int, int, int]:
+    return edge - 1, edge, edge + 1
+
+
+def _clipped(values: Iterable[int], low: int, high: int) -> tuple[int, ...]:
+    return tuple(sorted({value for value in values if low <= value <= high} | {low}))
+
+
+@lru_cache(maxsize=4096)
+def batch_sizes(config: EngineConfig, most: int, above_ladder: bool) -> tuple[int, ...]:
+    """Live requests worth trying, ascending, at most `most` and the request pool.
+
+    Sizes above the captured ladder only where `above_ladder`.
+    """
+    ladder = config.capture_bs
+    high = min(most, config.req_pool_size, most if above_ladder else ladder[-1])
+    sizes = {1, 2, high}
+    for size in ladder:
+        sizes.update(_around(size))
+    return _clipped(sizes, 1, high)
+
+
+@lru_cache(maxsize=4096)
+def token_counts(config: EngineConfig, most: int) -> tuple[int, ...]:
+    """Tokens of a prefill batch worth trying, ascending; around each captured count."""
+    counts = {1, 2, config.draft_tokens}
+    for count in config.capture_tokens:
+        counts.update(_around(count))
+    return _clipped(counts, 1, most)
+
+
+@lru_cache(maxsize=4096)
+def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
+    """Lengths worth trying, ascending, from `least` to the context's end."""
+    page, context = config.page_size, config.max_context_len
+    drafts = config.draft_tokens
+    lengths = {1, 2, 3, context // 2, context - 2, context - 1, context}
+    for edge in (page, 2 * page, context - context % page):
+        if page > 1:
+            lengths.update(_around(edge))
+    for edge in (config.sliding_window, config.split_kv, 2 * config.split_kv):
+        if edge:
+            lengths.update((edge - 1, edge, edge + 1))
+    if config.sliding_window:
+        lengths.add(config.sliding_window + 2)
+    if mode in ("target_verify", "draft_extend", "draft"):
+        lengths.update((context - drafts, context - drafts + 1, context - drafts // 2))
+        lengths.update(page * count + shift for count in (1, 2) for shift in (drafts, drafts + 1))
+    return _clipped(lengths, least, context)
+
+
+@lru_cache(maxsize=4096)
+def encoder_lens(config: EngineConfig) -> tuple[int, ...]:
+    """Encoder lengths worth mixing: none, one, the longest, and a page's edge."""
+    most, page = config.max_encoder_len, config.page_size
+    return _clipped((0, 1, most // 2, page, page + 1, most), 0, most)

@@ -1,0 +1,180 @@
+"""A flat record of small integers becomes a history of replay steps.
+
+Every record is meaningful, whatever its bytes, so nothing is ever filtered away; smaller bytes
+mean simpler steps, which is what shrinking relies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via
+from fuzzgraph.reach import Reach
+from fuzzgraph.strategies import boundaries
+from fuzzgraph.strategies.profile import Profile
+
+__all__ = ["PRESENCE", "STEP_BYTES", "History"]
+
+_ROWS = 8
+STEP_BYTES = 7 + 2 * _ROWS
+"""One step: presence, mode, size, flags, finish, composition, length style, then a length and an extra
+byte for each row (rows beyond the eighth take them again, mixed)."""
+
+PRESENCE, _MODE, _SIZE, _FLAGS, _FINISH, _COMPOSITION, _STYLE, _LENGTHS = range(8)
+_EXTRAS = _LENGTHS + _ROWS
+
+
+def _scaled(byte: int, count: int) -> int:
+    """0..255 onto 0..count-1, in order."""
+    return byte * count >> 8
+
+
+class History:
+    """Decodes step records; keeps who is live and how long everybody is."""
+
+    def __init__(self, config: EngineConfig, reach: Reach, profile: Profile, *, mrope: bool):
+        self.config = config
+        self.mrope = mrope and reach.mrope
+        self.eager = reach.eager_steps
+        self.idle = "idle" in reach.modes
+        self.most = min(reach.max_batch, profile.max_batch)
+        self.lengths: dict[int, int] = {}
+        """Live request -> its length, in order of arrival."""
+        self.encoders: dict[int, int] = {}
+        self.named = 0
+        self.last: ReplayStep | None = None
+
+    def step(self, record: bytes) -> ReplayStep:
+        """The step that the record means after the history so far."""
+        flags = record[_FLAGS]
+        via: Via = "eager" if self.eager and flags >= 218 else "graph"
+        mrope = self.mrope and flags & 1 == 1
+        mode = self._mode(record[_MODE])
+        if self.last is not None and 206 <= flags < 218:
+            via = "graph" if self.config.eager_above_ladder else self.last.via
+            step = ReplayStep(mode=self.last.mode, rows=self.last.rows, via=via, mrope=mrope)
+        elif mode == "idle":
+            finish = self._finish(record[_FINISH], 0)
+            step = ReplayStep(mode=mode, finish=finish, via=via)
+        else:
+            size = self._size(mode, record[_SIZE], via)
+            finish = self._finish(record[_FINISH], size)
+            requests = self._requests(size, record[_COMPOSITION])
+            rows = self._rows(mode, requests, record, via)
+            step = ReplayStep(mode=mode, rows=rows, finish=finish, via=via, mrope=mrope)
+        self.last = step
+        return step
+
+    def _mode(self, byte: int) -> Mode:
+        if self.idle and byte >= 242:
+            return "idle"
+        modes = self.config.modes
+        return modes[_scaled(byte, len(modes)) if not self.idle else byte * len(modes) // 242]
+
+    def _above_ladder(self, via: Via) -> bool:
+        return self.eager and (via == "eager" or self.config.eager_above_ladder)
+
+    def _size(self, mode: Mode, byte: int, via: Via) -> int:
+        if mode == "prefill":
+            top = min(self.most, self.config.req_pool_size)
+            if not self._above_ladder(via):
+                top = min(top, self.config.capture_tokens[-1])
+            return 1 + byte * byte * top // 65536  # few requests with many tokens, mostly
+        sizes = boundaries.batch_sizes(self.config, self.most, self._above_ladder(via))
+        return sizes[_scaled(byte, len(sizes))]
+
+    def _finish(self, byte: int, size: int) -> tuple[int, ...]:
+        live = list(self.lengths)
+        if byte < 136 or not live:
+            return ()
+        if byte < 176:
+            gone = live[size:]  # the batch shrinks because the youngest are done
+        elif byte < 200:
+            gone = live[: max(0, len(live) - size)] or live[:1]
+        elif byte < 216:
+            gone = live[:1]
+        elif byte < 232:
+            gone = live[byte & 1 :: 2]
+        else:
+            gone = live
+        for request in gone:
+            del self.lengths[request], self.encoders[request]
+        return tuple(gone)
+
+    def _requests(self, size: int, byte: int) -> list[int]:
+        """Who is in the batch: live ones (the others are parked), then newcomers."""
+        live = list(self.lengths)
+        room = self.config.req_pool_size - len(live)
+        wanted = size // 2 if byte >= 192 else size
+        kept = min(len(live), max(wanted, size - room))
+        start = byte % 5 if len(live) > kept else 0
+        chosen = [live[(start + index) % len(live)] for index in range(kept)]
+        newcomers = range(self.named, self.named + size - kept)
+        self.named += size - kept
+        chosen += newcomers
+        if byte & 7 == 7:
+            chosen.reverse()
+        return chosen
+
+    def _rows(
+        self, mode: Mode, requests: Sequence[int], record: bytes, via: Via
+    ) -> tuple[BatchRow, ...]:
+        new_tokens = self._new_tokens(mode, len(requests), record, via)
+        rows = []
+        for index, (request, tokens) in enumerate(zip(requests, new_tokens, strict=True)):
+            length = self._length(mode, request, tokens, index, record)
+            if request not in self.encoders:
+                encoders = boundaries.encoder_lens(self.config)
+                extra = record[_EXTRAS + index % _ROWS]
+                self.encoders[request] = encoders[_scaled(extra, len(encoders))]
+            self.lengths[request] = length
+            rows.append(
+                BatchRow(
+                    request=request,
+                    seq_len=length,
+                    new_tokens=tokens,
+                    encoder_len=self.encoders[request],
+                )
+            )
+        return tuple(rows)
+
+    def _new_tokens(self, mode: Mode, size: int, record: bytes, via: Via) -> list[int]:
+        drafts = self.config.draft_tokens
+        if mode == "prefill":
+            return self._prefill_tokens(size, record, via)
+        if mode == "draft_extend":
+            extras = record[_EXTRAS : _EXTRAS + _ROWS]
+            return [_scaled(extras[index % _ROWS], drafts + 1) for index in range(size)]
+        return [{"target_verify": drafts, "draft": 0}.get(mode, 1)] * size
+
+    def _prefill_tokens(self, size: int, record: bytes, via: Via) -> list[int]:
+        """Tokens per row that add up to a count near a captured one, evenly or all on one row."""
+        ladder, context = self.config.capture_tokens, self.config.max_context_len
+        most = ladder[-1] + 2 if self._above_ladder(via) else ladder[-1]
+        counts = boundaries.token_counts(self.config, min(most, size * context))
+        total = max(size, counts[_scaled(record[_EXTRAS], len(counts))])
+        if record[_EXTRAS + 1] >= 128:
+            first = min(context, total - size + 1)
+            rest = total - first
+            shares = [rest // (size - 1)] * (size - 1) if size > 1 else []
+            for index in range(rest - sum(shares)):
+                shares[index] += 1
+            return [first, *shares]
+        return [total // size + (index < total % size) for index in range(size)]
+
+    def _length(
+        self, mode: Mode, request: int, tokens: int, index: int, record: bytes
+    ) -> int:
+        style = record[_STYLE]
+        byte = record[_LENGTHS + (0 if 176 <= style < 204 else index % _ROWS)]
+        if index >= _ROWS:
+            byte ^= 0x55
+        if style >= 204:
+            byte = 255 if style < 226 else 0 if style < 236 else byte
+        before = self.lengths.get(request)
+        if before is not None and (byte >= 150 and style < 204 or style >= 236):
+            grown = before + tokens
+            if max(tokens, 1) <= grown <= self.config.max_context_len:
+                return grown
+        lengths = boundaries.seq_lens(self.config, mode, max(tokens, 1))
+        return lengths[_scaled(byte, len(lengths))]

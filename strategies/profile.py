@@ -1,0 +1,56 @@
+"""How hard the strategies try: sizes, pool of configs, share of fresh ones.
+
+What a target can express is `Reach`; what a campaign wants to spend is said here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fuzzgraph.errors import UsageError
+
+__all__ = ["CI", "DEFAULT", "NIGHTLY", "PROFILES", "Profile", "profile_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Sizes and variety of generated cases; every size is also bounded by the target's reach.
+
+    A captured session is expensive, so configs are drawn from a pool of `pool` swarm configs,
+    numbered `epoch * pool` onwards, and from outside it in `fresh` percent of the cases. Raise
+    `epoch` by one every hundred cases or so and the pool changes under the campaign.
+    """
+
+    name: str = "default"
+    max_steps: int = 5
+    max_batch: int = 8
+    max_context_len: int = 32
+    """Usual limit in tokens."""
+    rare_context_len: int = 128
+    """Limit in about one config in twelve, and where a large page needs the room."""
+    pool: int = 16
+    fresh: int = 10
+    epoch: int = 0
+
+    def at(self, epoch: int) -> Profile:
+        """The same profile with another pool of configs."""
+        return replace(self, epoch=epoch)
+
+
+DEFAULT = Profile()
+CI = Profile(name="ci")
+NIGHTLY = Profile(name="nightly", max_steps=8, max_batch=16, rare_context_len=512, fresh=20)
+PROFILES = (DEFAULT, CI, NIGHTLY)
+
+
+def profile_named(name: str) -> Profile:
+    """Look a profile up.
+
+    Raises:
+        UsageError: no profile has that name; the message lists those that exist.
+    """
+    for profile in PROFILES:
+        if profile.name == name:
+            return profile
+    names = ", ".join(known.name for known in PROFILES)
+    raise UsageError(f"profile={name!r} is unknown. Use one of: {names}.")
