@@ -1,0 +1,206 @@
+"""The project as a whole: import floors, declared dependencies, what a wheel holds."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from email.parser import Parser
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "fuzzgraph"
+CODE = ("fuzzgraph", "strategies", "oracles", "tests", "corpus", "constraints", "docs", ".ci")
+FOREIGN_ENGINES = {"sglang", "vllm", "flashinfer", "aiter", "sgl_kernel"}
+
+needs_checkout = pytest.mark.skipif(
+    not (ROOT / "pyproject.toml").is_file(), reason="needs the repository, not an installed wheel"
+)
+pytestmark = needs_checkout
+
+
+def project() -> dict[str, Any]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def requirement_names(requirements: list[str]) -> set[str]:
+    names = (re.match(r"[A-Za-z0-9._-]+", line) for line in requirements)
+    return {name.group().lower().replace("_", "-") for name in names if name}
+
+
+def copy_of_project(folder: Path) -> Path:
+    """What a build reads, links kept, so that nothing is built inside the checkout."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("fuzzgraph", "strategies", "oracles"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports;"
+    command += " sys.exit(lint_imports(no_cache=True))"
+    return subprocess.run(
+        [sys.executable, "-c", command], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_imports_go_down_the_floors_only() -> None:
+    run = lint_imports(ROOT)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_an_import_that_climbs_is_caught(tmp_path: Path) -> None:
+    folder = copy_of_project(tmp_path)
+    (folder / "oracles" / "climber.py").write_text("import fuzzgraph.strategies\n")
+    run = lint_imports(folder)
+    assert run.returncode != 0
+    assert "fuzzgraph.oracles.climber -> fuzzgraph.strategies" in run.stdout
+
+
+def test_a_module_without_a_floor_is_caught(tmp_path: Path) -> None:
+    folder = copy_of_project(tmp_path)
+    (folder / "fuzzgraph" / "homeless.py").write_text("")
+    run = lint_imports(folder)
+    assert run.returncode != 0
+    assert "fuzzgraph.homeless" in run.stdout
+
+
+def imported_names(source: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def package_sources() -> Iterator[Path]:
+    for folder in (PACKAGE, ROOT / "strategies", ROOT / "oracles"):
+        yield from (path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def test_everything_imported_is_a_declared_dependency() -> None:
+    declared = project()["project"]
+    known = requirement_names(declared["dependencies"])
+    for extra in declared["optional-dependencies"].values():
+        known |= requirement_names(extra)
+    distributions = packages_distributions()
+    undeclared = {}
+    for source in package_sources():
+        for name in imported_names(source) - {"fuzzgraph"} - FOREIGN_ENGINES:
+            owners = {d.lower().replace("_", "-") for d in distributions.get(name, [name])}
+            if name not in sys.stdlib_module_names and not owners & known:
+                undeclared[str(source.relative_to(ROOT))] = name
+    assert not undeclared
+
+
+def test_the_engine_extras_are_imported_by_no_module_outside_targets() -> None:
+    wrong = [
+        str(source.relative_to(ROOT))
+        for source in package_sources()
+        if "targets" not in source.parts and imported_names(source) & FOREIGN_ENGINES
+    ]
+    assert not wrong
+
+
+def test_torch_is_not_pinned_so_that_a_gpu_machine_keeps_its_own() -> None:
+    [torch] = [r for r in project()["project"]["dependencies"] if r.startswith("torch")]
+    assert re.fullmatch(r"torch>=[\d.]+", torch)
+    assert "triton" not in requirement_names(project()["project"]["dependencies"])
+
+
+def test_the_constraints_pin_every_direct_dependency() -> None:
+    declared = project()["project"]
+    direct = requirement_names(
+        declared["dependencies"]
+        + declared["optional-dependencies"]["dev"]
+        + declared["optional-dependencies"]["triton"]
+    )
+    lines = (ROOT / "constraints" / "dev.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all("==" in line for line in pins)
+    assert requirement_names(pins) == direct
+
+
+def test_setup_installs_the_torch_that_the_constraints_name() -> None:
+    pins = (ROOT / "constraints" / "dev.txt").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    for package in ("torch", "triton"):
+        [pin] = re.findall(rf"^{package}==[\d.]+$", pins, re.MULTILINE)
+        assert f'"{pin}' in makefile
+
+
+def text_files() -> Iterator[Path]:
+    yield from (p for p in ROOT.iterdir() if p.is_file() and p.suffix != ".pyc")
+    for name in CODE:
+        for path in (ROOT / name).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
+                yield path
+
+
+def test_no_file_names_a_path_of_somebodys_machine() -> None:
+    personal = re.compile(r"(?<![\w.$}])/(?:" + "|".join(("work", "root", "home", "Users")) + r")/\w")
+    scratch = "/tmp/" + "lab"
+    guilty = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if personal.search(line) or scratch in line
+    ]
+    assert not guilty
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = copy_of_project(tmp_path_factory.mktemp("project"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
+    command += ["--no-build-isolation", "--wheel-dir", str(folder / "out"), str(folder)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    [path] = (folder / "out").glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_strategies_and_oracles_as_real_files(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    for folder in ("strategies", "oracles"):
+        for path in (ROOT / folder).rglob("*.py"):
+            inside = f"fuzzgraph/{path.relative_to(ROOT).as_posix()}"
+            assert inside in names
+            assert wheel.read(inside) == path.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_wheel_claims_one_top_level_name(wheel: zipfile.ZipFile) -> None:
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"fuzzgraph"}
+    assert "fuzzgraph/py.typed" in wheel.namelist()
+
+
+@pytest.mark.slow
+def test_a_wheel_offers_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFile) -> None:
+    [entry_points] = [n for n in wheel.namelist() if n.endswith("entry_points.txt")]
+    text = wheel.read(entry_points).decode()
+    assert "fuzzgraph = fuzzgraph.cli:main" in text
+    assert "fuzzgraph = fuzzgraph.pytest_plugin" in text
+    [metadata] = [n for n in wheel.namelist() if n.endswith(".dist-info/METADATA")]
+    fields = Parser().parsestr(wheel.read(metadata).decode())
+    assert fields["License-Expression"] == "Apache-2.0"
