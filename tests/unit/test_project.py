@@ -156,7 +156,8 @@ def text_files() -> Iterator[Path]:
 
 
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
-    personal = re.compile(r"(?<![\w.$}])/(?:" + "|".join(("work", "root", "home", "Users")) + r")/\w")
+    homes = "|".join(("work", "root", "home", "Users"))
+    personal = re.compile(rf"(?<![\w.$}}])/(?:{homes})/\w")
     scratch = "/tmp/" + "lab"
     guilty = [
         f"{path.relative_to(ROOT)}:{number}"
