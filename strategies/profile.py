@@ -28,8 +28,8 @@ class Profile:
     """Usual limit in tokens."""
     rare_context_len: int = 128
     """Limit in about one config in twelve, and where a large page needs the room."""
-    pool: int = 16
-    fresh: int = 10
+    pool: int = 10
+    fresh: int = 8
     epoch: int = 0
 
     def at(self, epoch: int) -> Profile:
@@ -39,7 +39,7 @@ class Profile:
 
 DEFAULT = Profile()
 CI = Profile(name="ci")
-NIGHTLY = Profile(name="nightly", max_steps=8, max_batch=16, rare_context_len=512, fresh=20)
+NIGHTLY = Profile(name="nightly", max_steps=8, max_batch=16, rare_context_len=512)
 PROFILES = (DEFAULT, CI, NIGHTLY)
 
 
