@@ -1,0 +1,262 @@
+"""What the tensors of a case hold: tokens, weights and the KV that follows from them.
+
+Everything is a function of the engine config and of counters (seed, request, position), hashed
+with splitmix64, so that two machines build the same bits from one case. Weights are multiples of
+1/16, small enough that their sums are exact in every dtype: the KV of a (token, position) pair is
+therefore known without running an engine. Which tokens a step holds is `layout`'s job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.world import VOCAB, IntArray, Ragged
+
+__all__ = [
+    "DTYPES",
+    "STATE_WIDTH",
+    "Content",
+    "content_for",
+    "hash_counters",
+    "next_token",
+    "token_ids",
+]
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+}
+STATE_WIDTH = 8
+"""Columns of a recurrent state row; float32, so that sums of `state_in` stay exact."""
+
+_TABLE_LIMIT = 1 << 22
+"""Largest table of ready KV rows, in elements; longer contexts compute rows on demand."""
+_STEP = 0x9E3779B97F4A7C15  # increments and finalizer of splitmix64
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_REQUEST_STRIDE = np.uint64(0xD1B54A32D192ED03)
+_KEY_STRIDE = 0xDA942042E4DD58B5  # other than _STEP: neighbouring keys are no shifted copies
+_WRAP = (1 << 64) - 1
+
+Tokens = TypeVar("Tokens", torch.Tensor, IntArray)
+
+
+def hash_counters(key: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Splitmix64 of each counter under `key`: 64 well mixed bits, the same on every machine."""
+    bits = counters * np.uint64(_STEP) + np.uint64(key * _KEY_STRIDE & _WRAP)
+    bits ^= bits >> _SHIFTS[0]
+    bits *= _MIX[0]
+    bits ^= bits >> _SHIFTS[1]
+    bits *= _MIX[1]
+    bits ^= bits >> _SHIFTS[2]
+    return bits
+
+
+def token_ids(seed: int, requests: IntArray, positions: IntArray) -> IntArray:
+    """Token id in 0..VOCAB-1 of each (request, position); arrays of one shape, or broadcast."""
+    counters = requests.astype(np.uint64) * _REQUEST_STRIDE + positions.astype(np.uint64)
+    return (hash_counters(seed, counters) >> np.uint64(40)).astype(np.int64) % VOCAB
+
+
+def next_token(token: Tokens, step: int | Tokens, branch: int | Tokens) -> Tokens:
+    """The token a draft step predicts after `token` at `step` on `branch`."""
+    return (token * 5 + 7 * step + 3 * branch + 1) % VOCAB
+
+
+def _weights(key: int, rows: int, columns: int, bound: int) -> torch.Tensor:
+    """[rows, columns] float32 multiples of 1/16 in [-bound/16, bound/16].
+
+    A value depends on its own row and column only, so a smaller shape is a corner of a larger.
+    """
+    row = np.arange(rows, dtype=np.uint64)[:, None] << np.uint64(24)
+    bits = hash_counters(key, row + np.arange(columns, dtype=np.uint64)) >> np.uint64(40)
+    units = (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
+    return torch.from_numpy(units.astype(np.float32) / 16.0)
+
+
+def _projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
+    """Query and key columns within 1, value columns within 2: softmax never saturates."""
+    query_and_key = (config.num_q_heads + config.num_kv_heads) * config.head_dim
+    return torch.cat(
+        [
+            _weights(key, rows, query_and_key, 16),
+            _weights(key + 1, rows, config.num_kv_heads * config.v_head_dim, 32),
+        ],
+        dim=1,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """Weights of the model that a config runs, on the host, and the KV that they imply."""
+
+    config: EngineConfig
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.config.dtype]
+
+    @cached_property
+    def storage_dtype(self) -> torch.dtype:
+        """Dtype of the KV pool."""
+        return self.dtype if self.config.kv_dtype == "auto" else DTYPES[self.config.kv_dtype]
+
+    @cached_property
+    def k_scale(self) -> float:
+        """Stored keys times this are keys; a power of two, so only fp8's own rounding remains."""
+        return 1.0 if self.config.kv_dtype == "auto" else 0.5
+
+    @cached_property
+    def v_scale(self) -> float:
+        """Like `k_scale`, other than it so that a swap shows; latent rows have one scale."""
+        if self.config.kv_dtype == "auto" or self.config.attention == "mla":
+            return self.k_scale
+        return 0.25
+
+    @cached_property
+    def max_positions(self) -> int:
+        """Rows of `pos_embed`: the context, and room for drafts past its end."""
+        config = self.config
+        return config.max_context_len + config.spec_steps + config.draft_tokens + 8
+
+    @cached_property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Model weights in the config's dtype, by name.
+
+        embed [VOCAB, Hq*D + Hkv*D + Hkv*Dv] and pos_embed [max_positions, same]: their sum is the
+        packed q, k, v of a token (k's first Dv columns serve as v in `mla`). mrope_embed
+        [VOCAB, Hq*D] is added to q where a batch brings that input. encoder_embed: [VOCAB, Hkv*D +
+        Hkv*Dv], packed k, v of an encoder token. state_in [VOCAB, STATE_WIDTH], float32, is
+        added to a request's state by each of its tokens.
+        """
+        config = self.config
+        query = config.num_q_heads * config.head_dim
+        exact = {
+            "embed": _projection(1, VOCAB, config),
+            "pos_embed": _projection(3, self.max_positions, config),
+            "mrope_embed": _weights(5, VOCAB, query, 16),
+            "encoder_embed": _projection(6, VOCAB, config)[:, query:],
+        }
+        typed = {name: weight.to(self.dtype).contiguous() for name, weight in exact.items()}
+        return {**typed, "state_in": _weights(8, VOCAB, STATE_WIDTH, 32)}
+
+    def embed_qkv(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        mrope: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(q [T, Hq, D], k [T, Hkv, D], v [T, Hkv, Dv]) in the config's dtype, exact."""
+        weights, config = self.weights, self.config
+        packed = weights["embed"][input_ids] + weights["pos_embed"][positions]
+        query = config.num_q_heads * config.head_dim
+        q = packed[:, :query]
+        if mrope is not None:
+            q = q + weights["mrope_embed"][mrope]
+        k, v = self._split(packed[:, query:])
+        return q.view(-1, config.num_q_heads, config.head_dim), k, v
+
+    @cached_property
+    def plane_shapes(self) -> tuple[tuple[int, int], ...]:
+        """(heads, columns) of one slot in each plane of the pool: (k, v), or the latent alone."""
+        config = self.config
+        key = (config.num_kv_heads, config.head_dim)
+        return (key,) if config.attention == "mla" else (key, (key[0], config.v_head_dim))
+
+    def kv_planes(
+        self, tokens: torch.Tensor | IntArray, positions: torch.Tensor | IntArray
+    ) -> tuple[torch.Tensor, ...]:
+        """What the pool must hold for these tokens: each [N, heads, columns] in storage dtype."""
+        if self.has_table:
+            index = self.plane_index(tokens, positions)
+            return tuple(table[index] for table in self.plane_table)
+        return self._planes(torch.as_tensor(tokens), torch.as_tensor(positions))
+
+    @cached_property
+    def has_table(self) -> bool:
+        """Whether `plane_table` exists: a short enough context."""
+        width = self.plane_shapes[0][0] * max(columns for _, columns in self.plane_shapes)
+        return VOCAB * self.max_positions * width <= _TABLE_LIMIT
+
+    def plane_index(
+        self, tokens: torch.Tensor | IntArray, positions: torch.Tensor | IntArray
+    ) -> torch.Tensor:
+        """Rows of `plane_table` that hold these (token, position) pairs."""
+        return torch.as_tensor(tokens * self.max_positions + positions)
+
+    @cached_property
+    def plane_table(self) -> tuple[torch.Tensor, ...]:
+        """Each [VOCAB * max_positions, heads, columns]: every row that `kv_planes` can give."""
+        tokens = torch.arange(VOCAB).repeat_interleave(self.max_positions)
+        return self._planes(tokens, torch.arange(self.max_positions).repeat(VOCAB))
+
+    def encoder_planes(self, tokens: torch.Tensor | IntArray) -> tuple[torch.Tensor, ...]:
+        """What the pool must hold for encoder tokens; like `kv_planes`, without positions."""
+        return tuple(table[torch.as_tensor(tokens)] for table in self.encoder_table)
+
+    @cached_property
+    def encoder_table(self) -> tuple[torch.Tensor, ...]:
+        """Each [VOCAB, heads, columns]: every row that `encoder_planes` can give."""
+        return self._stored(self.weights["encoder_embed"])
+
+    def state_rows(self, tokens: Ragged, lengths: IntArray) -> torch.Tensor:
+        """float32 [rows, STATE_WIDTH]: each request's state after its first `lengths` tokens.
+
+        A state is the sum of `state_in` over the tokens seen, so it starts at zero, is exact and
+        shows a token that is missing or counted twice. Pass `batch.kv_tokens` with
+        `batch.cached_lens` for the state before a step, `batch.seq_lens` for the one after it.
+        """
+        seen = self.weights["state_in"][torch.from_numpy(tokens.values)]
+        sums = torch.nn.functional.pad(seen.cumsum(0), (0, 0, 1, 0))
+        starts = tokens.offsets[:-1]
+        return sums[torch.from_numpy(starts + lengths)] - sums[torch.from_numpy(starts)]
+
+    def _planes(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        query = self.config.num_q_heads * self.config.head_dim
+        weights = self.weights
+        return self._stored((weights["embed"][tokens] + weights["pos_embed"][positions])[:, query:])
+
+    def _split(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        config = self.config
+        keys = config.num_kv_heads * config.head_dim
+        k = packed[:, :keys].unflatten(1, (config.num_kv_heads, config.head_dim))
+        if config.attention == "mla":
+            return k, k[..., : config.v_head_dim]
+        return k, packed[:, keys:].unflatten(1, (config.num_kv_heads, config.v_head_dim))
+
+    def _stored(self, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        k, v = self._split(packed)
+        planes = ((k, self.k_scale), (v, self.v_scale))[: len(self.plane_shapes)]
+        return tuple((plane / scale).to(self.storage_dtype).contiguous() for plane, scale in planes)
+
+
+@lru_cache(maxsize=64)
+def _shared(key: EngineConfig) -> Content:
+    return Content(key)
+
+
+@lru_cache(maxsize=256)
+def content_for(config: EngineConfig) -> Content:
+    """The content of `config`; configs of one shape, dtype and length share it."""
+    plain = EngineConfig(
+        max_context_len=config.max_context_len,
+        num_q_heads=config.num_q_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        v_head_dim=config.v_head_dim,
+        attention=config.attention,
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
+        spec_steps=config.spec_steps,
+        draft_tokens=config.draft_tokens,
+    )
+    return _shared(plain)
