@@ -77,8 +77,8 @@ def _weights(key: int, rows: int, columns: int, bound: int) -> torch.Tensor:
 
     A value depends on its own row and column only, so a smaller shape is a corner of a larger.
     """
-    row = np.arange(rows, dtype=np.uint64)[:, None] << np.uint64(24)
-    bits = hash_counters(key, row + np.arange(columns, dtype=np.uint64)) >> np.uint64(40)
+    counters = np.arange(rows)[:, None] * (1 << 24) + np.arange(columns)
+    bits = hash_counters(key, counters.astype(np.uint64)) >> np.uint64(40)
     units = (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
     return torch.from_numpy(units.astype(np.float32) / 16.0)
 
@@ -163,7 +163,7 @@ class Content:
         if mrope is not None:
             q = q + weights["mrope_embed"][mrope]
         k, v = self._split(packed[:, query:])
-        return q.view(-1, config.num_q_heads, config.head_dim), k, v
+        return q.reshape(-1, config.num_q_heads, config.head_dim), k, v
 
     @cached_property
     def plane_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -228,10 +228,10 @@ class Content:
     def _split(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         config = self.config
         keys = config.num_kv_heads * config.head_dim
-        k = packed[:, :keys].unflatten(1, (config.num_kv_heads, config.head_dim))
+        k = packed[:, :keys].reshape(-1, config.num_kv_heads, config.head_dim)
         if config.attention == "mla":
             return k, k[..., : config.v_head_dim]
-        return k, packed[:, keys:].unflatten(1, (config.num_kv_heads, config.v_head_dim))
+        return k, packed[:, keys:].reshape(-1, config.num_kv_heads, config.v_head_dim)
 
     def _stored(self, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         k, v = self._split(packed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from math import gcd
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.content import hash_counters, token_ids
 from fuzzgraph.errors import InvalidCase
-from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, VOCAB, Batch, IntArray, Ragged
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch, IntArray, Ragged
 
 __all__ = ["plan"]
 
@@ -145,9 +146,39 @@ def _cut(arrays: list[IntArray], starts: list[int], stops: list[int]) -> IntArra
 
 
 def _offsets(lengths: list[int]) -> IntArray:
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    return np.array([0, *accumulate(lengths)], dtype=np.int64)
+
+
+def _streams(case: Case, lengths: dict[int, int], prefix: int, salt: int) -> dict[int, IntArray]:
+    """Token ids of the first `lengths[request]` positions of each request, hashed in one go.
+
+    Requests agree on the first `prefix` positions. `salt` picks the stream.
+    """
+    if not lengths:
+        return {}
+    offsets = [0, *accumulate(lengths.values())]
+    counts = _ints(list(lengths.values()))
+    positions = np.arange(offsets[-1]) - np.repeat(_ints(offsets[:-1]), counts)
+    names = np.repeat(_ints(list(lengths)), counts)
+    if prefix:
+        names[positions < prefix] = _SHARED_PREFIX
+    tokens = token_ids(case.seed, names + salt, positions)
+    return {
+        name: tokens[start:stop]
+        for name, start, stop in zip(lengths, offsets[:-1], offsets[1:], strict=True)
+    }
+
+
+def _longest(case: Case) -> tuple[dict[int, int], dict[int, int]]:
+    """Per request: the largest seq_len of the case, and its encoder length."""
+    longest: dict[int, int] = {}
+    encoder: dict[int, int] = {}
+    for step in case.steps:
+        for row in step.rows:
+            if row.seq_len > longest.get(row.request, 0):
+                longest[row.request] = row.seq_len
+            encoder[row.request] = max(row.encoder_len, encoder.get(row.request, 0))
+    return longest, encoder
 
 
 def _ints(values: list[int]) -> IntArray:
@@ -168,16 +199,12 @@ class _Scheduler:
         self.prefix = _shared_prefix_pages(case)
         self.prefix_pages: list[int] = []
         self.where = ""
-        lengths = [row.seq_len for step in case.steps for row in step.rows]
-        self.positions = np.arange(max(lengths, default=0))
-        self.longest = self._longest_rows()
-
-    def _longest_rows(self) -> dict[int, int]:
-        longest: dict[int, int] = {}
-        for step in self.case.steps:
-            for row in step.rows:
-                longest[row.request] = max(row.seq_len, longest.get(row.request, 0))
-        return longest
+        longest, encoder = _longest(case)
+        self.positions = np.arange(max(longest.values(), default=0))
+        self.tokens = _streams(case, longest, self.prefix * config.page_size, 0)
+        self.encoder_tokens = _streams(case, encoder, 0, _ENCODER) if config.max_encoder_len else {}
+        with_mrope = any(step.mrope for step in case.steps)
+        self.mrope = _streams(case, longest, 0, _MROPE) if with_mrope else {}
 
     # Allocation
 
@@ -190,12 +217,6 @@ class _Scheduler:
             )
         return self.pages.take(count)
 
-    def _tokens(self, request: int) -> IntArray:
-        positions = self.positions[: self.longest[request]]
-        prefix = self.prefix * self.config.page_size
-        stream = np.where(positions < prefix, _SHARED_PREFIX, request) if prefix else request
-        return token_ids(self.case.seed, np.asarray(stream), positions)
-
     def _add(self, row: BatchRow) -> _Request:
         config, request = self.config, row.request
         if not len(self.rows):
@@ -205,24 +226,18 @@ class _Scheduler:
                 "config.req_pool_size."
             )
         encoder_pages = self._take_pages(-(-row.encoder_len // config.page_size), request)
-        encoder_positions = np.arange(row.encoder_len)
         return _Request(
             row=self.rows.take(1)[0],
             state_slot=self.states.take(1)[0] if config.recurrent_state else 0,
-            tokens=self._tokens(request),
-            mrope=token_ids(
-                self.case.seed,
-                np.asarray(request + _MROPE),
-                self.positions[: self.longest[request]],
-            ),
+            tokens=self.tokens[request],
+            mrope=self.mrope.get(request, _NONE),
             shared=bool(self.prefix),
             pages=self._share_prefix(request),
             slots=_NONE,
             encoder_pages=encoder_pages,
             encoder_slots=_slots_of(encoder_pages, config.page_size)[: row.encoder_len],
-            encoder_tokens=token_ids(
-                self.case.seed, np.asarray(request + _ENCODER), encoder_positions
-            ),
+            # A request that ended may come back with a shorter encoder.
+            encoder_tokens=self.encoder_tokens.get(request, _NONE)[: row.encoder_len],
         )
 
     def _share_prefix(self, request: int) -> list[int]:
@@ -235,8 +250,7 @@ class _Scheduler:
         missing = -(-row.seq_len // self.config.page_size) - len(request.pages)
         if missing > 0:
             request.pages += self._take_pages(missing, row.request)
-            request.slots = _slots_of(request.pages, self.config.page_size)
-        elif len(request.slots) == 0:
+        if len(request.slots) != len(request.pages) * self.config.page_size:
             request.slots = _slots_of(request.pages, self.config.page_size)
 
     def _finish(self, name: int) -> None:
@@ -277,15 +291,15 @@ class _Scheduler:
         parents = None
         if step.mode == "target_verify":
             parents = self._draw_trees(index, rows, kv_positions, kv_offsets)
-        encoder_lens = [len(r.encoder_tokens) for r in live]
-        encoder_offsets = _offsets(encoder_lens)
+        encoder_lens, encoder_slots, encoder_tokens = self._encoders(live)
         bs = len(rows)
         if step.mode == "draft":
             input_ids, positions, slot_mapping = self._draft(rows, seq)
             token_rows = np.repeat(np.arange(bs), self.config.spec_topk)
         else:
             input_ids, slot_mapping = _cut(tokens, cached, seq), _cut(slots, cached, seq)
-            positions = _cut([kv_positions[i:] for i in kv_offsets[:-1].tolist()], cached, seq)
+            starts = kv_offsets.tolist()
+            positions = _cut([kv_positions[i:] for i in starts[:-1]], cached, seq)
             token_rows = np.repeat(np.arange(bs), new)
         with_mrope = step.mrope and step.mode not in ("draft", "idle")
         return Batch(
@@ -309,19 +323,25 @@ class _Scheduler:
                 _ints([page for r in live for page in r.pages]),
                 _offsets([len(r.pages) for r in live]),
             ),
-            encoder_lens=_ints(encoder_lens),
-            encoder_slots=Ragged(
-                _cut([r.encoder_slots for r in live], zeros, encoder_lens), encoder_offsets
-            ),
-            encoder_tokens=Ragged(
-                _cut([r.encoder_tokens for r in live], zeros, encoder_lens), encoder_offsets
-            ),
+            encoder_lens=encoder_lens,
+            encoder_slots=encoder_slots,
+            encoder_tokens=encoder_tokens,
             state_slots=_ints([r.state_slot for r in live])
             if self.config.recurrent_state
             else _NONE,
             tree_parents=parents,
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
         )
+
+    def _encoders(self, live: list[_Request]) -> tuple[IntArray, Ragged, Ragged]:
+        if not self.config.max_encoder_len:
+            none = np.zeros(len(live) + 1, dtype=np.int64)
+            return none[1:], Ragged(_NONE, none), Ragged(_NONE, none)
+        lengths = [len(request.encoder_slots) for request in live]
+        offsets, zeros = _offsets(lengths), [0] * len(live)
+        slots = _cut([request.encoder_slots for request in live], zeros, lengths)
+        tokens = _cut([request.encoder_tokens for request in live], zeros, lengths)
+        return _ints(lengths), Ragged(slots, offsets), Ragged(tokens, offsets)
 
     def _draw_trees(
         self,
