@@ -28,8 +28,8 @@ class Profile:
     """Usual limit in tokens."""
     rare_context_len: int = 128
     """Limit in about one config in twelve, and where a large page needs the room."""
-    pool: int = 10
-    fresh: int = 8
+    pool: int = 12
+    fresh: int = 9
     epoch: int = 0
 
     def at(self, epoch: int) -> Profile:
