@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import doctest
+import importlib
 import re
 import shutil
 import subprocess
@@ -145,6 +147,23 @@ def test_setup_installs_the_torch_that_the_constraints_name() -> None:
     for package in ("torch", "triton"):
         [pin] = re.findall(rf"^{package}==[\d.]+$", pins, re.MULTILINE)
         assert f'"{pin}' in makefile
+
+
+def modules_with_examples() -> list[str]:
+    names = {
+        str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
+        for path in package_sources()
+        if ">>>" in path.read_text(encoding="utf-8")
+    }
+    real = {re.sub(r"^(strategies|oracles)\b", r"fuzzgraph.\1", name) for name in names}
+    return sorted(name.removesuffix(".__init__") for name in real)
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_the_examples_in_docstrings_are_true(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted
+    assert not result.failed
 
 
 def text_files() -> Iterator[Path]:
