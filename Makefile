@@ -35,7 +35,7 @@ $(READY): pyproject.toml constraints/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "setup: $(PYTHON) is older than Python 3.10 or missing. Name another: make setup PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
-	  { echo "setup: $(PYTHON) cannot create an environment in $(VENV). On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	  { rm -rf $(VENV); echo "setup: $(PYTHON) cannot create an environment in $(VENV). On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PIP) -c constraints/dev.txt "torch==2.13.0" "triton==3.7.1; platform_system == 'Linux'"
 	$(PIP) -c constraints/dev.txt -e ".[dev]"
 	@touch $@
