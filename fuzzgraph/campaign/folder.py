@@ -1,0 +1,122 @@
+"""The folder of a run: who owns which finding, and what is left of it.
+
+Shards of one run share the folder. A finding belongs to the shard that creates its sub-folder,
+which the file system lets only one of them do.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from fuzzgraph import corpus
+from fuzzgraph.case import Case
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
+from fuzzgraph.finding import FindingKey
+
+__all__ = ["RunFolder", "fresh_folder"]
+
+
+def fresh_folder(out: Path | None, seed: int, root: Path = Path("reports/runs")) -> Path:
+    """Create the folder of a new run: `out`, or one named by time and seed below `root`.
+
+    Raises:
+        UsageError: it cannot be created, or already holds something.
+    """
+    if out is None:
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+        return _first_free(root, f"{stamp}-seed{seed}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise UsageError(
+                f"out={str(out)!r} already holds files. Name a new or empty folder for the run."
+            )
+    except OSError as error:
+        raise _refused(out, error) from None
+    return out
+
+
+def _first_free(root: Path, name: str) -> Path:
+    for number in range(1, 1000):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _refused(path, error) from None
+        return path
+    raise UsageError(f"out={str(root)!r} holds 1000 runs of this second. Name a folder with --out.")
+
+
+def _refused(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"out={str(path)!r} cannot be used ({error.strerror}). Name a folder that you may write."
+    )
+
+
+class RunFolder:
+    """Reads and writes the files of one run, one shard at a time."""
+
+    def __init__(self, path: Path, shard: int = 0, shards: int = 1) -> None:
+        self.path = path
+        self._suffix = f"-{shard}" if shards > 1 else ""
+
+    @property
+    def events(self) -> Path:
+        return self.path / f"events{self._suffix}.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / f"summary{self._suffix}.json"
+
+    def of(self, finding: str) -> Path:
+        return self.path / "findings" / finding
+
+    def claim(self, finding: str, case: Case) -> bool:
+        """Whether the finding is ours to work on; its case is on disk before anything else."""
+        folder = self.of(finding)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _refused(folder, error) from None
+        corpus.write_atomically(folder / "found.json", corpus.readable_json(case))
+        return True
+
+    def save(self, reported: ReportedFinding) -> Path:
+        """Write the shrunk case, also to the corpus of the run; return its path."""
+        path = self.of(reported.id) / "case.json"
+        content = corpus.readable_json(reported.case)
+        corpus.write_atomically(path, content)
+        corpus.add(self.path / "corpus", reported.case)
+        return path
+
+    def finish(self, reported: ReportedFinding) -> None:
+        """Write the finding's record, the last of its files."""
+        record = msgspec.json.format(msgspec.json.encode(reported), indent=2)
+        corpus.write_atomically(self.of(reported.id) / "finding.json", record + b"\n")
+
+    def companions(self, key: FindingKey) -> frozenset[FindingKey] | None:
+        """What else the case of a finished finding breaks; None while a shard is at work on it."""
+        path = self.of(finding_id(key)) / "finding.json"
+        try:
+            reported = msgspec.json.decode(path.read_bytes(), type=ReportedFinding)
+        except FileNotFoundError:
+            return None
+        return frozenset(finding.key for finding in reported.also)
+
+    def finish_run(self, summary: RunSummary) -> None:
+        record = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+        corpus.write_atomically(self.summary, record + b"\n")
+
+    def shard_summaries(self) -> list[RunSummary]:
+        """What each shard left, in order."""
+        decode = msgspec.json.Decoder(RunSummary).decode
+        return [decode(path.read_bytes()) for path in sorted(self.path.glob("summary-*.json"))]

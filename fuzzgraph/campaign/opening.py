@@ -1,0 +1,154 @@
+"""Opens what a campaign runs on: target, planted fault, graph engine, device, own process or not.
+
+Every name a user can get wrong is checked here, before anything expensive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from fuzzgraph.campaign.runner import Runner
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.errors import AdapterUnavailable, UsageError
+from fuzzgraph.events import Setup
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from fuzzgraph.ports import Target
+    from fuzzgraph.reach import Reach
+
+__all__ = ["Opened", "checked_setup", "open_setup", "strategy_of"]
+
+GRAPHS = ("recorder", "device")
+
+
+class _Described(Protocol):
+    """What strategies ask of a target; a target in a worker answers it as well."""
+
+    name: str
+    reach: Reach
+
+    def unsupported(self, config: EngineConfig) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A runner and the target behind it."""
+
+    setup: Setup
+    target: _Described
+    runner: Runner
+    close: Callable[[], None]
+
+
+def checked_setup(
+    target: str = "builtin",
+    release: str = "",
+    fault: str = "",
+    device: str = "cpu",
+    graphs: str = "",
+) -> Setup:
+    """A setup whose parts fit together; an empty `graphs` becomes what the device has.
+
+    Raises:
+        UsageError: parts that exclude each other; AdapterUnavailable: no such device here.
+    """
+    if device == "cuda":
+        _require_device()
+    elif device != "cpu":
+        raise UsageError(f"device={device!r} is unknown. Use one of: cpu, cuda (which is HIP too).")
+    graphs = graphs or ("device" if device == "cuda" else "recorder")
+    if graphs not in GRAPHS:
+        raise UsageError(f"graphs={graphs!r} is unknown. Use one of: {', '.join(GRAPHS)}.")
+    if graphs == "device" and device == "cpu":
+        raise UsageError(
+            "graphs='device' needs a GPU; got device='cpu'. Use --device cuda, or --graphs recorder."
+        )
+    if fault and target != "builtin":
+        raise UsageError(
+            f"fault={fault!r} is planted in the built-in engine; got target={target!r}. "
+            "Drop --fault, or use --target builtin."
+        )
+    if release and target == "builtin":
+        raise UsageError(
+            f"release={release!r}: target 'builtin' has no releases. Drop --release, or name a "
+            "target that has them (see 'fuzzgraph targets')."
+        )
+    return Setup(target=target, release=release, fault=fault, device=device, graphs=graphs)
+
+
+def _require_device() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise AdapterUnavailable(
+            f"device='cuda': torch {torch.__version__} sees no CUDA or HIP device here. "
+            "Use --device cpu, or check with 'fuzzgraph doctor'."
+        )
+
+
+def open_setup(setup: Setup) -> Opened:
+    """Open the target of a setup, in this process or, where it asks for it, in one of its own.
+
+    Raises:
+        UsageError: an unknown target or fault; AdapterUnavailable: its engine is missing.
+    """
+    target = _target(setup)
+    if getattr(target, "isolated", False):
+        return _in_worker(setup, target)
+    from fuzzgraph.execution import Execution
+
+    execution = Execution(target, graphs=setup.graphs, device=setup.device)
+    return Opened(setup, target, execution, execution.close)
+
+
+def _target(setup: Setup) -> Target:
+    if setup.fault:
+        return _faulty(setup.fault)
+    from fuzzgraph.targets import open_target
+
+    return open_target(setup.target)
+
+
+def _faulty(name: str) -> Target:
+    from fuzzgraph import faults
+
+    return cast("Target", faults.open_fault(name))
+
+
+def _in_worker(setup: Setup, target: _Described) -> Opened:
+    from fuzzgraph import worker
+
+    client = worker.open_client(
+        setup.target, release=setup.release, graphs=setup.graphs, device=setup.device
+    )
+    return Opened(setup, target, client, client.close)
+
+
+def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStrategy[Case]]:
+    """The cases to draw for a target, by the number of the config pool.
+
+    Raises:
+        UsageError: no profile has that name.
+    """
+    from fuzzgraph.strategies import cases, profile_named
+
+    profile = profile_named(profile_name)
+    supports = _supports(opened.target)
+
+    def strategy(epoch: int) -> SearchStrategy[Case]:
+        return cases(opened.target.reach, profile.at(epoch), supports=supports)
+
+    return strategy
+
+
+def _supports(target: _Described) -> Any:
+    """One function for the life of the target: configs are cached by its identity."""
+
+    def supports(config: EngineConfig) -> bool:
+        return target.unsupported(config) is None
+
+    return supports

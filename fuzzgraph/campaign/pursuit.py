@@ -1,0 +1,175 @@
+"""One finding from first sight to repro: claim, confirm, shrink, confirm again, save, export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from fuzzgraph.campaign.folder import RunFolder
+from fuzzgraph.campaign.plan import Plan
+from fuzzgraph.campaign.runner import Runner
+from fuzzgraph.campaign.stopping import Stopwatch
+from fuzzgraph.case import Case, digest
+from fuzzgraph.errors import InvalidCase
+from fuzzgraph.events import (
+    Emit,
+    Export,
+    Exported,
+    FindingFlaky,
+    FindingNew,
+    ReportedFinding,
+    Setup,
+    Shrunk,
+    Source,
+    finding_id,
+    is_full_rate,
+)
+from fuzzgraph.finding import Finding
+
+__all__ = ["Exporter", "Minimise", "Pursuit", "Sighting", "replay_command"]
+
+Minimise = Callable[[Case, Callable[[Case], bool]], Case]
+Exporter = Callable[[ReportedFinding, RunFolder], tuple[Export, ...]]
+
+
+def replay_command(path: str, setup: Setup) -> str:
+    """The command line that replays a case on the setup that showed the finding."""
+    words = ["fuzzgraph", "replay", path, "--target", setup.target]
+    if setup.release:
+        words += ["--release", setup.release]
+    if setup.fault:
+        words += ["--fault", setup.fault]
+    if setup.device != "cpu":
+        words += ["--device", setup.device]
+    if setup.graphs == "recorder" and setup.device != "cpu":
+        words += ["--graphs", setup.graphs]
+    return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A finding where it was first seen."""
+
+    case: Case
+    finding: Finding
+    source: Source
+    cases: int
+    """Cases run up to here, this one included."""
+    seconds: float
+
+
+class Pursuit:
+    """Works on one finding at a time."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        plan: Plan,
+        folder: RunFolder,
+        emit: Emit,
+        *,
+        minimise: Minimise,
+        export: Exporter,
+        watch: Stopwatch,
+        tick: Callable[[str], None],
+    ) -> None:
+        self._runner = runner
+        self._plan = plan
+        self._folder = folder
+        self._emit = emit
+        self._minimise = minimise
+        self._export = export
+        self._watch = watch
+        self._tick = tick
+
+    def follow(self, seen: Sighting) -> ReportedFinding | None:
+        """The finding with its shrunk case and repro; None where another shard has it."""
+        name = finding_id(seen.finding.key)
+        if not self._folder.claim(name, seen.case):
+            return None
+        shard = self._plan.shard
+        self._emit(FindingNew(shard=shard, id=name, finding=seen.finding, case=seen.case))
+        self._tick(f"confirming {name}")
+        confirmed = self._confirm(seen.case, seen.finding)
+        case, finding, tries, seconds = seen.case, confirmed, 0, 0.0
+        if not confirmed.confirmed.startswith("0/"):
+            case, finding, tries, seconds = self._shrunk(name, seen.case, confirmed)
+        if not is_full_rate(finding.confirmed):
+            self._emit(FindingFlaky(shard=shard, id=name, rate=finding.confirmed))
+        reported = ReportedFinding(
+            id=name,
+            finding=finding,
+            case=case,
+            digest=digest(case),
+            also=self._companions(case, finding),
+            source=seen.source,
+            after_cases=seen.cases,
+            after_seconds=round(seen.seconds, 3),
+            shrink_tries=tries,
+            shrink_seconds=round(seconds, 3),
+        )
+        return self._write(reported)
+
+    def _confirm(self, case: Case, finding: Finding) -> Finding:
+        return self._runner.confirm(case, finding, self._plan.confirm_times)
+
+    def _shrunk(self, name: str, case: Case, finding: Finding) -> tuple[Case, Finding, int, float]:
+        """The smallest case found and the finding on it; the given ones where that does not hold."""
+        begin = self._watch.seconds
+        tries = 0
+
+        def still_fails(candidate: Case) -> bool:
+            nonlocal tries
+            spent = self._watch.seconds - begin
+            if self._watch.interrupted or spent > self._plan.shrink_seconds:
+                return False
+            tries += 1
+            self._tick(f"shrinking {name}")
+            return self._seen_in(candidate, finding) is not None
+
+        small = self._minimise(case, still_fails)
+        seconds = self._watch.seconds - begin
+        seen = self._seen_in(small, finding) if small != case else None
+        confirmed = self._confirm(small, seen) if seen else finding
+        if not is_full_rate(confirmed.confirmed) and is_full_rate(finding.confirmed):
+            small, confirmed = case, finding
+        self._emit(
+            Shrunk(
+                shard=self._plan.shard,
+                id=name,
+                before=digest(case),
+                after=digest(small),
+                steps=len(small.steps),
+                requests=len({row.request for step in small.steps for row in step.rows}),
+                tries=tries,
+                seconds=round(seconds, 3),
+            )
+        )
+        return small, confirmed, tries, seconds
+
+    def _findings(self, case: Case) -> tuple[Finding, ...]:
+        try:
+            return self._runner.run_case(case).findings
+        except InvalidCase:  # a candidate of the shrink that contradicts itself
+            return ()
+
+    def _seen_in(self, case: Case, finding: Finding) -> Finding | None:
+        return next((seen for seen in self._findings(case) if seen.key == finding.key), None)
+
+    def _companions(self, case: Case, finding: Finding) -> tuple[Finding, ...]:
+        others = {seen.key: seen for seen in self._findings(case) if seen.key != finding.key}
+        return tuple(others.values())
+
+    def _write(self, reported: ReportedFinding) -> ReportedFinding:
+        path = str(self._folder.save(reported))
+        reported = msgspec.structs.replace(
+            reported, case_path=path, replay=replay_command(path, self._plan.setup)
+        )
+        self._tick(f"exporting {reported.id}")
+        exports = self._export(reported, self._folder)
+        reported = msgspec.structs.replace(reported, exports=exports)
+        self._folder.finish(reported)
+        self._emit(Exported(shard=self._plan.shard, reported=reported))
+        return reported

@@ -1,0 +1,38 @@
+"""What a campaign needs of the thing that runs cases: in this process or in a worker."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fuzzgraph.case import Case
+from fuzzgraph.finding import Finding
+
+__all__ = ["Runner", "VerdictLike"]
+
+
+class VerdictLike(Protocol):
+    """What running a case came to."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def skipped(self) -> str:
+        """Why the target could not run the case; '' if it did."""
+        ...
+
+    @property
+    def nondeterministic(self) -> bool: ...
+
+
+class Runner(Protocol):
+    """Runs cases on one target."""
+
+    def run_case(self, case: Case) -> VerdictLike: ...
+
+    def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
+        """The finding with the rate at which it shows in fresh sessions."""
+        ...

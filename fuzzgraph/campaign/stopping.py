@@ -1,0 +1,78 @@
+"""When a campaign ends: budget spent, enough found, or Ctrl-C after the case at hand."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from fuzzgraph.campaign.plan import Budget
+from fuzzgraph.events import Reason
+
+__all__ = ["Enough", "Stopwatch", "interruptible"]
+
+Clock = Callable[[], float]
+
+
+class Enough(BaseException):
+    """Ends a block of examples; no `Exception`, or Hypothesis would take it for a failure."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason: Reason = reason
+
+
+class Stopwatch:
+    """Time and counts against a budget."""
+
+    def __init__(self, budget: Budget, clock: Clock = time.monotonic) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._start = clock()
+        self.interrupted = False
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._start
+
+    @property
+    def seconds_left(self) -> float | None:
+        limit = self._budget.seconds
+        return None if limit is None else max(0.0, limit - self.seconds)
+
+    def over(self, examples: int, findings: int) -> Reason | None:
+        """Why to stop now, or None to go on."""
+        if self.interrupted:
+            return "interrupted"
+        if self._budget.findings is not None and findings >= self._budget.findings:
+            return "findings"
+        if self._budget.examples is not None and examples >= self._budget.examples:
+            return "examples"
+        if self.seconds_left == 0.0:
+            return "time"
+        return None
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+
+
+@contextmanager
+def interruptible(watch: Stopwatch) -> Iterator[None]:
+    """The first SIGINT lets the case at hand finish; the second one raises as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def once(number: int, frame: FrameType | None) -> None:
+        watch.interrupt()
+        signal.signal(signal.SIGINT, previous or signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous or signal.default_int_handler)

@@ -1,0 +1,72 @@
+"""Counts of a campaign, and when it is time to say so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fuzzgraph.campaign.plan import Plan
+from fuzzgraph.campaign.stopping import Stopwatch
+from fuzzgraph.events import Emit, Outcome, Progress, ReportedFinding
+
+__all__ = ["Tally"]
+
+_FULL_REPEATS = 10
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been run so far."""
+
+    plan: Plan
+    watch: Stopwatch
+    emit: Emit
+    cases: int = 0
+    corpus_cases: int = 0
+    steps: int = 0
+    skipped: int = 0
+    nondeterministic: int = 0
+    reported: list[ReportedFinding] = field(default_factory=list)
+    repeats: Counter[str] = field(default_factory=Counter)
+    _told_at: float = 0.0
+    _told_cases: int = 0
+
+    @property
+    def examples(self) -> int:
+        """Generated cases."""
+        return self.cases - self.corpus_cases
+
+    def count(self, outcome: Outcome, steps: int, *, from_corpus: bool) -> None:
+        self.cases += 1
+        self.corpus_cases += from_corpus
+        self.steps += steps
+        self.skipped += outcome == "skipped"
+        self.nondeterministic += outcome == "nondeterministic"
+
+    def repeat(self, finding: str) -> bool:
+        """Count one more case with a known finding; whether to say so, ever more rarely."""
+        self.repeats[finding] += 1
+        count = self.repeats[finding]
+        return count <= _FULL_REPEATS or count & (count - 1) == 0
+
+    def tick(self, doing: str = "fuzzing", *, always: bool = False) -> None:
+        """Emit progress if the last one is old enough."""
+        now = self.watch.seconds
+        since = now - self._told_at
+        if not always and since < self.plan.progress_seconds:
+            return
+        limit = self.plan.budget.examples
+        self.emit(
+            Progress(
+                shard=self.plan.shard,
+                seconds=round(now, 3),
+                cases=self.cases,
+                steps=self.steps,
+                findings=len(self.reported),
+                rate=round((self.cases - self._told_cases) / since, 1) if since > 0 else 0.0,
+                doing=doing,
+                seconds_left=self.watch.seconds_left,
+                examples_left=None if limit is None else max(0, limit - self.examples),
+            )
+        )
+        self._told_at, self._told_cases = now, self.cases

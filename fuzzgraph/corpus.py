@@ -1,0 +1,229 @@
+"""Cases in a folder: one JSON file each, named by its content.
+
+Reading is strict and forgiving at once: a bad entry costs that entry and is
+named. Writing is atomic, so a killed run leaves whole files only. What a case
+means is `case`'s, running it is `campaign`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fuzzgraph.case import Case, digest, encode_case, load_case
+from fuzzgraph.errors import InvalidCase, UsageError
+
+__all__ = [
+    "Entry",
+    "Loaded",
+    "Merged",
+    "add",
+    "find",
+    "load",
+    "merge",
+    "prune",
+    "readable_json",
+    "write_atomically",
+]
+
+_PART = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A case and the file that holds it."""
+
+    path: Path
+    case: Case
+    digest: str
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a folder holds: the readable entries, and one line for each that is not."""
+
+    entries: list[Entry] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Merged:
+    """What `merge` did."""
+
+    added: list[Path] = field(default_factory=list)
+    known: int = 0
+    bad: list[str] = field(default_factory=list)
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"corpus folder {folder}: cannot be written ({error.strerror}). "
+        "Name a folder that you may write."
+    )
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: aside first, then renamed into place.
+
+    Raises:
+        UsageError: the folder cannot be created or written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+    except OSError as error:
+        raise _unwritable(path.parent, error) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(aside, 0o644)  # mkstemp makes it private; a corpus is shared
+        os.replace(aside, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        if isinstance(error, OSError):
+            raise _unwritable(path.parent, error) from None
+        raise
+
+
+def load(folder: Path) -> Loaded:
+    """All cases of a folder, by file name; sub-folders are not searched.
+
+    Raises:
+        UsageError: the folder is missing or cannot be listed.
+    """
+    try:
+        names = sorted(name for name in os.listdir(folder) if _is_entry(name))
+    except OSError as error:
+        raise UsageError(
+            f"corpus folder {folder}: cannot be read ({error.strerror}). "
+            "Name an existing folder, or make one with 'fuzzgraph corpus add'."
+        ) from None
+    loaded = Loaded()
+    for name in names:
+        try:
+            case = load_case(folder / name)
+        except InvalidCase as error:
+            loaded.bad.append(str(error))
+        else:
+            loaded.entries.append(Entry(folder / name, case, digest(case)))
+    return loaded
+
+
+def _is_entry(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith(".") and name != "case.schema.json"
+
+
+def add(folder: Path, case: Case) -> Path:
+    """Save a case under its digest and return its path; a case already there stays as it is.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    path = folder / f"{digest(case)}.json"
+    if not path.exists():
+        write_atomically(path, readable_json(case))
+    return path
+
+
+def readable_json(case: Case) -> bytes:
+    """The case as JSON for people: canonical content, indented."""
+    return msgspec.json.format(encode_case(case), indent=2) + b"\n"
+
+
+def merge(folder: Path, sources: Iterable[Path]) -> Merged:
+    """Add every readable case of `sources` to `folder`.
+
+    Raises:
+        UsageError: a source cannot be read, or `folder` cannot be written.
+    """
+    merged = Merged()
+    for source in sources:
+        loaded = load(source)
+        merged.bad += loaded.bad
+        for entry in loaded.entries:
+            before = (folder / f"{entry.digest}.json").exists()
+            path = add(folder, entry.case)
+            if before:
+                merged.known += 1
+            else:
+                merged.added.append(path)
+    return merged
+
+
+def prune(folder: Path, *, malformed: bool = False, dry_run: bool = False) -> list[Path]:
+    """Remove what adds nothing: second copies of a case and files of killed writes.
+
+    Of equal cases the one named by a person is kept, then the one named by its digest. With
+    `malformed`, entries that cannot be read go too. With `dry_run` nothing is touched.
+
+    Raises:
+        UsageError: the folder cannot be read or written.
+    """
+    doomed = [folder / name for name in sorted(_listing(folder)) if name.endswith(_PART)]
+    kept: dict[str, Entry] = {}
+    for entry in sorted(load(folder).entries, key=lambda entry: entry.path.stem == entry.digest):
+        if kept.setdefault(entry.digest, entry) is not entry:
+            doomed.append(entry.path)
+    if malformed:
+        readable = {entry.path.name for entry in load(folder).entries}
+        doomed += [
+            folder / name
+            for name in sorted(_listing(folder))
+            if _is_entry(name) and name not in readable
+        ]
+    if not dry_run:
+        _remove(folder, doomed)
+    return doomed
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise UsageError(
+            f"corpus folder {folder}: cannot be read ({error.strerror}). Name an existing folder."
+        ) from None
+
+
+def _remove(folder: Path, doomed: Iterable[Path]) -> None:
+    try:
+        for path in doomed:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def find(name: str, folders: Iterable[Path]) -> Path:
+    """The file of a case given by path, or by the first digits of its digest.
+
+    Raises:
+        UsageError: no such file or digest, or several cases begin like this.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise UsageError(f"case {name!r}: is a folder. Name one case file in it.")
+    hits: dict[str, Path] = {}
+    if len(name) >= 4 and all(letter in "0123456789abcdef" for letter in name):
+        for folder in folders:
+            for hit in sorted(folder.glob(f"{name}*.json")):
+                hits.setdefault(hit.name, hit)
+    if len(hits) > 1:
+        raise UsageError(
+            f"case {name!r}: {len(hits)} cases begin like this "
+            f"({', '.join(sorted(hits)[:4])}). Give more digits, or a path."
+        )
+    if not hits:
+        raise UsageError(
+            f"case {name!r}: no such file, and no case of the corpus begins like this. "
+            "Give the path of a case file; 'fuzzgraph corpus list' shows digests."
+        )
+    return hits.popitem()[1]

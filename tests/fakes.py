@@ -1,0 +1,70 @@
+"""A runner without an engine: what it finds is a plain function of the case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.finding import Clause, Finding
+
+
+def finding(
+    oracle: str = "footprint",
+    clause: Clause = "writes",
+    buffer: str = "kv_indices",
+    *,
+    step: int = 0,
+    mode: str = "decode",
+    target: str = "fake",
+    message: str = "16 elements changed in the red zone after kv_indices (+0..+15)",
+) -> Finding:
+    return Finding(
+        oracle=oracle,
+        clause=clause,
+        target=target,
+        step=step,
+        mode=mode,
+        buffer=buffer,
+        symptom="red_zone_hit",
+        stage="replay",
+        message=message,
+    )
+
+
+def case(*batches: int, page_size: int = 1, seed: int = 0) -> Case:
+    """A decode case with the given batch sizes, one step each."""
+    steps = tuple(
+        ReplayStep(rows=tuple(BatchRow(request=request) for request in range(raw_bs)))
+        for raw_bs in batches
+    )
+    config = EngineConfig(capture_bs=(1, 2, 4), page_size=page_size)
+    return Case(schema_version=1, config=config, steps=steps, seed=seed)
+
+
+@dataclass(frozen=True)
+class FakeVerdict:
+    findings: tuple[Finding, ...] = ()
+    steps: int = 1
+    skipped: str = ""
+    nondeterministic: bool = False
+
+
+@dataclass
+class FakeRunner:
+    """Finds what `bugs` finds, in `rate` of the fresh sessions."""
+
+    bugs: Callable[[Case], tuple[Finding, ...]] = lambda case: ()
+    rate: str = ""
+    ran: list[Case] = field(default_factory=list)
+
+    def run_case(self, case: Case) -> FakeVerdict:
+        self.ran.append(case)
+        return FakeVerdict(self.bugs(case), steps=len(case.steps))
+
+    def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
+        seen = any(other.key == finding.key for other in self.bugs(case))
+        rate = self.rate or f"{times if seen else 0}/{times}"
+        return msgspec.structs.replace(finding, confirmed=rate)
