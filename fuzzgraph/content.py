@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.world import VOCAB, IntArray, Ragged
+from fuzzgraph.world import VOCAB, Batch, IntArray
 
 __all__ = [
     "DTYPES",
@@ -208,17 +208,17 @@ class Content:
         """Each [VOCAB, heads, columns]: every row that `encoder_planes` can give."""
         return self._stored(self.weights["encoder_embed"])
 
-    def state_rows(self, tokens: Ragged, lengths: IntArray) -> torch.Tensor:
-        """float32 [rows, STATE_WIDTH]: each request's state after its first `lengths` tokens.
+    def state_rows(self, batch: Batch, *, after: bool = False) -> torch.Tensor:
+        """float32 [raw_bs, STATE_WIDTH]: the recurrent states before (or `after`) this step.
 
         A state is the sum of `state_in` over the tokens seen, so it starts at zero, is exact and
-        shows a token that is missing or counted twice. Pass `batch.kv_tokens` with
-        `batch.cached_lens` for the state before a step, `batch.seq_lens` for the one after it.
+        shows a token that is missing or counted twice.
         """
-        seen = self.weights["state_in"][torch.from_numpy(tokens.values)]
+        starts = batch.kv_tokens.offsets[:-1]
+        stops = starts + (batch.seq_lens if after else batch.cached_lens)
+        seen = self.weights["state_in"][torch.from_numpy(batch.kv_tokens.values)]
         sums = torch.nn.functional.pad(seen.cumsum(0), (0, 0, 1, 0))
-        starts = tokens.offsets[:-1]
-        return sums[torch.from_numpy(starts + lengths)] - sums[torch.from_numpy(starts)]
+        return sums[torch.from_numpy(stops)] - sums[torch.from_numpy(starts)]
 
     def _planes(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
         query = self.config.num_q_heads * self.config.head_dim
