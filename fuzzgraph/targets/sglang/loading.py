@@ -1,0 +1,111 @@
+"""Brings the sglang of this process into memory, without its server and its kernels.
+
+One process holds one release. Which one is decided before: the worker puts the folder of an
+unpacked release first on `sys.path`, or a real install is found there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.targets.sglang.absent import allow_absent
+
+__all__ = ["engine_module", "package_root", "release"]
+
+
+def package_root() -> Path:
+    """Folder of the sglang package that this process uses.
+
+    Raises:
+        AdapterUnavailable: there is none on `sys.path`.
+    """
+    loaded = sys.modules.get("sglang")
+    if loaded is not None:
+        return Path(next(iter(loaded.__path__)))
+    spec = importlib.util.find_spec("sglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise AdapterUnavailable(
+            "target 'sglang-aiter' finds no sglang in this Python. Name a release, for example "
+            "--release 0.5.12, or install sglang."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def release() -> str:
+    """Version of that package, '' where it does not say."""
+    found = importlib.metadata.distributions(name="sglang", path=[str(package_root().parent)])
+    return next((dist.version for dist in found), "")
+
+
+def _interpret_triton() -> None:
+    """Without a GPU, Triton kernels run in its interpreter, which is chosen at Triton's import."""
+    if torch.cuda.is_available():
+        return
+    if "triton" not in sys.modules:
+        os.environ["TRITON_INTERPRET"] = "1"
+    elif os.environ.get("TRITON_INTERPRET") != "1":
+        raise AdapterUnavailable(
+            "triton was imported before sglang and not in interpreter mode, so sglang's kernels "
+            "cannot run on this machine without a GPU. Set TRITON_INTERPRET=1 before the start."
+        )
+
+
+def _bare_package() -> None:
+    """`sglang` as a package without its `__init__`, which would start on servers and clients."""
+    if "sglang" in sys.modules:
+        return
+    root = package_root()
+    package = types.ModuleType("sglang")
+    package.__path__ = [str(root)]
+    package.__file__ = str(root / "__init__.py")
+    package.__dict__["__version__"] = release()
+    sys.modules["sglang"] = package
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """sglang prints hints about missing kernels to stdout, which belongs to our callers."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def engine_module(name: str) -> Any:
+    """The engine's module `name`, for example 'sglang.srt.mem_cache.memory_pool'.
+
+    Raises:
+        AdapterUnavailable: a module it needs is missing and not on the stand-in list.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    _interpret_triton()
+    _bare_package()
+    allow_absent()
+    try:
+        with _quiet():
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise AdapterUnavailable(_missing(name, error)) from None
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> str:
+    if (error.name or "").partition(".")[0] == "sglang":
+        return (
+            f"sglang {release()} has no module {error.name!r}, which {name} needs. "
+            "Use a release that has it: fuzzgraph targets lists them."
+        )
+    return (
+        f"sglang {release()} cannot import {error.name!r}, which is neither installed nor on the "
+        "list of stand-ins. Install the companions (make sglang), or pip install it."
+    )
