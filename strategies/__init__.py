@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from fuzzgraph.strategies.cases import cases
+from fuzzgraph.strategies.dimensions import dimensions
+from fuzzgraph.strategies.minimise import Minimised, minimise, minimise_counting
 from fuzzgraph.strategies.profile import CI, DEFAULT, NIGHTLY, PROFILES, Profile, profile_named
 
-__all__ = ["CI", "DEFAULT", "NIGHTLY", "PROFILES", "Profile", "cases", "profile_named"]
+__all__ = [
+    "CI",
+    "DEFAULT",
+    "NIGHTLY",
+    "PROFILES",
+    "Minimised",
+    "Profile",
+    "cases",
+    "dimensions",
+    "minimise",
+    "minimise_counting",
+    "profile_named",
+]

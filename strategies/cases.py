@@ -7,10 +7,12 @@ fit its new place becomes zero: two examples in three had the simplest config.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from fuzzgraph.case import Case
+from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.reach import Reach
 from fuzzgraph.strategies.configs import FEATURES, Supports, swarm_config
 from fuzzgraph.strategies.histories import PRESENCE, STEP_BYTES, History
@@ -21,7 +23,12 @@ __all__ = ["cases"]
 _SHARE, _SEED, _ORDER, _PREFIX, _MROPE = 0, 4, 5, 6, 7
 _KEPT = 8
 _STEPS = _KEPT + len(FEATURES)
-_ORDERS = ("ascending", "descending", "shuffled", "fragmented")
+_ORDERS: tuple[Literal["ascending", "descending", "shuffled", "fragmented"], ...] = (
+    "ascending",
+    "descending",
+    "shuffled",
+    "fragmented",
+)
 _ABSENT_BELOW = 102
 """Of 256: three step records in five are present."""
 
@@ -44,15 +51,15 @@ def cases(
         number = _config_number(drawn, profile)
         kept = tuple(map(bool, drawn[_KEPT:_STEPS]))
         config = swarm_config(reach, profile, number, kept, supports)
-        history = History(config, reach, profile, mrope=drawn[_MROPE] >= 160)
-        prefix = max(0, drawn[_PREFIX] - 200) // 28
+        prefix = _prefix_pages(drawn[_PREFIX], config)
+        history = History(config, reach, profile, mrope=drawn[_MROPE] >= 160, prefix=prefix)
         return Case(
             schema_version=1,
             config=config,
             steps=tuple(map(history.step, _records(drawn))),
             seed=drawn[_SEED],
             page_order=_ORDERS[drawn[_ORDER] >> 6],
-            shared_prefix_pages=min(prefix, config.max_context_len // config.page_size),
+            shared_prefix_pages=prefix,
         )
 
     return st.binary(min_size=size, max_size=size).map(case_of)
@@ -66,6 +73,12 @@ def _records(drawn: bytes) -> list[bytes]:
     """
     records = [drawn[at : at + STEP_BYTES] for at in range(_STEPS, len(drawn), STEP_BYTES)]
     return [record for record in records if record[PRESENCE] >= _ABSENT_BELOW] or records[:1]
+
+
+def _prefix_pages(byte: int, config: EngineConfig) -> int:
+    """Shared pages, with room left in the context for what a step computes."""
+    room = config.max_context_len - max(2, config.draft_tokens)
+    return min(max(0, byte - 190) // 22, max(0, room) // config.page_size)
 
 
 def _config_number(drawn: bytes, profile: Profile) -> int:

@@ -246,9 +246,7 @@ def _coherent(fields: Fields, reach: Reach) -> EngineConfig:
         for name in ("spec_topk", "spec_steps", "draft_tokens"):
             fields[name] = getattr(_DEFAULTS, name)
     room = fields["draft_tokens"] + 1 if _SPEC_MODES & set(fields["modes"]) else 2
-    fields["max_context_len"] = max(
-        fields["max_context_len"], min(room, reach.max_context_len)
-    )
+    fields["max_context_len"] = max(fields["max_context_len"], min(room, reach.max_context_len))
     if fields.get("sliding_window", 0) > fields["max_context_len"]:
         fields["sliding_window"] = fields["max_context_len"]
     if fields["page_size"] * fields["req_pool_size"] > 512:  # keep the pool's tensors small

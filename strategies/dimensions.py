@@ -21,7 +21,7 @@ def dimensions(case: Case) -> frozenset[str]:
     names.update(_of_choices(case.config))
     names.update(_of_spec(case.config))
     names.add(f"page order {case.page_order}")
-    if case.shared_prefix_pages:
+    if _shared_pages(case):
         names.add("shared prefix")
     for step in case.steps:
         names.update(_of_step(case.config, step))
@@ -29,6 +29,12 @@ def dimensions(case: Case) -> frozenset[str]:
     names.update(_of_neighbours(case))
     names.update(_of_lifecycle(case.steps))
     return frozenset(names)
+
+
+def _shared_pages(case: Case) -> int:
+    """Pages that are in fact shared: a step that writes one ends it (see `layout`)."""
+    cached = [row.seq_len - row.new_tokens for step in case.steps for row in step.rows]
+    return min([case.shared_prefix_pages, *(length // case.config.page_size for length in cached)])
 
 
 def padded_size(config: EngineConfig, step: ReplayStep) -> int:

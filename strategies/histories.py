@@ -17,8 +17,8 @@ __all__ = ["PRESENCE", "STEP_BYTES", "History"]
 
 _ROWS = 8
 STEP_BYTES = 7 + 2 * _ROWS
-"""One step: presence, mode, size, flags, finish, composition, length style, then a length and an extra
-byte for each row (rows beyond the eighth take them again, mixed)."""
+"""One step: presence, mode, size, flags, finish, composition, length style, then a length and
+an extra byte for each row (rows beyond the eighth take them again, mixed)."""
 
 PRESENCE, _MODE, _SIZE, _FLAGS, _FINISH, _COMPOSITION, _STYLE, _LENGTHS = range(8)
 _EXTRAS = _LENGTHS + _ROWS
@@ -32,8 +32,12 @@ def _scaled(byte: int, count: int) -> int:
 class History:
     """Decodes step records; keeps who is live and how long everybody is."""
 
-    def __init__(self, config: EngineConfig, reach: Reach, profile: Profile, *, mrope: bool):
+    def __init__(
+        self, config: EngineConfig, reach: Reach, profile: Profile, *, mrope: bool, prefix: int
+    ) -> None:
         self.config = config
+        self.floor = prefix * config.page_size
+        """Tokens of the shared prefix; a single shorter row would end the sharing for all."""
         self.mrope = mrope and reach.mrope
         self.eager = reach.eager_steps
         self.idle = "idle" in reach.modes
@@ -149,7 +153,8 @@ class History:
 
     def _prefill_tokens(self, size: int, record: bytes, via: Via) -> list[int]:
         """Tokens per row that add up to a count near a captured one, evenly or all on one row."""
-        ladder, context = self.config.capture_tokens, self.config.max_context_len
+        ladder = self.config.capture_tokens
+        context = self.config.max_context_len - self.floor
         most = ladder[-1] + 2 if self._above_ladder(via) else ladder[-1]
         counts = boundaries.token_counts(self.config, min(most, size * context))
         total = max(size, counts[_scaled(record[_EXTRAS], len(counts))])
@@ -162,9 +167,7 @@ class History:
             return [first, *shares]
         return [total // size + (index < total % size) for index in range(size)]
 
-    def _length(
-        self, mode: Mode, request: int, tokens: int, index: int, record: bytes
-    ) -> int:
+    def _length(self, mode: Mode, request: int, tokens: int, index: int, record: bytes) -> int:
         style = record[_STYLE]
         byte = record[_LENGTHS + (0 if 176 <= style < 204 else index % _ROWS)]
         if index >= _ROWS:
@@ -174,7 +177,7 @@ class History:
         before = self.lengths.get(request)
         if before is not None and (byte >= 150 and style < 204 or style >= 236):
             grown = before + tokens
-            if max(tokens, 1) <= grown <= self.config.max_context_len:
+            if self.floor + max(tokens, 1) <= grown <= self.config.max_context_len:
                 return grown
-        lengths = boundaries.seq_lens(self.config, mode, max(tokens, 1))
+        lengths = boundaries.seq_lens(self.config, mode, self.floor + max(tokens, 1))
         return lengths[_scaled(byte, len(lengths))]

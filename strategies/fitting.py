@@ -1,0 +1,72 @@
+"""Make a cut case coherent again: what a smaller config or a missing step leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.strategies.configs import pages_per_request
+
+__all__ = ["fitted", "with_config", "with_steps"]
+
+
+def with_config(case: Case, **changes: Any) -> Case:
+    """The case on a changed config, rows clipped to what that allows."""
+    return fitted(
+        msgspec.structs.replace(case, config=msgspec.structs.replace(case.config, **changes))
+    )
+
+
+def with_steps(case: Case, steps: Iterable[ReplayStep]) -> Case:
+    """The case with other steps, made coherent."""
+    return fitted(msgspec.structs.replace(case, steps=tuple(steps)))
+
+
+def fitted(case: Case) -> Case:
+    """Clip rows to the config, forget requests that left or never came, let the pool suffice.
+
+    A step that lost its last row becomes an idle one.
+    """
+    config = _with_room(case.config)
+    live: set[int] = set()
+    steps = []
+    for step in case.steps:
+        finish = tuple(request for request in step.finish if request in live)
+        live.difference_update(finish)
+        rows = tuple(_fitted_row(config, step.mode, row) for row in step.rows)
+        live.update(row.request for row in rows)
+        if rows:
+            steps.append(msgspec.structs.replace(step, rows=rows, finish=finish))
+        else:
+            steps.append(ReplayStep(mode="idle", finish=finish, via=step.via))
+    return msgspec.structs.replace(case, config=config, steps=tuple(steps))
+
+
+def _with_room(config: EngineConfig) -> EngineConfig:
+    """Page pool: the default, or what every request at its longest needs."""
+    needed = config.req_pool_size * pages_per_request(config)
+    return msgspec.structs.replace(config, kv_pool_pages=max(64, needed))
+
+
+def _fitted_row(config: EngineConfig, mode: Mode, row: BatchRow) -> BatchRow:
+    low, high = _new_token_range(config, mode)
+    tokens = min(max(row.new_tokens, low), high)
+    return BatchRow(
+        request=row.request,
+        seq_len=min(max(row.seq_len, tokens, 1), config.max_context_len),
+        new_tokens=tokens,
+        encoder_len=min(row.encoder_len, config.max_encoder_len),
+    )
+
+
+def _new_token_range(config: EngineConfig, mode: Mode) -> tuple[int, int]:
+    ranges: dict[Mode, tuple[int, int]] = {
+        "target_verify": (config.draft_tokens, config.draft_tokens),
+        "draft_extend": (0, config.draft_tokens),
+        "draft": (0, 0),
+        "prefill": (1, config.max_context_len),
+    }
+    return ranges.get(mode, (1, 1))

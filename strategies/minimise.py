@@ -1,0 +1,145 @@
+"""Shrink a failing case to the one that a person would have written.
+
+Hypothesis shrinks bytes and knows nothing of configs; this knows what they mean: whole steps and
+requests go first, then features of the config, then numbers. Passes repeat until none helps. Each
+candidate is simpler than the case that it replaces by one fixed order (`complexity`), so the
+search ends, and it is deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fuzzgraph.case import Case, EngineConfig, encode_case, validate
+from fuzzgraph.errors import InvalidCase
+from fuzzgraph.layout import plan
+from fuzzgraph.strategies.reductions import PASSES, Candidate
+
+__all__ = ["Minimised", "StillFails", "complexity", "minimise", "minimise_counting"]
+
+StillFails = Callable[[Case], bool]
+_DEFAULTS = EngineConfig()
+_SIZES = frozenset(
+    ("modes", "capture_bs", "capture_tokens", "max_context_len", "kv_pool_pages", "req_pool_size")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Minimised:
+    """The smallest failing case found, and what it took."""
+
+    case: Case
+    calls: int
+    """How often `still_fails` was asked."""
+    exhausted: bool
+    """Whether the budget ended the search before a fixpoint."""
+
+
+def minimise(case: Case, still_fails: StillFails, *, budget: int = 600) -> Case:
+    """The smallest case found that still fails; `case` itself is taken to fail.
+
+    Args:
+        case: a failing case.
+        still_fails: whether a candidate fails in the same way. Key it on the finding (oracle,
+            buffer, step kind), or the search slips from one bug to another.
+        budget: at most so many calls of `still_fails`.
+    """
+    return minimise_counting(case, still_fails, budget=budget).case
+
+
+def minimise_counting(case: Case, still_fails: StillFails, *, budget: int = 600) -> Minimised:
+    """Like `minimise`, with the account of what it took."""
+    search = _Search(case, still_fails, budget)
+    try:
+        while any([search.run(candidates) for candidates in PASSES]):
+            pass
+    except _BudgetSpent:
+        return Minimised(search.best, search.calls, exhausted=True)
+    return Minimised(search.best, search.calls, exhausted=False)
+
+
+class _BudgetSpent(Exception):
+    pass
+
+
+class _Search:
+    def __init__(self, case: Case, still_fails: StillFails, budget: int) -> None:
+        self.best = case
+        self.still_fails = still_fails
+        self.budget = budget
+        self.calls = 0
+        self.asked = {encode_case(case)}
+
+    def run(self, candidates: Callable[[Case], Iterator[Candidate]]) -> bool:
+        """Take candidates until a whole sweep is through; whether any helped."""
+        helped, more = False, True
+        through: set[object] = set()
+        while more:
+            more = self._sweep(candidates(self.best), through)
+            helped = helped or more
+        return helped
+
+    def _sweep(self, candidates: Iterator[Candidate], through: set[object]) -> bool:
+        """Stop at the first candidate taken; sites passed without success are `through`."""
+        last: object = None
+        for site, candidate in candidates:
+            if site in through:
+                continue
+            if last is not None and site != last:
+                through.add(last)
+            last = site
+            if self._take(candidate):
+                return True
+        return False
+
+    def _take(self, candidate: Case) -> bool:
+        if complexity(candidate) >= complexity(self.best):
+            return False
+        text = encode_case(candidate)
+        if text in self.asked or not _runs(candidate):
+            return False
+        self.asked.add(text)
+        if self.calls >= self.budget:
+            raise _BudgetSpent
+        self.calls += 1
+        if not self.still_fails(candidate):
+            return False
+        self.best = candidate
+        return True
+
+
+def _runs(case: Case) -> bool:
+    try:
+        plan(validate(case))
+    except InvalidCase:
+        return False
+    return True
+
+
+def complexity(case: Case) -> tuple[int, ...]:
+    """How much a reader has to take in, the weightiest first."""
+    config, steps = case.config, case.steps
+    rows = [row for step in steps for row in step.rows]
+    differing = [name for name in config.__struct_fields__ if name not in _SIZES]
+    differing = [n for n in differing if getattr(config, n) != getattr(_DEFAULTS, n)]
+    return (
+        len(steps),
+        len(rows),
+        len({row.request for row in rows}),
+        len(differing) + len(config.modes),
+        sum(len(step.finish) + step.mrope + (step.via == "eager") for step in steps),
+        sum(step.mode != "decode" for step in steps),
+        len(config.capture_bs) + len(config.capture_tokens),
+        case.shared_prefix_pages + (case.page_order != "ascending") + (case.seed > 0),
+        sum(value for name in differing if isinstance(value := getattr(config, name), int)),
+        config.max_context_len + sum(config.capture_bs) + sum(config.capture_tokens),
+        sum(row.seq_len + row.new_tokens + row.encoder_len for row in rows),
+        config.req_pool_size != _DEFAULTS.req_pool_size,
+        config.kv_pool_pages != _DEFAULTS.kv_pool_pages,
+        config.req_pool_size,
+        case.seed,
+        sum(row.request for row in rows),
+        sum(len(step.rows) > 1 and step.rows[0].request for step in steps),
+        config.kv_pool_pages,
+    )
