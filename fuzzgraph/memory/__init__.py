@@ -1,0 +1,24 @@
+"""Guarded memory: one arena per session, red zones, typed poison, named regions, worlds."""
+
+from fuzzgraph.memory.attributes import (
+    AttributeSnapshot,
+    restore_attributes,
+    snapshot_attributes,
+)
+from fuzzgraph.memory.guard import GuardedMemory, Listener
+from fuzzgraph.memory.poison import NAN_WORLD, poison_value
+from fuzzgraph.memory.regions import Region, Segment
+from fuzzgraph.memory.worlds import Perturbation
+
+__all__ = [
+    "NAN_WORLD",
+    "AttributeSnapshot",
+    "GuardedMemory",
+    "Listener",
+    "Perturbation",
+    "Region",
+    "Segment",
+    "poison_value",
+    "restore_attributes",
+    "snapshot_attributes",
+]

@@ -1,0 +1,85 @@
+"""The byte arena: one block of device memory that holds every guarded allocation of a session.
+
+Because all guarded memory lies in one storage, snapshot, restore, red-zone check and the change
+of worlds are a few operations each. The arena hands out aligned typed views and keeps the fill
+marks; what lies where, and why, is `guard`'s business.
+
+One chunk, never moved, so that addresses stay valid for the life of a session. On a CPU untouched
+pages cost no memory, so the default is generous; a device pays for all of it. An arena that is
+full says so and how to get a larger one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fuzzgraph.errors import UsageError
+from fuzzgraph.memory.poison import ROW_BYTES
+
+__all__ = ["MARGIN_BYTES", "Arena"]
+
+CPU_CAPACITY = 512 << 20
+"""Bytes of address space; only what is touched is backed by memory."""
+DEVICE_CAPACITY = 64 << 20
+MARGIN_BYTES = 64 << 10
+"""Unused bytes at either end, so that a strided kernel overruns into the arena, not out of it."""
+
+
+class Arena:
+    """Aligned memory in two parts: persistent from the front, scratch from three quarters on."""
+
+    def __init__(self, device: torch.device, capacity: int | None = None) -> None:
+        if capacity is None:
+            capacity = CPU_CAPACITY if device.type == "cpu" else DEVICE_CAPACITY
+        if capacity < 16 * MARGIN_BYTES:
+            raise UsageError(
+                f"arena capacity={capacity} bytes is too small: its margins alone need room. "
+                f"Use at least {16 * MARGIN_BYTES}."
+            )
+        self.device = device
+        self.capacity = capacity // (4 * ROW_BYTES) * (4 * ROW_BYTES)
+        self.bytes = torch.empty(self.capacity, dtype=torch.uint8, device=device)
+        self.rows = self.bytes.view(torch.int64).view(-1, ROW_BYTES // 8)
+        self.address = self.bytes.data_ptr()
+        self.storage_key = storage_key(self.bytes)
+        self.front = MARGIN_BYTES
+        self.scratch_front = self.capacity // 4 * 3
+        self._ends = (self.scratch_front - MARGIN_BYTES, self.capacity - MARGIN_BYTES)
+        self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self.bytes}
+
+    def typed(self, dtype: torch.dtype) -> torch.Tensor:
+        """The whole arena as elements of `dtype`; strided views of it are the allocations."""
+        base = self._typed.get(dtype)
+        if base is None:
+            base = self._typed[dtype] = self.bytes.view(dtype)
+        return base
+
+    def view(
+        self, offset: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """The tensor of this shape whose first element lies `offset` bytes into the arena."""
+        return self.typed(dtype).as_strided(size, stride, offset // dtype.itemsize)
+
+    def claim(self, start: int, end: int, *, scratch: bool) -> None:
+        """Check that bytes [start, end) still fit.
+
+        Raises:
+            UsageError: the arena is full; says how much was asked for and how to enlarge it.
+        """
+        limit = self._ends[scratch]
+        if end > limit:
+            part = "scratch" if scratch else "persistent"
+            raise UsageError(
+                f"guarded memory is full: an allocation of {end - start} bytes (red zones "
+                f"included) does not fit into the {part} part, {limit - start} bytes are left of "
+                f"an arena of {self.capacity}. Use a smaller config, or a GuardedMemory with a "
+                f"larger capacity."
+            )
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Identity of the storage behind a tensor."""
+    key: int = tensor.untyped_storage()._cdata
+    return key

@@ -1,0 +1,124 @@
+"""Rolls back the Python side of an engine: bindings of attributes, dicts, lists and sets.
+
+Tensors are not copied, their memory is `guard`'s; small NumPy arrays are, because engines keep
+host-side history in them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fuzzgraph.memory.regions import is_opaque, slot_names
+
+__all__ = ["AttributeSnapshot", "restore_attributes", "snapshot_attributes"]
+
+_MAX_NODES = 20_000
+
+_ATOM, _DICT, _LIST, _SET, _TUPLE, _ARRAY, _OBJECT, _SLOTTED = range(8)
+_kinds: dict[type, int] = {}
+
+
+class AttributeSnapshot:
+    """Shallow copies of everything mutable that was reachable; opaque to its holder."""
+
+    __slots__ = ("arrays", "dicts", "lists", "sets", "slotted")
+
+    def __init__(self) -> None:
+        self.dicts: list[tuple[Any, dict[Any, Any]]] = []
+        self.lists: list[tuple[Any, list[Any]]] = []
+        self.sets: list[tuple[Any, set[Any]]] = []
+        self.arrays: list[tuple[Any, Any]] = []
+        self.slotted: list[tuple[Any, dict[str, Any]]] = []
+
+
+def _kind_of(kind: type) -> int:
+    if issubclass(kind, dict):
+        return _DICT
+    if issubclass(kind, (list, deque)):
+        return _LIST
+    if issubclass(kind, set):
+        return _SET
+    if issubclass(kind, tuple):
+        return _TUPLE
+    if issubclass(kind, np.ndarray):
+        return _ARRAY
+    if is_opaque(kind):
+        return _ATOM
+    if slot_names(kind):
+        return _SLOTTED
+    return _OBJECT
+
+
+def snapshot_attributes(roots: Mapping[str, object]) -> AttributeSnapshot:
+    """Remember the bindings of every plain object, dict, list and set reachable from `roots`."""
+    snapshot = AttributeSnapshot()
+    kinds = _kinds
+    queue: list[Any] = list(roots.values())
+    seen: set[int] = set()
+    for value in queue:  # grows while it is walked
+        if len(seen) > _MAX_NODES:
+            break
+        cls = value.__class__
+        kind = kinds.get(cls)
+        if kind is None:
+            kind = kinds[cls] = _kind_of(cls)
+        if kind == _ATOM or id(value) in seen:
+            continue
+        seen.add(id(value))
+        _remember(snapshot, kind, value, queue)
+    return snapshot
+
+
+def _remember(snapshot: AttributeSnapshot, kind: int, value: Any, queue: list[Any]) -> None:
+    if kind == _OBJECT or kind == _DICT:
+        bindings = value if kind == _DICT else getattr(value, "__dict__", None)
+        if bindings is not None:
+            saved = dict(bindings)
+            snapshot.dicts.append((bindings, saved))
+            queue.extend(saved.values())
+    elif kind == _LIST:
+        items = list(value)
+        snapshot.lists.append((value, items))
+        queue.extend(items)
+    elif kind == _TUPLE:
+        queue.extend(value)
+    elif kind == _SET:
+        snapshot.sets.append((value, set(value)))
+    elif kind == _ARRAY:
+        snapshot.arrays.append((value, value.copy()))
+    else:
+        _remember_slots(snapshot, value, queue)
+
+
+def _remember_slots(snapshot: AttributeSnapshot, value: Any, queue: list[Any]) -> None:
+    slots = {name: getattr(value, name) for name in slot_names(type(value)) if hasattr(value, name)}
+    snapshot.slotted.append((value, slots))
+    queue.extend(slots.values())
+    if hasattr(value, "__dict__"):
+        _remember(snapshot, _OBJECT, value, queue)
+
+
+def restore_attributes(snapshot: AttributeSnapshot) -> None:
+    """Bind everything again as it was; the same objects, in place."""
+    for bindings, saved in snapshot.dicts:
+        bindings.clear()
+        bindings.update(saved)
+    for items, copy in snapshot.lists:
+        items.clear()
+        items.extend(copy)
+    for members, kept in snapshot.sets:
+        members.clear()
+        members.update(kept)
+    for array, content in snapshot.arrays:
+        if array.flags.writeable:
+            array[...] = content
+    for value, slots in snapshot.slotted:
+        for name in slot_names(type(value)):
+            if name in slots:
+                object.__setattr__(value, name, slots[name])
+            elif hasattr(value, name):
+                object.__delattr__(value, name)

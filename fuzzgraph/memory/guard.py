@@ -1,0 +1,367 @@
+"""Guarded memory: every fresh tensor of the engine becomes a view of the arena, between red zones.
+
+One dispatch mode does it all, for the engine's own buffers, for intermediates of captured graphs
+and for scratch; the recorder listens to it instead of stacking a mode of its own. "Fresh" is
+decided by storage, never by a list of operators.
+
+Limits: memory that was allocated outside `intercept` is not guarded; `torch.frombuffer` dispatches
+nothing and goes unseen; memory of another device than the guard's is left alone; writes count only
+where they land in a red zone and change it. A NumPy array handed to `torch.from_numpy` is copied,
+so later writes through the array do not reach the tensor (`adopt_numpy=False` keeps the two shared,
+and unguarded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fuzzgraph.errors import FuzzGraphError
+from fuzzgraph.memory.arena import Arena, storage_key
+from fuzzgraph.memory.launches import Launch, LaunchHook
+from fuzzgraph.memory.operations import Facts, facts_of, tensors_in
+from fuzzgraph.memory.placement import Layout, extent
+from fuzzgraph.memory.regions import Region, Segment
+from fuzzgraph.memory.worlds import Perturbation, Worlds
+from fuzzgraph.observation import ZoneHit
+
+__all__ = ["GuardedMemory", "Listener"]
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class Listener:
+    """Told of every operation and launch that the guard sees; override what is needed."""
+
+    def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
+        """An operation is about to run; raise to refuse it."""
+
+    def on_operation(
+        self, func: Any, facts: Facts, args: Any, kwargs: Any, out: Any, fresh: Tensors
+    ) -> None:
+        """An operation ran; `fresh` are those results that have memory of their own."""
+
+    def on_launch(
+        self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An interpreted Triton kernel was launched."""
+
+
+class GuardedMemory(TorchDispatchMode):
+    """All memory an engine allocates, guarded and poisoned, in one arena.
+
+    Args:
+        device: device whose allocations are guarded.
+        zone_bytes: red zone before and at least after an engine buffer, bytes.
+        tail_factor: the zone after an engine buffer is this many times its size, up to 64 KiB,
+            because confusing pages and tokens overshoots by a share of the buffer.
+        world: home world, whose poison fresh memory holds.
+        capacity: bytes of the arena; None chooses 512 MiB of address space on a CPU (untouched
+            pages are free) and 64 MiB on a device.
+        adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        *,
+        zone_bytes: int = 256,
+        tail_factor: float = 1,
+        world: int = 0,
+        capacity: int | None = None,
+        adopt_numpy: bool = True,
+    ) -> None:
+        super().__init__()
+        self.device = torch.empty(0, device=device).device
+        self.world = world
+        self.arena = Arena(self.device, capacity)
+        self._layout = Layout(self.arena, zone_bytes, tail_factor, world)
+        self._worlds = Worlds(self._layout)
+        self._adopt_numpy = adopt_numpy
+        self._storage = self.arena.storage_key
+        self._facts: dict[Any, Facts] = {}
+        self._sizes: dict[Any, tuple[torch.Size, ...]] = {}
+        self._segment: Segment = "engine"
+        self._listener: Listener | None = None
+        self._depth = 0
+        self._hook = LaunchHook(self._launch)
+
+    # ---- interception
+
+    @contextmanager
+    def intercept(self, segment: Segment, listener: Listener | None = None) -> Iterator[None]:
+        """Guard every allocation made inside; may be nested, one mode stays active.
+
+        Entering "scratch" frees what the last scratch run allocated.
+        """
+        outer = self._segment, self._listener
+        self._segment, self._listener = segment, listener
+        if segment == "scratch":
+            self._layout.restart_scratch()
+        if self._depth == 0:
+            self._hook.install()
+            self.__enter__()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self.__exit__(None, None, None)
+                self._hook.remove()
+            self._segment, self._listener = outer
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Run the harness's own operations inside `intercept` without guarding them."""
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            yield
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        facts = self._facts.get(func)
+        if facts is None:
+            facts = self._facts[func] = facts_of(func)
+        listener = self._listener
+        if listener is not None:
+            listener.before_operation(func, facts, args, kwargs or {})
+        fresh: Tensors = ()
+        if facts.may_resize and self._grows(func, facts, args, kwargs or {}):
+            fresh = self._grow(func, facts, args, kwargs or {})
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if isinstance(out, torch.Tensor):
+            if out.untyped_storage()._cdata != self._storage:
+                out, fresh = self._adopt(func, facts, out, args, kwargs)
+        elif out.__class__ is tuple or out.__class__ is list:
+            out, fresh = self._adopt_each(func, facts, out, args, kwargs)
+        if facts.writes:
+            self._mark_written(facts, args, kwargs)
+        if listener is not None:
+            listener.on_operation(func, facts, args, kwargs or {}, out, fresh)
+        return out
+
+    def _adopt(
+        self, func: Any, facts: Facts, out: torch.Tensor, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[torch.Tensor, Tensors]:
+        """The result moved into the arena, if its storage is new."""
+        storage = out.untyped_storage()
+        if facts.is_lift:
+            if not self._adopt_numpy and not storage.resizable():
+                return out, ()
+        elif _holds(storage._cdata, args) or (kwargs and _holds(storage._cdata, kwargs.values())):
+            return out, ()
+        if (
+            out.__class__ is not torch.Tensor
+            or out.device != self.device
+            or out.layout is not torch.strided
+        ):
+            return out, ()
+        slot = self._layout.slot(func, out, self._segment, born_empty=facts.is_empty)
+        view = slot.base.as_strided(out.shape, out.stride(), slot.element)
+        if not facts.is_empty:
+            _copy_whole(view, out)
+        return view, (view,)
+
+    def _adopt_each(
+        self, func: Any, facts: Facts, out: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[Any, Tensors]:
+        items = list(out)
+        fresh: list[torch.Tensor] = []
+        for index, item in enumerate(items):
+            if isinstance(item, torch.Tensor) and storage_key(item) != self._storage:
+                items[index], new = self._adopt(func, facts, item, args, kwargs)
+                fresh.extend(new)
+        return (out.__class__(items) if fresh else out), tuple(fresh)
+
+    def _mark_written(self, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> None:
+        for which in facts.writes:
+            if isinstance(which, str):
+                target = kwargs.get(which) if kwargs else None
+            else:
+                target = args[which] if which < len(args) else None
+            self._touch(tensors_in([target]))
+
+    def _touch(self, tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            region = self._layout.region_of(tensor)
+            if region is not None:
+                region.touched = True
+
+    def _launch(
+        self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an interpreted kernel launch; its own tensor operations are not the engine's."""
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            result = launch(executor, *args, **kwargs)
+        self._touch(tensors_in([*args, *kwargs.values()]))
+        if self._listener is not None:
+            self._listener.on_launch(launch, executor, args, kwargs)
+        return result
+
+    # ---- operations that resize what they write
+
+    def _grows(self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> bool:
+        """Whether a guarded target is about to change its size."""
+        targets = _resizable(facts, args, kwargs)
+        if not any(storage_key(target) == self._storage for target in targets):
+            return False
+        sizes = self._sizes_after(func, facts, args, kwargs)
+        return any(t.shape != size for t, size in zip(targets, sizes, strict=True))
+
+    def _sizes_after(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[torch.Size, ...]:
+        """Sizes the operation gives its targets, found once by a dry run on other memory."""
+        key = (func, _shapes(args), _shapes(kwargs.items()))
+        sizes = self._sizes.get(key)
+        if sizes is not None:
+            return sizes
+        if facts.is_resize:
+            like = args[1]
+            sizes = (torch.Size(like.shape if isinstance(like, torch.Tensor) else like),)
+        else:
+            dry = {name: torch.empty_like(kwargs[name]).resize_(0) for name in facts.outs}
+            func(*args, **{**kwargs, **dry})
+            sizes = tuple(out.shape for out in dry.values())
+        self._sizes[key] = sizes
+        return sizes
+
+    def _grow(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
+    ) -> Tensors:
+        """Give each target that outgrows its memory a region of its own.
+
+        It must not grow where it lies: its neighbours come next in the same storage.
+        """
+        moved: list[torch.Tensor] = []
+        sizes = self._sizes_after(func, facts, args, kwargs)
+        for target, size in zip(_resizable(facts, args, kwargs), sizes, strict=True):
+            if size.numel() > extent(target):
+                self._move(func, target, size)
+                moved.append(target)
+        return tuple(moved)
+
+    def _move(self, func: Any, target: torch.Tensor, size: torch.Size) -> None:
+        old = target.detach().reshape(-1)
+        like = torch.empty(size, dtype=target.dtype, device=target.device)
+        slot = self._layout.slot(func, like, self._segment, born_empty=True)
+        new = slot.base.as_strided(size, like.stride(), slot.element)
+        target.set_(new.untyped_storage(), new.storage_offset(), size, new.stride())
+        target.view(-1)[: old.numel()].copy_(old)
+
+    # ---- regions
+
+    @property
+    def regions(self) -> list[Region]:
+        """Every live allocation, ascending: engine and graph, then the last scratch run."""
+        return self._layout.persistent + self._layout.scratch
+
+    def region_of(self, tensor: torch.Tensor) -> Region | None:
+        """The region that a tensor points into, None if it is not guarded memory."""
+        return self._layout.region_of(tensor)
+
+    def name_regions(self, roots: Mapping[str, object]) -> None:
+        """Call each engine buffer what the engine calls it; the shortest path wins."""
+        self._layout.name_regions(roots)
+
+    # ---- snapshot
+
+    def snapshot(self) -> torch.Tensor:
+        """Copy of all engine and graph memory; scratch is not part of it.
+
+        Raises:
+            FuzzGraphError: taken while memory is perturbed.
+        """
+        if not self._worlds.at_home:
+            raise FuzzGraphError(
+                "snapshot() while red zones or the graph pool are perturbed would mix two worlds. "
+                "Call restore(snapshot) first."
+            )
+        return self.arena.bytes[self.arena.front : self._layout.top].clone()
+
+    def restore(self, snapshot: torch.Tensor) -> None:
+        """Put memory back, red zones included, and return to the home world.
+
+        What was allocated after the snapshot keeps its content.
+        """
+        front = self.arena.front
+        self.arena.bytes[front : front + snapshot.numel()].copy_(snapshot)
+        self._worlds.come_home()
+
+    def as_in(self, snapshot: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """A guarded tensor as it was in a snapshot: a view of the snapshot, same shape."""
+        offset = tensor.data_ptr() - self.arena.address - self.arena.front
+        base = snapshot.view(tensor.dtype)
+        return base.as_strided(tensor.shape, tensor.stride(), offset // tensor.dtype.itemsize)
+
+    # ---- red zones and worlds
+
+    def zones_intact(self) -> bool:
+        """Whether no red zone changed; one comparison, one flag read back."""
+        return self._worlds.intact()
+
+    def zone_hits(self, stage: str) -> list[ZoneHit]:
+        """Every red zone that changed, looked at closely; empty if all are intact."""
+        return self._worlds.hits(stage)
+
+    def repair_zones(self) -> None:
+        """Rewrite all red zones with what they must hold now."""
+        self._worlds.repair()
+
+    def zone_perturbation(self, world: int) -> Perturbation:
+        """All red zones and the content of the graph pool, changed to `world` at once."""
+        return self._worlds.zones_and_pool(world)
+
+    def zone_perturbations(self, world: int) -> list[Perturbation]:
+        """The same piece by piece, to find the guilty one."""
+        return self._worlds.each_zone(world)
+
+    def unwritten_perturbation(self, world: int) -> list[Perturbation]:
+        """One for each engine buffer that was born empty and that nothing has written since."""
+        return self._worlds.unwritten(world)
+
+    def poison_graph_pool(self) -> None:
+        """Poison all graph intermediates, as the replay of another graph may clobber them."""
+        self._worlds.poison_pool()
+
+
+def _resizable(facts: Facts, args: tuple[Any, ...], kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that an operation writes and may resize."""
+    return [args[0]] if facts.is_resize else [kwargs[name] for name in facts.outs]
+
+
+def _holds(key: int, values: Any) -> bool:
+    """Whether a tensor among the arguments has this storage."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.untyped_storage()._cdata == key:
+                return True
+        elif isinstance(value, (list, tuple)) and _holds(key, value):
+            return True
+    return False
+
+
+def _shapes(values: Any) -> tuple[Any, ...]:
+    """What decides the size of a result: shapes of tensors, plain values as they are."""
+    key: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            key.append((value.shape, value.dtype))
+        elif isinstance(value, (list, tuple)):
+            key.append(_shapes(value))
+        else:
+            key.append(value)
+    return tuple(key)
+
+
+def _copy_whole(view: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy a tensor into one of equal strides, repeated elements (stride 0) included."""
+    if 0 in view.stride() and view.numel() > 1:
+        size = [extent(view)]
+        view, source = view.as_strided(size, (1,)), source.as_strided(size, (1,))
+    view.copy_(source)

@@ -1,0 +1,74 @@
+"""What a dispatched operation does, read once from its schema and tags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Facts", "facts_of", "tensors_in"]
+
+_EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted")
+_RESIZE = ("resize_", "resize_as_")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Properties of an operator overload that do not depend on its arguments."""
+
+    name: str
+    """Without overload, e.g. `aten.cumsum`."""
+    writes: tuple[int | str, ...]
+    """Arguments that are written in place, by position or keyword."""
+    outs: tuple[str, ...]
+    """Keyword-only written arguments: `out` and its kin."""
+    is_empty: bool
+    """The result has no content."""
+    is_lift: bool
+    """The result is host data that only just became a tensor (`torch.tensor`, `from_numpy`)."""
+    is_resize: bool
+    may_resize: bool
+    """It resizes what it writes where that has another size."""
+    forbidden: str
+    """Why a capture refuses it: 'a value' or 'a shape' that depends on data, else ''."""
+    random: bool
+
+
+def facts_of(func: Any) -> Facts:
+    """Read the facts of an operator overload."""
+    schema = func._schema
+    namespace, _, base = schema.name.partition("::")
+    written = [
+        (index, argument)
+        for index, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    tags = set(func.tags)
+    forbidden = ""
+    if torch.Tag.data_dependent_output in tags:
+        forbidden = "value"
+    elif torch.Tag.dynamic_output_shape in tags:
+        forbidden = "shape"
+    return Facts(
+        name=f"{namespace}.{base}",
+        writes=tuple(a.name if a.kwarg_only else index for index, a in written),
+        outs=tuple(a.name for _, a in written if a.kwarg_only),
+        is_empty=namespace == "aten" and base in _EMPTY,
+        is_lift=namespace == "aten" and base == "lift_fresh",
+        may_resize=any(a.kwarg_only for _, a in written) or base in _RESIZE,
+        is_resize=namespace == "aten" and base in _RESIZE,
+        forbidden=forbidden,
+        random=torch.Tag.nondeterministic_seeded in tags,
+    )
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """Tensors among arguments or results, one level of lists deep, as schemas allow."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(item for item in value if isinstance(item, torch.Tensor))
+    return found

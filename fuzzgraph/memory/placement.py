@@ -1,0 +1,142 @@
+"""Placement of guarded memory: where each allocation lies, its red zones, its name.
+
+Persistent regions (segments engine and graph) are appended and never moved, so their addresses
+are as stable as a captured graph needs. Scratch starts over with every eager run; the same
+sequence of allocations then finds its prepared slots again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fuzzgraph.memory.arena import Arena
+from fuzzgraph.memory.poison import ROW_BYTES, poison_row
+from fuzzgraph.memory.regions import Region, Segment, find_region, walk_tensors
+from fuzzgraph.memory.sources import innermost_source
+
+__all__ = ["Layout", "Slot"]
+
+SMALL_ZONE_BYTES = 64
+"""Red zone of graph and scratch intermediates, bytes."""
+TAIL_CAP_BYTES = 64 << 10
+"""Largest red zone after an engine buffer, bytes."""
+
+
+class Slot:
+    """A region with the tensors prepared to hand it out, again and again where it is scratch."""
+
+    __slots__ = ("base", "block", "element", "region", "row")
+
+    def __init__(self, region: Region, arena: Arena, row: torch.Tensor) -> None:
+        self.region = region
+        self.base = arena.typed(region.dtype)
+        self.element = region.offset // region.dtype.itemsize
+        start = region.start // ROW_BYTES
+        self.block = arena.rows[start : region.end // ROW_BYTES]
+        self.row = row
+
+
+class Layout:
+    """All regions of one arena."""
+
+    def __init__(self, arena: Arena, zone_bytes: int, tail_factor: float, world: int) -> None:
+        self.arena = arena
+        self.world = world
+        self.persistent: list[Region] = []
+        self.scratch: list[Region] = []
+        self.top = arena.front
+        self._zone_bytes = -(-zone_bytes // ROW_BYTES) * ROW_BYTES
+        self._tail_factor = tail_factor
+        self._scratch_top = arena.scratch_front
+        self._scratch_slots: dict[Any, Slot] = {}
+        self._poison: dict[tuple[torch.dtype, int], torch.Tensor] = {}
+
+    def restart_scratch(self) -> None:
+        """Free what the last scratch run allocated."""
+        self.scratch = []
+        self._scratch_top = self.arena.scratch_front
+
+    def slot(self, func: Any, like: torch.Tensor, segment: Segment, *, born_empty: bool) -> Slot:
+        """Memory for a tensor like this one, its zones and payload poisoned."""
+        if segment == "scratch":
+            slot = self._scratch_slot(func, like, born_empty)
+        else:
+            region = self._place(like, segment, born_empty, self.top)
+            self.top = region.end
+            self.persistent.append(region)
+            slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
+        slot.block.copy_(slot.row)
+        return slot
+
+    def _scratch_slot(self, func: Any, like: torch.Tensor, born_empty: bool) -> Slot:
+        key = (self._scratch_top, func, like.dtype, like.shape, like.stride())
+        slot = self._scratch_slots.get(key)
+        if slot is None:
+            region = self._place(like, "scratch", born_empty, self._scratch_top)
+            slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
+            self._scratch_slots[key] = slot
+        self._scratch_top = slot.region.end
+        self.scratch.append(slot.region)
+        return slot
+
+    def _place(self, like: torch.Tensor, segment: Segment, born_empty: bool, start: int) -> Region:
+        nbytes = extent(like) * like.dtype.itemsize
+        before = after = SMALL_ZONE_BYTES
+        if segment == "engine":
+            before = self._zone_bytes
+            after = max(before, min(int(nbytes * self._tail_factor), TAIL_CAP_BYTES))
+        offset = start + before
+        end = -(-(offset + nbytes + after) // ROW_BYTES) * ROW_BYTES
+        self.arena.claim(start, end, scratch=segment == "scratch")
+        where = innermost_source()
+        dtype = str(like.dtype).removeprefix("torch.")
+        return Region(
+            name=f"{dtype}{list(like.shape)} of {where}",
+            segment=segment,
+            dtype=like.dtype,
+            shape=tuple(like.shape),
+            stride=like.stride(),
+            offset=offset,
+            nbytes=nbytes,
+            zone_before=before,
+            zone_after=end - offset - nbytes,
+            allocated_at=where,
+            born_empty=born_empty,
+        )
+
+    def poison_row(self, dtype: torch.dtype, world: int) -> torch.Tensor:
+        """64 bytes of poison on the arena's device, int64 [8]."""
+        row = self._poison.get((dtype, world))
+        if row is None:
+            row = self._poison[dtype, world] = poison_row(dtype, world).to(self.arena.device)
+        return row
+
+    def region_of(self, tensor: torch.Tensor) -> Region | None:
+        """The region that a tensor points into, None if it is not guarded memory."""
+        offset = tensor.data_ptr() - self.arena.address
+        if not 0 <= offset < self.arena.capacity:
+            return None
+        scratch = offset >= self.arena.scratch_front
+        return find_region(self.scratch if scratch else self.persistent, offset)
+
+    def name_regions(self, roots: Mapping[str, object]) -> None:
+        """Call each engine buffer what the engine calls it; the shortest path wins."""
+        named: set[int] = set()
+        for path, address in walk_tensors(roots):
+            offset = address - self.arena.address
+            if not 0 <= offset < self.top:
+                continue
+            region = find_region(self.persistent, offset)
+            if region is not None and id(region) not in named:
+                named.add(id(region))
+                region.name = path
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last one a strided tensor can reach."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,0 +1,131 @@
+"""Regions: which guarded allocation is which, by address, by name and by source line.
+
+Names come from a breadth-first walk over the engine's objects, so a buffer is called what the
+engine calls it (`runner.buffers.seq_lens`). All allocations share one storage: matching is by
+address range.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+__all__ = ["Region", "Segment", "children", "find_region", "is_opaque", "walk_tensors"]
+
+Segment = Literal["engine", "graph", "scratch"]
+"""engine: persistent buffers. graph: intermediates of captured graphs, which share their pool.
+scratch: intermediates of an eager run, reused by the next one."""
+
+_MAX_NODES = 20_000
+_HARNESS = ("fuzzgraph.memory", "fuzzgraph.graphs", "fuzzgraph.execution")
+_FOREIGN = {"torch", "numpy", "triton", "builtins", "_pytest", "msgspec"}
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """One guarded allocation: payload between two red zones. Offsets and sizes in bytes."""
+
+    name: str
+    segment: Segment
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    """Where the payload starts in the arena."""
+    nbytes: int
+    zone_before: int
+    zone_after: int
+    allocated_at: str
+    """Innermost source line outside torch and the harness: `file.py:123 in function`."""
+    born_empty: bool
+    """The engine asked for memory without content (`torch.empty` and its kin)."""
+    touched: bool = False
+    """An operation or a kernel launch was seen that may write here."""
+
+    @property
+    def start(self) -> int:
+        """First byte of the red zone before the payload."""
+        return self.offset - self.zone_before
+
+    @property
+    def end(self) -> int:
+        """First byte behind the red zone after the payload."""
+        return self.offset + self.nbytes + self.zone_after
+
+    @property
+    def elements(self) -> int:
+        """Payload length in elements."""
+        return self.nbytes // self.dtype.itemsize
+
+
+def find_region(regions: Sequence[Region], offset: int) -> Region | None:
+    """The region whose red zones and payload contain this arena offset; regions ascend."""
+    index = bisect_right(regions, offset, key=lambda region: region.start) - 1
+    if index < 0 or offset >= regions[index].end:
+        return None
+    return regions[index]
+
+
+def is_opaque(kind: type) -> bool:
+    """Whether instances of a type hold no engine state worth walking."""
+    if issubclass(kind, types.SimpleNamespace):
+        return False
+    if issubclass(kind, (enum.Enum, type, types.ModuleType, types.FunctionType, BaseException)):
+        return True
+    module = getattr(kind, "__module__", None) or ""
+    root = module.partition(".")[0]
+    if root in _FOREIGN or root in sys.stdlib_module_names:
+        return root != "__main__"
+    return module.startswith(_HARNESS)
+
+
+def slot_names(kind: type) -> tuple[str, ...]:
+    """Every `__slots__` name of a type and its bases."""
+    names: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names.extend((slots,) if isinstance(slots, str) else slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def children(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Path and value of what an object holds; nothing for what is not to be walked."""
+    if isinstance(value, Mapping):
+        for key, item in list(value.items()):
+            plain = isinstance(key, str) and key.isidentifier()
+            yield (f"{path}.{key}" if plain else f"{path}[{key!r}]"), item
+    elif isinstance(value, (list, tuple, deque)):
+        for index, item in enumerate(value):
+            yield f"{path}[{index}]", item
+    elif not is_opaque(type(value)):
+        for name, item in list(getattr(value, "__dict__", {}).items()):
+            yield f"{path}.{name}", item
+        for name in slot_names(type(value)):
+            if hasattr(value, name):
+                yield f"{path}.{name}", getattr(value, name)
+
+
+def walk_tensors(roots: Mapping[str, object]) -> Iterator[tuple[str, int]]:
+    """Path and address of every tensor and array reachable from `roots`, nearest first."""
+    queue: deque[tuple[str, object]] = deque(roots.items())
+    seen: set[int] = set()
+    while queue and len(seen) < _MAX_NODES:
+        path, value = queue.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            yield path, value.data_ptr()
+        elif isinstance(value, np.ndarray):
+            yield path, value.ctypes.data
+        else:
+            queue.extend(children(path, value))

@@ -1,0 +1,230 @@
+"""Don't-care memory of an arena in two worlds: red zones, the graph pool, what nobody wrote.
+
+Everything here may be changed without a correct engine noticing. The home world is what memory
+holds normally; a `Perturbation` changes one piece of it into another world, and restoring a
+snapshot leads back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fuzzgraph.memory.placement import Layout
+from fuzzgraph.memory.poison import ROW_BYTES, poison_rows
+from fuzzgraph.memory.regions import Region
+from fuzzgraph.memory.zones import ZonePlan, zone_hits_in
+from fuzzgraph.observation import ZoneHit
+
+__all__ = ["Perturbation", "Worlds"]
+
+_SCRATCH_PLANS = 64
+"""Zone plans of eager runs kept, one per sequence of allocations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbation:
+    """One change of don't-care memory, to be undone by restoring a snapshot."""
+
+    region: str
+    apply: Callable[[], None]
+
+
+class Worlds:
+    """Red zones and poison of one layout, and which world each of them is in."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._home = layout.world
+        self._plan = ZonePlan(layout.arena, [])
+        self._planned = 0
+        self._expected: torch.Tensor | None = None
+        self._region_worlds: dict[int, int] = {}
+        self._pool_world = self._home
+        self._pool: list[_Span] = []
+        self._pooled = 0
+        self._scratch_plans: dict[tuple[int, ...], ZonePlan] = {}
+
+    @property
+    def at_home(self) -> bool:
+        """Whether no perturbation has been applied since the last restore."""
+        return self._expected is None
+
+    def come_home(self) -> None:
+        """Memory has been restored: expect the home world again."""
+        self._expected = None
+        self._region_worlds = {}
+
+    # ---- red zones
+
+    def _zone_plan(self) -> ZonePlan:
+        persistent = self._layout.persistent
+        if self._planned != len(persistent):
+            self._plan = ZonePlan(self._layout.arena, persistent)
+            self._planned = len(persistent)
+            self._expected = None if self.at_home else self._rebuilt_expectation()
+        return self._plan
+
+    def _rebuilt_expectation(self) -> torch.Tensor:
+        """After an allocation in a perturbed world; new regions are born in the home world."""
+        expected = self._plan.expected(self._home)
+        for region in self._layout.persistent:
+            world = self._region_worlds.get(id(region), self._home)
+            if world != self._home:
+                expected = self._plan.assign(expected, [region], world)
+        return expected
+
+    def _scratch_plan(self) -> ZonePlan:
+        key = tuple(map(id, self._layout.scratch))
+        plan = self._scratch_plans.get(key)
+        if plan is None:
+            if len(self._scratch_plans) >= _SCRATCH_PLANS:
+                self._scratch_plans.clear()
+            plan = ZonePlan(self._layout.arena, self._layout.scratch)
+            self._scratch_plans[key] = plan
+        return plan
+
+    def _expectation(self, plan: ZonePlan) -> torch.Tensor:
+        return plan.expected(self._home) if self._expected is None else self._expected
+
+    def intact(self) -> bool:
+        """Whether no red zone changed; one comparison, one flag read back."""
+        plan = self._zone_plan()
+        if not plan.intact(self._expectation(plan)):
+            return False
+        if not self._layout.scratch:
+            return True
+        plan = self._scratch_plan()
+        return plan.intact(plan.expected(self._home))
+
+    def hits(self, stage: str) -> list[ZoneHit]:
+        """Every red zone that changed, looked at closely; empty if all are intact."""
+        if self.intact():
+            return []
+        worlds = [(r, self._region_worlds.get(id(r), self._home)) for r in self._layout.persistent]
+        worlds += [(region, self._home) for region in self._layout.scratch]
+        return zone_hits_in(self._layout.arena, worlds, stage)
+
+    def repair(self) -> None:
+        """Rewrite all red zones with what they must hold now."""
+        plan = self._zone_plan()
+        plan.write(self._expectation(plan))
+        if self._layout.scratch:
+            plan = self._scratch_plan()
+            plan.write(plan.expected(self._home))
+
+    # ---- perturbations
+
+    def _move(self, regions: list[Region], world: int) -> None:
+        """Write the red zones of some regions as `world` has them, and expect that."""
+        plan = self._zone_plan()
+        if len(regions) == len(self._layout.persistent):
+            self._expected = plan.expected(world)
+        else:
+            self._expected = plan.assign(self._expectation(plan), regions, world)
+        self._region_worlds.update((id(region), world) for region in regions)
+        plan.write(self._expected)
+
+    def _graph_regions(self) -> list[Region]:
+        return [region for region in self._layout.persistent if region.segment == "graph"]
+
+    def zones_and_pool(self, world: int) -> Perturbation:
+        """All red zones and the content of the graph pool at once."""
+
+        def apply() -> None:
+            self._move(self._layout.persistent, world)
+            self._pool_world = world
+            self.poison_pool()
+
+        return Perturbation("red zones", apply)
+
+    def each_zone(self, world: int) -> list[Perturbation]:
+        """The same, piece by piece: the graph pool, then the red zones of each engine buffer."""
+        buffers = [region for region in self._layout.persistent if region.segment == "engine"]
+        return [self.pool(world), *(self._zones_of(region, world) for region in buffers)]
+
+    def _zones_of(self, region: Region, world: int) -> Perturbation:
+        return Perturbation(f"red zone of {region.name}", lambda: self._move([region], world))
+
+    def pool(self, world: int) -> Perturbation:
+        """What graph intermediates hold before a replay writes them, their zones included."""
+
+        def apply() -> None:
+            self._move(self._graph_regions(), world)
+            self._pool_world = world
+            self.poison_pool()
+
+        return Perturbation("graph pool", apply)
+
+    def unwritten(self, world: int) -> list[Perturbation]:
+        """Engine buffers that were born empty and that nothing has written since."""
+        return [
+            self._payload_of(region, world)
+            for region in self._layout.persistent
+            if region.segment == "engine"
+            and region.born_empty
+            and region.nbytes
+            and not region.touched
+            and self._holds_poison(region)
+        ]
+
+    def _holds_poison(self, region: Region) -> bool:
+        """Whether the payload is still poison: NumPy and compiled kernels write unseen."""
+        return torch.equal(self._payload(region), self._poison_bytes(region, self._home))
+
+    def _payload(self, region: Region) -> torch.Tensor:
+        return self._layout.arena.bytes[region.offset : region.offset + region.nbytes]
+
+    def _poison_bytes(self, region: Region, world: int) -> torch.Tensor:
+        row = self._layout.poison_row(region.dtype, world).view(torch.uint8)
+        return row.repeat(-(-region.nbytes // ROW_BYTES))[: region.nbytes]
+
+    def _payload_of(self, region: Region, world: int) -> Perturbation:
+        payload, poison = self._payload(region), self._poison_bytes(region, world)
+
+        def apply() -> None:
+            payload.copy_(poison)
+
+        return Perturbation(region.name, apply)
+
+    # ---- the graph pool
+
+    def poison_pool(self) -> None:
+        """Put poison into all graph intermediates, one copy per contiguous span."""
+        if self._pooled != len(self._layout.persistent):
+            self._plan_pool()
+        for span in self._pool:
+            span.poison(self._pool_world)
+
+    def _plan_pool(self) -> None:
+        self._pooled = len(self._layout.persistent)
+        runs: list[list[Region]] = []
+        end = -1
+        for region in self._graph_regions():
+            if region.start != end:
+                runs.append([])
+            runs[-1].append(region)
+            end = region.end
+        self._pool = [_Span(self._layout, run) for run in runs]
+
+
+class _Span:
+    """Neighbouring graph regions, poisoned by one copy."""
+
+    def __init__(self, layout: Layout, regions: list[Region]) -> None:
+        self._regions = regions
+        self._device = layout.arena.device
+        start, end = regions[0].start // ROW_BYTES, regions[-1].end // ROW_BYTES
+        self._rows = layout.arena.rows[start:end]
+        self._poison: dict[int, torch.Tensor] = {}
+
+    def poison(self, world: int) -> None:
+        source = self._poison.get(world)
+        if source is None:
+            dtypes = [region.dtype for region in self._regions]
+            counts = [(region.end - region.start) // ROW_BYTES for region in self._regions]
+            source = torch.from_numpy(poison_rows(dtypes, counts, world)).to(self._device)
+            self._poison[world] = source
+        self._rows.copy_(source)

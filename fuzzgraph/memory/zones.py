@@ -1,0 +1,156 @@
+"""Red zones: laid out, compared in three operations, and read closely only after a hit.
+
+Zones are compared in rows of 64 bytes. The first row behind a payload may still hold its last
+elements; these are masked out, so that an overrun by a single byte is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fuzzgraph.memory.arena import Arena
+from fuzzgraph.memory.poison import ROW_BYTES, poison_row
+from fuzzgraph.memory.regions import Region
+from fuzzgraph.observation import ZoneHit
+
+__all__ = ["ZonePlan", "zone_hits_in"]
+
+_SHOWN = 4
+"""Values of a hit that are reported."""
+
+
+class ZonePlan:
+    """Which rows of the arena are red zones of some regions, and what they must hold."""
+
+    def __init__(self, arena: Arena, regions: Sequence[Region]) -> None:
+        partial = [region for region in regions if (region.offset + region.nbytes) % ROW_BYTES]
+        full = [_full_rows(region) for region in regions]
+        counts = [len(rows) for rows in full]
+        self._partial = len(partial)
+        self._regions = [*partial, *regions]
+        self._counts = np.array([1] * len(partial) + counts, dtype=np.int64)
+        edges = [(region.offset + region.nbytes) // ROW_BYTES for region in partial]
+        rows = np.concatenate([np.array(edges, dtype=np.int64), *full]).astype(np.int64)
+        mask = np.array([_edge_mask(region) for region in partial], dtype=np.uint8)
+        self._arena = arena
+        self.index = torch.from_numpy(rows).to(arena.device)
+        self._mask_host = mask.reshape(-1, ROW_BYTES).view(np.int64)
+        self._mask = torch.from_numpy(self._mask_host).to(arena.device)
+        self._seen = torch.empty((len(rows), ROW_BYTES // 8), dtype=torch.int64, device=arena.device)
+        self._edges_seen = self._seen[: self._partial]
+        self._expected: dict[int, torch.Tensor] = {}
+
+    def expected(self, world: int) -> torch.Tensor:
+        """int64 [rows, 8]: untouched zones in `world`, payload bytes zero."""
+        found = self._expected.get(world)
+        if found is None:
+            rows = self._poison(world)
+            rows[: self._partial] &= self._mask_host
+            found = self._expected[world] = torch.from_numpy(rows).to(self._arena.device)
+        return found
+
+    def _poison(self, world: int) -> npt.NDArray[np.int64]:
+        if not self._regions:
+            return np.empty((0, ROW_BYTES // 8), dtype=np.int64)
+        each = np.stack([poison_row(region.dtype, world).numpy() for region in self._regions])
+        return np.repeat(each, self._counts, axis=0)
+
+    def intact(self, expected: torch.Tensor) -> bool:
+        """Whether every zone row holds what it must; one flag is read back from the device."""
+        torch.index_select(self._arena.rows, 0, self.index, out=self._seen)
+        self._edges_seen.bitwise_and_(self._mask)
+        return torch.equal(self._seen, expected)
+
+    def write(self, expected: torch.Tensor) -> None:
+        """Fill all zones with `expected`; payload bytes that share a row keep their value."""
+        rows = self._arena.rows
+        edges = self.index[: self._partial]
+        kept = rows.index_select(0, edges) & ~self._mask
+        rows.index_copy_(0, self.index[self._partial :], expected[self._partial :])
+        rows.index_copy_(0, edges, kept | expected[: self._partial])
+
+    def assign(
+        self, expected: torch.Tensor, regions: Sequence[Region], world: int
+    ) -> torch.Tensor:
+        """A copy of `expected` in which the zones of these regions are those of `world`."""
+        wanted = set(map(id, regions))
+        chosen = np.repeat(np.array([id(each) in wanted for each in self._regions]), self._counts)
+        mask = torch.from_numpy(chosen).to(expected.device).unsqueeze(1)
+        return torch.where(mask, self.expected(world), expected)
+
+
+def _full_rows(region: Region) -> npt.NDArray[np.int64]:
+    before = np.arange(region.start // ROW_BYTES, region.offset // ROW_BYTES)
+    first = -(-(region.offset + region.nbytes) // ROW_BYTES)
+    return np.concatenate([before, np.arange(first, region.end // ROW_BYTES)])
+
+
+def _edge_mask(region: Region) -> npt.NDArray[np.uint8]:
+    mask = np.full(ROW_BYTES, 0xFF, dtype=np.uint8)
+    mask[: (region.offset + region.nbytes) % ROW_BYTES] = 0
+    return mask
+
+
+def zone_hits_in(
+    arena: Arena, regions: Iterable[tuple[Region, int]], stage: str
+) -> list[ZoneHit]:
+    """Every red zone that changed, read element by element; `regions` come with their world."""
+    hits: list[ZoneHit] = []
+    for region, world in regions:
+        pattern = poison_row(region.dtype, world).numpy().view(np.uint8)
+        payload_end = region.offset + region.nbytes
+        for side, start, end in (
+            ("before", region.start, region.offset),
+            ("after", payload_end, region.end),
+        ):
+            hit = _side_hit(arena, region, side, start, end, pattern, stage)  # type: ignore[arg-type]
+            if hit is not None:
+                hits.append(hit)
+    return hits
+
+
+def _side_hit(
+    arena: Arena,
+    region: Region,
+    side: Literal["before", "after"],
+    start: int,
+    end: int,
+    pattern: npt.NDArray[np.uint8],
+    stage: str,
+) -> ZoneHit | None:
+    size = region.dtype.itemsize
+    host = arena.bytes[start:end].cpu()
+    wanted = pattern[np.arange(start, end) % ROW_BYTES]
+    changed = (host.numpy() != wanted).reshape(-1, size).any(axis=1)
+    where = np.flatnonzero(changed)
+    if not len(where):
+        return None
+    values = host.view(region.dtype)
+    shown = where[:_SHOWN] if side == "after" else where[::-1][:_SHOWN]
+    distance = where if side == "after" else where - len(changed)
+    nearest, farthest = (0, -1) if side == "after" else (-1, 0)
+    return ZoneHit(
+        region=region.name,
+        side=side,
+        offset=int(distance[nearest]),
+        elements=len(where),
+        reach=int(distance[farthest]),
+        written=[_plain(values[int(index)]) for index in shown],
+        allocated_at=region.allocated_at,
+        payload=region.elements,
+        stage=stage,
+    )
+
+
+def _plain(value: torch.Tensor) -> int | float | bool | str:
+    if value.dtype.is_complex:
+        return str(value.item())
+    if value.dtype.itemsize == 1 and value.dtype.is_floating_point:
+        return float(value.float())
+    number: int | float | bool = value.item()
+    return number
