@@ -7,7 +7,7 @@ from typing import Literal
 
 from fuzzgraph.case import Mode
 
-__all__ = ["Reach"]
+__all__ = ["WIDEST", "Reach"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,7 @@ class Reach:
     """The dimensions a target has. Strategies never draw outside; nothing is filtered away."""
 
     modes: tuple[Mode, ...] = ("decode",)
+    """Forward modes; with `idle` among them, idle steps are drawn too."""
     page_sizes: tuple[int, ...] = (1,)
     page_maps: tuple[Literal["csr", "page_table"], ...] = ("csr",)
     attentions: tuple[Literal["mha", "mla"], ...] = ("mha",)
@@ -42,3 +43,30 @@ class Reach:
     eager_steps: bool = True
     capture_beyond_pool: bool = True
     """Whether the largest captured size may exceed the request pool."""
+
+
+WIDEST = Reach(
+    modes=("decode", "target_verify", "draft_extend", "draft", "prefill", "idle"),
+    page_sizes=(1, 2, 3, 16, 32, 64, 128, 256),
+    page_maps=("csr", "page_table"),
+    attentions=("mha", "mla"),
+    dtypes=("float32", "bfloat16", "float16"),
+    kv_dtypes=("auto", "float8_e4m3fn"),
+    kernels=("torch", "triton"),
+    metadata=("full", "raw_out_graph", "raw_in_graph"),
+    runners=("graph", "cpu_graph"),
+    prefill_runners=("piecewise", "breakable"),
+    seq_len_fill_values=(0, 1),
+    free_paddings=("keep", "zero", "copy_live"),
+    max_context_len=512,
+    max_tp_size=8,
+    max_spec_topk=4,
+    max_spec_steps=5,
+    max_draft_tokens=8,
+    sliding_window=True,
+    encoder=True,
+    recurrent_state=True,
+    split_kv=True,
+    mrope=True,
+)
+"""All that a case can say: the reach of a target without limits of its own."""

@@ -23,12 +23,8 @@ __all__ = ["cases"]
 _SHARE, _SEED, _ORDER, _PREFIX, _MROPE = 0, 4, 5, 6, 7
 _KEPT = 8
 _STEPS = _KEPT + len(FEATURES)
-_ORDERS: tuple[Literal["ascending", "descending", "shuffled", "fragmented"], ...] = (
-    "ascending",
-    "descending",
-    "shuffled",
-    "fragmented",
-)
+_PageOrder = Literal["ascending", "descending", "shuffled", "fragmented"]
+_ORDERS: tuple[_PageOrder, ...] = ("ascending", "descending", "shuffled", "fragmented")
 _ABSENT_BELOW = 102
 """Of 256: three step records in five are present."""
 

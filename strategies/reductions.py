@@ -214,8 +214,8 @@ def _smaller_ladders(case: Case) -> Iterator[Candidate]:
         for index, size in enumerate(ladder):
             low = ladder[index - 1] + 1 if index else 1
             for smaller in _smaller(size, low):
-                sizes = (*ladder[:index], smaller, *ladder[index + 1 :])
-                yield (name, index), with_config(case, **{name: sizes})
+                lower = (*ladder[:index], smaller, *ladder[index + 1 :])
+                yield (name, index), with_config(case, **{name: lower})
 
 
 def _few_sizes(ladder: tuple[int, ...]) -> list[int]:
