@@ -265,6 +265,10 @@ class GuardedMemory(TorchDispatchMode):
         """The region that a tensor points into, None if it is not guarded memory."""
         return self._layout.region_of(tensor)
 
+    def is_poison(self, tensor: torch.Tensor) -> bool:
+        """Whether every byte of a guarded tensor is the graph pool's poison."""
+        return self._worlds.is_poison(tensor)
+
     def name_regions(self, roots: Mapping[str, object]) -> None:
         """Call each engine buffer what the engine calls it; the shortest path wins."""
         self._layout.name_regions(roots)

@@ -198,6 +198,12 @@ class Worlds:
         for span in self._pool:
             span.poison(self._pool_world)
 
+    def is_poison(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor still holds what `poison_pool` put there."""
+        row = self._layout.poison_row(tensor.dtype, self._pool_world).view(torch.uint8)
+        raw = tensor.contiguous().reshape(-1).view(torch.uint8)
+        return torch.equal(raw, row.repeat(-(-raw.numel() // ROW_BYTES))[: raw.numel()])
+
     def _plan_pool(self) -> None:
         self._pooled = len(self._layout.persistent)
         runs: list[list[Region]] = []

@@ -1,0 +1,43 @@
+"""Graph engines: the recorder (no GPU needed) and the device graph (CUDA and HIP).
+
+Not modelled by the recorder: streams and their order, races between programs of a launch,
+asynchronous reuse of memory, and the driver's own limits. Where these matter, use the device graph.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fuzzgraph.errors import UsageError
+from fuzzgraph.graphs.device import DeviceGraph, DeviceGraphs
+from fuzzgraph.graphs.engagement import Engagement
+from fuzzgraph.graphs.recorder import RecordedGraph, Recorder, host_copy
+from fuzzgraph.memory.guard import GuardedMemory
+from fuzzgraph.memory.tracing import RecordedOp
+
+__all__ = [
+    "DeviceGraph",
+    "DeviceGraphs",
+    "Engagement",
+    "RecordedGraph",
+    "RecordedOp",
+    "Recorder",
+    "host_copy",
+    "open_engine",
+]
+
+GraphKind = Literal["recorder", "device"]
+
+
+def open_engine(kind: GraphKind, memory: GuardedMemory) -> Recorder | DeviceGraphs:
+    """The graph engine of this kind, capturing into `memory`.
+
+    Raises:
+        UsageError: the kind is unknown.
+        AdapterUnavailable: a device graph is asked for where there is no device.
+    """
+    if kind == "recorder":
+        return Recorder(memory)
+    if kind == "device":
+        return DeviceGraphs(memory)
+    raise UsageError(f"graph engine {kind!r} is unknown. Use 'recorder' or 'device'.")

@@ -1,0 +1,113 @@
+"""The device graph: `torch.cuda.CUDAGraph`, which is CUDA on NVIDIA and HIP on ROCm.
+
+One graph per captured size, one memory pool for all of them, as engines do. Guarded memory stays
+active during the capture: results of operations are copied into views of the arena, and these
+copies and the poison of `empty` results are captured like any other kernel. A replay therefore
+writes the same arena addresses each time, red zones lie around every intermediate, and the
+device allocator serves short-lived results only. Copies within the arena stay on the capturing
+stream, so capturing them is safe; the price is one extra kernel per operation.
+
+Only allocations on the guard's device are guarded; pinned host memory belongs to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from fuzzgraph.errors import AdapterUnavailable, CaptureError
+from fuzzgraph.graphs.engagement import Engagement, WatchedForward, unwritten_outputs
+from fuzzgraph.memory.guard import GuardedMemory
+
+__all__ = ["DeviceGraph", "DeviceGraphs"]
+
+Outputs = TypeVar("Outputs")
+
+
+class DeviceGraphs:
+    """A graph engine on a GPU."""
+
+    name = "device"
+
+    def __init__(self, memory: GuardedMemory) -> None:
+        if not torch.cuda.is_available() or memory.device.type != "cuda":
+            raise AdapterUnavailable(
+                f"device graphs need a CUDA or ROCm device; memory lies on {memory.device}, "
+                f"torch.cuda.is_available() is {torch.cuda.is_available()}. "
+                "Use the recorder, or a machine with a GPU."
+            )
+        self.memory = memory
+        self.device = memory.device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, forward: Callable[[], Outputs], *, key: str) -> DeviceGraph[Outputs]:
+        """Capture one run of `forward` after a warm-up run on a side stream.
+
+        Raises:
+            CaptureError: the device refused the capture; carries its message.
+        """
+        watched = WatchedForward(forward)
+        self._warm_up(watched)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with (
+                self.memory.intercept("graph"),
+                torch.cuda.graph(graph, pool=self._pool),
+            ):
+                outputs = watched()
+        except RuntimeError as error:
+            message = str(error).partition("\n")[0]
+            raise CaptureError(
+                f"The device refused to capture graph {key!r}: {message}. "
+                "Move what it names to prepare_replay, before the graph."
+            ) from error
+        return DeviceGraph(key, self.memory, graph, watched, outputs)
+
+    def _warm_up(self, forward: Callable[[], Any]) -> None:
+        """One run outside the graph, so that libraries create their workspaces before it."""
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream), self.memory.intercept("scratch"):
+            forward()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+
+
+class DeviceGraph(Generic[Outputs]):
+    """A captured device graph."""
+
+    def __init__(
+        self,
+        key: str,
+        memory: GuardedMemory,
+        graph: torch.cuda.CUDAGraph,
+        watched: WatchedForward[Outputs],
+        outputs: Outputs,
+    ) -> None:
+        self.key = key
+        self.outputs = outputs
+        self._memory = memory
+        self._graph = graph
+        self._watched = watched
+        self._replays = 0
+
+    def replay(self) -> None:
+        """Poison the shared pool, then launch the graph and wait for it."""
+        self._memory.poison_graph_pool()
+        self._watched.replaying = True
+        self._replays += 1
+        try:
+            self._graph.replay()
+            torch.cuda.synchronize(self._memory.device)
+        finally:
+            self._watched.replaying = False
+
+    @property
+    def engaged(self) -> Engagement:
+        """Whether replays ran no Python of the engine and rewrote their outputs."""
+        return Engagement(
+            self._replays,
+            self._watched.calls_in_replay,
+            unwritten_outputs(self._memory, self.outputs) if self._replays else (),
+        )

@@ -1,0 +1,153 @@
+"""Turns a recorded operation into the quickest call that rewrites its frozen results.
+
+Three forms, best first: the operation's own `out` form straight into the frozen result, taken only
+where it gave the same bytes when tried at capture; the functional form and a copy; for in-place
+operations the method itself. All arguments are frozen at capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fuzzgraph.memory.operations import Facts
+
+__all__ = ["Step", "copy_back", "frozen", "in_place", "straight_into"]
+
+Step = Callable[[], object]
+
+_BUILTIN = type(torch.add)
+_METHOD = type(torch.Tensor.add_)
+_COPIES = ("aten.clone", "aten._to_copy", "aten.contiguous")
+
+
+def frozen(value: Any) -> Any:
+    """The argument as the graph keeps it: the engine may rebind or resize its own tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, tuple):
+        return type(value)(map(frozen, value)) if type(value) is tuple else value
+    if isinstance(value, list):
+        return [frozen(item) for item in value]
+    return value
+
+
+def in_place(func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+    """An operation that writes its own arguments."""
+    name = func.overloadpacket.__name__
+    call: Any = func
+    if facts.outs:
+        call = getattr(torch, name, None)
+        if type(call) is not _BUILTIN or facts.name != f"aten.{name}":
+            call = func
+    elif facts.name in _METHODS:
+        call = getattr(torch.Tensor, name)
+    if not kwargs:
+        return lambda: call(*args)
+    return lambda: call(*args, **kwargs)
+
+
+_METHODS = {
+    f"aten.{name}"
+    for name in (
+        "add_", "bitwise_and_", "bitwise_or_", "clamp_", "copy_", "div_", "fill_", "floor_divide_",
+        "index_add_", "index_copy_", "index_fill_", "masked_fill_", "mul_", "remainder_",
+        "scatter_", "scatter_add_", "sub_", "zero_",
+    )
+    if type(getattr(torch.Tensor, name, None)) is _METHOD
+}  # fmt: skip
+"""In-place methods whose Python binding takes exactly the operator's arguments."""
+
+
+def copy_back(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[torch.Tensor | None]
+) -> Step:
+    """Run the functional form and copy what is fresh into the frozen results."""
+    if len(results) == 1 and results[0] is not None:
+        copy = results[0].copy_
+        return lambda: copy(func(*args, **kwargs))
+
+    def step() -> None:
+        for result, new in zip(results, func(*args, **kwargs), strict=True):
+            if result is not None:
+                result.copy_(new)
+
+    return step
+
+
+def straight_into(
+    func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
+) -> Step | None:
+    """The form that writes `result` itself, None where there is none with the same bytes."""
+    if facts.random or not result.is_contiguous() or not result.numel():
+        return None
+    if facts.name in _COPIES:
+        source, copy = args[0], result.copy_
+        candidates: list[Step] = [lambda: copy(source)]
+    else:
+        candidates = [_out_call(call, args, kwargs, result) for call in _out_forms(func)]
+    wanted = result.clone()
+    for step in candidates:
+        if _reproduces(step, result, wanted):
+            return step
+    result.copy_(wanted)
+    return None
+
+
+def _out_forms(func: Any) -> list[Any]:
+    """Callables that take the same arguments and `out`: Python's binding first, it is quicker."""
+    overload = _out_overload(func)
+    if overload is None:
+        return []
+    binding = getattr(torch, func.overloadpacket.__name__, None)
+    return [binding, overload] if type(binding) is _BUILTIN else [overload]
+
+
+def _out_overload(func: Any) -> Any:
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    packet = func.overloadpacket
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        arguments = overload._schema.arguments
+        outs = [a for a in arguments if a.is_out]
+        rest = [(a.name, str(a.type)) for a in arguments if not a.is_out]
+        if [a.name for a in outs] == ["out"] and _same_arguments(rest, wanted):
+            return overload
+    return None
+
+
+_PLACEMENT = ("dtype", "layout", "device", "pin_memory")
+
+
+def _same_arguments(rest: list[tuple[str, str]], wanted: list[tuple[str, str]]) -> bool:
+    """Equal but for the factory arguments that a given `out` decides."""
+    return rest == wanted or rest == [each for each in wanted if each[0] not in _PLACEMENT]
+
+
+def _out_call(
+    call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
+) -> Step:
+    kept = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
+    if kept:
+        return lambda: call(*args, **kept, out=result)
+    return lambda: call(*args, out=result)
+
+
+def _reproduces(step: Step, result: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether a form rewrites the result with the very bytes it had, starting from other ones."""
+    raw = result.view(torch.uint8) if result.dim() else result.view(1).view(torch.uint8)
+    raw.bitwise_not_()
+    shape = result.shape
+    try:
+        step()
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+        same = False
+    else:
+        same = result.shape == shape and torch.equal(
+            raw, (wanted if wanted.dim() else wanted.view(1)).view(torch.uint8)
+        )
+    if result.shape != shape:
+        result.resize_(shape)
+    return same

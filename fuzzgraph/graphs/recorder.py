@@ -1,0 +1,172 @@
+"""The recorder: capture and replay of a graph without a GPU.
+
+While it captures, it listens to guarded memory: every operation is kept with its tensors and
+scalars frozen, every interpreted Triton launch with its arguments. A replay runs that list on the
+same memory, without any Python of the engine. So an in-place update of a captured buffer is seen,
+a captured scalar stays, a reallocated buffer goes unseen, as on a device.
+
+The pool that all graphs of a session share is modelled: before each replay the intermediates of
+every captured graph are poisoned, because another graph's replay may clobber them.
+
+Not modelled: streams and their order, races, asynchronous reuse. Random operations run with the
+default generator's state of the moment, as eager ones do; a device graph advances its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from fuzzgraph.graphs.engagement import Engagement, WatchedForward, unwritten_outputs
+from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straight_into
+from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
+from fuzzgraph.memory.guard import GuardedMemory, Listener
+from fuzzgraph.memory.launches import Launch
+from fuzzgraph.memory.operations import Facts
+from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.memory.tracing import RecordedOp, launched_op
+
+__all__ = ["RecordedGraph", "Recorder", "host_copy"]
+
+Outputs = TypeVar("Outputs")
+
+
+def host_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of `tensor` on the host, also where the tensor already lives there.
+
+    On a CPU `.cpu()` returns the tensor itself, so a mirror made with it would follow every later
+    write. Not allowed during a capture.
+    """
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    return copy.copy_(tensor)
+
+
+class Recorder:
+    """A graph engine that records dispatched operations and kernel launches."""
+
+    name = "recorder"
+
+    def __init__(self, memory: GuardedMemory) -> None:
+        self.memory = memory
+        self.device = memory.device
+
+    def capture(self, forward: Callable[[], Outputs], *, key: str) -> RecordedGraph[Outputs]:
+        """Record one run of `forward`.
+
+        Raises:
+            CaptureError: `forward` did what a device capture forbids.
+        """
+        watched = WatchedForward(forward)
+        tape = _Tape(key)
+        with self.memory.intercept("graph", tape), HostReads(key):
+            outputs = watched()
+        return RecordedGraph(key, self.memory, tape, watched, outputs)
+
+
+class _Tape(Listener):
+    """Keeps what happens during a capture, as trace and as replay steps."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.trace: list[RecordedOp] = []
+        self.steps: list[Step] = []
+
+    def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
+        refuse_forbidden(facts, func, args, kwargs, self.key)
+
+    def on_operation(
+        self,
+        func: Any,
+        facts: Facts,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        fresh: tuple[torch.Tensor, ...],
+    ) -> None:
+        with torch._C.DisableTorchFunction():
+            args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
+            results = [item for item in _listed(out) if isinstance(item, torch.Tensor)]
+            works = bool(facts.writes or fresh) and not facts.is_empty
+            if facts.is_resize:
+                works = False
+            outputs = tuple(result.detach() for result in results)
+            source = innermost_source()
+            self.trace.append(
+                RecordedOp(str(func), func, args, kwargs, outputs, source, replayed=works)
+            )
+            if works:
+                self.steps.append(_step(func, facts, args, kwargs, _listed(out), fresh))
+
+    def on_launch(
+        self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
+        self.trace.append(launched_op(executor, args, kwargs))
+        self.steps.append(lambda: launch(executor, *args, **kwargs))
+
+
+def _listed(out: Any) -> list[Any]:
+    return list(out) if isinstance(out, (tuple, list)) else [out]
+
+
+def _step(
+    func: Any,
+    facts: Facts,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    results: list[Any],
+    fresh: tuple[torch.Tensor, ...],
+) -> Step:
+    if facts.writes:
+        return in_place(func, facts, args, kwargs)
+    ids = set(map(id, fresh))
+    kept = [result.detach() if id(result) in ids else None for result in results]
+    if len(kept) == 1 and kept[0] is not None:
+        step = straight_into(func, facts, args, kwargs, kept[0])
+        if step is not None:
+            return step
+    return copy_back(func, args, kwargs, kept)
+
+
+class RecordedGraph(Generic[Outputs]):
+    """A captured list of operations, replayed on the memory it was captured on."""
+
+    def __init__(
+        self,
+        key: str,
+        memory: GuardedMemory,
+        tape: _Tape,
+        watched: WatchedForward[Outputs],
+        outputs: Outputs,
+    ) -> None:
+        self.key = key
+        self.outputs = outputs
+        self.trace: tuple[RecordedOp, ...] = tuple(tape.trace)
+        self._memory = memory
+        self._steps = tuple(tape.steps)
+        self._watched = watched
+        self._replays = 0
+
+    def replay(self) -> None:
+        """Poison the shared pool, then run the recorded work again."""
+        self._memory.poison_graph_pool()
+        self._watched.replaying = True
+        self._replays += 1
+        try:
+            with torch.inference_mode(), self._memory.unseen():
+                for step in self._steps:
+                    step()
+        finally:
+            self._watched.replaying = False
+
+    @property
+    def engaged(self) -> Engagement:
+        """Whether replays ran no Python of the engine and rewrote their outputs."""
+        return Engagement(
+            self._replays,
+            self._watched.calls_in_replay,
+            unwritten_outputs(self._memory, self.outputs) if self._replays else (),
+        )
+

@@ -1,0 +1,91 @@
+"""Traces what an engine runs: every operation and kernel launch, without guarding anything.
+
+The repro exporter prints such traces as Python. `RecordedOp` is also what a captured graph keeps,
+so one printer serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fuzzgraph.memory.launches import Launch, LaunchHook
+from fuzzgraph.memory.sources import innermost_source
+
+__all__ = ["RecordedOp", "tracing"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedOp:
+    """One operation or kernel launch, as it was issued."""
+
+    name: str
+    """`aten.index_select.default`, or the kernel's name for a launch."""
+    func: Any
+    """Operator overload, or the launched kernel."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[torch.Tensor, ...]
+    """Results, in order; those of an in-place operation are its own arguments."""
+    source: str
+    """Engine line that issued it: `file.py:123 in function`."""
+    kind: str = "operation"
+    """`operation` or `launch`."""
+    grid: Any = None
+    """Launch grid of a kernel."""
+    replayed: bool = field(default=True)
+    """Whether a replay runs it: views and `empty` allocate or address, they do no work."""
+
+
+class _Trace(TorchDispatchMode):
+    def __init__(self, callback: Callable[[RecordedOp], None]) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        results = out if isinstance(out, (tuple, list)) else (out,)
+        outputs = tuple(result for result in results if isinstance(result, torch.Tensor))
+        source = innermost_source()
+        self._callback(RecordedOp(str(func), func, args, dict(kwargs or {}), outputs, source))
+        return out
+
+
+@contextmanager
+def tracing(callback: Callable[[RecordedOp], None]) -> Iterator[None]:
+    """Report every dispatched operation and interpreted launch; allocates nothing in the arena."""
+
+    def launched(launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            result = launch(executor, *args, **kwargs)
+        callback(launched_op(executor, args, kwargs))
+        return result
+
+    hook = LaunchHook(launched)
+    hook.install()
+    try:
+        with _Trace(callback):
+            yield
+    finally:
+        hook.remove()
+
+
+def launched_op(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedOp:
+    """The record of an interpreted kernel launch."""
+    return RecordedOp(
+        name=getattr(executor.fn, "__name__", str(executor.fn)),
+        func=executor.fn,
+        args=args,
+        kwargs=dict(kwargs),
+        outputs=(),
+        source=innermost_source(),
+        kind="launch",
+        grid=executor.grid,
+    )
