@@ -18,6 +18,7 @@ from fuzzgraph.execution.sessions import SessionCache
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
+from fuzzgraph.graphs import GraphKind
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
@@ -43,7 +44,7 @@ class Execution:
         self,
         target: Target,
         *,
-        graphs: str = "recorder",
+        graphs: GraphKind = "recorder",
         device: str = "cpu",
         oracles: Sequence[Oracle] = ORACLES,
         cache_size: int = 24,

@@ -12,8 +12,8 @@ import fuzzgraph
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import UsageError
 from fuzzgraph.execution.painting import Painter
-from fuzzgraph.graphs import open_engine
-from fuzzgraph.memory import AttributeImage, GuardedMemory, restore_attributes, snapshot_attributes
+from fuzzgraph.graphs import GraphKind, open_engine
+from fuzzgraph.memory import AttributeSnapshot, GuardedMemory, restore_attributes, snapshot_attributes
 from fuzzgraph.observation import RunKind, Stumble, ZoneHit
 from fuzzgraph.ports import Session, Target
 
@@ -63,7 +63,7 @@ class OpenSession:
     memory: GuardedMemory
     painter: Painter
     captured: torch.Tensor = field(init=False)
-    attributes: AttributeImage = field(init=False)
+    attributes: AttributeSnapshot = field(init=False)
     opening_hits: list[ZoneHit] = field(default_factory=list)
 
     def remember(self) -> None:
@@ -78,7 +78,7 @@ class OpenSession:
 
 
 def open_session(
-    target: Target, config: EngineConfig, *, graphs: str, device: torch.device
+    target: Target, config: EngineConfig, *, graphs: GraphKind, device: torch.device
 ) -> OpenSession:
     """Open, warm up and capture.
 

@@ -118,7 +118,9 @@ class Painter:
             for plane, values in zip(self._planes, planes, strict=True):
                 plane.put(batch.kv_slots.values[past], values)
         if self._state is not None and batch.raw_bs:
-            self._state.put(batch.state_slots, self._content.state_rows(batch))
+            self._state.put(
+                batch.state_slots, self._content.state_rows(batch)
+            )
 
     def _map(self, name: str, rows: IntArray, slots: IntArray, lens: IntArray) -> None:
         if name not in self._maps or not len(slots):
@@ -151,7 +153,7 @@ class Painter:
         """Bring the reserved slot and state from `image`: padded rows may leave anything there."""
         for plane in (*self._planes, *([self._state] if self._state else [])):
             plane.rows[RESERVED_SLOT].copy_(
-                _as_bytes(self._memory.image(image, plane.tensor))[RESERVED_SLOT]
+                _as_bytes(self._memory.as_in(image, plane.tensor))[RESERVED_SLOT]
             )
 
     def foreign_writes(self, batch: Batch, before: torch.Tensor) -> list[ForeignWrite]:
@@ -159,19 +161,19 @@ class Painter:
         found: list[ForeignWrite] = []
         new_kv = self._new_kv(batch) if self._planes else ()
         for number, plane in enumerate(self._planes):
-            expected = _as_bytes(self._memory.image(before, plane.tensor)).clone()
+            expected = _as_bytes(self._memory.as_in(before, plane.tensor)).clone()
             slots = torch.from_numpy(batch.slot_mapping).to(expected.device)
             expected[RESERVED_SLOT] = plane.rows[RESERVED_SLOT]
             truth = _as_bytes(new_kv[number]) if new_kv else plane.rows[slots]
             expected.index_copy_(0, slots, truth)
             found += _changed_rows(plane, expected, "slot", batch.slot_mapping)
         if self._state is not None:
-            expected = _as_bytes(self._memory.image(before, self._state.tensor)).clone()
+            expected = _as_bytes(self._memory.as_in(before, self._state.tensor)).clone()
             own = torch.from_numpy(np.append(batch.state_slots, RESERVED_SLOT)).to(expected.device)
             expected[own] = self._state.rows[own]
             found += _changed_rows(self._state, expected, "state", batch.state_slots)
         for name, (table, _) in self._maps.items():
-            if not torch.equal(table, was := self._memory.image(before, table)):
+            if not torch.equal(table, was := self._memory.as_in(before, table)):
                 rows = (table != was).any(1).nonzero().flatten().tolist()
                 found.append(ForeignWrite(name, "row", rows[:8]))
         return found
@@ -216,10 +218,11 @@ def _map_change(
     mask[: table.shape[1]] = False  # the reserved row
     mask[_flat_places(rows, lens, table.shape[1])] = False
     places = torch.from_numpy(np.flatnonzero(mask)).to(flat.device)
-    return Perturbation(
-        f"{name} (rows of others, or beyond the sequence)",
-        lambda: flat.index_fill_(0, places, TRAPS[world]),
-    )
+
+    def change() -> None:
+        flat.index_fill_(0, places, TRAPS[world])
+
+    return Perturbation(f"{name} (rows of others, or beyond the sequence)", change)
 
 
 def _changed_rows(

@@ -6,14 +6,14 @@ start from saved bytes and attributes and leave no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from fuzzgraph import reference
 from fuzzgraph.execution.opening import OpenSession, SessionLost
-from fuzzgraph.memory import AttributeImage, Perturbation, restore_attributes, snapshot_attributes
+from fuzzgraph.memory import AttributeSnapshot, Perturbation, restore_attributes, snapshot_attributes
 from fuzzgraph.observation import AddressChange, KeptOutput, Observation, RunKind, StepRecord
 from fuzzgraph.oracles.comparison import beyond_yardstick, same_bits
 from fuzzgraph.world import TRAPS, Batch
@@ -43,7 +43,7 @@ class _Moment:
     """Bytes and attributes of a session at one moment."""
 
     image: torch.Tensor
-    attributes: AttributeImage
+    attributes: AttributeSnapshot
 
     @classmethod
     def of(cls, opened: OpenSession) -> _Moment:
@@ -181,12 +181,16 @@ class StepRunner:
         for name, (tensor, _) in opened.session.captured_addresses().items():
             declared = self._fields.get(name)
             if declared is not None and declared.padding.kind == "free":
-                tensor.copy_(opened.memory.image(before.image, tensor))
+                tensor.copy_(opened.memory.as_in(before.image, tensor))
 
-    def _changes(self, batch: Batch) -> list[Perturbation]:
-        """All don't-care memory of the step, place by place, with its change to world B."""
+    def _changes(self, batch: Batch, *, piecewise: bool = False) -> list[Perturbation]:
+        """All don't-care memory of the step, with its change to world B.
+
+        `piecewise` lists the red zones buffer by buffer, to find the guilty one.
+        """
         memory = self._opened.memory
-        changes = [memory.zone_perturbation(1), *memory.unwritten_perturbation(1)]
+        zones = memory.zone_perturbations(1) if piecewise else [memory.zone_perturbation(1)]
+        changes = [*zones, *memory.unwritten_perturbation(1)]
         changes += self._opened.painter.dont_care(batch)
         if batch.via == "graph":
             changes += self._rewritten()
@@ -196,10 +200,7 @@ class StepRunner:
         for name, (tensor, _) in self._opened.session.captured_addresses().items():
             declared = self._fields.get(name)
             if declared is not None and declared.rewritten:
-                yield Perturbation(
-                    f"{name} as the previous replay left it",
-                    lambda tensor=tensor: tensor.fill_(TRAPS[1]),
-                )
+                yield Perturbation(f"{name} as the previous replay left it", _trap(tensor))
 
     def _attribute(self, step: StepRecord, before: _Moment) -> None:
         """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""
@@ -223,7 +224,7 @@ class StepRunner:
 
     def _find_guilty(self, step: StepRecord, before: _Moment) -> str:
         """Bisect the changed places down to those that the result depends on."""
-        suspects = self._changes(step.batch)
+        suspects = self._changes(step.batch, piecewise=True)
 
         def guilty(part: list[Perturbation]) -> bool:
             try:
@@ -241,6 +242,13 @@ class StepRunner:
             else:  # only together
                 break
         return ", ".join(change.region for change in suspects)
+
+
+def _trap(tensor: torch.Tensor) -> Callable[[], None]:
+    def change() -> None:
+        tensor.fill_(TRAPS[1])
+
+    return change
 
 
 def _same(one: Observation, two: Observation) -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "DeviceGraph",
     "DeviceGraphs",
     "Engagement",
+    "GraphKind",
     "RecordedGraph",
     "RecordedOp",
     "Recorder",
