@@ -1,0 +1,65 @@
+"""Dimensions name what a case covers, and nothing else."""
+
+from __future__ import annotations
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.strategies import dimensions
+
+
+def step(*seq_lens: int, first: int = 0, **fields: object) -> ReplayStep:
+    """A decode step of requests `first`, `first + 1`, ... with these lengths."""
+    rows = tuple(BatchRow(request=first + i, seq_len=n) for i, n in enumerate(seq_lens))
+    return ReplayStep(rows=rows, **fields)  # type: ignore[arg-type]
+
+
+def covered(config: EngineConfig, *steps: ReplayStep) -> frozenset[str]:
+    return dimensions(Case(schema_version=1, config=config, steps=steps))
+
+
+def test_a_batch_below_its_captured_size_is_padded() -> None:
+    config = EngineConfig(capture_bs=(4,))
+    assert "raw<padded" in covered(config, step(1, 1, 1))
+    assert "raw<padded" not in covered(config, step(1, 1, 1, 1))
+
+
+def test_a_batch_above_the_ladder_is_no_graph() -> None:
+    names = covered(EngineConfig(capture_bs=(1,)), step(1), step(1, 1), step(1))
+    assert "larger eager between graphs" in names
+    assert "above ladder" in names
+    assert "eager between graphs" not in names
+
+
+def test_lengths_are_named_by_the_edge_they_touch() -> None:
+    config = EngineConfig(page_size=4, sliding_window=6)
+    names = covered(config, step(5, 7, 16))
+    assert {"len=page+1", "len=window+1", "len=context", "window>page"} <= names
+    assert not {"len=page", "len=page-1", "len=window", "len=1"} & names
+
+
+def test_a_batch_that_falls_twice_differs_from_one_that_comes_back() -> None:
+    config = EngineConfig(capture_bs=(8,))
+    falling = covered(config, step(1, 1, 1), step(1, 1), step(1))
+    returning = covered(config, step(1), step(1, 1), step(1))
+    assert "shrinking twice" in falling and "small large small" not in falling
+    assert "small large small" in returning and "shrinking twice" not in returning
+
+
+def test_a_request_absent_from_a_step_is_parked_until_it_returns() -> None:
+    config = EngineConfig()
+    names = covered(config, step(1, 1), step(2), step(3, 2))
+    assert {"parked request", "parked request returns"} <= names
+    assert "parked request" not in covered(config, step(1, 1), step(2, finish=(1,)))
+
+
+def test_a_prefix_counts_as_shared_only_where_no_step_writes_it() -> None:
+    config = EngineConfig(page_size=2)
+    shared = Case(schema_version=1, config=config, steps=(step(3, 5),), shared_prefix_pages=1)
+    written = Case(schema_version=1, config=config, steps=(step(2, 5),), shared_prefix_pages=1)
+    assert "shared prefix" in dimensions(shared)
+    assert "shared prefix" not in dimensions(written)
+
+
+def test_a_rank_without_live_rows_is_named() -> None:
+    config = EngineConfig(capture_bs=(4,), attn_tp_size=2, attn_tp_rank=1)
+    assert "rank without live rows" in covered(config, step(1, 1))
+    assert "rank without live rows" not in covered(config, step(1, 1, 1))
