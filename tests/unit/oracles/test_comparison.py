@@ -1,0 +1,80 @@
+"""Bit equality and the yardstick: what they accept, what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fuzzgraph.oracles.comparison import beyond_yardstick, first_difference, same_bits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int32])
+def test_a_tensor_has_the_same_bits_as_its_copy(dtype: torch.dtype) -> None:
+    values = torch.arange(6).to(dtype)
+    assert same_bits(values, values.clone())
+
+
+def test_equal_nans_are_the_same_bits() -> None:
+    values = torch.tensor([float("nan"), 1.0])
+    assert same_bits(values, values.clone())
+
+
+def test_minus_zero_is_not_zero() -> None:
+    assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+
+
+def test_another_shape_or_dtype_is_never_the_same() -> None:
+    assert not same_bits(torch.zeros(2), torch.zeros(3))
+    assert not same_bits(torch.zeros(2), torch.zeros(2, dtype=torch.float64))
+
+
+def test_the_first_difference_names_place_values_and_count() -> None:
+    want = torch.arange(6.0).view(2, 3)
+    got = want.clone()
+    got[1, 0], got[1, 2] = 9.0, 8.0
+    difference = first_difference(got, want)
+    assert difference is not None
+    assert str(difference) == "[1, 0]: got 9, expected 3 (2 elements differ)"
+
+
+def test_no_difference_is_none() -> None:
+    assert first_difference(torch.ones(3), torch.ones(3)) is None
+
+
+def test_tensors_of_different_length_differ() -> None:
+    assert first_difference(torch.ones(3), torch.ones(2)) is not None
+
+
+def test_an_error_within_twice_that_of_plain_torch_passes() -> None:
+    want = torch.zeros(4, dtype=torch.float64)
+    plain = torch.full((4,), 0.5)
+    assert beyond_yardstick(torch.full((4,), 1.0), want, plain, 0.0) is None
+
+
+def test_an_error_beyond_twice_that_of_plain_torch_is_found() -> None:
+    want = torch.zeros(4, dtype=torch.float64)
+    plain = torch.full((4,), 0.5)
+    worst = beyond_yardstick(torch.tensor([0.0, 0.0, 1.01, 0.0]), want, plain, 0.0)
+    assert worst is not None
+    assert worst.index == (2,)
+
+
+def test_values_that_nearly_cancel_are_allowed_the_rounding_of_their_bound() -> None:
+    want = torch.zeros(1, dtype=torch.float64)
+    assert beyond_yardstick(torch.tensor([4e-7]), want, None, 4.0) is None
+    assert beyond_yardstick(torch.tensor([6e-7]), want, None, 4.0) is not None
+
+
+def test_nan_is_always_beyond_the_yardstick() -> None:
+    want = torch.zeros(1, dtype=torch.float64)
+    assert beyond_yardstick(torch.tensor([float("nan")]), want, torch.ones(1), 1e9) is not None
+
+
+def test_integers_must_be_equal() -> None:
+    want = torch.tensor([1, 2, 3])
+    assert beyond_yardstick(torch.tensor([1, 2, 3]), want, None, 1.0) is None
+    assert beyond_yardstick(torch.tensor([1, 2, 4]), want, None, 1.0) is not None
+
+
+def test_empty_outputs_agree() -> None:
+    assert beyond_yardstick(torch.zeros(0, 2), torch.zeros(0, 2).double(), None, 1.0) is None
