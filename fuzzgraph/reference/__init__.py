@@ -1,0 +1,71 @@
+"""What a step must compute, from the logical batch alone.
+
+`expected` is the float64 truth, `yardstick` the same by plain torch in the engine's dtype (its
+error is the measure of how exact an engine has to be), `second_opinion` an independent Triton
+reference. Judging is the oracles' job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import DTYPES, content_for
+from fuzzgraph.reference.attention import attention, model_for
+from fuzzgraph.reference.geometry import queries_of
+from fuzzgraph.reference.shard import local_outputs
+from fuzzgraph.world import Batch
+
+__all__ = ["Expected", "expected", "second_opinion", "yardstick"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The truth of one step."""
+
+    outputs: dict[str, torch.Tensor]
+    """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
+    steps, Hq, Dv] by row, branch, step; draft_tokens [raw_bs * topk * steps], the token predicted
+    after each; state [raw_bs, width]; moe, see `shard`."""
+    value_bound: float
+    """max |V| that entered the step."""
+
+
+def expected(batch: Batch, config: EngineConfig) -> Expected:
+    """The float64 truth of a step, computed from the logical batch alone."""
+    out, bound = attention(batch, config, model_for(config, torch.float64))
+    outputs = {"attention": out}
+    if config.attn_tp_size > 1:
+        outputs["moe"] = local_outputs(out, batch, config)
+    if config.recurrent_state:
+        outputs["state"] = content_for(config).state_rows(batch, after=True).double()
+    if batch.mode == "draft":
+        predicted = queries_of(batch, config).predicted
+        assert predicted is not None
+        outputs["draft_tokens"] = torch.from_numpy(predicted)
+    return Expected(outputs, bound)
+
+
+def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """What plain torch in the engine's dtype makes of the same step; floating outputs only.
+
+    Outputs whose sums are exact in every dtype (state) are not in it: they have to be right.
+    """
+    out, _ = attention(batch, config, model_for(config, DTYPES[config.dtype]))
+    outputs = {"attention": out}
+    if config.attn_tp_size > 1:
+        outputs["moe"] = local_outputs(out, batch, config)
+    return outputs
+
+
+def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """Attention by an eager Triton kernel over unpaged keys: a reference that shares no arithmetic.
+
+    Raises:
+        AdapterUnavailable: Triton is not installed.
+    """
+    from fuzzgraph.reference.triton_eager import second_opinion as triton_opinion
+
+    return triton_opinion(batch, config)

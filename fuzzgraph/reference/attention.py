@@ -1,0 +1,106 @@
+"""Attention as it is defined, in float64 or in the engine's dtype, without pages or plans.
+
+Keys and values are those of `content` after rounding to the KV pool's dtype: what was stored is
+the definition. Which keys a query sees is `geometry`'s job.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.reference.geometry import encoder_keys, queries_of
+from fuzzgraph.world import Batch
+
+__all__ = ["Model", "attention", "model_for"]
+
+_UNSEEN = -1.0e30
+"""Logit of an unseen key, finite so that a row without keys gives no NaN; halved by dtypes whose
+range it leaves."""
+
+
+class Model:
+    """The tables of a config's content in one dtype: float64 for truth, else for the yardstick."""
+
+    def __init__(self, content: Content, dtype: torch.dtype) -> None:
+        self.content = content
+        self.dtype = dtype
+        config = content.config
+        self.scale = config.head_dim**-0.5
+        width = config.num_q_heads * config.head_dim
+        weights = content.weights
+        self.embed = weights["embed"][:, :width].to(dtype)
+        self.pos_embed = weights["pos_embed"][:, :width].to(dtype)
+        self.mrope_embed = weights["mrope_embed"].to(dtype)
+        self.encoder = self._dequantized(content.encoder_table)
+        self.table = self._dequantized(content.plane_table) if content.has_table else None
+
+    def _dequantized(self, planes: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        """(keys, values) of stored rows, each [N, heads, columns]."""
+        scales = (self.content.k_scale, self.content.v_scale)
+        values = [p.to(self.dtype) * s for p, s in zip(planes, scales, strict=False)]
+        if len(values) == 1:
+            values.append(values[0][..., : self.content.config.v_head_dim].contiguous())
+        return values[0], values[1]
+
+    def queries(
+        self, tokens: torch.Tensor, positions: torch.Tensor, mrope: torch.Tensor | None
+    ) -> torch.Tensor:
+        """[T, Hkv, group, D], scaled."""
+        q = self.embed[tokens] + self.pos_embed[positions]
+        if mrope is not None:
+            q = q + self.mrope_embed[mrope]
+        config = self.content.config
+        return (q * self.scale).view(len(q), config.num_kv_heads, -1, config.head_dim)
+
+    def keys_and_values(
+        self, tokens: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each [T, L, heads, columns] for [T, L] tokens and positions."""
+        if self.table is None:
+            planes = self.content.kv_planes(tokens.reshape(-1), positions.reshape(-1))
+            k, v = self._dequantized(planes)
+            return k.unflatten(0, tokens.shape), v.unflatten(0, tokens.shape)  # type: ignore[no-untyped-call]
+        index = self.content.plane_index(tokens, positions)
+        return self.table[0][index], self.table[1][index]
+
+
+@lru_cache(maxsize=32)
+def model_for(config: EngineConfig, dtype: torch.dtype) -> Model:
+    """The model of `config` in `dtype`; kept, for building tables is slow."""
+    return Model(content_for(config), dtype)
+
+
+def _softmax_average(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor
+) -> torch.Tensor:
+    """[T, Hkv * group, Dv] of q [T, Hkv, group, D], k and v [T, L, Hkv, ...], hidden [T, L]."""
+    logits = torch.matmul(q, k.permute(0, 2, 3, 1))
+    least = max(_UNSEEN, torch.finfo(q.dtype).min / 2)
+    weights = torch.softmax(logits.masked_fill_(hidden[:, None, None], least), dim=-1)
+    return torch.matmul(weights, v.transpose(1, 2)).flatten(1, 2)
+
+
+def attention(batch: Batch, config: EngineConfig, model: Model) -> tuple[torch.Tensor, float]:
+    """([T, Hq, Dv] in the model's dtype, max |V| that entered)."""
+    found = queries_of(batch, config)
+    shape = (len(found.tokens), config.num_q_heads, config.v_head_dim)
+    if not shape[0]:
+        return torch.zeros(shape, dtype=model.dtype), 0.0
+    mrope = None if batch.mrope is None else torch.from_numpy(batch.mrope)
+    q = model.queries(torch.from_numpy(found.tokens), torch.from_numpy(found.positions), mrope)
+    k, v = model.keys_and_values(
+        torch.from_numpy(found.key_tokens), torch.from_numpy(found.key_positions)
+    )
+    out = _softmax_average(q, k, v, torch.from_numpy(~found.visible))
+    bound = float(v.abs().max())
+    if batch.encoder_tokens.values.size:
+        tokens, present = encoder_keys(batch, found.rows)
+        index, absent = torch.from_numpy(tokens), torch.from_numpy(~present)
+        values = model.encoder[1][index].masked_fill(absent[:, :, None, None], 0.0)
+        out = out + _softmax_average(q, model.encoder[0][index], values, absent)
+        bound += float(values.abs().max())
+    return out, bound

@@ -1,0 +1,138 @@
+"""Which keys each query sees, from the logical batch alone; padded to one rectangle, in numpy.
+
+Nothing of the engine's is read here: no table, no plan, no offsets. What the keys hold and what
+attention makes of them is `attention`'s job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import next_token
+from fuzzgraph.world import Batch, IntArray, Ragged
+
+__all__ = ["Queries", "encoder_keys", "queries_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queries:
+    """T queries against up to L keys each."""
+
+    tokens: IntArray
+    """[T] token id of each query; in mode draft by row, branch, step."""
+    positions: IntArray
+    """[T]"""
+    rows: IntArray
+    """[T] batch row of each query."""
+    key_tokens: IntArray
+    """[T, L]"""
+    key_positions: IntArray
+    """[T, L]"""
+    visible: npt.NDArray[np.bool_]
+    """[T, L] whether the query sees the key; every query sees itself."""
+    predicted: IntArray | None = None
+    """[T] token that each draft step predicts; None outside mode draft."""
+
+
+@lru_cache(maxsize=4)
+def queries_of(batch: Batch, config: EngineConfig) -> Queries:
+    """The queries of a batch with the keys that attention defines for them."""
+    if batch.mode == "draft":
+        return _draft(batch, config)
+    cached = batch.cached_lens[batch.token_rows]
+    first = np.cumsum(batch.new_lens) - batch.new_lens
+    number = np.arange(batch.num_tokens) - first[batch.token_rows]
+    columns = np.arange(batch.seq_lens.max(initial=0))
+    if batch.tree_parents is not None and config.spec_topk > 1:
+        visible = _tree_visible(batch, columns, number, cached)
+    else:
+        visible = columns <= (cached + number)[:, None]
+    index = _padded(batch.kv_tokens, columns, batch.token_rows)
+    positions = batch.kv_positions.values[index]
+    _apply_window(visible, positions, batch.positions, config)
+    return Queries(
+        tokens=batch.input_ids,
+        positions=batch.positions,
+        rows=batch.token_rows,
+        key_tokens=batch.kv_tokens.values[index],
+        key_positions=positions,
+        visible=visible,
+    )
+
+
+def _padded(ragged: Ragged, columns: IntArray, rows: IntArray) -> IntArray:
+    """[len(rows), len(columns)] where in `values` each row's entries stand; clamped at the end."""
+    index: IntArray = ragged.offsets[rows][:, None] + columns
+    return np.minimum(index, max(len(ragged.values) - 1, 0))
+
+
+def _apply_window(
+    visible: npt.NDArray[np.bool_], keys: IntArray, queries: IntArray, config: EngineConfig
+) -> None:
+    if config.sliding_window:
+        visible &= keys >= (queries - config.sliding_window)[:, None]
+
+
+def _tree_visible(
+    batch: Batch, columns: IntArray, number: IntArray, cached: IntArray
+) -> npt.NDArray[np.bool_]:
+    """A draft token sees what was cached, itself and its ancestors."""
+    assert batch.tree_parents is not None
+    lines = _lines(batch.tree_parents)[batch.token_rows, number]
+    draft = columns - cached[:, None]
+    on_line = np.take_along_axis(lines, draft.clip(0, lines.shape[1] - 1), axis=1)
+    visible: npt.NDArray[np.bool_] = (draft < 0) | (on_line & (draft < lines.shape[1]))
+    return visible
+
+
+def _lines(parents: IntArray) -> npt.NDArray[np.bool_]:
+    """[rows, draft, draft] whether the second token is the first one or above it in the tree."""
+    count = parents.shape[1]
+    above = parents[:, :, None] == np.arange(count)
+    lines = np.broadcast_to(np.eye(count, dtype=bool), above.shape).copy()
+    for token in range(1, count):  # parents come first, so theirs are complete
+        lines[:, token] |= (above[:, token, :, None] & lines).any(1)
+    return lines
+
+
+def _draft(batch: Batch, config: EngineConfig) -> Queries:
+    """`spec_steps` queries on each branch: they see the row's keys and their own branch so far."""
+    steps, topk = config.spec_steps, config.spec_topk
+    tokens = np.empty((steps + 1, batch.raw_bs, topk), dtype=np.int64)
+    tokens[0] = batch.input_ids.reshape(-1, topk)
+    branches = np.arange(topk)
+    for step in range(steps):
+        tokens[step + 1] = next_token(tokens[step], step, branches)
+    tokens = np.ascontiguousarray(np.moveaxis(tokens, 0, -1))  # row, branch, step
+    own = np.arange(steps)
+    rows = np.repeat(np.arange(batch.raw_bs), topk * steps)
+    step_of = np.tile(own, batch.raw_bs * topk)
+    columns = np.arange(batch.seq_lens.max(initial=0))
+    index = _padded(batch.kv_tokens, columns, rows)
+    starts = batch.seq_lens[rows]
+    branch_tokens = np.repeat(tokens[:, :, :steps].reshape(-1, steps), steps, axis=0)
+    key_positions = np.hstack([batch.kv_positions.values[index], starts[:, None] + own])
+    visible = np.hstack([columns < starts[:, None], own <= step_of[:, None]])
+    positions = starts + step_of
+    _apply_window(visible, key_positions, positions, config)
+    return Queries(
+        tokens=tokens[:, :, :steps].ravel(),
+        positions=positions,
+        rows=rows,
+        key_tokens=np.hstack([batch.kv_tokens.values[index], branch_tokens]),
+        key_positions=key_positions,
+        visible=visible,
+        predicted=tokens[:, :, 1:].ravel(),
+    )
+
+
+def encoder_keys(batch: Batch, rows: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """([T, Lenc] encoder tokens, [T, Lenc] whether the query's row has them)."""
+    columns = np.arange(batch.encoder_lens.max(initial=0))
+    index = _padded(batch.encoder_tokens, columns, rows)
+    return batch.encoder_tokens.values[index], columns < batch.encoder_lens[rows][:, None]
