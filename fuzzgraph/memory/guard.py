@@ -33,6 +33,9 @@ __all__ = ["GuardedMemory", "Listener"]
 
 Tensors = tuple[torch.Tensor, ...]
 
+_FACTS: dict[Any, Facts] = {}
+"""Facts of every operator met in this process; they never change."""
+
 
 class Listener:
     """Told of every operation and launch that the guard sees; override what is needed."""
@@ -83,12 +86,17 @@ class GuardedMemory(TorchDispatchMode):
         self._worlds = Worlds(self._layout)
         self._adopt_numpy = adopt_numpy
         self._storage = self.arena.storage_key
-        self._facts: dict[Any, Facts] = {}
         self._sizes: dict[Any, tuple[torch.Size, ...]] = {}
         self._segment: Segment = "engine"
         self._listener: Listener | None = None
         self._depth = 0
+        self._touched: set[int] = set()
         self._hook = LaunchHook(self._launch)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: the wrapper that this asks for imports the compiler (a second) and slows each call."""
+        return False
 
     # ---- interception
 
@@ -124,25 +132,37 @@ class GuardedMemory(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        facts = self._facts.get(func)
+        facts = _FACTS.get(func)
         if facts is None:
-            facts = self._facts[func] = facts_of(func)
-        listener = self._listener
-        if listener is not None:
-            listener.before_operation(func, facts, args, kwargs or {})
+            facts = _FACTS[func] = facts_of(func)
+        if self._listener is not None:
+            return self._reported(func, facts, args, kwargs or {})
+        return self._run(func, facts, args, kwargs)[0]
+
+    def _run(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[Any, Tensors]:
+        """Result of an operation, and those tensors that it allocated."""
         fresh: Tensors = ()
         if facts.may_resize and self._grows(func, facts, args, kwargs or {}):
             fresh = self._grow(func, facts, args, kwargs or {})
         out = func(*args, **kwargs) if kwargs else func(*args)
-        if isinstance(out, torch.Tensor):
-            if out.untyped_storage()._cdata != self._storage:
-                out, fresh = self._adopt(func, facts, out, args, kwargs)
-        elif out.__class__ is tuple or out.__class__ is list:
+        if out.__class__ is tuple or out.__class__ is list:
             out, fresh = self._adopt_each(func, facts, out, args, kwargs)
+        elif isinstance(out, torch.Tensor) and out.untyped_storage()._cdata != self._storage:
+            out, fresh = self._adopt(func, facts, out, args, kwargs)
         if facts.writes:
             self._mark_written(facts, args, kwargs)
-        if listener is not None:
-            listener.on_operation(func, facts, args, kwargs or {}, out, fresh)
+        return out, fresh
+
+    def _reported(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        listener = self._listener
+        assert listener is not None
+        listener.before_operation(func, facts, args, kwargs)
+        out, fresh = self._run(func, facts, args, kwargs)
+        listener.on_operation(func, facts, args, kwargs, out, fresh)
         return out
 
     def _adopt(
@@ -180,17 +200,24 @@ class GuardedMemory(TorchDispatchMode):
 
     def _mark_written(self, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> None:
         for which in facts.writes:
-            if isinstance(which, str):
-                target = kwargs.get(which) if kwargs else None
-            else:
+            if which.__class__ is int:
                 target = args[which] if which < len(args) else None
-            self._touch(tensors_in([target]))
+            else:
+                target = kwargs.get(which) if kwargs else None
+            if isinstance(target, torch.Tensor):
+                self._touch(target)
+            else:
+                for tensor in target or ():
+                    self._touch(tensor)
 
-    def _touch(self, tensors: list[torch.Tensor]) -> None:
-        for tensor in tensors:
-            region = self._layout.region_of(tensor)
-            if region is not None:
-                region.touched = True
+    def _touch(self, tensor: torch.Tensor) -> None:
+        address = tensor.data_ptr()
+        if address in self._touched:
+            return
+        self._touched.add(address)
+        region = self._layout.region_of(tensor)
+        if region is not None:
+            region.touched = True
 
     def _launch(
         self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -198,7 +225,8 @@ class GuardedMemory(TorchDispatchMode):
         """Run an interpreted kernel launch; its own tensor operations are not the engine's."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             result = launch(executor, *args, **kwargs)
-        self._touch(tensors_in([*args, *kwargs.values()]))
+        for tensor in tensors_in([*args, *kwargs.values()]):
+            self._touch(tensor)
         if self._listener is not None:
             self._listener.on_launch(launch, executor, args, kwargs)
         return result

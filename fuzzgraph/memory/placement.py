@@ -52,22 +52,26 @@ class Layout:
         self._tail_factor = tail_factor
         self._scratch_top = arena.scratch_front
         self._scratch_slots: dict[Any, Slot] = {}
+        self._last_scratch: list[Slot] = []
+        self._this_scratch: list[Slot] = []
+        self._same_scratch = True
         self._poison: dict[tuple[torch.dtype, int], torch.Tensor] = {}
 
     def restart_scratch(self) -> None:
         """Free what the last scratch run allocated."""
         self.scratch = []
         self._scratch_top = self.arena.scratch_front
+        self._last_scratch, self._this_scratch = self._this_scratch, []
+        self._same_scratch = True
 
     def slot(self, func: Any, like: torch.Tensor, segment: Segment, *, born_empty: bool) -> Slot:
-        """Memory for a tensor like this one, its zones and payload poisoned."""
+        """Memory for a tensor like this one: zones poisoned, payload too if it is born empty."""
         if segment == "scratch":
-            slot = self._scratch_slot(func, like, born_empty)
-        else:
-            region = self._place(like, segment, born_empty, self.top)
-            self.top = region.end
-            self.persistent.append(region)
-            slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
+            return self._scratch_slot(func, like, born_empty)
+        region = self._place(like, segment, born_empty, self.top)
+        self.top = region.end
+        self.persistent.append(region)
+        slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
         slot.block.copy_(slot.row)
         return slot
 
@@ -79,8 +83,19 @@ class Layout:
             slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
             self._scratch_slots[key] = slot
         self._scratch_top = slot.region.end
+        if born_empty or not self._undisturbed(slot):
+            slot.block.copy_(slot.row)
+        self._this_scratch.append(slot)
         self.scratch.append(slot.region)
         return slot
+
+    def _undisturbed(self, slot: Slot) -> bool:
+        """Whether the last run allocated the same up to here, so that the zones still stand."""
+        index = len(self._this_scratch)
+        if self._same_scratch:
+            last = self._last_scratch
+            self._same_scratch = index < len(last) and last[index] is slot
+        return self._same_scratch
 
     def _place(self, like: torch.Tensor, segment: Segment, born_empty: bool, start: int) -> Region:
         nbytes = extent(like) * like.dtype.itemsize

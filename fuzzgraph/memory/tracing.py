@@ -47,6 +47,11 @@ class _Trace(TorchDispatchMode):
         super().__init__()
         self._callback = callback
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: the wrapper would import the compiler."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
