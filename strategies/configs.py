@@ -26,11 +26,11 @@ _DEFAULTS = EngineConfig()
 _SPEC_MODES: frozenset[Mode] = frozenset(("target_verify", "draft_extend", "draft"))
 _CORE = 78
 """Percent of configs that vary a core feature (modes, ladder, pages, context, spec shape)."""
-_LADDERS = (
+_LADDERS: tuple[tuple[int, ...], ...] = (
     (1,), (2,), (1, 2), (4,), (1, 4), (2, 4), (1, 2, 4), (8,), (3, 8), (1, 8), (2, 3, 5),
-    (1, 2, 4, 8), (6, 12), (4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8), (2, 4, 12),
+    (1, 2, 4, 8), (6, 12), (4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8), (2, 4, 12), (16, 32), (64, 128),
 )  # fmt: skip
-_TOKEN_LADDERS = (
+_TOKEN_LADDERS: tuple[tuple[int, ...], ...] = (
     (4,), (8,), (1, 2, 4, 8), (4, 8, 16), (6, 12), (3, 10), (16,), (8, 32),
 )  # fmt: skip
 _HEADS = ((2, 2), (2, 1), (4, 2), (4, 1), (3, 1), (4, 4))
@@ -134,7 +134,7 @@ def _vary_head_dims(fields: Fields, reach: Reach, profile: Profile, chance: Chan
 
 
 def _vary_spec(fields: Fields, reach: Reach, profile: Profile, chance: Chance) -> None:
-    fields["spec_topk"] = min(chance.pick((1, 2, 2, 4)), reach.max_spec_topk)
+    fields["spec_topk"] = min(chance.pick((1, 2, 2, 4, 8)), reach.max_spec_topk)
     fields["spec_steps"] = 1 + chance.below(min(5, reach.max_spec_steps))
     fields["draft_tokens"] = min(1 + chance.pick((1, 2, 3, 3, 4, 5, 7)), reach.max_draft_tokens)
 

@@ -175,7 +175,7 @@ class History:
         if style >= 204:
             byte = 255 if style < 226 else 0 if style < 236 else byte
         before = self.lengths.get(request)
-        if before is not None and (byte >= 150 and style < 204 or style >= 236):
+        if before is not None and (byte >= 128 and style < 204 or style >= 236):
             grown = before + tokens
             if self.floor + max(tokens, 1) <= grown <= self.config.max_context_len:
                 return grown

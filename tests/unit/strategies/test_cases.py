@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, Phase, find, given, seed, settings
+from hypothesis import Phase, find, given, seed, settings
 
 from fuzzgraph.case import Case, EngineConfig, digest, validate
 from fuzzgraph.errors import UsageError
@@ -217,7 +217,7 @@ def test_hypothesis_alone_shrinks_to_two_steps_and_two_requests() -> None:
     case = find(
         cases(WIDEST),
         shrinks_across_a_page,
-        settings=settings(database=None, suppress_health_check=list(HealthCheck)),
+        settings=settings(database=None),
         random=random.Random(1),
     )
     assert [len(step.rows) for step in case.steps] == [2, 1]
