@@ -37,7 +37,7 @@ def expected(batch: Batch, config: EngineConfig) -> Expected:
     """The float64 truth of a step, computed from the logical batch alone."""
     out, bound = attention(batch, config, model_for(config, torch.float64))
     outputs = {"attention": out}
-    if config.attn_tp_size > 1:
+    if config.attn_tp_size > 1 and batch.mode != "draft":
         outputs["moe"] = local_outputs(out, batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
@@ -55,7 +55,7 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     """
     out, _ = attention(batch, config, model_for(config, DTYPES[config.dtype]))
     outputs = {"attention": out}
-    if config.attn_tp_size > 1:
+    if config.attn_tp_size > 1 and batch.mode != "draft":
         outputs["moe"] = local_outputs(out, batch, config)
     return outputs
 

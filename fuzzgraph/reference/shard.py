@@ -31,4 +31,4 @@ def local_outputs(attention: torch.Tensor, batch: Batch, config: EngineConfig) -
     """[local live tokens, Hq, Dv] of this rank: the token axis, padding included, is cut evenly."""
     per_rank = -(-padded_tokens(batch, config) // config.attn_tp_size)
     first = config.attn_tp_rank * per_rank
-    return attention[first : first + per_rank] * 2.0
+    return attention[first : first + per_rank]
