@@ -25,6 +25,7 @@ __all__ = [
     "Emit",
     "Event",
     "Export",
+    "ExportKind",
     "Exported",
     "FindingFlaky",
     "FindingNew",
@@ -46,6 +47,7 @@ __all__ = [
 
 Source = Literal["corpus", "generated"]
 Outcome = Literal["clean", "finding", "skipped", "nondeterministic"]
+ExportKind = Literal["script", "pytest", "issue"]
 Reason = Literal["time", "examples", "findings", "interrupted", "corpus", "failed"]
 
 
@@ -86,7 +88,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Export(msgspec.Struct, frozen=True, kw_only=True):
     """A repro written to disk."""
 
-    kind: Literal["script", "pytest", "issue"]
+    kind: ExportKind
     path: str
     rate: str = ""
     """How often it failed when it was executed, e.g. '3/3'; '' where it is only text."""
@@ -164,7 +166,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_
     shard: int = 0
 
 
-class CampaignStarted(_Event):
+class CampaignStarted(_Event, frozen=True, kw_only=True):
     setup: Setup
     seed: int
     shards: int = 1
@@ -176,7 +178,7 @@ class CampaignStarted(_Event):
     out: str = ""
 
 
-class CaseRun(_Event):
+class CaseRun(_Event, frozen=True, kw_only=True):
     """One case came back."""
 
     index: int
@@ -188,7 +190,7 @@ class CaseRun(_Event):
     note: str = ""
 
 
-class FindingNew(_Event):
+class FindingNew(_Event, frozen=True, kw_only=True):
     """First sight of a finding, before it is confirmed and shrunk."""
 
     id: str
@@ -196,19 +198,19 @@ class FindingNew(_Event):
     case: Case
 
 
-class FindingRepeated(_Event):
+class FindingRepeated(_Event, frozen=True, kw_only=True):
     id: str
     digest: str
 
 
-class FindingFlaky(_Event):
+class FindingFlaky(_Event, frozen=True, kw_only=True):
     """It did not show in every fresh session."""
 
     id: str
     rate: str
 
 
-class Shrunk(_Event):
+class Shrunk(_Event, frozen=True, kw_only=True):
     id: str
     before: str
     after: str
@@ -218,13 +220,13 @@ class Shrunk(_Event):
     seconds: float
 
 
-class Exported(_Event):
+class Exported(_Event, frozen=True, kw_only=True):
     """A finding is done: shrunk, saved, exported."""
 
     reported: ReportedFinding
 
 
-class Progress(_Event):
+class Progress(_Event, frozen=True, kw_only=True):
     seconds: float
     cases: int
     steps: int
@@ -236,7 +238,7 @@ class Progress(_Event):
     examples_left: int | None = None
 
 
-class CampaignFinished(_Event):
+class CampaignFinished(_Event, frozen=True, kw_only=True):
     summary: RunSummary
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
+from fuzzgraph.campaign.hunting import hunt, join_shards
 from fuzzgraph.campaign.loop import Campaign
+from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
 from fuzzgraph.campaign.plan import Budget, Plan, parse_time
 from fuzzgraph.campaign.pursuit import replay_command
 from fuzzgraph.campaign.runner import Runner, VerdictLike
@@ -11,11 +13,17 @@ from fuzzgraph.campaign.runner import Runner, VerdictLike
 __all__ = [
     "Budget",
     "Campaign",
+    "Opened",
     "Plan",
     "RunFolder",
     "Runner",
     "VerdictLike",
+    "checked_setup",
     "fresh_folder",
+    "hunt",
+    "join_shards",
+    "open_setup",
     "parse_time",
     "replay_command",
+    "strategy_of",
 ]

@@ -8,47 +8,64 @@ from typing import TYPE_CHECKING
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
-from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Export, ReportedFinding, Setup
+from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.case import Case
     from fuzzgraph.finding import Finding
 
-__all__ = ["FILES", "export_all", "export_text", "no_export"]
+__all__ = ["FILES", "Exporting", "export_text", "no_export", "verified_rate"]
 
-FILES = {"script": "repro.py", "pytest": "test_repro.py", "issue": "issue.md"}
-"""Kind of export -> name of its file."""
+FILES: dict[ExportKind, str] = {
+    "script": "repro.py",
+    "pytest": "test_repro.py",
+    "issue": "issue.md",
+}
+"""Kind of export -> name of its file beside the case."""
 
 
-def export_text(kind: str, case: Case, finding: Finding, setup: Setup) -> str:
+def export_text(kind: ExportKind, case: Case, finding: Finding, setup: Setup) -> str:
     """The export of one kind.
 
     Raises:
-        UsageError: an unknown kind.
+        UsageError: the target has no export of that kind.
     """
     from fuzzgraph import repro
 
-    writers: dict[str, Callable[..., str]] = {
+    writers: dict[ExportKind, Callable[..., str]] = {
         "script": repro.export_script,
         "pytest": repro.export_pytest,
         "issue": repro.export_issue,
     }
-    if kind not in writers:
-        raise UsageError(f"as={kind!r} is unknown. Use one of: {', '.join(writers)}.")
     return writers[kind](case, finding, setup)
 
 
-def export_all(reported: ReportedFinding, folder: RunFolder) -> tuple[Export, ...]:
-    """Write script, pytest file and issue text; the script is executed three times."""
-    raise NotImplementedError
+def verified_rate(kind: ExportKind, path: Path, times: int = 3) -> str:
+    """How often the export failed when it was executed, e.g. '3/3'; '' for text."""
+    if kind == "issue":
+        return ""
+    from fuzzgraph import repro
+
+    return str(repro.verify(path, times=times))
+
+
+class Exporting:
+    """The exporter of a run: every kind beside the case, the script executed."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+
+    def __call__(self, reported: ReportedFinding, folder: RunFolder) -> tuple[Export, ...]:
+        return tuple(self._one(kind, reported, folder) for kind in FILES)
+
+    def _one(self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder) -> Export:
+        path = folder.of(reported.id) / FILES[kind]
+        text = export_text(kind, reported.case, reported.finding, self._setup)
+        write_atomically(path, text.encode())
+        rate = verified_rate(kind, path) if kind == "script" else ""
+        return Export(kind=kind, path=str(path), rate=rate)
 
 
 def no_export(reported: ReportedFinding, folder: RunFolder) -> tuple[Export, ...]:
     """For runs whose findings need no repro on disk."""
     return ()
-
-
-def _write(path: Path, text: str) -> str:
-    write_atomically(path, text.encode())
-    return str(path)

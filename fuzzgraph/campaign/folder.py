@@ -64,7 +64,9 @@ class RunFolder:
 
     def __init__(self, path: Path, shard: int = 0, shards: int = 1) -> None:
         self.path = path
-        self._suffix = f"-{shard}" if shards > 1 else ""
+        self.whole = shards == 1
+        """Whether the folder holds one shard only, or stands for all of them together."""
+        self._suffix = "" if self.whole else f"-{shard}"
 
     @property
     def events(self) -> Path:

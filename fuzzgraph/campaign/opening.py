@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fuzzgraph.ports import Target
     from fuzzgraph.reach import Reach
 
-__all__ = ["Opened", "checked_setup", "open_setup", "strategy_of"]
+__all__ = ["Opened", "checked_setup", "open_setup", "open_target_object", "strategy_of"]
 
 GRAPHS = ("recorder", "device")
 
@@ -65,7 +65,8 @@ def checked_setup(
         raise UsageError(f"graphs={graphs!r} is unknown. Use one of: {', '.join(GRAPHS)}.")
     if graphs == "device" and device == "cpu":
         raise UsageError(
-            "graphs='device' needs a GPU; got device='cpu'. Use --device cuda, or --graphs recorder."
+            "graphs='device' needs a GPU; got device='cpu'. "
+            "Use --device cuda, or --graphs recorder."
         )
     if fault and target != "builtin":
         raise UsageError(
@@ -96,12 +97,16 @@ def open_setup(setup: Setup) -> Opened:
     Raises:
         UsageError: an unknown target or fault; AdapterUnavailable: its engine is missing.
     """
-    target = _target(setup)
+    return open_target_object(_target(setup), setup)
+
+
+def open_target_object(target: Target, setup: Setup) -> Opened:
+    """The same for a target at hand."""
     if getattr(target, "isolated", False):
         return _in_worker(setup, target)
     from fuzzgraph.execution import Execution
 
-    execution = Execution(target, graphs=setup.graphs, device=setup.device)
+    execution = Execution(target, graphs=cast(Any, setup.graphs), device=setup.device)
     return Opened(setup, target, execution, execution.close)
 
 

@@ -116,7 +116,7 @@ class Pursuit:
         return self._runner.confirm(case, finding, self._plan.confirm_times)
 
     def _shrunk(self, name: str, case: Case, finding: Finding) -> tuple[Case, Finding, int, float]:
-        """The smallest case found and the finding on it; the given ones where that does not hold."""
+        """The smallest case found and the finding on it, or what was given where nothing holds."""
         begin = self._watch.seconds
         tries = 0
 

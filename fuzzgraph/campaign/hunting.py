@@ -1,0 +1,104 @@
+"""A whole run from its plan: opens the target, reads the corpus, wires the writers, tidies up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fuzzgraph import corpus
+from fuzzgraph.campaign.exporting import Exporting
+from fuzzgraph.campaign.folder import RunFolder
+from fuzzgraph.campaign.loop import Campaign
+from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
+from fuzzgraph.campaign.plan import Plan
+from fuzzgraph.campaign.pursuit import Exporter
+from fuzzgraph.corpus import Loaded
+from fuzzgraph.events import Emit, Event, RunSummary
+from fuzzgraph.reporting import EventFile, joined, markdown
+
+__all__ = ["hunt", "join_shards"]
+
+DEFAULT_CORPUS = Path("corpus/cases")
+
+
+def hunt(
+    plan: Plan,
+    emit: Emit,
+    *,
+    corpus_folder: Path | None = None,
+    opened: Opened | None = None,
+    export: Exporter | None = None,
+    on_start: Callable[[Campaign], None] = lambda campaign: None,
+) -> RunSummary:
+    """Run a campaign and leave events.jsonl, summary.json and report.md in its folder.
+
+    Args:
+        plan: what to do; its folder exists.
+        emit: sees every event.
+        corpus_folder: cases to run first; None for `corpus/cases` where there is one.
+        opened: the target, where the caller opened it already (and closes it).
+        export: writes the repro of a finding; None for every kind of export.
+        on_start: gets the campaign just before it runs, for example to interrupt it later.
+
+    Raises:
+        UsageError: an unknown name, a target that cannot be opened, a folder that cannot be used.
+    """
+    from fuzzgraph.strategies import minimise
+
+    loaded = _corpus(plan, corpus_folder)
+    own = opened is None
+    opened = opened or open_setup(plan.setup)
+    folder = RunFolder(plan.out, plan.shard, plan.shards)
+    events = EventFile(folder.events)
+    try:
+        campaign = Campaign(
+            plan,
+            opened.runner,
+            strategy_of(opened, plan.profile),
+            _both(events, emit),
+            minimise=minimise,
+            export=export or Exporting(plan.setup),
+            corpus=loaded.entries,
+            bad_entries=loaded.bad,
+        )
+        on_start(campaign)
+        summary = campaign.run()
+    finally:
+        events.close()
+        if own:
+            opened.close()
+    _write_report(folder, summary)
+    return summary
+
+
+def _corpus(plan: Plan, folder: Path | None) -> Loaded:
+    """The cases this shard runs first: every n-th of the folder."""
+    if folder is None and not DEFAULT_CORPUS.is_dir():
+        return Loaded()
+    loaded = corpus.load(folder or DEFAULT_CORPUS)
+    loaded.entries = loaded.entries[plan.shard :: plan.shards]
+    return loaded
+
+
+def _both(*sinks: Emit) -> Emit:
+    def emit(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return emit
+
+
+def join_shards(out: Path) -> RunSummary | None:
+    """One report of what the shards of a run left; None where none of them came to an end."""
+    summaries = RunFolder(out).shard_summaries()
+    if not summaries:
+        return None
+    summary = joined(summaries)
+    RunFolder(out).finish_run(summary)
+    _write_report(RunFolder(out), summary)
+    return summary
+
+
+def _write_report(folder: RunFolder, summary: RunSummary) -> None:
+    if folder.whole:
+        corpus.write_atomically(folder.path / "report.md", markdown(summary).encode())

@@ -1,0 +1,241 @@
+"""`fuzzgraph replay`, `shrink` and `export`: verbs that take one case."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from fuzzgraph.case import Case, digest, load_case
+from fuzzgraph.cli.options import (
+    as_json,
+    case_argument,
+    case_folders,
+    one_of,
+    say_json,
+    setup_options,
+    whole_number,
+)
+from fuzzgraph.corpus import find, readable_json, write_atomically
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import ExportKind, ReportedFinding, Setup, finding_id
+from fuzzgraph.finding import Finding
+
+if TYPE_CHECKING:
+    from fuzzgraph.campaign import Opened, VerdictLike
+
+__all__ = ["export", "replay", "shrink"]
+
+
+def _load(name: str) -> tuple[Path, Case]:
+    path = find(name, case_folders())
+    return path, load_case(path)
+
+
+def _judged(opened: Opened, path: Path, case: Case) -> VerdictLike:
+    """Run the case; one that the target cannot express is a wrong call."""
+    verdict = opened.runner.run_case(case)
+    if verdict.skipped:
+        raise UsageError(
+            f"{path}: target {opened.setup.target!r} cannot run it: {verdict.skipped}. "
+            "Use another --target, or change the case."
+        )
+    return verdict
+
+
+def _reported(setup: Setup, path: Path, case: Case, finding: Finding) -> ReportedFinding:
+    from fuzzgraph.campaign import replay_command
+
+    return ReportedFinding(
+        id=finding_id(finding.key),
+        finding=finding,
+        case=case,
+        digest=digest(case),
+        case_path=str(path),
+        replay=replay_command(str(path), setup),
+    )
+
+
+@click.command()
+@case_argument
+@setup_options
+@click.option(
+    "--times",
+    metavar="N",
+    default="3",
+    show_default=True,
+    callback=whole_number(1),
+    help="Fresh sessions in which a finding is confirmed.",
+)
+@as_json
+def replay(case: str, setup: Setup, times: int, as_json: bool) -> int:
+    """Run one case and say what it shows. CASE is a file, or the first digits of a digest."""
+    from fuzzgraph.campaign import open_setup
+
+    path, loaded = _load(case)
+    with closing(open_setup(setup)) as opened:
+        verdict = _judged(opened, path, loaded)
+        confirmed = [opened.runner.confirm(loaded, seen, times) for seen in verdict.findings[:1]]
+    found = [*confirmed, *verdict.findings[1:]]
+    if as_json:
+        say_json(_replayed(setup, path, loaded, verdict, found))
+    else:
+        click.echo(_replay_text(setup, path, loaded, verdict, found))
+    return 1 if found else 0
+
+
+def _replayed(
+    setup: Setup, path: Path, case: Case, verdict: VerdictLike, found: list[Finding]
+) -> dict[str, Any]:
+    return {
+        "case": str(path),
+        "digest": digest(case),
+        "setup": setup,
+        "steps": verdict.steps,
+        "nondeterministic": verdict.nondeterministic,
+        "findings": found,
+        "exit_code": 1 if found else 0,
+    }
+
+
+def _replay_text(
+    setup: Setup, path: Path, case: Case, verdict: VerdictLike, found: list[Finding]
+) -> str:
+    from fuzzgraph.reporting import case_table, config_line, finding_text, setup_line
+
+    if found:
+        reported = _reported(setup, path, case, found[0])
+        return finding_text(msgspec.structs.replace(reported, also=tuple(found[1:])))
+    table = "\n".join(f"  {line}".rstrip() for line in case_table(case))
+    return (
+        f"nothing found in {path}, {verdict.steps} steps on {setup_line(setup)}\n\n{table}\n\n"
+        f"  config: {config_line(case.config)}"
+    )
+
+
+@click.command()
+@case_argument
+@setup_options
+@click.option("--finding", default="", help="Which finding to keep: its id or oracle. [the first]")
+@click.option("--out", type=Path, help="File of the shrunk case. [DIGEST.json beside CASE]")
+@as_json
+def shrink(case: str, setup: Setup, finding: str, out: Path | None, as_json: bool) -> int:
+    """Make a case smaller while it shows the same finding."""
+    from fuzzgraph.campaign import open_setup
+
+    path, loaded = _load(case)
+    with closing(open_setup(setup)) as opened:
+        verdict = _judged(opened, path, loaded)
+        if not verdict.findings:
+            return _nothing(path, setup, as_json=as_json)
+        kept = _chosen(verdict.findings, finding)
+        small, tries = _minimised(opened, loaded, kept)
+        final = next(f for f in opened.runner.run_case(small).findings if f.key == kept.key)
+        final = opened.runner.confirm(small, final)
+    target = out or path.parent / f"{digest(small)}.json"
+    write_atomically(target, readable_json(small))
+    reported = msgspec.structs.replace(_reported(setup, target, small, final), shrink_tries=tries)
+    if as_json:
+        say_json({"before": digest(loaded), "tries": tries, "finding": reported, "exit_code": 1})
+    else:
+        _say_finding(reported)
+    return 1
+
+
+def _say_finding(reported: ReportedFinding) -> None:
+    from fuzzgraph.reporting import finding_text
+
+    click.echo(finding_text(reported))
+
+
+def _nothing(path: Path, setup: Setup, *, as_json: bool) -> int:
+    if as_json:
+        say_json({"case": str(path), "setup": setup, "finding": None, "exit_code": 0})
+    else:
+        click.echo(f"nothing found in {path} on target {setup.target}, so there is nothing to do")
+    return 0
+
+
+def _chosen(findings: tuple[Finding, ...], wanted: str) -> Finding:
+    for finding in findings:
+        if wanted in ("", finding.oracle, finding_id(finding.key)):
+            return finding
+    shown = ", ".join(finding_id(finding.key) for finding in findings)
+    raise UsageError(f"finding={wanted!r} does not show in this case. It shows: {shown}.")
+
+
+def _minimised(opened: Opened, case: Case, kept: Finding) -> tuple[Case, int]:
+    from fuzzgraph.errors import InvalidCase
+    from fuzzgraph.strategies import minimise
+
+    tries = 0
+
+    def still_fails(candidate: Case) -> bool:
+        nonlocal tries
+        tries += 1
+        try:
+            findings = opened.runner.run_case(candidate).findings
+        except InvalidCase:
+            return False
+        return any(seen.key == kept.key for seen in findings)
+
+    return minimise(case, still_fails), tries
+
+
+@click.command()
+@case_argument
+@click.option(
+    "--as",
+    "kind",
+    metavar="[script|pytest|issue]",
+    callback=one_of("script", "pytest", "issue"),
+    required=True,
+    help="A script that needs no FuzzGraph, a pytest file, or the text of an issue.",
+)
+@setup_options
+@click.option("--finding", default="", help="Which finding to show: its id or oracle. [the first]")
+@click.option("--out", type=Path, help="File to write. [stdout]")
+@click.option("--verify/--no-verify", default=True, help="Execute it three times. [with --out]")
+@as_json
+def export(
+    case: str,
+    kind: ExportKind,
+    setup: Setup,
+    finding: str,
+    out: Path | None,
+    verify: bool,
+    as_json: bool,
+) -> int:
+    """Turn a case that shows a finding into something to hand over."""
+    from fuzzgraph.campaign import open_setup
+    from fuzzgraph.campaign.exporting import export_text, verified_rate
+
+    path, loaded = _load(case)
+    with closing(open_setup(setup)) as opened:
+        verdict = _judged(opened, path, loaded)
+        if not verdict.findings:
+            return _nothing(path, setup, as_json=as_json)
+        shown = opened.runner.confirm(loaded, _chosen(verdict.findings, finding))
+    text = export_text(kind, loaded, shown, setup)
+    rate = ""
+    if out is not None:
+        write_atomically(out, text.encode())
+        rate = verified_rate(kind, out) if verify else ""
+    _say_export(kind, out, rate, text, shown, as_json=as_json)
+    return 1
+
+
+def _say_export(
+    kind: ExportKind, out: Path | None, rate: str, text: str, shown: Finding, *, as_json: bool
+) -> None:
+    if as_json:
+        where = str(out) if out else ""
+        record = {"kind": kind, "path": where, "rate": rate, "finding": shown, "exit_code": 1}
+        say_json({**record, "text": text} if out is None else record)
+    elif out is None:
+        click.echo(text, nl=not text.endswith("\n"))
+    else:
+        click.echo(f"{kind} written to {out}" + (f", fails {rate} when executed" if rate else ""))

@@ -1,0 +1,116 @@
+"""`fuzzgraph corpus`: list, add, merge, prune."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fuzzgraph import corpus as store
+from fuzzgraph.case import load_case
+from fuzzgraph.cli.options import as_json, say_json
+
+__all__ = ["corpus"]
+
+_DEFAULT = Path("corpus/cases")
+_folder = click.option(
+    "--folder",
+    type=Path,
+    default=_DEFAULT,
+    show_default=True,
+    help="Folder of the corpus.",
+)
+
+
+@click.group()
+def corpus() -> None:
+    """Saved cases, one file each, named by their content."""
+
+
+@corpus.command("list")
+@click.argument("folder", type=Path, default=None, required=False)
+@as_json
+def list_(folder: Path | None, as_json: bool) -> int:
+    """Show the cases of a folder [corpus/cases]; entries that cannot be read are named."""
+    loaded = store.Loaded() if folder is None and not _DEFAULT.is_dir() else None
+    folder = folder or _DEFAULT
+    loaded = loaded or store.load(folder)
+    if as_json:
+        say_json({"folder": str(folder), "cases": _records(loaded), "bad": loaded.bad})
+        return 0
+    for entry in loaded.entries:
+        click.echo(f"{entry.digest}  {_summary(entry)}  {entry.path}")
+    _say_bad(loaded.bad)
+    click.echo(f"{len(loaded.entries)} cases in {folder}")
+    return 0
+
+
+def _records(loaded: store.Loaded) -> list[dict[str, object]]:
+    return [
+        {
+            "digest": entry.digest,
+            "path": str(entry.path),
+            "steps": len(entry.case.steps),
+            "modes": sorted({step.mode for step in entry.case.steps}),
+        }
+        for entry in loaded.entries
+    ]
+
+
+def _summary(entry: store.Entry) -> str:
+    modes = ",".join(sorted({step.mode for step in entry.case.steps}))
+    return f"{len(entry.case.steps):>2} steps  {modes}"
+
+
+def _say_bad(bad: list[str]) -> None:
+    for line in bad:
+        click.echo(f"left out: {line}", err=True)
+
+
+@corpus.command()
+@click.argument("cases", metavar="CASE...", type=Path, nargs=-1, required=True)
+@_folder
+@as_json
+def add(cases: tuple[Path, ...], folder: Path, as_json: bool) -> int:
+    """Save cases in the corpus; all are checked before any is written."""
+    loaded = [load_case(path) for path in cases]
+    paths = [store.add(folder, case) for case in loaded]
+    if as_json:
+        say_json({"folder": str(folder), "paths": [str(path) for path in paths]})
+    for path in paths if not as_json else []:
+        click.echo(path)
+    return 0
+
+
+@corpus.command()
+@click.argument("sources", metavar="FOLDER...", type=Path, nargs=-1, required=True)
+@_folder
+@as_json
+def merge(sources: tuple[Path, ...], folder: Path, as_json: bool) -> int:
+    """Add the cases of other folders, for example of a run: reports/runs/NAME/corpus."""
+    merged = store.merge(folder, sources)
+    if as_json:
+        added = [str(path) for path in merged.added]
+        say_json({"folder": str(folder), "added": added, "known": merged.known, "bad": merged.bad})
+        return 0
+    _say_bad(merged.bad)
+    click.echo(f"{len(merged.added)} added to {folder}, {merged.known} were there already")
+    return 0
+
+
+@corpus.command()
+@click.argument("folder", type=Path, default=_DEFAULT)
+@click.option("--malformed", is_flag=True, help="Also remove entries that cannot be read.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@as_json
+def prune(folder: Path, malformed: bool, dry_run: bool, as_json: bool) -> int:
+    """Remove second copies of a case and the files of killed writes."""
+    gone = store.prune(folder, malformed=malformed, dry_run=dry_run)
+    if as_json:
+        names = [str(path) for path in gone]
+        say_json({"folder": str(folder), "removed": names, "dry_run": dry_run})
+        return 0
+    for path in gone:
+        click.echo(f"{'would remove' if dry_run else 'removed'} {path}")
+    click.echo(f"{len(gone)} files {'to remove' if dry_run else 'removed'}")
+    return 0

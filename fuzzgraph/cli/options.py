@@ -1,0 +1,126 @@
+"""Options that several verbs share, and how their values are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fuzzgraph.errors import UsageError
+
+__all__ = [
+    "CASE_FOLDERS",
+    "Callback",
+    "as_json",
+    "case_argument",
+    "case_folders",
+    "duration",
+    "one_of",
+    "say_json",
+    "setup_options",
+    "whole_number",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CASE_FOLDERS = (Path("corpus/cases"), Path("corpus"))
+"""Where a case named by its digest is looked for, besides the folders of runs."""
+
+
+Callback = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def duration(context: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Callback: a time such as 60s, 10m or 8h, as seconds."""
+    from fuzzgraph.campaign.plan import parse_time
+
+    return None if value is None else parse_time(value, param.opts[0])
+
+
+def one_of(*words: str) -> Callback:
+    """Callback: one of the given words, or nothing; the message lists them."""
+
+    def check(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        if value is not None and value not in words:
+            raise UsageError(
+                f"{param.opts[0]}={value!r} is unknown. Use one of: {', '.join(words)}."
+            )
+        return value
+
+    return check
+
+
+def whole_number(least: int) -> Callback:
+    """Callback: a whole number that is not too small, or nothing."""
+
+    def check(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
+        if value is None:
+            return None
+        text = str(value)
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise UsageError(
+                f"{param.opts[0]}={text!r} is no whole number >= {least}. Use one, e.g. "
+                f"{max(least, 3)}."
+            )
+        return int(text)
+
+    return check
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
+case_argument = click.argument("case", metavar="CASE")
+
+
+def setup_options(command: F) -> F:
+    """--target, --release, --fault, --device, --graphs, handed over as one `setup`."""
+
+    def gather(
+        target: str, release: str, fault: str, device: str, graphs: str | None, **rest: Any
+    ) -> object:
+        from fuzzgraph.campaign.opening import checked_setup
+
+        return command(setup=checked_setup(target, release, fault, device, graphs or ""), **rest)
+
+    gather.__name__ = command.__name__
+    gather.__doc__ = command.__doc__
+    gather.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    decorated: Any = gather
+    for option in reversed(_SETUP_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+_SETUP_OPTIONS = (
+    click.option("--target", default="builtin", show_default=True, help="Engine under test."),
+    click.option("--release", default="", help="Release of the engine, e.g. 0.5.12."),
+    click.option("--fault", default="", help="Plant this fault in the built-in engine."),
+    click.option(
+        "--device",
+        metavar="[cpu|cuda]",
+        callback=one_of("cpu", "cuda"),
+        default="cpu",
+        show_default=True,
+        help="cuda is HIP as well.",
+    ),
+    click.option(
+        "--graphs",
+        metavar="[recorder|device]",
+        callback=one_of("recorder", "device"),
+        help="What captures; default: device graphs on cuda, the recorder on cpu.",
+    ),
+)
+
+
+def case_folders() -> list[Path]:
+    """Folders in which a digest is looked up: the corpus, then runs, newest first."""
+    runs = sorted(Path("reports/runs").glob("*/corpus"), reverse=True)
+    return [*CASE_FOLDERS, *runs]
+
+
+def say_json(value: object) -> None:
+    """Print a record as indented JSON."""
+    from fuzzgraph.reporting import as_json as text_of
+
+    click.echo(text_of(value))

@@ -1,0 +1,94 @@
+"""The readable end of a run: its findings in full, then its figures in three lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fuzzgraph.events import Reason, RunSummary, Setup
+from fuzzgraph.reporting.duration import short
+from fuzzgraph.reporting.wording import finding_text
+
+__all__ = ["ending", "joined", "setup_line", "verdict_line"]
+
+_REASONS: dict[Reason, str] = {
+    "time": "the time is up",
+    "examples": "all examples were run",
+    "findings": "enough was found",
+    "interrupted": "it was interrupted",
+    "corpus": "the corpus was run",
+    "failed": "the run failed",
+}
+
+
+def setup_line(setup: Setup) -> str:
+    """Target, release, fault, graph engine and device in a few words."""
+    words = [setup.target]
+    if setup.release:
+        words.append(setup.release)
+    if setup.fault:
+        words.append(f"with planted fault {setup.fault}")
+    return f"{' '.join(words)}, {setup.graphs} on {setup.device}"
+
+
+def ending(summary: RunSummary) -> str:
+    """What a run came to, for a terminal or a log."""
+    parts = [finding_text(reported) for reported in summary.findings]
+    return "\n\n".join([*parts, "\n".join(_figures(summary))])
+
+
+def verdict_line(summary: RunSummary) -> str:
+    """One line: how much was run, and what it showed."""
+    found = len(summary.findings)
+    flaky = sum(reported.flaky for reported in summary.findings)
+    shown = "nothing found" if not found else f"{found} finding{'s' * (found > 1)}"
+    if flaky:
+        shown += f" ({flaky} flaky)"
+    return f"{shown} in {summary.cases} cases, {short(summary.seconds)}, {summary.rate:.0f} cases/s"
+
+
+def _figures(summary: RunSummary) -> list[str]:
+    mean = summary.steps / summary.cases if summary.cases else 0.0
+    counts = [f"{summary.corpus_cases} from the corpus", f"{mean:.1f} steps each"]
+    if summary.skipped:
+        counts.append(f"{summary.skipped} beyond the target")
+    if summary.nondeterministic:
+        counts.append(f"{summary.nondeterministic} nondeterministic")
+    lines = [
+        verdict_line(summary),
+        f"  {', '.join(counts)}; seed {summary.seed}; {setup_line(summary.setup)}",
+        f"  stopped because {_REASONS[summary.reason]}"
+        + (f"; report in {summary.out}" if summary.out else ""),
+    ]
+    lines += [f"  bad corpus entry: {line}" for line in summary.bad_entries]
+    if summary.error:
+        lines.append(f"  run failed: {summary.error}")
+    return lines
+
+
+def joined(summaries: Sequence[RunSummary]) -> RunSummary:
+    """One summary of all shards of a run; they ran side by side, so the longest time counts."""
+    first = summaries[0]
+    return msgspec.structs.replace(
+        first,
+        reason=next((one.reason for one in summaries if one.reason != first.reason), first.reason),
+        seconds=max(one.seconds for one in summaries),
+        cases=sum(one.cases for one in summaries),
+        corpus_cases=sum(one.corpus_cases for one in summaries),
+        steps=sum(one.steps for one in summaries),
+        skipped=sum(one.skipped for one in summaries),
+        nondeterministic=sum(one.nondeterministic for one in summaries),
+        findings=tuple(reported for one in summaries for reported in one.findings),
+        repeats=_added(summaries),
+        bad_entries=tuple(dict.fromkeys(line for one in summaries for line in one.bad_entries)),
+        error="; ".join(one.error for one in summaries if one.error),
+    )
+
+
+def _added(summaries: Sequence[RunSummary]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in summaries:
+        for name, count in one.repeats.items():
+            total[name] = total.get(name, 0) + count
+    return total
