@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field, Observation
@@ -22,7 +23,11 @@ from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.aiter_fields import aiter_fields
 from fuzzgraph.targets.sglang.batches import forward_batch
-from fuzzgraph.targets.sglang.decode_runner import capture_all, open_decode_runner
+from fuzzgraph.targets.sglang.decode_runner import (
+    RUNNER_MODULE,
+    capture_all,
+    open_decode_runner,
+)
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import become_one_rank, model_runner
 from fuzzgraph.world import Batch
@@ -44,6 +49,11 @@ class AiterTarget:
     A server with speculation captures verify graphs for its target model, one without captures
     decode graphs, none both: hence one target for each.
     """
+
+    package = "sglang"
+    """Released package that the engine comes in."""
+    isolated = True
+    """It runs in a process of its own: one process holds one release."""
 
     def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
         self.name = "sglang-aiter" if mode == "decode" else "sglang-aiter-verify"
@@ -80,8 +90,12 @@ class AiterTarget:
         Raises:
             AdapterUnavailable: there is no sglang here, or it lacks a module.
         """
-        _load_once()
+        self.load()
         return AiterSession(config, graphs)
+
+    def load(self) -> None:
+        """Import the release of this process; `open` does it where nobody has."""
+        _load_once()
 
 
 _loaded = False
@@ -96,9 +110,10 @@ def _load_once() -> None:
     global _loaded
     if _loaded:
         return
-    engine_module(_BACKEND)
-    engine_module("sglang.srt.model_executor.cuda_graph_runner")
-    engine_module("sglang.srt.speculative.eagle_info")
+    # Tensors that imports make belong to the process, not to the session that came first.
+    with _disable_current_modes():
+        for name in (_BACKEND, RUNNER_MODULE, "sglang.srt.speculative.eagle_info"):
+            engine_module(name)
     become_one_rank()
     gc.collect()
     gc.freeze()

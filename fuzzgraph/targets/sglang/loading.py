@@ -62,10 +62,22 @@ def _interpret_triton() -> None:
         )
 
 
+def _refuse_other_paths() -> None:
+    """Settings from outside would make a finding depend on whose shell it was found in."""
+    foreign = sorted(name for name in os.environ if name.startswith("SGLANG_"))
+    if foreign:
+        raise AdapterUnavailable(
+            f"the environment variable {foreign[0]}={os.environ[foreign[0]]!r} changes which code "
+            f"of sglang runs. Unset it: env -u {foreign[0]} fuzzgraph ..."
+        )
+
+
 def _bare_package() -> None:
     """`sglang` as a package without its `__init__`, which would start on servers and clients."""
     if "sglang" in sys.modules:
         return
+    _refuse_other_paths()
+    os.environ["TQDM_DISABLE"] = "1"  # its capture loop draws a bar
     root = package_root()
     package = types.ModuleType("sglang")
     package.__path__ = [str(root)]
