@@ -15,22 +15,25 @@ __all__ = ["AttentionBatch", "SplitPlan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPlan:
-    """Work items of split attention: each is one chunk of the keys of one row, for all its queries.
+    """Work items of split attention: each is one chunk of the keys of one query token.
 
-    Items of one row stand together, in the order of their chunks. Items past the last offset are
-    launched too, for the launch has a fixed size, and do nothing because they are not `valid`.
+    Items of one token stand together, in the order of their chunks. Items past the last offset of
+    `merge_indptr` are launched too, for the launch has a fixed size, and do nothing because their
+    `valid` is 0.
     """
 
-    row_index: torch.Tensor
-    """int32 [items] row of each item."""
-    chunk_index: torch.Tensor
-    """int32 [items] chunk of each item: keys from chunk * chunk_size onwards."""
+    item_tokens: torch.Tensor
+    """int32 [items] query token of each item."""
+    item_chunks: torch.Tensor
+    """int32 [items] chunk of each item: keys from chunk * chunk_len onwards."""
     valid: torch.Tensor
-    """bool [items] whether the item exists in this batch."""
-    o_indptr: torch.Tensor
-    """int32 [B + 1] first item of each row; a row without items gives zeros."""
-    chunk_size: int
+    """uint8 [items] whether the item exists in this batch."""
+    merge_indptr: torch.Tensor
+    """int32 [tokens + 1] first item of each token."""
+    chunk_len: int
     """Keys per item."""
+    max_chunks: int
+    """Most items that one token may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class AttentionBatch:
     """uint8 [sum of q_len * kv_len], row after row, query-major: 1 where a query sees a key."""
     mask_indptr: torch.Tensor | None = None
     """int [B + 1] first entry of each row in `custom_mask`."""
+    causal: bool = True
+    """False in cross attention: every query sees every key of its row."""
     window: int = 0
     """Keys a query sees besides itself; 0 means all."""
     k_scale: float = 1.0

@@ -93,7 +93,7 @@ class _Tokens:
             hidden = hidden | ~self._of(self.valid, items)[:, None]
         if batch.custom_mask is not None and batch.mask_indptr is not None:
             return hidden | self._masked(batch, columns, hidden, items)
-        if self.last is None:
+        if not batch.causal or self.last is None:
             return hidden
         last = self._of(self.last, items)[:, None]
         if self.rows is not None:
@@ -182,54 +182,36 @@ def _split(
     batch: AttentionBatch,
     plan: SplitPlan,
 ) -> torch.Tensor:
-    """Attention chunk by chunk, then merged; [T, Hkv, group, Dv]. A lane is (item, query)."""
-    absent = plan.valid.logical_not()
-    rows, chunks = (part.masked_fill(absent, 0) for part in (plan.row_index, plan.chunk_index))
-    queries = rows
-    if batch.qo_indptr is not None:
-        every = torch.arange(batch.max_q_len, device=q.device)
-        first, stop = Rows(batch.qo_indptr), Rows(batch.qo_indptr[1:])
-        queries = first.gather(rows)[:, None] + every
-        beyond = queries >= stop.gather(rows)[:, None]
-        absent = (absent[:, None] | beyond | (queries >= len(q))).view(-1)
-        queries = queries.view(-1).masked_fill(absent, 0)
-        rows, chunks = (
-            part[:, None].expand(-1, batch.max_q_len).reshape(-1) for part in (rows, chunks)
-        )
-    columns = chunks[:, None] * plan.chunk_size + torch.arange(plan.chunk_size, device=q.device)
-    hidden = tokens.hidden(batch, columns, queries) | absent[:, None]
-    hidden = hidden | (columns >= batch.max_kv_len)
+    """Attention chunk by chunk, then merged; [T, Hkv, group, Dv]."""
+    device = q.device
+    absent = plan.valid == 0
+    items = plan.item_tokens.masked_fill(absent, 0)
+    rows = items if tokens.rows is None else Rows(tokens.rows).gather(items)
+    start = plan.item_chunks.masked_fill(absent, 0) * plan.chunk_len
+    columns = start[:, None] + torch.arange(plan.chunk_len, device=device)
+    hidden = tokens.hidden(batch, columns, items) | absent[:, None] | (columns >= batch.max_kv_len)
     lanes = _Lanes(rows, columns, hidden)
-    logits, values, unseen = _attend(Rows(q).gather(queries), k, v, lanes, batch)
+    logits, values, unseen = _attend(Rows(q).gather(items), k, v, lanes, batch)
     best = logits.amax(-1, keepdim=True)
     weights = (logits - best).exp().masked_fill(unseen, 0.0)
-    partial = (best, weights.sum(-1, keepdim=True), torch.matmul(weights, values))
-    return _merge(partial, tokens, batch, plan)
+    return _merge(best, weights.sum(-1, keepdim=True), torch.matmul(weights, values), plan)
 
 
 def _merge(
-    partial: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    tokens: _Tokens,
-    batch: AttentionBatch,
-    plan: SplitPlan,
+    best: torch.Tensor, total: torch.Tensor, partial: torch.Tensor, plan: SplitPlan
 ) -> torch.Tensor:
     """Weigh the items of each token by their largest logit and their sum of weights."""
-    first, stop = plan.o_indptr[:-1], plan.o_indptr[1:]
-    if tokens.rows is not None:
-        first, stop = first.index_select(0, tokens.rows), stop.index_select(0, tokens.rows)
-    most = -(-batch.max_kv_len // plan.chunk_size)
-    item = first[:, None] + torch.arange(most, device=first.device)
-    absent = item >= stop[:, None]
-    lane = item if tokens.rows is None else item * batch.max_q_len + tokens.index[:, None]
-    if tokens.valid is not None:
-        absent = absent | ~tokens.valid[:, None]
-    lane = lane.masked_fill(absent, 0).view(-1)
+    first, stop = plan.merge_indptr[:-1, None], plan.merge_indptr[1:, None]
+    item = first + torch.arange(plan.max_chunks, device=best.device)
+    absent = item >= stop
+    item = item.masked_fill(absent, 0).view(-1)
     absent = absent[:, :, None, None, None]
-    best, total, values = (
-        Rows(part).gather(lane).view(*absent.shape[:2], *part.shape[1:]) for part in partial
-    )
-    best = best.masked_fill(absent, _UNSEEN)
-    factor = (best - best.amax(1, keepdim=True)).exp().masked_fill(absent, 0.0)
-    sums = (total * factor).sum(1)
-    merged = (values.masked_fill(absent, 0.0) * factor).sum(1)
+
+    def of_token(values: torch.Tensor) -> torch.Tensor:
+        return Rows(values).gather(item).view(*absent.shape[:2], *values.shape[1:])
+
+    bests = of_token(best).masked_fill(absent, _UNSEEN)
+    factor = (bests - bests.amax(1, keepdim=True)).exp().masked_fill(absent, 0.0)
+    sums = (of_token(total) * factor).sum(1)
+    merged = (of_token(partial).masked_fill(absent, 0.0) * factor).sum(1)
     return merged / sums.masked_fill(sums == 0, 1.0)

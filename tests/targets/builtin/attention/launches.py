@@ -28,6 +28,7 @@ class Shape:
     page_map: str = "csr"
     window: int = 0
     masked: bool = False
+    causal: bool = True
     chunk: int = 0
     spare_tokens: int = 0
     """Query tokens past the last row, which belong to nobody."""
@@ -45,19 +46,20 @@ class Launch:
     masks: list[torch.Tensor] = field(default_factory=list)
 
 
-def split_plan(kv_lens: tuple[int, ...], chunk: int, items: int) -> SplitPlan:
-    """The plan of rows with these numbers of keys, padded to `items` items full of junk."""
-    counts = [-(-length // chunk) for length in kv_lens]
-    rows = np.repeat(np.arange(len(counts)), counts)
+def split_plan(kv_lens: list[int], chunk: int, max_kv_len: int, items: int) -> SplitPlan:
+    """The plan of query tokens with these numbers of keys, padded to `items` work items."""
+    counts = [max(1, -(-length // chunk)) for length in kv_lens]
+    tokens = np.repeat(np.arange(len(counts)), counts)
     chunks = np.concatenate([np.arange(count) for count in counts])
-    pad = items - len(rows)
+    pad = items - len(tokens)
     assert pad >= 0
     return SplitPlan(
-        row_index=torch.from_numpy(np.pad(rows, (0, pad), constant_values=10**6)).int(),
-        chunk_index=torch.from_numpy(np.pad(chunks, (0, pad), constant_values=10**6)).int(),
-        valid=torch.from_numpy(np.arange(items) < len(rows)),
-        o_indptr=_indptr(counts),
-        chunk_size=chunk,
+        item_tokens=torch.from_numpy(np.pad(tokens, (0, pad), constant_values=10**6)).int(),
+        item_chunks=torch.from_numpy(np.pad(chunks, (0, pad), constant_values=10**6)).int(),
+        valid=torch.from_numpy(np.arange(items) < len(tokens)).to(torch.uint8),
+        merge_indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])).int(),
+        chunk_len=chunk,
+        max_chunks=-(-max_kv_len // chunk),
     )
 
 
@@ -90,7 +92,9 @@ def draw(shape: Shape, seed: int) -> Launch:
     owned = [slot for row in slots for slot in row]
     planes = []
     for columns in (shape.head_dim, shape.v_head_dim):
-        plane = torch.full(((len(free) + sum(pages_of) + 1) * size, shape.kv_heads, columns), math.nan)
+        plane = torch.full(
+            ((len(free) + sum(pages_of) + 1) * size, shape.kv_heads, columns), math.nan
+        )
         plane[owned] = torch.randn(len(owned), *plane.shape[1:], generator=generator)
         storage = torch.float8_e4m3fn if shape.fp8 else shape.dtype
         planes.append(_inside(plane.to(storage), math.nan))
@@ -107,6 +111,7 @@ def draw(shape: Shape, seed: int) -> Launch:
         qo_indptr=None if shape.q_lens is None else _indptr(q_lens),
         max_q_len=max(q_lens),
         window=shape.window,
+        causal=shape.causal,
         k_scale=0.5 if shape.fp8 else 1.0,
         v_scale=(0.5 if shape.latent else 0.25) if shape.fp8 else 1.0,
     )
@@ -131,9 +136,10 @@ def draw(shape: Shape, seed: int) -> Launch:
         sizes = [count * length for count, length in zip(q_lens, shape.kv_lens, strict=True)]
         launch.batch = replace(launch.batch, custom_mask=flat, mask_indptr=_indptr(sizes))
     if shape.chunk:
-        items = sum(-(-n // shape.chunk) for n in shape.kv_lens) + 3
-        plan = split_plan(shape.kv_lens, shape.chunk, items)
-        launch.batch = replace(launch.batch, plan=plan)
+        lens = [n for n, count in zip(shape.kv_lens, q_lens, strict=True) for _ in range(count)]
+        lens += [0] * shape.spare_tokens
+        items = sum(max(1, -(-n // shape.chunk)) for n in lens) + 3
+        launch.batch = replace(launch.batch, plan=split_plan(lens, shape.chunk, longest + 3, items))
     return launch
 
 
@@ -146,8 +152,8 @@ def expected(launch: Launch) -> torch.Tensor:
         count = 1 if shape.q_lens is None else shape.q_lens[row]
         for i in range(count):
             last = length - count + i
-            seen = [j for j in range(length) if j <= last]
-            if shape.window:
+            seen = [j for j in range(length) if not shape.causal or j <= last]
+            if shape.causal and shape.window:
                 seen = [j for j in seen if j >= last - shape.window]
             if shape.masked:
                 seen = [j for j in range(length) if launch.masks[row][i, j]]
