@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import torch
 
 from fuzzgraph.targets.builtin.attention.batch import AttentionBatch, SplitPlan
-from fuzzgraph.targets.builtin.attention.torch_kernel import paged_attention
 
-__all__ = ["AttentionBatch", "SplitPlan", "paged_attention", "triton_paged_attention"]
+__all__ = ["AttentionBatch", "Kernel", "SplitPlan", "kernel"]
+
+Kernel = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, AttentionBatch],
+    None,
+]
+"""(q, k, v, out, batch) -> None; see `torch_kernel.paged_attention`."""
 
 
-def triton_paged_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    batch: AttentionBatch,
-) -> None:
-    """The Triton kernel behind the signature of `paged_attention`; loads Triton when first used.
+def kernel(name: Literal["torch", "triton"]) -> Kernel:
+    """The kernel called `name`; Triton is imported only when it is asked for.
 
     Raises:
         AdapterUnavailable: Triton is not installed.
     """
-    from fuzzgraph.targets.builtin.attention import triton_kernel
+    if name == "triton":
+        from fuzzgraph.targets.builtin.attention.triton_kernel import paged_attention
 
-    triton_kernel.paged_attention(q, k, v, out, batch)
+        return paged_attention
+    from fuzzgraph.targets.builtin.attention import torch_kernel
+
+    return torch_kernel.paged_attention
