@@ -2,11 +2,89 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from fuzzgraph.cli.options import as_json, say_json
 
-__all__ = ["doctor", "schema"]
+__all__ = ["doctor", "releases", "schema", "targets"]
+
+
+@click.command()
+@as_json
+def targets(as_json: bool) -> int:
+    """List the engines that can be fuzzed here."""
+    from fuzzgraph.targets import open_target, target_names
+
+    records = [_target_record(name, open_target) for name in target_names()]
+    if as_json:
+        say_json({"targets": records})
+        return 0
+    for record in records:
+        click.echo(f"{record['name']:<16}{record['about']}")
+        if record["missing"]:
+            click.echo(f"{'':<16}missing: {record['missing']}")
+    return 0
+
+
+def _target_record(name: str, open_target: Any) -> dict[str, Any]:
+    from fuzzgraph.errors import AdapterUnavailable
+
+    record: dict[str, Any] = {"name": name, "isolated": False, "modes": [], "missing": ""}
+    try:
+        target = open_target(name)
+    except AdapterUnavailable as error:
+        return {**record, "about": "", "missing": str(error)}
+    record["isolated"] = bool(getattr(target, "isolated", False))
+    record["modes"] = list(target.reach.modes)
+    doc = (type(target).__doc__ or "").strip().splitlines()
+    where = "in a worker" if record["isolated"] else "in this process"
+    record["about"] = f"{', '.join(record['modes'])}; {where}. {doc[0] if doc else ''}".strip()
+    return record
+
+
+@click.group()
+def releases() -> None:
+    """Released engines, unpacked side by side in a cache."""
+
+
+@releases.command("list")
+@as_json
+def list_(as_json: bool) -> int:
+    """Show the releases that are there."""
+    from fuzzgraph import releases as store
+
+    found = store.installed()
+    if as_json:
+        say_json({"cache": str(store.cache_folder()), "releases": [_record(one) for one in found]})
+        return 0
+    for one in found:
+        click.echo(f"{one.package}=={one.version}  {one.path}")
+    click.echo(f"{len(found)} releases in {store.cache_folder()}")
+    return 0
+
+
+def _record(release: Any) -> dict[str, str]:
+    return {"package": release.package, "version": release.version, "path": str(release.path)}
+
+
+@releases.command()
+@click.argument("requirements", metavar="PACKAGE==VERSION...", nargs=-1, required=True)
+@as_json
+def fetch(requirements: tuple[str, ...], as_json: bool) -> int:
+    """Fetch and unpack releases; one already there is left alone."""
+    from fuzzgraph import releases as store
+
+    wanted = [store.parse(requirement) for requirement in requirements]
+    paths = []
+    for package, version in wanted:
+        paths.append(str(store.ensure(package, version)))
+        if not as_json:
+            click.echo(f"{package}=={version}  {paths[-1]}")
+    if as_json:
+        say_json({"cache": str(store.cache_folder()), "paths": paths})
+    return 0
 
 
 @click.command()

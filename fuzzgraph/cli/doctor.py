@@ -1,0 +1,202 @@
+"""Looks at the machine: device, graphs, Triton, dtypes, engines. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+import fuzzgraph
+
+__all__ = ["Check", "examine", "readable"]
+
+COMPANIONS = ("dill", "einops", "openai", "psutil", "pydantic", "tqdm", "transformers")
+"""What released sglang wheels import, as in the extra `sglang`."""
+
+State = Literal["ok", "missing", "broken"]
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+    """How to get what is missing; '' where nothing is."""
+
+
+def examine() -> list[Check]:
+    """Every check, in the order in which a newcomer needs them."""
+    checks: tuple[Callable[[], Iterator[Check]], ...] = (
+        _versions,
+        _device,
+        _triton,
+        _dtypes,
+        _companions,
+        _releases,
+        _folders,
+    )
+    return [check for look in checks for check in look()]
+
+
+def readable(checks: list[Check]) -> str:
+    """One line per check, and below it the way out where something is missing."""
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.state:<8}{check.name.ljust(width)}  {check.found}")
+        if check.remedy:
+            lines.append(f"{'':<8}{'':<{width}}  -> {check.remedy}")
+    return "\n".join(lines)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _versions() -> Iterator[Check]:
+    yield Check(name="python", state="ok", found=platform.python_version())
+    yield Check(name="fuzzgraph", state="ok", found=fuzzgraph.__version__)
+    for package in ("torch", "hypothesis", "pytest"):
+        found = _version(package)
+        yield Check(
+            name=package,
+            state="ok" if found else "missing",
+            found=found or "not installed",
+            remedy="" if found else f"pip install {package}",
+        )
+
+
+def _device() -> Iterator[Check]:
+    import torch
+
+    if not torch.cuda.is_available():
+        yield Check(
+            name="device",
+            state="missing",
+            found=f"no CUDA or HIP device that torch {torch.__version__} can use",
+            remedy="not needed: the recorder replays on the CPU. For device graphs install torch "
+            "for CUDA or ROCm beside its driver.",
+        )
+        return
+    api = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    yield Check(name="device", state="ok", found=f"{api}: {', '.join(names)}")
+    yield _graphs()
+
+
+def _graphs() -> Check:
+    """Capture one addition and replay it on other numbers."""
+    import torch
+
+    try:
+        number = torch.zeros(1, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            doubled = number + number
+        number.fill_(3)
+        graph.replay()
+        right = float(doubled.cpu()) == 6.0
+    except RuntimeError as error:
+        return Check(
+            name="graphs",
+            state="broken",
+            found=f"capture failed: {str(error).splitlines()[0]}",
+            remedy="Update the driver, or use --graphs recorder.",
+        )
+    return Check(
+        name="graphs",
+        state="ok" if right else "broken",
+        found="a captured addition replays right" if right else "a captured addition is wrong",
+        remedy="" if right else "Update the driver, or use --graphs recorder.",
+    )
+
+
+def _triton() -> Iterator[Check]:
+    found = _version("triton") or _version("pytorch-triton-rocm") or _version("pytorch-triton")
+    if not found:
+        yield Check(
+            name="triton",
+            state="missing",
+            found="not installed",
+            remedy='pip install "fuzzgraph[triton]" beside a CPU torch; torch for a GPU brings its '
+            "own. Without it kernels=triton is not drawn.",
+        )
+        return
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    how = "TRITON_INTERPRET=1" if interpreted else "compiled on a GPU, interpreted on a CPU"
+    yield Check(name="triton", state="ok", found=f"{found}, {how}")
+
+
+def _dtypes() -> Iterator[Check]:
+    import torch
+
+    wanted = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz")
+    there = [name for name in wanted if hasattr(torch, name)]
+    missing = [name for name in wanted if name not in there]
+    yield Check(
+        name="dtypes",
+        state="missing" if missing else "ok",
+        found=", ".join(there) + _native_fp8(),
+        remedy=f"Update torch for {', '.join(missing)}." if missing else "",
+    )
+
+
+def _native_fp8() -> str:
+    """MI300 (gfx94x) computes in fnuz, later AMD and NVIDIA devices in fn."""
+    import torch
+
+    if not torch.cuda.is_available() or not torch.version.hip:
+        return ""
+    name = str(getattr(torch.cuda.get_device_properties(0), "gcnArchName", ""))
+    return "; native fp8: e4m3fnuz" if name.startswith("gfx94") else "; native fp8: e4m3fn"
+
+
+def _companions() -> Iterator[Check]:
+    missing = [name for name in COMPANIONS if find_spec(name) is None]
+    yield Check(
+        name="sglang companions",
+        state="missing" if missing else "ok",
+        found=f"without {', '.join(missing)}" if missing else "all there",
+        remedy='make sglang, or pip install "fuzzgraph[sglang]"' if missing else "",
+    )
+
+
+def _releases() -> Iterator[Check]:
+    from fuzzgraph import releases
+
+    names = [f"{release.package}=={release.version}" for release in releases.installed()]
+    yield Check(
+        name="releases",
+        state="ok" if names else "missing",
+        found=", ".join(names) or f"none in {releases.cache_folder()}",
+        remedy="" if names else "fuzzgraph releases fetch sglang==0.5.12",
+    )
+
+
+def _folders() -> Iterator[Check]:
+    corpus = Path("corpus/cases")
+    count = len(list(corpus.glob("*.json"))) if corpus.is_dir() else 0
+    yield Check(
+        name="corpus",
+        state="ok" if count else "missing",
+        found=f"{count} cases in {corpus}" if count else f"no {corpus} in this folder",
+        remedy="" if count else "not needed; 'fuzzgraph corpus add CASE' makes one",
+    )
+    here = os.access(Path.cwd(), os.W_OK)
+    yield Check(
+        name="run folder",
+        state="ok" if here else "broken",
+        found="reports/runs can be written" if here else "this folder cannot be written",
+        remedy="" if here else "Name another one with --out.",
+    )
