@@ -14,7 +14,8 @@ from hypothesis.strategies import SearchStrategy
 
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.reach import Reach
-from fuzzgraph.strategies.configs import FEATURES, Supports, swarm_config
+from fuzzgraph.strategies.configs import Supports, swarm_config
+from fuzzgraph.strategies.features import FEATURES
 from fuzzgraph.strategies.histories import PRESENCE, STEP_BYTES, History
 from fuzzgraph.strategies.profile import DEFAULT, Profile
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fuzzgraph.case import Case, EngineConfig, encode_case, validate
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies.reductions import PASSES, Candidate
+from fuzzgraph.strategies.editing import Candidate
+from fuzzgraph.strategies.reductions import PASSES
 
 __all__ = ["Minimised", "StillFails", "complexity", "minimise", "minimise_counting"]
 

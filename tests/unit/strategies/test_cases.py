@@ -175,6 +175,34 @@ def test_nothing_is_drawn_outside_a_narrow_reach() -> None:
     assert len({case.config for case in found}) > 3
 
 
+@pytest.mark.parametrize(
+    "reach",
+    [
+        replace(WIDEST, page_sizes=(128,), capture_beyond_pool=False),
+        replace(WIDEST, max_context_len=3),
+        replace(WIDEST, max_batch=1),
+        replace(WIDEST, runners=("cpu_graph",), attentions=("mla",), kv_dtypes=("float8_e4m3fn",)),
+        replace(WIDEST, modes=("prefill", "idle")),
+        replace(WIDEST, max_batch=128),
+    ],
+    ids=["large pages", "short context", "one row", "one choice", "prefill only", "wide"],
+)
+def test_cases_of_an_unusual_reach_are_valid(reach: Reach) -> None:
+    profile = Profile(max_batch=128, fresh=60)
+    for case in drawn(reach, profile, 100, 9):
+        plan(validate(case))
+        ladder = case.config.capture_bs
+        assert reach.capture_beyond_pool or ladder[-1] <= case.config.req_pool_size
+        assert case.config.max_context_len <= reach.max_context_len
+        assert max(len(step.rows) for step in case.steps) <= reach.max_batch
+
+
+def test_a_wide_profile_reaches_the_large_ladder_and_what_lies_above_it() -> None:
+    found = drawn(replace(WIDEST, max_batch=128), Profile(max_batch=128, fresh=100), 300, 4)
+    names = frozenset().union(*map(dimensions, found))
+    assert {"ladder [64, 128]", "65 rows", "63 rows"} <= names
+
+
 def test_the_simplest_case_is_one_row_of_one_token() -> None:
     case = find(cases(WIDEST), lambda case: True, settings=settings(database=None))
     assert [len(step.rows) for step in case.steps] == [1]
