@@ -8,6 +8,7 @@ operations the method itself. All arguments are frozen at capture.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -85,17 +86,41 @@ def straight_into(
         return None
     if facts.name in _COPIES:
         source, copy = args[0], result.copy_
-        candidates: list[Step] = [lambda: copy(source)]
-    else:
-        candidates = [_out_call(call, args, kwargs, result) for call in _out_forms(func)]
+        return lambda: copy(source)
+    key = (func, _signature(args), _signature(kwargs.items()))
+    if key not in _PROVEN:
+        _PROVEN[key] = _prove(func, args, kwargs, result)
+    form = _PROVEN[key]
+    return None if form is None else _out_call(form, args, kwargs, result)
+
+
+_PROVEN: dict[Any, Any] = {}
+"""Which `out` form was seen to give the same bytes, by operator and kind of arguments."""
+
+
+def _signature(values: Any) -> tuple[Any, ...]:
+    """Kinds of arguments: what a form may depend on, apart from sizes and values."""
+    kinds: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            kinds.append((value.dtype, value.dim(), value.is_contiguous()))
+        elif isinstance(value, (list, tuple)):
+            kinds.append(_signature(value))
+        else:
+            kinds.append(value if isinstance(value, (str, torch.dtype)) else type(value))
+    return tuple(kinds)
+
+
+def _prove(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> Any:
     wanted = result.clone()
-    for step in candidates:
-        if _reproduces(step, result, wanted):
-            return step
+    for form in _out_forms(func):
+        if _reproduces(_out_call(form, args, kwargs, result), result, wanted):
+            return form
     result.copy_(wanted)
     return None
 
 
+@cache
 def _out_forms(func: Any) -> list[Any]:
     """Callables that take the same arguments and `out`: Python's binding first, it is quicker."""
     overload = _out_overload(func)
