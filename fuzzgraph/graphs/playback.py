@@ -21,7 +21,7 @@ Step = Callable[[], object]
 
 _BUILTIN = type(torch.add)
 _METHOD = type(torch.Tensor.add_)
-_COPIES = ("aten.clone", "aten._to_copy", "aten.contiguous")
+_COPIES = ("aten.clone", "aten._to_copy")
 
 
 def frozen(value: Any) -> Any:
@@ -39,7 +39,7 @@ def in_place(func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, A
     """An operation that writes its own arguments."""
     name = func.overloadpacket.__name__
     call: Any = func
-    if facts.outs:
+    if facts.outs == ("out",):
         call = getattr(torch, name, None)
         if type(call) is not _BUILTIN or facts.name != f"aten.{name}":
             call = func
@@ -84,7 +84,7 @@ def straight_into(
     """The form that writes `result` itself, None where there is none with the same bytes."""
     if facts.random or not result.is_contiguous() or not result.numel():
         return None
-    if facts.name in _COPIES:
+    if facts.name in _COPIES:  # `copy_` converts and lays out as they do
         source, copy = args[0], result.copy_
         return lambda: copy(source)
     key = (func, _signature(args), _signature(kwargs.items()))

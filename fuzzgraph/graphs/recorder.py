@@ -72,9 +72,12 @@ class _Tape(Listener):
         self.key = key
         self.trace: list[RecordedOp] = []
         self.steps: list[Step] = []
+        self._resized: torch.Tensor | None = None
 
     def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
         refuse_forbidden(facts, func, args, kwargs, self.key)
+        if facts.is_resize:
+            self._resized = frozen(args[0])
 
     def on_operation(
         self,
@@ -85,19 +88,40 @@ class _Tape(Listener):
         out: Any,
         fresh: tuple[torch.Tensor, ...],
     ) -> None:
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction():  # our own bookkeeping may read what it likes
             args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
             results = [item for item in _listed(out) if isinstance(item, torch.Tensor)]
             works = bool(facts.writes or fresh) and not facts.is_empty
-            if facts.is_resize:
-                works = False
             outputs = tuple(result.detach() for result in results)
             source = innermost_source()
             self.trace.append(
                 RecordedOp(str(func), func, args, kwargs, outputs, source, replayed=works)
             )
             if works:
-                self.steps.append(_step(func, facts, args, kwargs, _listed(out), fresh))
+                self.steps.append(self._step(func, facts, args, kwargs, _listed(out), fresh))
+
+    def _step(
+        self,
+        func: Any,
+        facts: Facts,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        results: list[Any],
+        fresh: tuple[torch.Tensor, ...],
+    ) -> Step:
+        """The call that does this operation again."""
+        if facts.is_resize:
+            assert self._resized is not None, "before_operation saw the same resize"
+            return _grown(self._resized, args[0])
+        if facts.writes:
+            return in_place(func, facts, args, kwargs)
+        ids = set(map(id, fresh))
+        kept = [result.detach() if id(result) in ids else None for result in results]
+        if len(kept) == 1 and kept[0] is not None:
+            step = straight_into(func, facts, args, kwargs, kept[0])
+            if step is not None:
+                return step
+        return copy_back(func, args, kwargs, kept)
 
     def on_launch(
         self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -111,23 +135,11 @@ def _listed(out: Any) -> list[Any]:
     return list(out) if isinstance(out, (tuple, list)) else [out]
 
 
-def _step(
-    func: Any,
-    facts: Facts,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    results: list[Any],
-    fresh: tuple[torch.Tensor, ...],
-) -> Step:
-    if facts.writes:
-        return in_place(func, facts, args, kwargs)
-    ids = set(map(id, fresh))
-    kept = [result.detach() if id(result) in ids else None for result in results]
-    if len(kept) == 1 and kept[0] is not None:
-        step = straight_into(func, facts, args, kwargs, kept[0])
-        if step is not None:
-            return step
-    return copy_back(func, args, kwargs, kept)
+def _grown(old: torch.Tensor, new: torch.Tensor) -> Step:
+    """What a resize does to content: elements come along to the new place."""
+    source = old.reshape(-1)[: new.numel()]
+    target = new.view(-1)[: old.numel()]
+    return lambda: target.copy_(source)
 
 
 class RecordedGraph(Generic[Outputs]):
@@ -155,11 +167,18 @@ class RecordedGraph(Generic[Outputs]):
         self._watched.replaying = True
         self._replays += 1
         try:
-            with torch.inference_mode(), self._memory.unseen():
-                for step in self._steps:
-                    step()
+            with torch.inference_mode():
+                if self._memory.intercepting:
+                    with self._memory.unseen():
+                        self._run()
+                else:
+                    self._run()
         finally:
             self._watched.replaying = False
+
+    def _run(self) -> None:
+        for step in self._steps:
+            step()
 
     @property
     def engaged(self) -> Engagement:
@@ -169,4 +188,3 @@ class RecordedGraph(Generic[Outputs]):
             self._watched.calls_in_replay,
             unwritten_outputs(self._memory, self.outputs) if self._replays else (),
         )
-

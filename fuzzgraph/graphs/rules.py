@@ -2,6 +2,10 @@
 
 Two watches: operator tags (a value or a shape that depends on data) and the Python functions that
 read a tensor on the host or copy pageable host memory, which bypass dispatch.
+
+On a CPU a host mirror cannot be told from a device tensor: reading one inside a capture is refused
+here although a device allows it, and `.to("cpu")` passes because it may name the engine's own
+device. Addresses (`data_ptr`) and writes through NumPy views taken earlier are not watched.
 """
 
 from __future__ import annotations
@@ -21,18 +25,15 @@ _WAY_OUT = "Do it in prepare_replay, before the graph, and pass the result in a 
 
 _READS = (
     "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__",
-    "__array__", "__complex__", "__contains__", "__iter__",
+    "__array__", "__complex__", "__contains__",
 )  # fmt: skip
-_HOST_READS = {
-    getattr(torch.Tensor, name): name
-    for name in _READS
-    if name not in ("__iter__",) and hasattr(torch.Tensor, name)
-}
+_HOST_READS = {getattr(torch.Tensor, name): name for name in _READS}
 _HOST_COPIES = {
     torch.tensor: "torch.tensor",
     torch.as_tensor: "torch.as_tensor",
     torch.from_numpy: "torch.from_numpy",
     torch.asarray: "torch.asarray",
+    torch.Tensor.new_tensor: "Tensor.new_tensor",
 }
 
 
@@ -57,17 +58,10 @@ class HostReads(TorchFunctionMode):
         name = _HOST_READS.get(func)
         if name is not None:
             _refuse(f"Tensor.{name}() read {_described(args[0])} on the host", self._key)
-        if func in _HOST_COPIES and not (args and isinstance(args[0], torch.Tensor)):
-            _refuse(f"{_HOST_COPIES[func]} copied pageable host memory", self._key)
-        if func is torch.Tensor.to and _names_cpu(args[1:], kwargs):
-            _refuse(f"Tensor.to('cpu') read {_described(args[0])} on the host", self._key)
+        copy = _HOST_COPIES.get(func)
+        if copy is not None and not (args and isinstance(args[-1], torch.Tensor)):
+            _refuse(f"{copy} copied pageable host memory", self._key)
         return func(*args, **kwargs)
-
-
-def _names_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a `.to` names the plain host, which on a CPU engine can only mean a host mirror."""
-    named = [*args[:1], kwargs.get("device")]
-    return any(isinstance(device, str) and device == "cpu" for device in named)
 
 
 def _described(tensor: Any) -> str:

@@ -18,7 +18,7 @@ __all__ = ["AttributeSnapshot", "restore_attributes", "snapshot_attributes"]
 
 _MAX_NODES = 20_000
 
-_ATOM, _DICT, _LIST, _SET, _TUPLE, _ARRAY, _OBJECT, _SLOTTED = range(8)
+_ATOM, _DICT, _LIST, _SET, _TUPLE, _ARRAY, _OBJECT, _SLOTTED, _FROZEN = range(9)
 _kinds: dict[type, int] = {}
 
 
@@ -48,6 +48,9 @@ def _kind_of(kind: type) -> int:
         return _ARRAY
     if is_opaque(kind):
         return _ATOM
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if parameters is not None and parameters.frozen:
+        return _FROZEN
     if slot_names(kind):
         return _SLOTTED
     return _OBJECT
@@ -74,7 +77,7 @@ def snapshot_attributes(roots: Mapping[str, object]) -> AttributeSnapshot:
 
 
 def _remember(snapshot: AttributeSnapshot, kind: int, value: Any, queue: list[Any]) -> None:
-    if kind == _OBJECT or kind == _DICT:
+    if kind in (_OBJECT, _DICT):
         bindings = value if kind == _DICT else getattr(value, "__dict__", None)
         if bindings is not None:
             saved = dict(bindings)
@@ -90,6 +93,8 @@ def _remember(snapshot: AttributeSnapshot, kind: int, value: Any, queue: list[An
         snapshot.sets.append((value, set(value)))
     elif kind == _ARRAY:
         snapshot.arrays.append((value, value.copy()))
+    elif kind == _FROZEN:
+        queue.extend(getattr(value, field) for field in value.__dataclass_fields__)
     else:
         _remember_slots(snapshot, value, queue)
 

@@ -33,6 +33,9 @@ __all__ = ["GuardedMemory", "Listener"]
 
 Tensors = tuple[torch.Tensor, ...]
 
+_REMEMBERED = 4096
+"""Result sizes of resizing operations kept, so that a long run stays flat."""
+
 _FACTS: dict[Any, Facts] = {}
 """Facts of every operator met in this process; they never change."""
 
@@ -54,7 +57,7 @@ class Listener:
         """An interpreted Triton kernel was launched."""
 
 
-class GuardedMemory(TorchDispatchMode):
+class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """All memory an engine allocates, guarded and poisoned, in one arena.
 
     Args:
@@ -78,7 +81,7 @@ class GuardedMemory(TorchDispatchMode):
         capacity: int | None = None,
         adopt_numpy: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device = torch.empty(0, device=device).device
         self.world = world
         self.arena = Arena(self.device, capacity)
@@ -95,7 +98,7 @@ class GuardedMemory(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: the wrapper that this asks for imports the compiler (a second) and slows each call."""
+        """No: the wrapper it asks for imports the compiler (a second) and slows each call."""
         return False
 
     # ---- interception
@@ -108,20 +111,25 @@ class GuardedMemory(TorchDispatchMode):
         """
         outer = self._segment, self._listener
         self._segment, self._listener = segment, listener
-        if segment == "scratch":
+        if segment == "scratch" and (self._depth == 0 or outer[0] != "scratch"):
             self._layout.restart_scratch()
         if self._depth == 0:
             self._hook.install()
-            self.__enter__()
+            self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
             if self._depth == 0:
-                self.__exit__(None, None, None)
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
                 self._hook.remove()
             self._segment, self._listener = outer
+
+    @property
+    def intercepting(self) -> bool:
+        """Whether the guard is active right now."""
+        return self._depth > 0
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
@@ -214,10 +222,10 @@ class GuardedMemory(TorchDispatchMode):
         address = tensor.data_ptr()
         if address in self._touched:
             return
-        self._touched.add(address)
         region = self._layout.region_of(tensor)
         if region is not None:
             region.touched = True
+            self._touched.add(address)
 
     def _launch(
         self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -256,12 +264,12 @@ class GuardedMemory(TorchDispatchMode):
             dry = {name: torch.empty_like(kwargs[name]).resize_(0) for name in facts.outs}
             func(*args, **{**kwargs, **dry})
             sizes = tuple(out.shape for out in dry.values())
+        if len(self._sizes) >= _REMEMBERED:
+            self._sizes.clear()
         self._sizes[key] = sizes
         return sizes
 
-    def _grow(
-        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
-    ) -> Tensors:
+    def _grow(self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Tensors:
         """Give each target that outgrows its memory a region of its own.
 
         It must not grow where it lies: its neighbours come next in the same storage.

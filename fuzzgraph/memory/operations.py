@@ -9,7 +9,14 @@ import torch
 
 __all__ = ["Facts", "facts_of", "tensors_in"]
 
-_EMPTY = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted")
+_EMPTY = (
+    "empty",
+    "new_empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty_strided",
+    "empty_permuted",
+)
 _RESIZE = ("resize_", "resize_as_")
 
 

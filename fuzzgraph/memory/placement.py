@@ -21,6 +21,8 @@ __all__ = ["Layout", "Slot"]
 
 SMALL_ZONE_BYTES = 64
 """Red zone of graph and scratch intermediates, bytes."""
+_REMEMBERED = 4096
+"""Scratch slots kept for reuse, so that a long run stays flat."""
 TAIL_CAP_BYTES = 64 << 10
 """Largest red zone after an engine buffer, bytes."""
 
@@ -81,6 +83,8 @@ class Layout:
         if slot is None:
             region = self._place(like, "scratch", born_empty, self._scratch_top)
             slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
+            if len(self._scratch_slots) >= _REMEMBERED:
+                self._scratch_slots.clear()
             self._scratch_slots[key] = slot
         self._scratch_top = slot.region.end
         if born_empty or not self._undisturbed(slot):

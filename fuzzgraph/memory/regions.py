@@ -27,7 +27,7 @@ scratch: intermediates of an eager run, reused by the next one."""
 
 _MAX_NODES = 20_000
 _HARNESS = ("fuzzgraph.memory", "fuzzgraph.graphs", "fuzzgraph.execution")
-_FOREIGN = {"torch", "numpy", "triton", "builtins", "_pytest", "msgspec"}
+_FOREIGN = {"torch", "numpy", "triton", "builtins"}
 
 
 @dataclass(slots=True, eq=False)
@@ -83,9 +83,9 @@ def is_opaque(kind: type) -> bool:
         return True
     module = getattr(kind, "__module__", None) or ""
     root = module.partition(".")[0]
-    if root in _FOREIGN or root in sys.stdlib_module_names:
-        return root != "__main__"
-    return module.startswith(_HARNESS)
+    if hasattr(kind, "__struct_fields__"):  # msgspec: our configs, frozen
+        return True
+    return root in _FOREIGN or root in sys.stdlib_module_names or module.startswith(_HARNESS)
 
 
 def slot_names(kind: type) -> tuple[str, ...]:

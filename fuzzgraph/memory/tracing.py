@@ -42,9 +42,9 @@ class RecordedOp:
     """Whether a replay runs it: views and `empty` allocate or address, they do no work."""
 
 
-class _Trace(TorchDispatchMode):
+class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, callback: Callable[[RecordedOp], None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._callback = callback
 
     @classmethod

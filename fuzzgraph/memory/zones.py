@@ -41,7 +41,9 @@ class ZonePlan:
         self.index = torch.from_numpy(rows).to(arena.device)
         self._mask_host = mask.reshape(-1, ROW_BYTES).view(np.int64)
         self._mask = torch.from_numpy(self._mask_host).to(arena.device)
-        self._seen = torch.empty((len(rows), ROW_BYTES // 8), dtype=torch.int64, device=arena.device)
+        self._seen = torch.empty(
+            (len(rows), ROW_BYTES // 8), dtype=torch.int64, device=arena.device
+        )
         self._edges_seen = self._seen[: self._partial]
         self._expected: dict[int, torch.Tensor] = {}
 
@@ -74,9 +76,7 @@ class ZonePlan:
         rows.index_copy_(0, self.index[self._partial :], expected[self._partial :])
         rows.index_copy_(0, edges, kept | expected[: self._partial])
 
-    def assign(
-        self, expected: torch.Tensor, regions: Sequence[Region], world: int
-    ) -> torch.Tensor:
+    def assign(self, expected: torch.Tensor, regions: Sequence[Region], world: int) -> torch.Tensor:
         """A copy of `expected` in which the zones of these regions are those of `world`."""
         wanted = set(map(id, regions))
         chosen = np.repeat(np.array([id(each) in wanted for each in self._regions]), self._counts)
@@ -96,9 +96,7 @@ def _edge_mask(region: Region) -> npt.NDArray[np.uint8]:
     return mask
 
 
-def zone_hits_in(
-    arena: Arena, regions: Iterable[tuple[Region, int]], stage: str
-) -> list[ZoneHit]:
+def zone_hits_in(arena: Arena, regions: Iterable[tuple[Region, int]], stage: str) -> list[ZoneHit]:
     """Every red zone that changed, read element by element; `regions` come with their world."""
     hits: list[ZoneHit] = []
     for region, world in regions:
