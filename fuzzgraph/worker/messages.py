@@ -1,0 +1,127 @@
+"""What parent and child say to each other: one strict JSON line each, on a socket of their own.
+
+stdin, stdout and stderr are not part of it, so that an engine may print what it likes.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from fuzzgraph.case import Case
+from fuzzgraph.finding import Finding
+
+__all__ = [
+    "Answer",
+    "Channel",
+    "Confirm",
+    "Confirmed",
+    "Failed",
+    "FromChild",
+    "Open",
+    "Ready",
+    "Refused",
+    "RunCase",
+    "ToChild",
+]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """Tagged with its class name; an unknown field or tag is refused."""
+
+
+class Open(_Message, frozen=True):
+    """Open a target; the first message."""
+
+    target: str
+    """Name of a known target, or 'module:factory' of one's own."""
+    paths: tuple[str, ...] = ()
+    """Folders to put first on `sys.path`, e.g. an unpacked release."""
+    graphs: Literal["recorder", "device"] = "recorder"
+    device: str = "cpu"
+
+
+class RunCase(_Message, frozen=True):
+    case: Case
+
+
+class Confirm(_Message, frozen=True):
+    """Run a case in fresh sessions and give the rate at which the finding shows."""
+
+    case: Case
+    finding: Finding
+    times: int
+
+
+class Ready(_Message, frozen=True):
+    """The target is open."""
+
+
+class Answer(_Message, frozen=True):
+    """A verdict, without the case, which the parent has."""
+
+    findings: tuple[Finding, ...] = ()
+    steps: int = 0
+    padded_steps: int = 0
+    skipped: str = ""
+    nondeterministic: bool = False
+
+
+class Confirmed(_Message, frozen=True):
+    finding: Finding
+
+
+class Refused(_Message, frozen=True):
+    """The caller's to mend: a `UsageError` with its class name."""
+
+    kind: str
+    message: str
+
+
+class Failed(_Message, frozen=True):
+    """A fault of the harness itself, with its traceback."""
+
+    error: str
+    traceback: str
+
+
+ToChild: TypeAlias = Open | RunCase | Confirm
+FromChild: TypeAlias = Ready | Answer | Confirmed | Refused | Failed
+
+Incoming = TypeVar("Incoming")
+
+
+class Channel(Generic[Incoming]):
+    """Sends messages and receives those of the other side."""
+
+    def __init__(self, end: socket.socket, incoming: object) -> None:
+        self._socket = end
+        self._decoder: msgspec.json.Decoder[Incoming] = msgspec.json.Decoder(incoming)
+        self._rest = b""
+
+    def send(self, message: _Message) -> None:
+        self._socket.sendall(msgspec.json.encode(message) + b"\n")
+
+    def receive(self, seconds: float | None = None) -> Incoming:
+        """The next message.
+
+        Raises:
+            TimeoutError: none came in `seconds`. EOFError: the other side is gone.
+            msgspec.ValidationError: it is none of ours.
+        """
+        self._socket.settimeout(seconds)
+        while b"\n" not in self._rest:
+            try:
+                part = self._socket.recv(1 << 16)
+            except ConnectionError:
+                part = b""
+            if not part:
+                raise EOFError("the other side closed the channel")
+            self._rest += part
+        line, self._rest = self._rest.split(b"\n", 1)
+        return self._decoder.decode(line)
+
+    def close(self) -> None:
+        self._socket.close()
