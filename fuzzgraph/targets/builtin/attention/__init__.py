@@ -8,8 +8,16 @@ from typing import Literal
 import torch
 
 from fuzzgraph.targets.builtin.attention.batch import AttentionBatch, SplitPlan
+from fuzzgraph.targets.builtin.attention.torch_kernel import paged_attention
 
-__all__ = ["AttentionBatch", "Kernel", "SplitPlan", "kernel"]
+__all__ = [
+    "AttentionBatch",
+    "Kernel",
+    "SplitPlan",
+    "kernel",
+    "paged_attention",
+    "triton_paged_attention",
+]
 
 Kernel = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, AttentionBatch],
@@ -18,16 +26,23 @@ Kernel = Callable[
 """(q, k, v, out, batch) -> None; see `torch_kernel.paged_attention`."""
 
 
-def kernel(name: Literal["torch", "triton"]) -> Kernel:
-    """The kernel called `name`; Triton is imported only when it is asked for.
+def triton_paged_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    batch: AttentionBatch,
+) -> None:
+    """The Triton kernel behind the signature of `paged_attention`; loads Triton when first used.
 
     Raises:
         AdapterUnavailable: Triton is not installed.
     """
-    if name == "triton":
-        from fuzzgraph.targets.builtin.attention.triton_kernel import paged_attention
+    from fuzzgraph.targets.builtin.attention import triton_kernel
 
-        return paged_attention
-    from fuzzgraph.targets.builtin.attention import torch_kernel
+    triton_kernel.paged_attention(q, k, v, out, batch)
 
-    return torch_kernel.paged_attention
+
+def kernel(name: Literal["torch", "triton"]) -> Kernel:
+    """The kernel called `name`."""
+    return triton_paged_attention if name == "triton" else paged_attention
