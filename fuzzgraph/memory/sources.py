@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from functools import cache
@@ -11,6 +12,13 @@ import torch
 
 __all__ = ["innermost_source"]
 
+
+def _folders(package: str) -> list[str]:
+    """Where a package that may be missing is installed, without importing it."""
+    spec = importlib.util.find_spec(package)
+    return [folder + os.sep for folder in (spec and spec.submodule_search_locations) or ()]
+
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(_HERE)
 _SKIPPED = (
@@ -18,6 +26,7 @@ _SKIPPED = (
     os.path.join(_PACKAGE, "graphs") + os.sep,
     os.path.join(_PACKAGE, "execution") + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    *_folders("triton"),
     os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib",
     "<",
 )

@@ -41,9 +41,7 @@ class ZonePlan:
         self.index = torch.from_numpy(rows).to(arena.device)
         self._mask_host = mask.reshape(-1, ROW_BYTES).view(np.int64)
         self._mask = torch.from_numpy(self._mask_host).to(arena.device)
-        self._seen = torch.empty(
-            (len(rows), ROW_BYTES // 8), dtype=torch.int64, device=arena.device
-        )
+        self._seen = arena.rows.new_empty((len(rows), ROW_BYTES // 8))
         self._edges_seen = self._seen[: self._partial]
         self._expected: dict[int, torch.Tensor] = {}
 
