@@ -1,0 +1,49 @@
+"""Engines under test, by name: the built-in one, and those that outsiders register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+from fuzzgraph.errors import UsageError
+from fuzzgraph.ports import Target
+
+__all__ = ["BUILT_IN", "open_target", "target_names"]
+
+GROUP = "fuzzgraph.targets"
+
+
+def _builtin() -> Target:
+    from fuzzgraph.targets.builtin import BuiltinTarget
+
+    return BuiltinTarget()
+
+
+BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (("builtin", _builtin),)
+"""Name and opener of the targets that come with FuzzGraph."""
+
+
+def target_names() -> tuple[str, ...]:
+    """Names that `open_target` knows, built-in ones first."""
+    built_in = [name for name, _ in BUILT_IN]
+    return (*built_in, *sorted({entry.name for entry in entry_points(group=GROUP)} - {*built_in}))
+
+
+def open_target(name: str) -> Target:
+    """The target called `name`.
+
+    Raises:
+        UsageError: no such target; the message lists those there are.
+        AdapterUnavailable: its engine is not installed.
+    """
+    for known, opener in BUILT_IN:
+        if known == name:
+            return opener()
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            opened: Target = entry.load()()
+            return opened
+    raise UsageError(
+        f"target {name!r} is unknown. Choose one of {', '.join(target_names())}, or register it"
+        f" by an entry point of group {GROUP!r}."
+    )

@@ -1,0 +1,356 @@
+"""Builds the attention metadata of a batch from the static input buffers, in fixed shapes.
+
+One builder serves one runner. Its buffers are allocated once, for the largest captured batch.
+`prepare` runs before a replay, `in_forward` inside the captured forward; between them they decide
+where raw metadata becomes full. Draft steps are the business of `draft`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.targets.builtin.attention import AttentionBatch
+from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
+from fuzzgraph.targets.builtin.metadata.mask import MaskView, TreeMask
+from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
+from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
+from fuzzgraph.targets.builtin.metadata.work_plan import PlanView, WorkPlan
+from fuzzgraph.targets.builtin.pools import EncoderMap, PagedKVPool, ReqToTokenPool
+from fuzzgraph.targets.builtin.registry import BufferRegistry
+from fuzzgraph.targets.builtin.shape import Extent, row_tokens
+
+__all__ = ["BuilderParts", "BuiltView", "MetadataBuilder", "Tables"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The pools that metadata is built from."""
+
+    req_to_token: ReqToTokenPool
+    kv: PagedKVPool
+    encoder: EncoderMap | None
+
+
+@dataclass(frozen=True)
+class BuilderParts:
+    """The classes a builder is made of."""
+
+    kv_indices: type[KvIndices] = KvIndices
+    page_table: type[PageTable] = PageTable
+    mask: type[TreeMask] = TreeMask
+    plan: type[WorkPlan] = WorkPlan
+    encoder: type[KvIndices] = KvIndices
+
+
+@dataclass(slots=True)
+class BuiltView:
+    """All that is written and read for one batch size; made once, at capture."""
+
+    extent: Extent
+    raw: RawMetadata
+    kv_lens: torch.Tensor
+    """int32 [rows] keys that the attention is given of each row."""
+    skipped: torch.Tensor | None
+    """int32 [rows] leading keys it is not given, where a window restricts them."""
+    qo_indptr: torch.Tensor | None
+    kv: KvView | None = None
+    pages: PageView | None = None
+    mask: MaskView | None = None
+    plan: PlanView | None = None
+    encoder: KvView | None = None
+    full: FullMetadata = field(default_factory=lambda: FullMetadata(()))
+
+
+class MetadataBuilder:
+    """Metadata of decode, verify, draft-extend and prefill batches."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        mode: Mode,
+        tables: Tables,
+        registry: BufferRegistry,
+        parts: BuilderParts,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.mode = mode
+        self.tables = tables
+        self.registry = registry
+        self.parts = parts
+        self.device = device
+        self.kv: KvIndices | None = None
+        self.pages: PageTable | None = None
+        self.mask: TreeMask | None = None
+        self.plan: WorkPlan | None = None
+        self.encoder: KvIndices | None = None
+        self.views: dict[Extent, BuiltView] = {}
+        self.allocate()
+
+    # sizes
+
+    def rows_capacity(self) -> int:
+        """Request rows of the largest padded batch, which may exceed the request pool."""
+        return self.registry.largest.rows
+
+    def tokens_capacity(self) -> int:
+        """Query tokens of the largest padded batch."""
+        return self.registry.largest.tokens
+
+    def max_kv_len(self) -> int:
+        """Longest sequence of a row, the tokens of this step included."""
+        return self.config.max_context_len
+
+    def max_q_len(self) -> int:
+        """Most query tokens of one row."""
+        if self.mode == "prefill":
+            return self.config.max_context_len
+        return row_tokens(self.config, self.mode)
+
+    def listed_tokens(self) -> int:
+        """Most keys that the attention is given of one row."""
+        if not self.restricts_window():
+            return self.max_kv_len()
+        return min(self.max_kv_len(), self.config.sliding_window + self.max_q_len())
+
+    # choices
+
+    def is_ragged(self) -> bool:
+        """Whether rows differ in their number of query tokens."""
+        return self.mode in ("draft_extend", "prefill")
+
+    def is_single(self) -> bool:
+        """Whether row i is query token i."""
+        return not self.is_ragged() and self.max_q_len() == 1
+
+    def uses_pages(self) -> bool:
+        return self.config.page_map == "page_table"
+
+    def uses_mask(self) -> bool:
+        return self.mode == "target_verify"
+
+    def restricts_window(self) -> bool:
+        """Whether kv_indices leaves out what no query of the row can see."""
+        return bool(self.config.sliding_window) and not (self.uses_pages() or self.uses_mask())
+
+    # buffers
+
+    def allocate(self) -> None:
+        """Every static buffer, once, at its true maximum."""
+        config, rows = self.config, self.rows_capacity()
+        self.qo_indptr = self.query_offsets()
+        self.lens = torch.zeros(2, rows, dtype=torch.int32, device=self.device)
+        if self.uses_pages():
+            self.pages = self.parts.page_table(
+                self.tables.req_to_token, rows, self.max_kv_len(), self.device
+            )
+        else:
+            self.kv = self.parts.kv_indices(
+                self.tables.req_to_token, rows, self.listed_tokens(), self.device
+            )
+        if self.uses_mask():
+            self.mask = self.parts.mask(
+                config.draft_tokens, config.sliding_window, rows, self.max_kv_len(), self.device
+            )
+        if config.split_kv:
+            self.plan = self.parts.plan(
+                config.split_kv, self.tokens_capacity(), self.listed_tokens(), self.device
+            )
+        if self.tables.encoder is not None:
+            self.encoder = self.parts.encoder(
+                self.tables.encoder, rows, self.tables.encoder.width(), self.device
+            )
+
+    def query_offsets(self) -> torch.Tensor:
+        """int32 [rows + 1]; right from the start where every row has as many query tokens."""
+        offsets = torch.arange(self.rows_capacity() + 1, dtype=torch.int32, device=self.device)
+        return offsets * row_tokens(self.config, self.mode)
+
+    # views
+
+    def view(self, extent: Extent) -> BuiltView:
+        """Views for one batch size; the same objects at every call."""
+        found = self.views.get(extent)
+        if found is None:
+            found = self.views[extent] = self.make_view(extent)
+        return found
+
+    def make_view(self, extent: Extent) -> BuiltView:
+        view = self.bare_view(extent)
+        rows, requests, registry = extent.rows, view.raw.request_rows, self.registry
+        if self.kv is not None:
+            view.kv = self.kv.view(rows, requests, view.kv_lens, view.skipped)
+        if self.pages is not None:
+            view.pages = self.pages.view(rows, requests, view.raw.seq_lens)
+        if self.mask is not None:
+            tree, positions = registry.view("tree_mask", extent), registry.view("positions", extent)
+            view.mask = self.mask.view(rows, view.raw.seq_lens, tree, positions)
+        if self.plan is not None:
+            view.plan = self.plan.view(extent, view.kv_lens, view.qo_indptr)
+        if self.encoder is not None:
+            view.encoder = self.encoder.view(
+                rows, requests, registry.view("encoder_lens", extent)
+            )
+        view.full = self.assemble(view)
+        return view
+
+    def bare_view(self, extent: Extent) -> BuiltView:
+        """Inputs and lengths, before any page map."""
+        rows, registry = extent.rows, self.registry
+        seq_lens = registry.view("seq_lens", extent)
+        raw = RawMetadata(
+            registry.view("req_pool_indices", extent),
+            seq_lens,
+            registry.find("new_lens", extent),
+        )
+        offsets = None if self.is_single() else self.qo_indptr[: rows + 1]
+        if self.restricts_window():
+            return BuiltView(extent, raw, self.lens[0, :rows], self.lens[1, :rows], offsets)
+        return BuiltView(extent, raw, seq_lens, None, offsets)
+
+    def assemble(self, view: BuiltView) -> FullMetadata:
+        """The object that the forward dereferences, over the views."""
+        cross = None if view.encoder is None else self.cross_batch(view, view.encoder)
+        return FullMetadata((self.attention_batch(view),), cross, self.fields(view))
+
+    def attention_batch(self, view: BuiltView) -> AttentionBatch:
+        """The launch of self-attention."""
+        kv, pages, mask = view.kv, view.pages, view.mask
+        return AttentionBatch(
+            qo_indptr=view.qo_indptr,
+            kv_lens=view.kv_lens,
+            kv_indptr=None if kv is None else kv.indptr,
+            kv_indices=None if kv is None else kv.indices,
+            page_table=None if pages is None else pages.table,
+            page_size=self.config.page_size,
+            custom_mask=None if mask is None else mask.mask,
+            mask_indptr=None if mask is None else mask.indptr,
+            window=self.config.sliding_window,
+            scale=self.scale(),
+            k_scale=self.tables.kv.k_scale,
+            v_scale=self.tables.kv.v_scale,
+            max_q_len=self.max_q_len(),
+            max_kv_len=self.listed_tokens(),
+            plan=None if view.plan is None else view.plan.plan,
+        )
+
+    def cross_batch(self, view: BuiltView, encoder: KvView) -> AttentionBatch:
+        """The launch over the encoder's tokens: every query sees all of its row's."""
+        return AttentionBatch(
+            qo_indptr=view.qo_indptr,
+            kv_lens=encoder.kv_lens,
+            kv_indptr=encoder.indptr,
+            kv_indices=encoder.indices,
+            causal=False,
+            scale=self.scale(),
+            k_scale=self.tables.kv.k_scale,
+            v_scale=self.tables.kv.v_scale,
+            max_q_len=self.max_q_len(),
+            max_kv_len=self.config.max_encoder_len,
+        )
+
+    def scale(self) -> float:
+        return float(self.config.head_dim**-0.5)
+
+    def fields(self, view: BuiltView) -> dict[str, torch.Tensor]:
+        """Buffers by the names under which the target declares them."""
+        found: dict[str, torch.Tensor] = {}
+        if view.qo_indptr is not None:
+            found["qo_indptr"] = view.qo_indptr
+        if view.skipped is not None:
+            found["kv_lens"] = view.kv_lens
+        if view.kv is not None:
+            found |= {"kv_indptr": view.kv.indptr, "kv_indices": view.kv.indices}
+        if view.pages is not None:
+            found |= {"page_table": view.pages.table, "kv_last_page_len": view.pages.last_page_len}
+        if view.mask is not None:
+            found |= {"mask_indptr": view.mask.indptr, "custom_mask": view.mask.mask}
+        if view.plan is not None:
+            found |= plan_fields(view.plan)
+        if view.encoder is not None:
+            found["encoder_kv_indptr"] = view.encoder.indptr
+            found["encoder_kv_indices"] = view.encoder.indices
+        return found
+
+    # the upgrade from raw to full
+
+    def prepare(self, view: BuiltView) -> RawMetadata | FullMetadata:
+        """Metadata as it stands when the forward starts."""
+        if self.config.metadata == "full":
+            return self.full(view)
+        raw = self.raw(view)
+        return raw if self.upgrades_in_graph() else self.upgrade_out_of_graph(raw, view)
+
+    def in_forward(self, metadata: RawMetadata | FullMetadata, view: BuiltView) -> FullMetadata:
+        """Metadata as the forward needs it; called inside the captured function."""
+        if isinstance(metadata, RawMetadata) and self.upgrades_in_graph():
+            return self.upgrade_in_graph(metadata, view)
+        return metadata  # type: ignore[return-value]  # raw here is a fault that shows at use
+
+    def upgrades_in_graph(self) -> bool:
+        """Whether the conversion is captured; attention between graph segments never has it."""
+        return self.config.metadata == "raw_in_graph" and self.mode != "prefill"
+
+    def raw(self, view: BuiltView) -> RawMetadata:
+        return view.raw
+
+    def full(self, view: BuiltView) -> FullMetadata:
+        self.build(view)
+        return view.full
+
+    def upgrade_out_of_graph(
+        self, raw: RawMetadata, view: BuiltView
+    ) -> RawMetadata | FullMetadata:
+        """Full metadata, written before the graph runs."""
+        return self.full(view)
+
+    def upgrade_in_graph(self, raw: RawMetadata, view: BuiltView) -> FullMetadata:
+        """Full metadata, written by operations that the graph holds."""
+        return self.full(view)
+
+    # the work
+
+    def build(self, view: BuiltView) -> None:
+        """Write every buffer of the view from the static inputs."""
+        self.write_lens(view)
+        self.write_query_offsets(view)
+        if self.kv is not None and view.kv is not None:
+            self.kv.write(view.kv)
+        if self.pages is not None and view.pages is not None:
+            self.pages.write(view.pages)
+        if self.mask is not None and view.mask is not None:
+            self.mask.write(view.mask)
+        if self.plan is not None and view.plan is not None:
+            self.plan.write(view.plan)
+        if self.encoder is not None and view.encoder is not None:
+            self.encoder.write(view.encoder)
+
+    def write_lens(self, view: BuiltView) -> None:
+        """Keys given and skipped of each row, where a window restricts them."""
+        if view.skipped is None:
+            return
+        raw, window = view.raw, self.config.sliding_window
+        if raw.new_lens is not None:
+            torch.add(raw.new_lens, window, out=view.kv_lens)
+            torch.minimum(view.kv_lens, raw.seq_lens, out=view.kv_lens)
+        else:
+            torch.clamp(raw.seq_lens, max=window + self.max_q_len(), out=view.kv_lens)
+        torch.sub(raw.seq_lens, view.kv_lens, out=view.skipped)
+
+    def write_query_offsets(self, view: BuiltView) -> None:
+        """Prefix sums of the query tokens, where rows differ."""
+        if view.qo_indptr is not None and view.raw.new_lens is not None:
+            torch.cumsum(view.raw.new_lens, 0, dtype=torch.int32, out=view.qo_indptr[1:])
+
+
+def plan_fields(view: PlanView, suffix: str = "") -> dict[str, torch.Tensor]:
+    """The plan's buffers by their declared names."""
+    return {
+        f"merge_indptr{suffix}": view.plan.merge_indptr,
+        f"plan_tokens{suffix}": view.plan.item_tokens,
+        f"plan_chunks{suffix}": view.plan.item_chunks,
+        f"plan_valid{suffix}": view.plan.valid,
+    }

@@ -1,0 +1,1 @@
+"""Runners: each captures the graphs of one forward mode and replays them."""

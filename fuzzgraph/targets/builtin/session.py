@@ -1,0 +1,119 @@
+"""One opened built-in engine: its pools, its runners, and what the harness asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.observation import Observation
+from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.targets.builtin.fields import declared_fields
+from fuzzgraph.targets.builtin.metadata.builder import Tables
+from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.runners.base import GraphRunner, RunnerKit
+from fuzzgraph.world import Batch
+
+__all__ = ["BuiltinSession"]
+
+
+class BuiltinSession:
+    """Implements `ports.Session`."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, parts: Parts) -> None:
+        self.config = config
+        device = graphs.device
+        self.req_to_token = parts.req_to_token(config, device)
+        self.kv = parts.kv(config, device)
+        self.state = parts.state(config, device) if config.recurrent_state else None
+        self.encoder = parts.encoder(config, device) if config.max_encoder_len else None
+        self.local = parts.local(config)
+        self.model = parts.model(config, self.kv, self.state, self.local, device)
+        self.input_pool = parts.input_pool()
+        self.runners: dict[Mode, GraphRunner] = {
+            mode: self._open_runner(mode, graphs, parts) for mode in config.modes
+        }
+        self.active = self.runners[config.modes[0]]
+        self.fields = declared_fields(config)
+        self.pools = Pools(
+            req_to_token=self.req_to_token.table,
+            kv_planes=self.kv.planes,
+            encoder_to_token=None if self.encoder is None else self.encoder.table,
+            state=None if self.state is None else self.state.state,
+        )
+
+    def _open_runner(self, mode: Mode, graphs: GraphEngine, parts: Parts) -> GraphRunner:
+        prefill, draft = mode == "prefill", mode == "draft"
+        kit = RunnerKit(
+            self.config,
+            graphs,
+            self.model,
+            Tables(self.req_to_token, self.kv, self.encoder),
+            self.input_pool,
+            self.local,
+            parts.slots,
+            parts.prefill_registry if prefill else parts.decode_registry,
+            parts.draft_builder if draft else parts.builder,
+            parts.builder_parts,
+        )
+        return parts.runner(mode, self.config)(kit)
+
+    @property
+    def roots(self) -> Mapping[str, object]:
+        return {
+            "pools": {"req_to_token": self.req_to_token, "kv": self.kv, "state": self.state},
+            "encoder": self.encoder,
+            "inputs": self.input_pool,
+            **self.runners,
+            "model": self.model,
+        }
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return self._runner(mode).promised_outputs()
+
+    def keeps_outputs(self, mode: Mode) -> bool:
+        return self._runner(mode).keeps_outputs()
+
+    def warm_up(self) -> None:
+        for runner in self.runners.values():
+            runner.warm_up()
+
+    def capture(self) -> None:
+        for runner in self.runners.values():
+            runner.capture()
+
+    def prepare_replay(self, batch: Batch) -> None:
+        self.active = self._runner(batch.mode)
+        self.active.prepare_replay(batch)
+
+    def replay(self, batch: Batch) -> None:
+        self.active.replay(batch)
+
+    def eager(self, batch: Batch) -> None:
+        self.active = self._runner(batch.mode)
+        self.active.eager(batch)
+
+    def observe(self, batch: Batch) -> Observation:
+        return self.active.observe(batch)
+
+    def results(self) -> Mapping[str, torch.Tensor]:
+        return self.active.outputs
+
+    def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
+        return {
+            f"{mode}.{name}": found
+            for mode, runner in self.runners.items()
+            for name, found in runner.captured_addresses().items()
+        }
+
+    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+        return self._runner(batch.mode).capture_values(batch)
+
+    def close(self) -> None:
+        """Drop graphs and buffers."""
+        self.runners.clear()
+
+    def _runner(self, mode: Mode) -> GraphRunner:
+        """The runner of a mode; an idle step runs on the first one."""
+        return self.runners[self.config.modes[0] if mode == "idle" else mode]

@@ -1,0 +1,51 @@
+"""The built-in engine as a target: the embedded default, and the home of planted faults."""
+
+from __future__ import annotations
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reach import Reach
+from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.session import BuiltinSession
+
+__all__ = ["BuiltinTarget"]
+
+_EVERYTHING = Reach(
+    modes=("decode", "target_verify", "draft_extend", "draft", "prefill", "idle"),
+    page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
+    page_maps=("csr", "page_table"),
+    attentions=("mha", "mla"),
+    dtypes=("float32", "bfloat16", "float16"),
+    kv_dtypes=("auto", "float8_e4m3fn"),
+    kernels=("torch", "triton"),
+    metadata=("full", "raw_out_graph", "raw_in_graph"),
+    runners=("graph", "cpu_graph"),
+    prefill_runners=("piecewise", "breakable"),
+    seq_len_fill_values=(0, 1),
+    free_paddings=("keep", "zero", "copy_live"),
+    max_tp_size=8,
+    max_spec_topk=8,
+    max_spec_steps=5,
+    max_draft_tokens=8,
+    sliding_window=True,
+    encoder=True,
+    recurrent_state=True,
+    split_kv=True,
+    mrope=True,
+)
+
+
+class BuiltinTarget:
+    """Implements `ports.Target`."""
+
+    def __init__(self, parts: Parts | None = None, name: str = "builtin") -> None:
+        self.name = name
+        self.parts = parts if parts is not None else Parts()
+        self.reach = _EVERYTHING
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        """Nothing: every valid config can be served."""
+        return None
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:
+        return BuiltinSession(config, graphs, self.parts)
