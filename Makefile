@@ -64,7 +64,7 @@ $(SGLANG_READY): $(READY) constraints/sglang.txt
 	@touch $@
 
 bench-speed: $(READY)
-	$(BIN)/python tests/quality/bench_speed.py
+	$(BIN)/python benchmarks/speed.py --write reports/speed.md
 
 clean:
 	rm -rf $(VENV) build dist reports/runs .fuzzgraph .hypothesis \
