@@ -1,4 +1,4 @@
-"""What one attention-TP rank computes after attention: the moe output of its share of the tokens."""
+"""What one attention-TP rank computes after attention: the moe output of its tokens."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ stores are masked by lengths only: what a table says is read, as on a device.
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import JITFunction
 
 from fuzzgraph.targets.builtin.attention.batch import AttentionBatch, SplitPlan
 
@@ -16,6 +17,8 @@ __all__ = ["paged_attention"]
 
 _MAX_BLOCK = 64
 """Keys per block at most, so that a block of wide heads still fits a GPU's registers."""
+_INTERPRETED_ELEMENTS = 1 << 20
+"""Largest intermediate of an interpreted program, which computes many lanes side by side."""
 
 
 @triton.jit
@@ -38,7 +41,7 @@ def _attend(
     scale,
     k_scale,
     v_scale,
-    tokens,
+    lanes,
     rows,
     max_q_len,
     max_kv_len,
@@ -54,6 +57,8 @@ def _attend(
     v_head,
     out_token,
     out_head,
+    LANES: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
@@ -69,50 +74,53 @@ def _attend(
     PAGED: tl.constexpr,
     PLANNED: tl.constexpr,
 ):
-    kv_head = tl.program_id(2)
+    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    exists = lane < lanes
+    kv_head = lane % KV_HEADS
+    unit = lane // KV_HEADS
     if PLANNED:
-        item = tl.program_id(0)
-        exists = tl.load(item_valid + item) != 0
-        token = tl.load(item_tokens + item, mask=exists, other=0)
-        first = tl.load(item_chunks + item, mask=exists, other=0) * width
+        exists = exists & (tl.load(item_valid + unit, mask=exists, other=0) != 0)
+        token = tl.load(item_tokens + unit, mask=exists, other=0)
+        first = tl.load(item_chunks + unit, mask=exists, other=0) * width
         row = token
         if RAGGED:  # the row is the last one that starts at or before the token
             every = tl.arange(0, BLOCK_ROWS)
             starts = tl.load(qo_indptr + every, mask=every < rows, other=2147483647)
-            row = tl.maximum(tl.sum((starts <= token).to(tl.int32), axis=0) - 1, 0)
+            before = (starts[None, :] <= token[:, None]).to(tl.int32)
+            row = tl.maximum(tl.sum(before, axis=1) - 1, 0)
     else:
-        row = tl.program_id(0)
-        exists = row >= 0
+        row = unit // max_q_len
         token = row
-        first = 0
+        first = lane * 0
         if RAGGED:
-            token = tl.load(qo_indptr + row) + tl.program_id(1)
+            token = tl.load(qo_indptr + row, mask=exists, other=0) + unit % max_q_len
     length = tl.load(kv_lens + row, mask=exists, other=0)
     last = length - 1
-    index = 0
+    index = lane * 0
     if RAGGED:
-        index = token - tl.load(qo_indptr + row)
-        end = tl.load(qo_indptr + row + 1)
+        index = token - tl.load(qo_indptr + row, mask=exists, other=0)
+        end = tl.load(qo_indptr + row + 1, mask=exists, other=0)
         exists = exists & (token < end) & (index >= 0) & (index < max_q_len)
         last = length - end + token
     limit = tl.where(exists, tl.minimum(length, max_kv_len), 0)
     token = token.to(tl.int64)
     row = row.to(tl.int64)
 
-    heads = tl.arange(0, BLOCK_GROUP)
-    dims = tl.arange(0, BLOCK_DIM)
-    v_dims = tl.arange(0, BLOCK_V)
-    real_head = heads < GROUP
-    q_heads = kv_head * GROUP + heads
+    # Tensors below are [lanes, heads, keys, dims], with 1 where an axis is missing.
+    dims = tl.arange(0, BLOCK_DIM)[None, :]
+    v_dims = tl.arange(0, BLOCK_V)[None, None, :]
+    head = tl.arange(0, BLOCK_GROUP)[None, :]
+    q_head_of = kv_head[:, None] * GROUP + head
+    real_head = (head < GROUP) & exists[:, None]
     query = tl.load(
-        q + token * q_token + q_heads[:, None] * q_head + dims[None, :],
-        mask=real_head[:, None] & (dims < HEAD_DIM)[None, :] & exists,
+        q + (token[:, None] * q_token + q_head_of * q_head)[:, :, None] + dims[None, :, :],
+        mask=real_head[:, :, None] & (dims < HEAD_DIM)[None, :, :],
         other=0.0,
     )
     query = query.to(tl.float32) * scale
-    best = tl.full([BLOCK_GROUP], -1.0e30, tl.float32)
-    total = tl.zeros([BLOCK_GROUP], tl.float32)
-    value = tl.zeros([BLOCK_GROUP, BLOCK_V], tl.float32)
+    best = tl.full([LANES, BLOCK_GROUP], -1.0e30, tl.float32)
+    total = tl.full([LANES, BLOCK_GROUP], 0.0, tl.float32)
+    value = tl.full([LANES, BLOCK_GROUP, BLOCK_V], 0.0, tl.float32)
     if PAGED:
         map_start = row * table_stride
     else:
@@ -121,54 +129,57 @@ def _attend(
         mask_start = tl.load(mask_indptr + row, mask=exists, other=0) + index * length
 
     for start in range(0, width, BLOCK_KEYS):
-        offsets = start + tl.arange(0, BLOCK_KEYS)
-        keys = first + offsets
-        seen = (keys < limit) & (offsets < width)
+        offsets = (start + tl.arange(0, BLOCK_KEYS))[None, :]
+        keys = first[:, None] + offsets
+        seen = (keys < limit[:, None]) & (offsets < width)
         if MASKED:
-            seen = seen & (tl.load(custom_mask + mask_start + keys, mask=seen, other=0) != 0)
+            allowed = tl.load(custom_mask + mask_start[:, None] + keys, mask=seen, other=0)
+            seen = seen & (allowed != 0)
         else:
             if CAUSAL:
-                seen = seen & (keys <= last)
+                seen = seen & (keys <= last[:, None])
                 if WINDOWED:
-                    seen = seen & (keys >= last - window)
+                    seen = seen & (keys >= last[:, None] - window)
         if PAGED:
-            page = tl.load(kv_map + map_start + keys // page_size, mask=seen, other=0)
+            page = tl.load(kv_map + map_start[:, None] + keys // page_size, mask=seen, other=0)
             slot = page.to(tl.int64) * page_size + keys % page_size
         else:
-            slot = tl.load(kv_map + map_start + keys, mask=seen, other=0).to(tl.int64)
+            slot = tl.load(kv_map + map_start[:, None] + keys, mask=seen, other=0).to(tl.int64)
         key = tl.load(
-            k + slot[:, None] * k_slot + kv_head * k_head + dims[None, :],
-            mask=seen[:, None] & (dims < HEAD_DIM)[None, :],
+            k + (slot * k_slot + kv_head[:, None] * k_head)[:, :, None] + dims[None, :, :],
+            mask=seen[:, :, None] & (dims < HEAD_DIM)[None, :, :],
             other=0.0,
         )
         key = key.to(tl.float32) * k_scale
-        logits = tl.sum(query[:, None, :] * key[None, :, :], axis=2)
-        logits = tl.where(seen[None, :], logits, -1.0e30)
-        new_best = tl.maximum(best, tl.max(logits, axis=1))
-        weights = tl.where(seen[None, :], tl.exp(logits - new_best[:, None]), 0.0)
+        logits = tl.sum(query[:, :, None, :] * key[:, None, :, :], axis=3)
+        logits = tl.where(seen[:, None, :], logits, -1.0e30)
+        new_best = tl.maximum(best, tl.max(logits, axis=2))
+        weights = tl.where(seen[:, None, :], tl.exp(logits - new_best[:, :, None]), 0.0)
         fade = tl.exp(best - new_best)
         block = tl.load(
-            v + slot[:, None] * v_slot + kv_head * v_head + v_dims[None, :],
-            mask=seen[:, None] & (v_dims < V_HEAD_DIM)[None, :],
+            v + (slot * v_slot + kv_head[:, None] * v_head)[:, :, None] + v_dims,
+            mask=seen[:, :, None] & (v_dims < V_HEAD_DIM),
             other=0.0,
         )
         block = block.to(tl.float32) * v_scale
-        value = value * fade[:, None] + tl.sum(weights[:, :, None] * block[None, :, :], axis=1)
-        total = total * fade + tl.sum(weights, axis=1)
+        added = tl.sum(weights[:, :, :, None] * block[:, None, :, :], axis=2)
+        value = value * fade[:, :, None] + added
+        total = total * fade + tl.sum(weights, axis=2)
         best = new_best
 
-    stored = real_head[:, None] & (v_dims < V_HEAD_DIM)[None, :] & exists
+    stored = real_head[:, :, None] & (v_dims < V_HEAD_DIM)
     if PLANNED:
-        item = item.to(tl.int64)
-        place = item * out_token + q_heads[:, None] * out_head + v_dims[None, :]
-        tl.store(out + place, value, mask=stored)
-        lane = item * (tl.num_programs(2) * GROUP) + q_heads
-        tl.store(best_out + lane, best, mask=real_head & exists)
-        tl.store(total_out + lane, total, mask=real_head & exists)
+        item = unit.to(tl.int64)[:, None]
+        tl.store(
+            out + (item * out_token + q_head_of * out_head)[:, :, None] + v_dims, value, stored
+        )
+        place = item * (KV_HEADS * GROUP) + q_head_of
+        tl.store(best_out + place, best, real_head)
+        tl.store(total_out + place, total, real_head)
     else:
-        value = value / tl.where(total == 0.0, 1.0, total)[:, None]
-        place = token * out_token + q_heads[:, None] * out_head + v_dims[None, :]
-        tl.store(out + place, value.to(out.dtype.element_ty), mask=stored)
+        value = (value / tl.where(total == 0.0, 1.0, total)[:, :, None]).to(out.dtype.element_ty)
+        place = token[:, None] * out_token + q_head_of * out_head
+        tl.store(out + place[:, :, None] + v_dims, value, stored)
 
 
 @triton.jit
@@ -179,10 +190,12 @@ def _merge(
     out,
     merge_indptr,
     qo_indptr,
+    lanes,
     rows,
     max_q_len,
     out_token,
     out_head,
+    LANES: tl.constexpr,
     Q_HEADS: tl.constexpr,
     V_HEAD_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,
@@ -191,34 +204,47 @@ def _merge(
     MAX_CHUNKS: tl.constexpr,
     RAGGED: tl.constexpr,
 ):
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
-    exists = token >= 0
+    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    token = (lane // Q_HEADS).to(tl.int64)
+    head = lane % Q_HEADS
+    exists = lane < lanes
     if RAGGED:
         every = tl.arange(0, BLOCK_ROWS)
         starts = tl.load(qo_indptr + every, mask=every < rows, other=2147483647)
-        row = tl.maximum(tl.sum((starts <= token).to(tl.int32), axis=0) - 1, 0)
+        before = (starts[None, :] <= token[:, None]).to(tl.int32)
+        row = tl.maximum(tl.sum(before, axis=1) - 1, 0)
         index = token - tl.load(qo_indptr + row)
         end = tl.load(qo_indptr + row + 1)
-        exists = (token < end) & (index >= 0) & (index < max_q_len)
-    first = tl.load(merge_indptr + token)
-    stop = tl.load(merge_indptr + token + 1)
-    chunk = tl.arange(0, BLOCK_ITEMS)
-    present = (chunk < MAX_CHUNKS) & (first + chunk < stop) & exists
-    lane = (first + chunk).to(tl.int64) * Q_HEADS + head
-    best = tl.load(best_in + lane, mask=present, other=-1.0e30)
-    factor = tl.where(present, tl.exp(best - tl.max(best, axis=0)), 0.0)
-    total = tl.sum(tl.load(total_in + lane, mask=present, other=0.0) * factor, axis=0)
-    v_dims = tl.arange(0, BLOCK_V)
-    real = v_dims < V_HEAD_DIM
+        exists = exists & (token < end) & (index >= 0) & (index < max_q_len)
+    first = tl.load(merge_indptr + token, mask=exists, other=0)
+    stop = tl.load(merge_indptr + token + 1, mask=exists, other=0)
+    item = first[:, None] + tl.arange(0, BLOCK_ITEMS)[None, :]
+    present = (item < stop[:, None]) & (item < first[:, None] + MAX_CHUNKS)
+    place = item.to(tl.int64) * Q_HEADS + head[:, None]
+    best = tl.load(best_in + place, mask=present, other=-1.0e30)
+    factor = tl.where(present, tl.exp(best - tl.max(best, axis=1)[:, None]), 0.0)
+    total = tl.sum(tl.load(total_in + place, mask=present, other=0.0) * factor, axis=1)
+    v_dims = tl.arange(0, BLOCK_V)[None, :]
     parts = tl.load(
-        partial + lane[:, None] * V_HEAD_DIM + v_dims[None, :],
-        mask=present[:, None] & real[None, :],
+        partial + (place * V_HEAD_DIM)[:, :, None] + v_dims[None, :, :],
+        mask=present[:, :, None] & (v_dims < V_HEAD_DIM)[None, :, :],
         other=0.0,
     )
-    value = tl.sum(parts * factor[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
-    place = token * out_token + head * out_head + v_dims
-    tl.store(out + place, value.to(out.dtype.element_ty), mask=real & exists)
+    value = tl.sum(parts * factor[:, :, None], axis=1)
+    value = (value / tl.where(total == 0.0, 1.0, total)[:, None]).to(out.dtype.element_ty)
+    place = token * out_token + head * out_head
+    tl.store(out + place[:, None] + v_dims, value, exists[:, None] & (v_dims < V_HEAD_DIM))
+
+
+_INTERPRETED = not isinstance(_attend, JITFunction)
+
+
+def _lanes_per_program(lanes: int, elements: int) -> int:
+    """Lanes of one program: one on a GPU, as many as memory allows where programs are slow."""
+    if not _INTERPRETED:
+        return 1
+    room = max(1, _INTERPRETED_ELEMENTS // elements)
+    return min(triton.next_power_of_2(lanes), 1 << (room.bit_length() - 1))
 
 
 def paged_attention(
@@ -252,19 +278,27 @@ def _launch(
 ) -> None:
     plan, lens, rows = batch.plan, batch.kv_lens, len(batch.kv_lens)
     ragged = batch.qo_indptr is not None
-    grid = (rows, batch.max_q_len if ragged else 1, k.shape[1])
-    if plan is not None:
-        grid = (len(plan.item_tokens), 1, k.shape[1])
-    if 0 in grid:
+    units = rows * (batch.max_q_len if ragged else 1) if plan is None else len(plan.item_tokens)
+    lanes = units * k.shape[1]
+    if not lanes:
         return
     kv_map = batch.page_table if batch.kv_indptr is None else batch.kv_indices
     assert kv_map is not None, "AttentionBatch needs kv_indptr or page_table"
     group = q.shape[1] // k.shape[1]
+    blocks = {
+        "BLOCK_GROUP": triton.next_power_of_2(group),
+        "BLOCK_DIM": triton.next_power_of_2(q.shape[2]),
+        "BLOCK_V": triton.next_power_of_2(out.shape[2]),
+        "BLOCK_KEYS": min(_MAX_BLOCK, triton.next_power_of_2(max(width, 1))),
+    }
+    largest = blocks["BLOCK_GROUP"] * blocks["BLOCK_KEYS"]
+    largest *= max(blocks["BLOCK_DIM"], blocks["BLOCK_V"])
+    per_program = _lanes_per_program(lanes, largest)
 
     def present(tensor: torch.Tensor | None) -> torch.Tensor:
         return lens if tensor is None else tensor  # never read where absent
 
-    _attend[grid](
+    _attend[(triton.cdiv(lanes, per_program),)](
         q,
         k,
         v,
@@ -281,9 +315,9 @@ def _launch(
         batch.scale,
         batch.k_scale,
         batch.v_scale,
-        len(q),
+        lanes,
         rows,
-        batch.max_q_len,
+        batch.max_q_len if ragged else 1,
         batch.max_kv_len,
         width,
         batch.window,
@@ -297,13 +331,12 @@ def _launch(
         v.stride(1),
         results[0].stride(0),
         results[0].stride(1),
+        LANES=per_program,
+        KV_HEADS=k.shape[1],
         GROUP=group,
         HEAD_DIM=q.shape[2],
         V_HEAD_DIM=out.shape[2],
-        BLOCK_GROUP=triton.next_power_of_2(group),
-        BLOCK_DIM=triton.next_power_of_2(q.shape[2]),
-        BLOCK_V=triton.next_power_of_2(out.shape[2]),
-        BLOCK_KEYS=min(_MAX_BLOCK, triton.next_power_of_2(max(width, 1))),
+        **blocks,
         BLOCK_ROWS=triton.next_power_of_2(rows),
         RAGGED=ragged,
         MASKED=batch.custom_mask is not None,
@@ -324,19 +357,25 @@ def _launch_merge(
     if not out.numel():
         return
     ragged = batch.qo_indptr is not None
-    _merge[(out.shape[0], out.shape[1])](
+    lanes = out.shape[0] * out.shape[1]
+    block_items = triton.next_power_of_2(max(plan.max_chunks, 1))
+    block_v = triton.next_power_of_2(out.shape[2])
+    per_program = _lanes_per_program(lanes, block_items * block_v)
+    _merge[(triton.cdiv(lanes, per_program),)](
         *results,
         out,
         plan.merge_indptr,
         batch.qo_indptr if ragged else plan.merge_indptr,
+        lanes,
         rows,
         batch.max_q_len,
         out.stride(0),
         out.stride(1),
+        LANES=per_program,
         Q_HEADS=out.shape[1],
         V_HEAD_DIM=out.shape[2],
-        BLOCK_V=triton.next_power_of_2(out.shape[2]),
-        BLOCK_ITEMS=triton.next_power_of_2(max(plan.max_chunks, 1)),
+        BLOCK_V=block_v,
+        BLOCK_ITEMS=block_items,
         BLOCK_ROWS=triton.next_power_of_2(rows),
         MAX_CHUNKS=plan.max_chunks,
         RAGGED=ragged,
