@@ -1,0 +1,59 @@
+"""The target that the documentation builds: it opens, stays silent, and its broken twin is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+
+from fuzzgraph.case import Case
+from fuzzgraph.execution import Execution
+from fuzzgraph.strategies import CI, cases
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-target.md"
+
+pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="needs the repository")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The page's Python blocks as one module; its own assertions run on import."""
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    path = tmp_path_factory.mktemp("page") / "tiny.py"
+    path.write_text("\n".join(blocks), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("tiny", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def findings_in(execution: Execution, page: ModuleType, examples: int) -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+
+    @settings(max_examples=examples, database=None, deadline=None, derandomize=True)
+    @given(cases(page.TinyTarget.reach, CI))
+    def collect(case: Case) -> None:
+        found.update((f.oracle, f.buffer) for f in execution.run_case(case).findings)
+
+    collect()
+    return found
+
+
+def test_the_page_says_what_its_target_does(page: ModuleType) -> None:
+    assert page.finding.clause == "metadata"
+
+
+def test_the_target_of_the_page_stays_silent_on_generated_cases(page: ModuleType) -> None:
+    assert not findings_in(Execution(page.TinyTarget()), page, 60)
+
+
+def test_its_broken_twin_is_found_in_generated_cases(page: ModuleType) -> None:
+    found = findings_in(Execution(page.ForgetfulTarget()), page, 60)
+    assert ("contract", "req_pool_indices") in found
