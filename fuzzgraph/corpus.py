@@ -20,6 +20,7 @@ from fuzzgraph.case import Case, digest, encode_case, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
 
 __all__ = [
+    "BadEntry",
     "Entry",
     "Loaded",
     "Merged",
@@ -44,12 +45,24 @@ class Entry:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class BadEntry:
+    """A file that holds no case, and why, in one line."""
+
+    path: Path
+    message: str
+
+
 @dataclass(slots=True)
 class Loaded:
-    """What a folder holds: the readable entries, and one line for each that is not."""
+    """What a folder holds: the readable entries, and those that are not."""
 
     entries: list[Entry] = field(default_factory=list)
-    bad: list[str] = field(default_factory=list)
+    bad: list[BadEntry] = field(default_factory=list)
+
+    @property
+    def bad_lines(self) -> list[str]:
+        return [entry.message for entry in self.bad]
 
 
 @dataclass(slots=True)
@@ -58,7 +71,7 @@ class Merged:
 
     added: list[Path] = field(default_factory=list)
     known: int = 0
-    bad: list[str] = field(default_factory=list)
+    bad_lines: list[str] = field(default_factory=list)
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:
@@ -110,7 +123,7 @@ def load(folder: Path) -> Loaded:
         try:
             case = load_case(folder / name)
         except InvalidCase as error:
-            loaded.bad.append(str(error))
+            loaded.bad.append(BadEntry(folder / name, str(error)))
         else:
             loaded.entries.append(Entry(folder / name, case, digest(case)))
     return loaded
@@ -146,7 +159,7 @@ def merge(folder: Path, sources: Iterable[Path]) -> Merged:
     merged = Merged()
     for source in sources:
         loaded = load(source)
-        merged.bad += loaded.bad
+        merged.bad_lines += loaded.bad_lines
         for entry in loaded.entries:
             before = (folder / f"{entry.digest}.json").exists()
             path = add(folder, entry.case)
@@ -168,16 +181,12 @@ def prune(folder: Path, *, malformed: bool = False, dry_run: bool = False) -> li
     """
     doomed = [folder / name for name in sorted(_listing(folder)) if name.endswith(_PART)]
     kept: dict[str, Entry] = {}
-    for entry in sorted(load(folder).entries, key=lambda entry: entry.path.stem == entry.digest):
+    loaded = load(folder)
+    for entry in sorted(loaded.entries, key=lambda entry: entry.path.stem == entry.digest):
         if kept.setdefault(entry.digest, entry) is not entry:
             doomed.append(entry.path)
     if malformed:
-        readable = {entry.path.name for entry in load(folder).entries}
-        doomed += [
-            folder / name
-            for name in sorted(_listing(folder))
-            if _is_entry(name) and name not in readable
-        ]
+        doomed += [entry.path for entry in loaded.bad]
     if not dry_run:
         _remove(folder, doomed)
     return doomed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
-from fuzzgraph.campaign.hunting import hunt, join_shards
+from fuzzgraph.campaign.hunting import DEFAULT_CORPUS, hunt, join_shards, load_corpus
 from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
 from fuzzgraph.campaign.plan import Budget, Plan, parse_time
@@ -11,6 +11,7 @@ from fuzzgraph.campaign.pursuit import replay_command
 from fuzzgraph.campaign.runner import Runner, VerdictLike
 
 __all__ = [
+    "DEFAULT_CORPUS",
     "Budget",
     "Campaign",
     "Opened",
@@ -22,6 +23,7 @@ __all__ = [
     "fresh_folder",
     "hunt",
     "join_shards",
+    "load_corpus",
     "open_setup",
     "parse_time",
     "replay_command",

@@ -16,7 +16,7 @@ from fuzzgraph.corpus import Loaded
 from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.reporting import EventFile, joined, markdown
 
-__all__ = ["hunt", "join_shards"]
+__all__ = ["DEFAULT_CORPUS", "hunt", "join_shards", "load_corpus"]
 
 DEFAULT_CORPUS = Path("corpus/cases")
 
@@ -25,7 +25,7 @@ def hunt(
     plan: Plan,
     emit: Emit,
     *,
-    corpus_folder: Path | None = None,
+    seeds: Loaded | None = None,
     opened: Opened | None = None,
     export: Exporter | None = None,
     on_start: Callable[[Campaign], None] = lambda campaign: None,
@@ -35,7 +35,7 @@ def hunt(
     Args:
         plan: what to do; its folder exists.
         emit: sees every event.
-        corpus_folder: cases to run first; None for `corpus/cases` where there is one.
+        seeds: cases to run first, as `load_corpus` returns them.
         opened: the target, where the caller opened it already (and closes it).
         export: writes the repro of a finding; None for every kind of export.
         on_start: gets the campaign just before it runs, for example to interrupt it later.
@@ -45,7 +45,7 @@ def hunt(
     """
     from fuzzgraph.strategies import minimise
 
-    loaded = _corpus(plan, corpus_folder)
+    seeds = seeds or Loaded()
     own = opened is None
     opened = opened or open_setup(plan.setup)
     folder = RunFolder(plan.out, plan.shard, plan.shards)
@@ -58,8 +58,8 @@ def hunt(
             _both(events, emit),
             minimise=minimise,
             export=export or Exporting(plan.setup),
-            corpus=loaded.entries,
-            bad_entries=loaded.bad,
+            corpus=seeds.entries,
+            bad_entries=seeds.bad_lines,
         )
         on_start(campaign)
         summary = campaign.run()
@@ -71,13 +71,15 @@ def hunt(
     return summary
 
 
-def _corpus(plan: Plan, folder: Path | None) -> Loaded:
-    """The cases this shard runs first: every n-th of the folder."""
+def load_corpus(folder: Path | None) -> Loaded:
+    """The cases of a folder; without one those of `corpus/cases`, where that is here.
+
+    Raises:
+        UsageError: the named folder cannot be read.
+    """
     if folder is None and not DEFAULT_CORPUS.is_dir():
         return Loaded()
-    loaded = corpus.load(folder or DEFAULT_CORPUS)
-    loaded.entries = loaded.entries[plan.shard :: plan.shards]
-    return loaded
+    return corpus.load(folder or DEFAULT_CORPUS)
 
 
 def _both(*sinks: Emit) -> Emit:

@@ -5,8 +5,10 @@ Every name a user can get wrong is checked here, before anything expensive.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fuzzgraph.campaign.runner import Runner
@@ -104,6 +106,11 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
     """The same for a target at hand."""
     if getattr(target, "isolated", False):
         return _in_worker(setup, target)
+    if setup.release:
+        raise UsageError(
+            f"release={setup.release!r}: target {setup.target!r} runs in this process, as it is "
+            "installed. Drop --release."
+        )
     from fuzzgraph.execution import Execution
 
     execution = Execution(target, graphs=cast(Any, setup.graphs), device=setup.device)
@@ -113,6 +120,8 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
 def _target(setup: Setup) -> Target:
     if setup.fault:
         return _faulty(setup.fault)
+    if ":" in setup.target:
+        return _imported(setup.target)
     from fuzzgraph.targets import open_target
 
     return open_target(setup.target)
@@ -124,11 +133,35 @@ def _faulty(name: str) -> Target:
     return cast("Target", faults.open_fault(name))
 
 
-def _in_worker(setup: Setup, target: _Described) -> Opened:
-    from fuzzgraph import worker
+def _imported(name: str) -> Target:
+    """A target of one's own, as module:factory; the module may lie in this folder."""
+    module, _, factory = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return cast("Target", getattr(import_module(module), factory)())
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"target={name!r} cannot be opened ({error}). Write module:factory of a target, both "
+            "importable here, or use a known name (see 'fuzzgraph targets')."
+        ) from None
 
+
+def _in_worker(setup: Setup, target: Target) -> Opened:
+    """Run the target in a process of its own, with the release that was asked for."""
+    from fuzzgraph import releases, worker
+
+    paths = []
+    if setup.release:
+        package = str(getattr(target, "package", ""))
+        if not package:
+            raise UsageError(
+                f"release={setup.release!r}: target {setup.target!r} names no package that has "
+                "releases. Drop --release."
+            )
+        paths = [releases.ensure(package, setup.release)]
     client = worker.open_client(
-        setup.target, release=setup.release, graphs=setup.graphs, device=setup.device
+        setup.target, paths=paths, graphs=cast(Any, setup.graphs), device=setup.device
     )
     return Opened(setup, target, client, client.close)
 

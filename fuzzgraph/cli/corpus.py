@@ -36,11 +36,11 @@ def list_(folder: Path | None, as_json: bool) -> int:
     folder = folder or _DEFAULT
     loaded = loaded or store.load(folder)
     if as_json:
-        say_json({"folder": str(folder), "cases": _records(loaded), "bad": loaded.bad})
+        say_json({"folder": str(folder), "cases": _records(loaded), "bad": loaded.bad_lines})
         return 0
     for entry in loaded.entries:
         click.echo(f"{entry.digest}  {_summary(entry)}  {entry.path}")
-    _say_bad(loaded.bad)
+    _say_bad(loaded.bad_lines)
     click.echo(f"{len(loaded.entries)} cases in {folder}")
     return 0
 
@@ -91,9 +91,11 @@ def merge(sources: tuple[Path, ...], folder: Path, as_json: bool) -> int:
     merged = store.merge(folder, sources)
     if as_json:
         added = [str(path) for path in merged.added]
-        say_json({"folder": str(folder), "added": added, "known": merged.known, "bad": merged.bad})
+        say_json(
+            {"folder": str(folder), "added": added, "known": merged.known, "bad": merged.bad_lines}
+        )
         return 0
-    _say_bad(merged.bad)
+    _say_bad(merged.bad_lines)
     click.echo(f"{len(merged.added)} added to {folder}, {merged.known} were there already")
     return 0
 

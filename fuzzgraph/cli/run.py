@@ -15,6 +15,7 @@ from fuzzgraph.events import Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened, Plan
+    from fuzzgraph.corpus import Loaded
 
 __all__ = ["run"]
 
@@ -56,11 +57,12 @@ def run(
     Without --time and --examples it runs for 60 seconds. Ctrl-C finishes the case at hand and
     writes the report.
     """
-    from fuzzgraph.campaign import Budget, Plan, fresh_folder, open_setup
+    from fuzzgraph.campaign import Budget, Plan, fresh_folder, load_corpus, open_setup
 
     if seconds is None and examples is None:
         seconds = 60.0
     seed = secrets.randbelow(1 << 31) if seed is None else seed
+    seeds = load_corpus(corpus_folder)
     with closing(open_setup(setup)) as opened:  # a wrong name is said before a folder is made
         plan = Plan(
             setup=setup,
@@ -70,15 +72,15 @@ def run(
             profile=profile,
             shrink_seconds=60.0 if profile == "nightly" else 20.0,
         )
-        return _run(plan, opened, corpus_folder, as_json=as_json)
+        return _run(plan, opened, seeds, as_json=as_json)
 
 
-def _run(plan: Plan, opened: Opened, corpus_folder: Path | None, *, as_json: bool) -> int:
+def _run(plan: Plan, opened: Opened, seeds: Loaded, *, as_json: bool) -> int:
     from fuzzgraph.campaign import hunt
     from fuzzgraph.reporting import ending, progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
-        summary = hunt(plan, progress, corpus_folder=corpus_folder, opened=opened)
+        summary = hunt(plan, progress, seeds=seeds, opened=opened)
     if as_json:
         say_json(summary)
     else:

@@ -1,0 +1,67 @@
+"""`pytest --fuzz` fuzzes, `pytest` runs the corpus where one is configured; otherwise nothing.
+
+Loaded into every pytest of an environment that has FuzzGraph, so it imports next to nothing
+until it is asked for something.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fuzzgraph.pytest_plugin.asked import ASKED, Asked, add_options, asked_of
+from fuzzgraph.pytest_plugin.own_tests import fuzz_engine
+
+if TYPE_CHECKING:
+    from fuzzgraph.pytest_plugin.suite import Suite
+
+__all__ = ["fuzz_engine"]
+
+_SUITE: pytest.StashKey[Suite] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    asked = asked_of(config)
+    if asked is None:
+        return
+    from fuzzgraph.pytest_plugin.suite import Suite
+
+    config.stash[ASKED] = asked
+    config.stash[_SUITE] = Suite(config, asked)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: object) -> None:
+    """xdist: what a worker must know, so that all of them work on one run."""
+    config: pytest.Config = node.config  # type: ignore[attr-defined]
+    suite = config.stash.get(_SUITE, None)
+    if suite is not None:
+        node.workerinput[Asked.WORKER_KEY] = suite.for_workers()  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    suite = config.stash.get(_SUITE, None)
+    if suite is not None:
+        suite.add_items(session, items)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    suite = config.stash.get(_SUITE, None)
+    if suite is not None:
+        suite.write_end(terminalreporter)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    suite = config.stash.get(_SUITE, None)
+    if suite is not None:
+        suite.close()

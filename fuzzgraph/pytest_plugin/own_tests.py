@@ -1,0 +1,76 @@
+"""The fixture for tests of one's own: a campaign on any target, in five lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from fuzzgraph.ports import Target
+
+__all__ = ["fuzz_engine"]
+
+
+@pytest.fixture
+def fuzz_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+    """Fuzz a target, by name or one of your own; a finding fails the test with its shrunk case.
+
+    ::
+
+        def test_my_engine(fuzz_engine):
+            fuzz_engine(MyTarget(), examples=200)
+
+    `--fuzz-time`, `--fuzz-examples` and `--fuzz-seed` take precedence under `pytest --fuzz`.
+    """
+
+    def run(
+        target: str | Target = "builtin",
+        *,
+        examples: int = 100,
+        seed: int = 0,
+        profile: str = "ci",
+        device: str = "cpu",
+        graphs: str = "",
+    ) -> None:
+        __tracebackhide__ = True
+        text = _campaign(request.config, tmp_path, target, examples, seed, profile, device, graphs)
+        if text:
+            pytest.fail(text, pytrace=False)
+
+    return run
+
+
+def _campaign(
+    config: pytest.Config,
+    folder: Path,
+    target: Any,
+    examples: int,
+    seed: int,
+    profile: str,
+    device: str,
+    graphs: str,
+) -> str:
+    """The text of what was found; '' for nothing."""
+    from contextlib import closing
+
+    from fuzzgraph.campaign import Budget, Plan, checked_setup, hunt, open_setup
+    from fuzzgraph.campaign.opening import open_target_object
+    from fuzzgraph.pytest_plugin.asked import ASKED
+    from fuzzgraph.reporting import ending
+
+    asked = config.stash.get(ASKED, None)
+    budget = Budget(None, examples)
+    if asked is not None and asked.fuzz:
+        budget, seed = Budget(asked.seconds, asked.examples), asked.seed
+    name = target if isinstance(target, str) else target.name
+    setup = checked_setup(name, device=device, graphs=graphs)
+    named = isinstance(target, str)
+    opened = open_setup(setup) if named else open_target_object(target, setup)
+    plan = Plan(setup=setup, seed=seed, budget=budget, out=folder / "fuzzgraph", profile=profile)
+    plan.out.mkdir(exist_ok=True)
+    with closing(opened):
+        summary = hunt(plan, lambda event: None, opened=opened)
+    return ending(summary) if summary.findings else ""

@@ -1,0 +1,153 @@
+"""The ready-made suite: the corpus as tests, and one fuzzing item per process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzzgraph import corpus
+from fuzzgraph.campaign import (
+    Budget,
+    Opened,
+    Plan,
+    checked_setup,
+    fresh_folder,
+    join_shards,
+    open_setup,
+)
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import RunSummary, Setup
+from fuzzgraph.pytest_plugin.asked import Asked
+from fuzzgraph.pytest_plugin.items import BadEntryItem, CorpusItem, FuzzItem, SuiteNode
+from fuzzgraph.reporting import verdict_line
+
+__all__ = ["Suite"]
+
+
+class Suite:
+    """Everything the plugin holds for one pytest session."""
+
+    def __init__(self, config: pytest.Config, asked: Asked) -> None:
+        self._asked = asked
+        self._config = config
+        self._opened: Opened | None = None
+        self._folder: Path | None = Path(asked.out) if self.in_worker else None
+        self.summary: RunSummary | None = None
+        try:
+            self.setup = self._checked_setup()
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+
+    def _checked_setup(self) -> Setup:
+        from fuzzgraph.strategies import profile_named
+
+        asked = self._asked
+        if asked.fuzz:
+            profile_named(asked.profile)
+        return checked_setup(asked.target, asked.release, asked.fault, asked.device, asked.graphs)
+
+    @property
+    def in_worker(self) -> bool:
+        """Whether this is one of xdist's processes."""
+        return hasattr(self._config, "workerinput")
+
+    @property
+    def shards(self) -> int:
+        if not self.in_worker:
+            return 1
+        workerinput: dict[str, Any] = self._config.workerinput  # type: ignore[attr-defined]
+        return int(workerinput.get("workercount", 1))
+
+    def for_workers(self) -> dict[str, Any]:
+        """Plain values for the processes of xdist: one seed, one folder."""
+        out = str(self.folder()) if self._asked.fuzz else ""
+        return replace(self._asked, out=out).plain()
+
+    def folder(self) -> Path:
+        """The folder of the run, made when it is first needed."""
+        if self._folder is None:
+            out = Path(self._asked.out) if self._asked.out else None
+            try:
+                self._folder = fresh_folder(out, self._asked.seed).resolve()
+            except UsageError as error:
+                raise pytest.UsageError(str(error)) from None
+        return self._folder
+
+    def opened(self) -> Opened:
+        """The target, opened when it is first needed and shared by all items."""
+        if self._opened is None:
+            self._opened = open_setup(self.setup)
+        return self._opened
+
+    def plan(self, shard: int) -> Plan:
+        asked = self._asked
+        examples = asked.examples
+        if examples is not None:
+            examples = examples // self.shards + (shard < examples % self.shards)
+        return Plan(
+            setup=self.setup,
+            seed=asked.seed,
+            budget=Budget(asked.seconds, examples),
+            out=self.folder(),
+            profile=asked.profile,
+            shard=shard,
+            shards=self.shards,
+        )
+
+    def add_items(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Append the corpus, and the fuzzing items where each process gets one at once."""
+        node = SuiteNode.from_parent(session, name="fuzzgraph", nodeid="fuzzgraph")
+        if self._asked.corpus:
+            items += self._corpus_items(node)
+        if self._asked.fuzz:
+            self._add_fuzz_items(node, items)
+
+    def _corpus_items(self, node: SuiteNode) -> list[pytest.Item]:
+        try:
+            loaded = corpus.load(Path(self._asked.corpus))
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+        good: list[pytest.Item] = [
+            CorpusItem.from_parent(node, name=f"corpus[{entry.path.stem}]", entry=entry, suite=self)
+            for entry in loaded.entries
+        ]
+        return good + [
+            BadEntryItem.from_parent(node, name=f"corpus[{entry.path.stem}]", message=entry.message)
+            for entry in loaded.bad
+        ]
+
+    def _add_fuzz_items(self, node: SuiteNode, items: list[pytest.Item]) -> None:
+        shards = self.shards
+        fuzzing: list[pytest.Item] = [
+            FuzzItem.from_parent(node, name=self._name(shard), shard=shard, suite=self)
+            for shard in range(shards)
+        ]
+        if shards == 1:
+            items += fuzzing
+            return
+        # xdist's `load` hands each process a run of this many items first.
+        first = max((len(items) + shards) // (4 * shards), 2) if items else 1
+        for shard, item in enumerate(fuzzing):
+            items.insert(min(shard * first, len(items)), item)
+
+    def _name(self, shard: int) -> str:
+        part = f"-{shard + 1}of{self.shards}" if self.shards > 1 else ""
+        return f"fuzz[{self._asked.fault or self._asked.target}{part}]"
+
+    def write_end(self, reporter: pytest.TerminalReporter) -> None:
+        """The figures of the run below pytest's own summary."""
+        if self.in_worker or not self._asked.fuzz or self._folder is None:
+            return
+        summary = self.summary or join_shards(self._folder)
+        if summary is None:
+            return
+        reporter.section("fuzzgraph")
+        reporter.line(f"{verdict_line(summary)}; seed {summary.seed}; report in {summary.out}")
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
