@@ -1,4 +1,4 @@
-"""The target that the documentation builds: it opens, stays silent, and its broken twin is found."""
+"""The target that the documentation builds stays silent, and its broken twin is found."""
 
 from __future__ import annotations
 
