@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -102,21 +101,19 @@ def test_a_pip_command_installs_this_project_and_no_torch(line: str) -> None:
     assert shlex.split(line)[1:] == ["install", "."]
 
 
-def quick_lines() -> Iterator[str]:
-    yield from (line for line in commands_of("fuzzgraph") if not is_long(shlex.split(line)))
+def fuzzgraph_lines(*, long: bool) -> list[str]:
+    return [line for line in commands_of("fuzzgraph") if is_long(shlex.split(line)) is long]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", quick_lines())
+@pytest.mark.parametrize("line", fuzzgraph_lines(long=False))
 def test_a_fuzzgraph_command_runs_on_a_healthy_engine(line: str, case: Path) -> None:
     done = fuzzgraph(quickly(shlex.split(line)[1:], case), case.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "line", [line for line in commands_of("fuzzgraph") if is_long(shlex.split(line))]
-)
+@pytest.mark.parametrize("line", fuzzgraph_lines(long=True))
 def test_a_long_fuzzgraph_command_names_a_verb_and_options_that_exist(
     line: str, tmp_path: Path
 ) -> None:
