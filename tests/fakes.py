@@ -19,6 +19,7 @@ def finding(
     step: int = 0,
     mode: str = "decode",
     target: str = "fake",
+    confirmed: str = "",
     message: str = "16 elements changed in the red zone after kv_indices (+0..+15)",
 ) -> Finding:
     return Finding(
@@ -31,6 +32,7 @@ def finding(
         symptom="red_zone_hit",
         stage="replay",
         message=message,
+        confirmed=confirmed,
     )
 
 

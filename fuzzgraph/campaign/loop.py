@@ -129,7 +129,7 @@ class Campaign:
             return enough.reason
 
     def _run_entry(self, entry: Entry) -> None:
-        self._stop_if_over()
+        self._stop_if_over(generating=False)
         try:
             self._run(entry.case, "corpus")
         except InvalidCase as error:
@@ -147,10 +147,11 @@ class Campaign:
         except InvalidCase:  # the pools are too small for it; the strategies draw few of these
             self._tally.count("skipped", 0, from_corpus=False)
 
-    def _stop_if_over(self) -> None:
+    def _stop_if_over(self, *, generating: bool = True) -> None:
         """Raise `Enough` if the budget is spent."""
         self._tally.tick()
-        reason = self._watch.over(self._tally.examples, len(self._tally.reported))
+        examples = self._tally.examples if generating else -1
+        reason = self._watch.over(examples, len(self._tally.reported))
         if reason is not None:
             raise Enough(reason)
 

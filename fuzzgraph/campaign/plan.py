@@ -25,7 +25,7 @@ def parse_time(text: str, where: str = "time") -> float:
     Raises:
         UsageError: not a duration, zero, or no number of seconds a clock can count.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip(), re.ASCII)
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 0 < seconds < math.inf:
         raise UsageError(

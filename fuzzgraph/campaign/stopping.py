@@ -44,7 +44,7 @@ class Stopwatch:
         return None if limit is None else max(0.0, limit - self.seconds)
 
     def over(self, examples: int, findings: int) -> Reason | None:
-        """Why to stop now, or None to go on."""
+        """Why to stop now, or None to go on; `examples` is -1 while the corpus runs."""
         if self.interrupted:
             return "interrupted"
         if self._budget.findings is not None and findings >= self._budget.findings:
