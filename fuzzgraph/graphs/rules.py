@@ -31,7 +31,6 @@ _HOST_READS = {getattr(torch.Tensor, name): name for name in _READS}
 _HOST_COPIES = {
     torch.tensor: "torch.tensor",
     torch.as_tensor: "torch.as_tensor",
-    torch.from_numpy: "torch.from_numpy",
     torch.asarray: "torch.asarray",
     torch.Tensor.new_tensor: "Tensor.new_tensor",
 }
@@ -89,7 +88,7 @@ def refuse_forbidden(
         _refuse(f"{func} read a value back to the host", key)
     if forbidden == "shape":
         _refuse(f"{func} has a result whose shape depends on data", key)
-    if facts.is_lift:
+    if facts.is_lift and args[0].dim():  # a scalar that is written somewhere is a fill there
         _refuse("A Python value became a tensor, a pageable host copy,", key)
 
 

@@ -18,7 +18,7 @@ import torch
 from fuzzgraph.errors import UsageError
 from fuzzgraph.memory.poison import ROW_BYTES
 
-__all__ = ["MARGIN_BYTES", "Arena"]
+__all__ = ["MARGIN_BYTES", "Arena", "address_of", "storage_key"]
 
 CPU_CAPACITY = 512 << 20
 """Bytes of address space; only what is touched is backed by memory."""
@@ -77,6 +77,15 @@ class Arena:
                 f"an arena of {self.capacity}. Use a smaller config, or a GuardedMemory with a "
                 f"larger capacity."
             )
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where the first element lies; also for a tensor of size 0, which has no data pointer."""
+    address = tensor.data_ptr()
+    if address:
+        return address
+    start: int = tensor.untyped_storage().data_ptr()
+    return start + tensor.storage_offset() * tensor.dtype.itemsize
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -13,15 +13,16 @@ and unguarded).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.memory.arena import Arena, storage_key
+from fuzzgraph.memory.arena import Arena, address_of, storage_key
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.operations import Facts, facts_of, tensors_in
 from fuzzgraph.memory.placement import Layout, extent
@@ -32,12 +33,28 @@ from fuzzgraph.observation import ZoneHit
 __all__ = ["GuardedMemory", "Listener"]
 
 Tensors = tuple[torch.Tensor, ...]
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 _REMEMBERED = 4096
 """Result sizes of resizing operations kept, so that a long run stays flat."""
 
 _FACTS: dict[Any, Facts] = {}
 """Facts of every operator met in this process; they never change."""
+
+
+def _unguarded(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The harness's own allocations inside a method are no business of the guard's."""
+
+    @wraps(method)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        guard: Any = args[0]
+        if not guard.intercepting:
+            return method(*args, **kwargs)
+        with guard.unseen():
+            return method(*args, **kwargs)
+
+    return call
 
 
 class Listener:
@@ -301,6 +318,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The region that a tensor points into, None if it is not guarded memory."""
         return self._layout.region_of(tensor)
 
+    @_unguarded
     def is_poison(self, tensor: torch.Tensor) -> bool:
         """Whether every byte of a guarded tensor is the graph pool's poison."""
         return self._worlds.is_poison(tensor)
@@ -311,6 +329,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # ---- snapshot
 
+    @_unguarded
     def snapshot(self) -> torch.Tensor:
         """Copy of all engine and graph memory; scratch is not part of it.
 
@@ -324,6 +343,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         return self.arena.bytes[self.arena.front : self._layout.top].clone()
 
+    @_unguarded
     def restore(self, snapshot: torch.Tensor) -> None:
         """Put memory back, red zones included, and return to the home world.
 
@@ -333,22 +353,26 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.arena.bytes[front : front + snapshot.numel()].copy_(snapshot)
         self._worlds.come_home()
 
+    @_unguarded
     def as_in(self, snapshot: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """A guarded tensor as it was in a snapshot: a view of the snapshot, same shape."""
-        offset = tensor.data_ptr() - self.arena.address - self.arena.front
+        offset = address_of(tensor) - self.arena.address - self.arena.front
         base = snapshot.view(tensor.dtype)
         return base.as_strided(tensor.shape, tensor.stride(), offset // tensor.dtype.itemsize)
 
     # ---- red zones and worlds
 
+    @_unguarded
     def zones_intact(self) -> bool:
         """Whether no red zone changed; one comparison, one flag read back."""
         return self._worlds.intact()
 
+    @_unguarded
     def zone_hits(self, stage: str) -> list[ZoneHit]:
         """Every red zone that changed, looked at closely; empty if all are intact."""
         return self._worlds.hits(stage)
 
+    @_unguarded
     def repair_zones(self) -> None:
         """Rewrite all red zones with what they must hold now."""
         self._worlds.repair()
@@ -361,10 +385,12 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The same piece by piece, to find the guilty one."""
         return self._worlds.each_zone(world)
 
+    @_unguarded
     def unwritten_perturbation(self, world: int) -> list[Perturbation]:
         """One for each engine buffer that was born empty and that nothing has written since."""
         return self._worlds.unwritten(world)
 
+    @_unguarded
     def poison_graph_pool(self) -> None:
         """Poison all graph intermediates, as the replay of another graph may clobber them."""
         self._worlds.poison_pool()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.memory.arena import Arena
+from fuzzgraph.memory.arena import Arena, address_of
 from fuzzgraph.memory.poison import ROW_BYTES, poison_row
 from fuzzgraph.memory.regions import Region, Segment, find_region, walk_tensors
 from fuzzgraph.memory.sources import innermost_source
@@ -135,7 +135,7 @@ class Layout:
 
     def region_of(self, tensor: torch.Tensor) -> Region | None:
         """The region that a tensor points into, None if it is not guarded memory."""
-        offset = tensor.data_ptr() - self.arena.address
+        offset = address_of(tensor) - self.arena.address
         if not 0 <= offset < self.arena.capacity:
             return None
         scratch = offset >= self.arena.scratch_front

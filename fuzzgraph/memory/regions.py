@@ -19,6 +19,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fuzzgraph.memory.arena import address_of
+
 __all__ = ["Region", "Segment", "children", "find_region", "is_opaque", "walk_tensors"]
 
 Segment = Literal["engine", "graph", "scratch"]
@@ -124,7 +126,7 @@ def walk_tensors(roots: Mapping[str, object]) -> Iterator[tuple[str, int]]:
             continue
         seen.add(id(value))
         if isinstance(value, torch.Tensor):
-            yield path, value.data_ptr()
+            yield path, address_of(value)
         elif isinstance(value, np.ndarray):
             yield path, value.ctypes.data
         else:
