@@ -32,7 +32,7 @@ from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import become_one_rank, model_runner
 from fuzzgraph.world import Batch
 
-__all__ = ["AiterSession", "AiterTarget"]
+__all__ = ["AiterSession", "AiterTarget", "verify_target"]
 
 _BACKEND = "sglang.srt.layers.attention.aiter_backend"
 _UNIFIED = "SGLANG_USE_AITER_UNIFIED_ATTN"
@@ -75,6 +75,8 @@ class AiterTarget:
         """Names the first setting that this target does not drive."""
         if config.modes != (self._mode,):
             return f"captures {self._mode} graphs only, not {list(config.modes)}"
+        if config.attention == "mla" and config.page_map == "page_table":
+            return "page_map='page_table' with attention='mla': unified attention has no MLA"
         for name, value in (
             ("kv_dtype", "auto"), ("metadata", "full"), ("runner", "graph"), ("spec_topk", 1),
             ("sliding_window", 0), ("max_encoder_len", 0), ("recurrent_state", False),
@@ -96,6 +98,11 @@ class AiterTarget:
     def load(self) -> None:
         """Import the release of this process; `open` does it where nobody has."""
         _load_once()
+
+
+def verify_target() -> AiterTarget:
+    """`sglang-aiter-verify`: the target model's graphs of a server with speculation."""
+    return AiterTarget("target_verify")
 
 
 _loaded = False
@@ -269,7 +276,9 @@ class AiterSession:
         return {}
 
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
-        """For the size replayed last; before the first replay, for the largest."""
+        """For the size replayed last (at first the largest); none after an eager step."""
+        if self._eager:  # the metadata belongs to no graph
+            return {}
         frozen = self._frozen.get(getattr(self.runner, "bs", self.runner.max_bs), {})
         written = self._written()
         return {name: (written[name], frozen[name]) for name in written if name in frozen}

@@ -1,0 +1,136 @@
+"""Loading sglang: explicit stand-ins, one line where something is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.layout import plan
+from fuzzgraph.targets.sglang import absent, loading
+from fuzzgraph.targets.sglang.absent import ABSENT, allow_absent
+from fuzzgraph.targets.sglang.aiter import AiterTarget, _below
+from fuzzgraph.targets.sglang.batches import _tree_mask
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An importable package called sglang, which is none; imports are undone afterwards."""
+    package = tmp_path / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (tmp_path / "sglang" / "__init__.py").write_text("raise RuntimeError('starts a server')\n")
+    (package / "__init__.py").write_text("")
+    modules, finders = dict(sys.modules), list(sys.meta_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(loading, "_interpret_triton", lambda: None)
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield package
+    sys.meta_path[:] = finders
+    for name in set(sys.modules) - set(modules):
+        del sys.modules[name]
+
+
+def test_the_packages_own_init_is_not_run(toy: Path) -> None:
+    (toy / "part.py").write_text("VALUE = 3\n")
+    assert loading.engine_module("sglang.srt.part").VALUE == 3
+
+
+def test_a_missing_companion_is_named_with_the_way_out(toy: Path) -> None:
+    (toy / "part.py").write_text("import no_such_companion.inner\n")
+    with pytest.raises(AdapterUnavailable, match="'no_such_companion'.*make sglang"):
+        loading.engine_module("sglang.srt.part")
+
+
+def test_a_module_that_the_release_lacks_is_named(toy: Path) -> None:
+    with pytest.raises(AdapterUnavailable, match="no module 'sglang.srt.absent_part'"):
+        loading.engine_module("sglang.srt.absent_part")
+
+
+def test_a_listed_module_is_stood_in_for(toy: Path) -> None:
+    (toy / "part.py").write_text(
+        "from sgl_kernel.ops import Plan, launch\n"
+        "class Mine(Plan):\n    pass\n"
+        "@launch\ndef kept(): return 5\n"
+    )
+    part = loading.engine_module("sglang.srt.part")
+    assert part.kept() == 5
+    assert isinstance(part.Mine(), part.Plan)
+
+
+def test_an_installed_module_wins_over_its_stand_in(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(absent.ABSENT, "installed_here", "for this test")  # type: ignore[arg-type]
+    (toy.parent.parent / "installed_here.py").write_text("REAL = True\n")
+    (toy / "part.py").write_text("import installed_here\nSEEN = installed_here.REAL\n")
+    assert loading.engine_module("sglang.srt.part").SEEN is True
+
+
+def test_what_the_engine_prints_at_import_stays_off_stdout(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (toy / "part.py").write_text("print('hint about kernels')\n")
+    loading.engine_module("sglang.srt.part")
+    seen = capsys.readouterr()
+    assert (seen.out, seen.err) == ("", "hint about kernels\n")
+
+
+def test_a_setting_of_the_shell_that_changes_the_engine_is_refused(
+    toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_USE_AITER_UNIFIED_ATTN", "1")
+    (toy / "part.py").write_text("")
+    with pytest.raises(AdapterUnavailable, match="SGLANG_USE_AITER_UNIFIED_ATTN='1'.*Unset it"):
+        loading.engine_module("sglang.srt.part")
+
+
+def test_every_stand_in_has_its_reason() -> None:
+    assert [name for name, reason in ABSENT.items() if len(reason) < 10] == []
+
+
+def test_the_finder_is_last_and_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    allow_absent()
+    once = len(sys.meta_path)
+    allow_absent()
+    assert len(sys.meta_path) == once
+    assert isinstance(sys.meta_path[-1], absent._Finder)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("kv_dtype", "float8_e4m3fn"), ("sliding_window", 4), ("attn_tp_size", 2),
+     ("modes", ("decode", "target_verify"))],
+)  # fmt: skip
+def test_what_is_not_driven_is_said(setting: str, value: object) -> None:
+    config = EngineConfig(**{setting: value})  # type: ignore[arg-type]
+    said = AiterTarget().unsupported(config)
+    assert said is not None
+    assert str(value if not isinstance(value, tuple) else list(value)) in said.replace('"', "'")
+
+
+def test_what_is_driven_is_not_refused() -> None:
+    assert AiterTarget().unsupported(EngineConfig(page_size=16, page_map="page_table")) is None
+
+
+def test_only_pages_below_a_rows_length_count_as_used() -> None:
+    table = torch.arange(1, 13).view(3, 4)
+    used = _below(table, torch.tensor([5, 0, 8]), page_size=4)
+    assert used.tolist() == [[1, 2], [0, 0], [9, 10]]
+
+
+def test_a_chain_of_drafts_sees_the_past_and_its_own_beginning() -> None:
+    config = EngineConfig(modes=("target_verify",), draft_tokens=3)
+    row = BatchRow(request=0, seq_len=5, new_tokens=3)
+    step = ReplayStep(mode="target_verify", rows=(row,))
+    (batch,) = plan(Case(schema_version=1, config=config, steps=(step,)))
+    mask = _tree_mask(batch, batch.cached_lens, "cpu").view(3, 5)
+    assert np.array_equal(mask.numpy(), np.tri(3, 5, 2, dtype=bool))
