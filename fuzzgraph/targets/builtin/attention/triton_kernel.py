@@ -16,9 +16,21 @@ from fuzzgraph.targets.builtin.attention.batch import AttentionBatch, SplitPlan
 __all__ = ["paged_attention"]
 
 _MAX_BLOCK = 64
-"""Keys per block at most, so that a block of wide heads still fits a GPU's registers."""
+"""Keys per block at most."""
+_COMPILED_ELEMENTS = 1 << 13
 _INTERPRETED_ELEMENTS = 1 << 20
-"""Largest intermediate of an interpreted program, which computes many lanes side by side."""
+"""Largest intermediate of a program: what registers hold, and what makes an interpreted program,
+which computes many lanes side by side, worth its overhead."""
+
+
+@triton.jit
+def _decode_e4m3(bits):
+    """float32 of float8_e4m3fn bits, for devices that have no such type."""
+    magnitude = bits.to(tl.int32) & 127
+    normal = ((magnitude << 20) + (120 << 23)).to(tl.float32, bitcast=True)
+    value = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, normal)
+    value = tl.where(magnitude == 127, float("nan"), value)
+    return tl.where(bits >= 128, -value, value)
 
 
 @triton.jit
@@ -73,6 +85,7 @@ def _attend(
     WINDOWED: tl.constexpr,
     PAGED: tl.constexpr,
     PLANNED: tl.constexpr,
+    FP8: tl.constexpr,
 ):
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     exists = lane < lanes
@@ -148,8 +161,10 @@ def _attend(
         key = tl.load(
             k + (slot * k_slot + kv_head[:, None] * k_head)[:, :, None] + dims[None, :, :],
             mask=seen[:, :, None] & (dims < HEAD_DIM)[None, :, :],
-            other=0.0,
+            other=0,
         )
+        if FP8:
+            key = _decode_e4m3(key)
         key = key.to(tl.float32) * k_scale
         logits = tl.sum(query[:, :, None, :] * key[:, None, :, :], axis=3)
         logits = tl.where(seen[:, None, :], logits, -1.0e30)
@@ -159,8 +174,10 @@ def _attend(
         block = tl.load(
             v + (slot * v_slot + kv_head[:, None] * v_head)[:, :, None] + v_dims,
             mask=seen[:, :, None] & (v_dims < V_HEAD_DIM),
-            other=0.0,
+            other=0,
         )
+        if FP8:
+            block = _decode_e4m3(block)
         block = block.to(tl.float32) * v_scale
         added = tl.sum(weights[:, :, :, None] * block[:, None, :, :], axis=2)
         value = value * fade[:, :, None] + added
@@ -247,6 +264,12 @@ def _lanes_per_program(lanes: int, elements: int) -> int:
     return min(triton.next_power_of_2(lanes), 1 << (room.bit_length() - 1))
 
 
+def _keys_per_block(width: int, elements: int) -> int:
+    """Keys computed at a time, where each key makes intermediates of this many elements."""
+    room = (_INTERPRETED_ELEMENTS if _INTERPRETED else _COMPILED_ELEMENTS) // elements
+    return max(1, min(_MAX_BLOCK, room, triton.next_power_of_2(max(width, 1))))
+
+
 def paged_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -289,15 +312,17 @@ def _launch(
         "BLOCK_GROUP": triton.next_power_of_2(group),
         "BLOCK_DIM": triton.next_power_of_2(q.shape[2]),
         "BLOCK_V": triton.next_power_of_2(out.shape[2]),
-        "BLOCK_KEYS": min(_MAX_BLOCK, triton.next_power_of_2(max(width, 1))),
     }
-    largest = blocks["BLOCK_GROUP"] * blocks["BLOCK_KEYS"]
-    largest *= max(blocks["BLOCK_DIM"], blocks["BLOCK_V"])
-    per_program = _lanes_per_program(lanes, largest)
+    per_key = blocks["BLOCK_GROUP"] * max(blocks["BLOCK_DIM"], blocks["BLOCK_V"])
+    block_keys = _keys_per_block(width, per_key)
+    per_program = _lanes_per_program(lanes, per_key * block_keys)
 
     def present(tensor: torch.Tensor | None) -> torch.Tensor:
         return lens if tensor is None else tensor  # never read where absent
 
+    fp8 = k.dtype == torch.float8_e4m3fn
+    if fp8:
+        k, v = k.view(torch.uint8), v.view(torch.uint8)
     _attend[(triton.cdiv(lanes, per_program),)](
         q,
         k,
@@ -337,6 +362,7 @@ def _launch(
         HEAD_DIM=q.shape[2],
         V_HEAD_DIM=out.shape[2],
         **blocks,
+        BLOCK_KEYS=block_keys,
         BLOCK_ROWS=triton.next_power_of_2(rows),
         RAGGED=ragged,
         MASKED=batch.custom_mask is not None,
@@ -344,6 +370,7 @@ def _launch(
         WINDOWED=batch.window > 0,
         PAGED=batch.kv_indptr is None,
         PLANNED=plan is not None,
+        FP8=fp8,
     )
 
 

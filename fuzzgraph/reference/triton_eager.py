@@ -1,0 +1,153 @@
+"""A second opinion on attention: an eager Triton kernel over keys laid side by side.
+
+It shares which keys a query sees with the first reference, and none of its arithmetic: another
+language, another order of operations, softmax in one piece. Compiled on a GPU, else interpreted.
+"""
+
+# No postponed annotations here: Triton reads `tl.constexpr` from the signature.
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import JITFunction
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import DTYPES, content_for
+from fuzzgraph.reference.geometry import encoder_keys, queries_of
+from fuzzgraph.world import Batch
+
+__all__ = ["second_opinion"]
+
+_INTERPRETED_ELEMENTS = 1 << 20
+"""Largest intermediate of an interpreted program, which computes many queries side by side."""
+
+
+@triton.jit
+def _attention(
+    q,
+    k,
+    v,
+    visible,
+    out,
+    queries,
+    keys,
+    scale,
+    QUERIES: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    V_HEAD_DIM: tl.constexpr,
+    BLOCK_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+):
+    head = tl.program_id(1)
+    kv_head = head // GROUP
+    query = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)[:, None]
+    key = tl.arange(0, BLOCK_KEYS)[None, :]
+    dim = tl.arange(0, BLOCK_DIM)
+    v_dim = tl.arange(0, BLOCK_V)
+    pair = query * keys + key
+    real = (query < queries) & (key < keys)
+    seen = tl.load(visible + pair, mask=real, other=0) != 0
+    row = query * (KV_HEADS * GROUP) + head
+    weights = tl.load(
+        q + row * HEAD_DIM + dim[None, :],
+        mask=(query < queries) & (dim < HEAD_DIM)[None, :],
+        other=0.0,
+    )
+    places = (pair * KV_HEADS + kv_head)[:, :, None]
+    vectors = tl.load(
+        k + places * HEAD_DIM + dim[None, None, :],
+        mask=seen[:, :, None] & (dim < HEAD_DIM)[None, None, :],
+        other=0.0,
+    )
+    products = vectors.to(tl.float32) * weights.to(tl.float32)[:, None, :]
+    logits = tl.where(seen, tl.sum(products, axis=2) * scale, -1.0e30)
+    powers = tl.exp2((logits - tl.max(logits, axis=1)[:, None]) * 1.4426950408889634)
+    powers = tl.where(seen, powers, 0.0)
+    total = tl.sum(powers, axis=1)
+    share = powers / tl.where(total == 0.0, 1.0, total)[:, None]
+    values = tl.load(
+        v + places * V_HEAD_DIM + v_dim[None, None, :],
+        mask=seen[:, :, None] & (v_dim < V_HEAD_DIM)[None, None, :],
+        other=0.0,
+    )
+    result = tl.sum(share[:, :, None] * values.to(tl.float32), axis=1)
+    tl.store(
+        out + row * V_HEAD_DIM + v_dim[None, :],
+        result,
+        mask=(query < queries) & (v_dim < V_HEAD_DIM)[None, :],
+    )
+
+
+_INTERPRETED = not isinstance(_attention, JITFunction)
+
+
+@lru_cache(maxsize=1)
+def _device() -> torch.device:
+    return torch.device("cpu" if _INTERPRETED else "cuda")
+
+
+def _run(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """float32 [T, Hq, Dv] on the host of q [T, Hq, D], k and v [T, L, Hkv, ...], visible [T, L]."""
+    device = _device()
+    out = torch.empty((*q.shape[:2], v.shape[3]), dtype=torch.float32, device=device)
+    if not out.numel():
+        return out.cpu()
+    width, width_v = triton.next_power_of_2(q.shape[2]), triton.next_power_of_2(v.shape[3])
+    keys = triton.next_power_of_2(max(k.shape[1], 1))
+    room = max(1, _INTERPRETED_ELEMENTS // (keys * max(width, width_v)))
+    side_by_side = 1
+    if _INTERPRETED:
+        side_by_side = min(triton.next_power_of_2(len(q)), 1 << (room.bit_length() - 1))
+    _attention[(triton.cdiv(len(q), side_by_side), q.shape[1])](
+        *(part.contiguous().to(device) for part in (q, k, v, visible.to(torch.uint8))),
+        out,
+        len(q),
+        k.shape[1],
+        scale,
+        QUERIES=side_by_side,
+        KV_HEADS=k.shape[2],
+        GROUP=q.shape[1] // k.shape[2],
+        HEAD_DIM=q.shape[2],
+        V_HEAD_DIM=v.shape[3],
+        BLOCK_DIM=width,
+        BLOCK_V=width_v,
+        BLOCK_KEYS=keys,
+    )
+    return out.cpu()
+
+
+def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """{"attention": [T, Hq, Dv]} in the config's dtype; rows as `reference.expected` has them."""
+    content = content_for(config)
+    found = queries_of(batch, config)
+    mrope = None if batch.mrope is None else torch.from_numpy(batch.mrope)
+    q, _, _ = content.embed_qkv(
+        torch.from_numpy(found.tokens), torch.from_numpy(found.positions), mrope
+    )
+    planes = content.kv_planes(found.key_tokens.ravel(), found.key_positions.ravel())
+    k, v = _dequantized(planes, config, found.key_tokens.shape)
+    scale = config.head_dim**-0.5
+    out = _run(q, k, v, torch.from_numpy(found.visible), scale)
+    if batch.encoder_tokens.values.size:
+        tokens, present = encoder_keys(batch, found.rows)
+        planes = content.encoder_planes(tokens.ravel())
+        k, v = _dequantized(planes, config, tokens.shape)
+        out = out + _run(q, k, v, torch.from_numpy(present), scale)
+    return {"attention": out.to(DTYPES[config.dtype])}
+
+
+def _dequantized(
+    planes: tuple[torch.Tensor, ...], config: EngineConfig, shape: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """float32 (keys, values), each [T, L, heads, columns]."""
+    content = content_for(config)
+    scales = (content.k_scale, content.v_scale)
+    keys, *rest = [p.float() * s for p, s in zip(planes, scales, strict=False)]
+    values = rest[0] if rest else keys[..., : config.v_head_dim]
+    return keys.reshape(*shape, *keys.shape[1:]), values.reshape(*shape, *values.shape[1:])
