@@ -131,6 +131,18 @@ def test_a_pytest_command_runs_in_a_folder_without_tests(line: str, case: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+def test_the_test_of_ones_own_that_is_shown_passes(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    [block] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    engine = "from fuzzgraph.targets.builtin import BuiltinTarget as MyTarget\n"
+    (tmp_path / "my_package.py").write_text(engine)
+    (tmp_path / "test_mine.py").write_text(block.replace("examples=200", "examples=5"))
+    done = pytest_command(["-q", "test_mine.py"], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
 def test_options_named_in_the_text_exist(tmp_path: Path) -> None:
     named = set(re.findall(r"`(--fuzz-[a-z]+)", README.read_text(encoding="utf-8")))
     assert named
