@@ -13,7 +13,12 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import UsageError
 from fuzzgraph.execution.painting import Painter
 from fuzzgraph.graphs import GraphKind, open_engine
-from fuzzgraph.memory import AttributeSnapshot, GuardedMemory, restore_attributes, snapshot_attributes
+from fuzzgraph.memory import (
+    AttributeSnapshot,
+    GuardedMemory,
+    restore_attributes,
+    snapshot_attributes,
+)
 from fuzzgraph.observation import RunKind, Stumble, ZoneHit
 from fuzzgraph.ports import Session, Target
 

@@ -6,6 +6,7 @@ in memory that the batch neither names nor owns; `dont_care` lists that memory, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -30,7 +31,7 @@ _STATE_SIGNATURE = (9.0, -11.0)
 
 def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
     """[rows, bytes per row] view: copies and comparisons then work for every dtype, bit for bit."""
-    return plane.reshape(len(plane), -1).view(torch.uint8)
+    return plane.reshape(len(plane), math.prod(plane.shape[1:])).view(torch.uint8)
 
 
 class _Plane:
@@ -118,9 +119,7 @@ class Painter:
             for plane, values in zip(self._planes, planes, strict=True):
                 plane.put(batch.kv_slots.values[past], values)
         if self._state is not None and batch.raw_bs:
-            self._state.put(
-                batch.state_slots, self._content.state_rows(batch)
-            )
+            self._state.put(batch.state_slots, self._content.state_rows(batch))
 
     def _map(self, name: str, rows: IntArray, slots: IntArray, lens: IntArray) -> None:
         if name not in self._maps or not len(slots):

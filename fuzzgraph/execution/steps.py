@@ -6,15 +6,21 @@ start from saved bytes and attributes and leave no trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import field as attribute
 
 import torch
 
 from fuzzgraph import reference
 from fuzzgraph.execution.opening import OpenSession, SessionLost
-from fuzzgraph.memory import AttributeSnapshot, Perturbation, restore_attributes, snapshot_attributes
-from fuzzgraph.observation import AddressChange, KeptOutput, Observation, RunKind, StepRecord
+from fuzzgraph.memory import (
+    AttributeSnapshot,
+    Perturbation,
+    restore_attributes,
+    snapshot_attributes,
+)
+from fuzzgraph.observation import AddressChange, Field, KeptOutput, Observation, RunKind, StepRecord
 from fuzzgraph.oracles.comparison import beyond_yardstick, same_bits
 from fuzzgraph.world import TRAPS, Batch
 
@@ -25,7 +31,7 @@ __all__ = ["KeptResults", "StepRunner"]
 class KeptResults:
     """Results an engine handed out and promised to keep, with their bytes at that time."""
 
-    entries: list[tuple[int, str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    entries: list[tuple[int, str, torch.Tensor, torch.Tensor]] = attribute(default_factory=list)
 
     def changed(self) -> list[KeptOutput]:
         return [
@@ -178,9 +184,8 @@ class StepRunner:
         opened.reset()
         opened.painter.lay(batch)
         opened.painter.keep_reserved(before.image)
-        for name, (tensor, _) in opened.session.captured_addresses().items():
-            declared = self._fields.get(name)
-            if declared is not None and declared.padding.kind == "free":
+        for field, tensor in self._static_buffers():
+            if field.padding.kind == "free":
                 tensor.copy_(opened.memory.as_in(before.image, tensor))
 
     def _changes(self, batch: Batch, *, piecewise: bool = False) -> list[Perturbation]:
@@ -197,10 +202,22 @@ class StepRunner:
         return changes
 
     def _rewritten(self) -> Iterable[Perturbation]:
+        for field, tensor in self._static_buffers():
+            if field.rewritten:
+                first = 1 if field.axis == "indptr" else 0  # offsets start at a zero set once
+                yield Perturbation(
+                    f"{field.name} as the previous replay left it", _trap(tensor[first:])
+                )
+
+    def _static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
+        """Each declared field with the whole buffer that the engine writes it to.
+
+        An engine with several runners names them "runner.field".
+        """
         for name, (tensor, _) in self._opened.session.captured_addresses().items():
-            declared = self._fields.get(name)
-            if declared is not None and declared.rewritten:
-                yield Perturbation(f"{name} as the previous replay left it", _trap(tensor))
+            field = self._fields.get(name.rsplit(".", 1)[-1])
+            if field is not None:
+                yield field, tensor
 
     def _attribute(self, step: StepRecord, before: _Moment) -> None:
         """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""

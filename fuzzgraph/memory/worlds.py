@@ -56,6 +56,7 @@ class Worlds:
         """Memory has been restored: expect the home world again."""
         self._expected = None
         self._region_worlds = {}
+        self._pool_world = self._home
 
     # ---- red zones
 
