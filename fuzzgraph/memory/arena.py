@@ -85,7 +85,7 @@ def address_of(tensor: torch.Tensor) -> int:
     if address:
         return address
     start: int = tensor.untyped_storage().data_ptr()
-    return start + tensor.storage_offset() * tensor.dtype.itemsize
+    return start + int(tensor.storage_offset()) * tensor.dtype.itemsize
 
 
 def storage_key(tensor: torch.Tensor) -> int:

@@ -27,6 +27,7 @@ from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.operations import Facts, facts_of, tensors_in
 from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Region, Segment
+from fuzzgraph.memory.resizing import Resizing
 from fuzzgraph.memory.worlds import Perturbation, Worlds
 from fuzzgraph.observation import ZoneHit
 
@@ -35,9 +36,6 @@ __all__ = ["GuardedMemory", "Listener"]
 Tensors = tuple[torch.Tensor, ...]
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-_REMEMBERED = 4096
-"""Result sizes of resizing operations kept, so that a long run stays flat."""
 
 _FACTS: dict[Any, Facts] = {}
 """Facts of every operator met in this process; they never change."""
@@ -104,9 +102,9 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.arena = Arena(self.device, capacity)
         self._layout = Layout(self.arena, zone_bytes, tail_factor, world)
         self._worlds = Worlds(self._layout)
+        self._resizing = Resizing(self._layout)
         self._adopt_numpy = adopt_numpy
         self._storage = self.arena.storage_key
-        self._sizes: dict[Any, tuple[torch.Size, ...]] = {}
         self._segment: Segment = "engine"
         self._listener: Listener | None = None
         self._depth = 0
@@ -169,8 +167,8 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> tuple[Any, Tensors]:
         """Result of an operation, and those tensors that it allocated."""
         fresh: Tensors = ()
-        if facts.may_resize and self._grows(func, facts, args, kwargs or {}):
-            fresh = self._grow(func, facts, args, kwargs or {})
+        if facts.may_resize:
+            fresh = self._resizing.make_room(func, facts, args, kwargs or {}, self._segment)
         out = func(*args, **kwargs) if kwargs else func(*args)
         if out.__class__ is tuple or out.__class__ is list:
             out, fresh = self._adopt_each(func, facts, out, args, kwargs)
@@ -255,57 +253,6 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._listener is not None:
             self._listener.on_launch(launch, executor, args, kwargs)
         return result
-
-    # ---- operations that resize what they write
-
-    def _grows(self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> bool:
-        """Whether a guarded target is about to change its size."""
-        targets = _resizable(facts, args, kwargs)
-        if not any(storage_key(target) == self._storage for target in targets):
-            return False
-        sizes = self._sizes_after(func, facts, args, kwargs)
-        return any(t.shape != size for t, size in zip(targets, sizes, strict=True))
-
-    def _sizes_after(
-        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
-    ) -> tuple[torch.Size, ...]:
-        """Sizes the operation gives its targets, found once by a dry run on other memory."""
-        key = (func, _shapes(args), _shapes(kwargs.items()))
-        sizes = self._sizes.get(key)
-        if sizes is not None:
-            return sizes
-        if facts.is_resize:
-            like = args[1]
-            sizes = (torch.Size(like.shape if isinstance(like, torch.Tensor) else like),)
-        else:
-            dry = {name: torch.empty_like(kwargs[name]).resize_(0) for name in facts.outs}
-            func(*args, **{**kwargs, **dry})
-            sizes = tuple(out.shape for out in dry.values())
-        if len(self._sizes) >= _REMEMBERED:
-            self._sizes.clear()
-        self._sizes[key] = sizes
-        return sizes
-
-    def _grow(self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Tensors:
-        """Give each target that outgrows its memory a region of its own.
-
-        It must not grow where it lies: its neighbours come next in the same storage.
-        """
-        moved: list[torch.Tensor] = []
-        sizes = self._sizes_after(func, facts, args, kwargs)
-        for target, size in zip(_resizable(facts, args, kwargs), sizes, strict=True):
-            if size.numel() > extent(target):
-                self._move(func, target, size)
-                moved.append(target)
-        return tuple(moved)
-
-    def _move(self, func: Any, target: torch.Tensor, size: torch.Size) -> None:
-        old = target.detach().reshape(-1)
-        like = torch.empty(size, dtype=target.dtype, device=target.device)
-        slot = self._layout.slot(func, like, self._segment, born_empty=True)
-        new = slot.base.as_strided(size, like.stride(), slot.element)
-        target.set_(new.untyped_storage(), new.storage_offset(), size, new.stride())
-        target.view(-1)[: old.numel()].copy_(old)
 
     # ---- regions
 
@@ -396,11 +343,6 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._worlds.poison_pool()
 
 
-def _resizable(facts: Facts, args: tuple[Any, ...], kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that an operation writes and may resize."""
-    return [args[0]] if facts.is_resize else [kwargs[name] for name in facts.outs]
-
-
 def _holds(key: int, values: Any) -> bool:
     """Whether a tensor among the arguments has this storage."""
     for value in values:
@@ -410,19 +352,6 @@ def _holds(key: int, values: Any) -> bool:
         elif isinstance(value, (list, tuple)) and _holds(key, value):
             return True
     return False
-
-
-def _shapes(values: Any) -> tuple[Any, ...]:
-    """What decides the size of a result: shapes of tensors, plain values as they are."""
-    key: list[Any] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            key.append((value.shape, value.dtype))
-        elif isinstance(value, (list, tuple)):
-            key.append(_shapes(value))
-        else:
-            key.append(value)
-    return tuple(key)
 
 
 def _copy_whole(view: torch.Tensor, source: torch.Tensor) -> None:

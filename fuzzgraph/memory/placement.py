@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.memory.arena import Arena, address_of
-from fuzzgraph.memory.poison import ROW_BYTES, poison_row
+from fuzzgraph.memory.poison import COMMON_DTYPES, ROW_BYTES, poison_row
 from fuzzgraph.memory.regions import Region, Segment, find_region, walk_tensors
 from fuzzgraph.memory.sources import innermost_source
 
@@ -58,6 +58,9 @@ class Layout:
         self._this_scratch: list[Slot] = []
         self._same_scratch = True
         self._poison: dict[tuple[torch.dtype, int], torch.Tensor] = {}
+        if arena.device.type != "cpu":  # no copy from the host may happen inside a capture
+            for dtype in COMMON_DTYPES:
+                self.poison_row(dtype, world)
 
     def restart_scratch(self) -> None:
         """Free what the last scratch run allocated."""

@@ -16,7 +16,15 @@ import torch
 
 from fuzzgraph.world import TRAPS
 
-__all__ = ["NAN_WORLD", "ROW_BYTES", "WORLDS", "poison_row", "poison_rows", "poison_value"]
+__all__ = [
+    "COMMON_DTYPES",
+    "NAN_WORLD",
+    "ROW_BYTES",
+    "WORLDS",
+    "poison_row",
+    "poison_rows",
+    "poison_value",
+]
 
 ROW_BYTES = 64
 """Alignment and unit of the arena, in bytes; every dtype's size divides it."""
@@ -42,6 +50,17 @@ _SIGNED_FLOAT8 = {
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
     if hasattr(torch, name)
 }
+
+COMMON_DTYPES = (
+    *sorted(_INDEX | _SIGNED_FLOAT8, key=str),
+    torch.bool,
+    torch.uint8,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+)
+"""Dtypes whose poison a device gets before anything is captured."""
 
 
 def poison_value(dtype: torch.dtype, world: int) -> int | float | bool:
