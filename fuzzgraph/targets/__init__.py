@@ -19,7 +19,23 @@ def _builtin() -> Target:
     return BuiltinTarget()
 
 
-BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (("builtin", _builtin),)
+def _sglang_aiter() -> Target:
+    from fuzzgraph.targets.sglang.aiter import AiterTarget
+
+    return AiterTarget()
+
+
+def _sglang_aiter_verify() -> Target:
+    from fuzzgraph.targets.sglang.aiter import verify_target
+
+    return verify_target()
+
+
+BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
+    ("builtin", _builtin),
+    ("sglang-aiter", _sglang_aiter),
+    ("sglang-aiter-verify", _sglang_aiter_verify),
+)
 """Name and opener of the targets that come with FuzzGraph."""
 
 

@@ -75,6 +75,9 @@ class AiterTarget:
         """Names the first setting that this target does not drive."""
         if config.modes != (self._mode,):
             return f"captures {self._mode} graphs only, not {list(config.modes)}"
+        if self._mode == "target_verify" and config.max_context_len < 2 * config.draft_tokens:
+            # The rows a server captures hold draft_tokens of past and check as many.
+            return f"a context of {config.max_context_len} cannot hold a captured row's drafts"
         if config.attention == "mla" and config.page_map == "page_table":
             return "page_map='page_table' with attention='mla': unified attention has no MLA"
         for name, value in (

@@ -16,8 +16,8 @@ from fuzzgraph.worker import WorkerClient, open_client
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
-_DECODE = "fuzzgraph.targets.sglang.aiter:AiterTarget"
-_VERIFY = "fuzzgraph.targets.sglang.aiter:verify_target"
+_DECODE = "sglang-aiter"
+_VERIFY = "sglang-aiter-verify"
 _COMPANIONS = ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm")
 
 

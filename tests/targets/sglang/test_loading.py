@@ -15,7 +15,7 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.layout import plan
 from fuzzgraph.targets.sglang import absent, loading
 from fuzzgraph.targets.sglang.absent import ABSENT, allow_absent
-from fuzzgraph.targets.sglang.aiter import AiterTarget, _below
+from fuzzgraph.targets.sglang.aiter import AiterTarget, _below, verify_target
 from fuzzgraph.targets.sglang.batches import _tree_mask
 
 
@@ -115,6 +115,13 @@ def test_what_is_not_driven_is_said(setting: str, value: object) -> None:
     said = AiterTarget().unsupported(config)
     assert said is not None
     assert str(value if not isinstance(value, tuple) else list(value)) in said.replace('"', "'")
+
+
+def test_a_context_without_room_for_a_captured_verify_row_is_refused() -> None:
+    config = EngineConfig(modes=("target_verify",), max_context_len=7, draft_tokens=4)
+    assert verify_target().unsupported(config) is not None
+    roomy = EngineConfig(modes=("target_verify",), max_context_len=8, draft_tokens=4)
+    assert verify_target().unsupported(roomy) is None
 
 
 def test_what_is_driven_is_not_refused() -> None:
