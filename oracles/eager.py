@@ -14,6 +14,10 @@ from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_dif
 __all__ = ["Eager"]
 
 
+_CUT_BY_PADDING = frozenset({"moe"})
+"""Outputs whose rows depend on the padded token count, which an eager run does not have."""
+
+
 class Eager:
     """Live outputs equal the eager ones: bit for bit under the same plan, else by the yardstick.
 
@@ -32,6 +36,8 @@ class Eager:
         for name, want in eager.outputs.items():
             if name not in replay.outputs:
                 continue  # reference reports a missing output
+            if name in _CUT_BY_PADDING and replay.padded_tokens != eager.padded_tokens:
+                continue
             got = replay.outputs[name][: len(want)]
             worst = self._compare(step, name, replay, eager, got, want)
             if worst is not None:
