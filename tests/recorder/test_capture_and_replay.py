@@ -203,6 +203,17 @@ def test_the_replay_of_another_size_clobbers_the_outputs_of_this_one() -> None:
     assert small.outputs.tolist() == [2.0, 2.0]
 
 
+def test_the_pool_is_back_in_the_home_world_after_a_restoration() -> None:
+    memory, recorder, _ = engine(torch.ones(2))
+    graph = recorder.capture(lambda: torch.empty(2), key="k")
+    before = memory.snapshot()
+    memory.zone_perturbation(1).apply()
+    memory.restore(before)
+    graph.replay()
+    assert graph.outputs.tolist() == [1008.0] * 2
+    assert memory.zones_intact()
+
+
 def test_an_output_that_a_replay_does_not_write_shows() -> None:
     _, recorder, (x,) = engine(torch.ones(2))
     graph = recorder.capture(lambda: {"attention": x + 1, "lse": torch.empty(2)}, key="k")
