@@ -1,0 +1,238 @@
+"""What each verb prints, writes and exits with, on a runner without an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from fuzzgraph.campaign import Opened
+from fuzzgraph.case import Case, digest, encode_case, load_case
+from fuzzgraph.cli.entry import run_command
+from fuzzgraph.events import Setup
+from fuzzgraph.finding import Finding
+from fuzzgraph.reach import Reach
+from tests.fakes import FakeRunner, FakeVerdict, case, finding
+
+
+class FakeTarget:
+    name = "fake"
+    reach = Reach(page_sizes=(1, 16))
+
+    def unsupported(self, config: object) -> None:
+        return None
+
+
+def use(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> FakeRunner:
+    """Let every verb open this runner, and write no repro."""
+
+    def open_setup(setup: Setup) -> Opened:
+        return Opened(setup, FakeTarget(), runner, lambda: None)
+
+    monkeypatch.setattr("fuzzgraph.campaign.open_setup", open_setup)
+    monkeypatch.setattr("fuzzgraph.campaign.hunting.Exporting", lambda setup: lambda *_: ())
+    return runner
+
+
+def paged(one: Case) -> tuple[Finding, ...]:
+    if one.config.page_size > 1 and len(one.steps) > 1:
+        return (finding(step=1),)
+    return ()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def saved(folder: Path, one: Case) -> Path:
+    path = folder / "case.json"
+    path.write_bytes(encode_case(one))
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    loaded = json.loads(capsys.readouterr().out)
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_a_run_that_finds_nothing_exits_with_0_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner())
+    assert run_command(["run", "--examples", "30", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "nothing found in 30 cases" in out
+    assert "seed 1; builtin, recorder on cpu" in out
+
+
+def test_a_run_that_finds_something_exits_with_1_and_leaves_everything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner(paged))
+    assert run_command(["run", "--examples", "100", "--seed", "1", "--out", "r"]) == 1
+    assert 'BROKEN "writes only what its batch owns": kv_indices' in capsys.readouterr().out
+    left = {path.name for path in (folder / "r").iterdir()}
+    assert left == {"events.jsonl", "summary.json", "report.md", "findings", "corpus"}
+    assert "| footprint |" in (folder / "r" / "report.md").read_text()
+    (kept,) = (folder / "r" / "corpus").iterdir()
+    assert kept.stem == digest(load_case(kept))
+
+
+def test_run_json_is_the_summary_on_stdout_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner(paged))
+    assert run_command(["run", "--examples", "100", "--seed", "1", "--out", "r", "--json"]) == 1
+    summary = said(capsys)
+    assert summary == json.loads((folder / "r" / "summary.json").read_text())
+    assert summary["exit_code"] == 1
+    assert summary["findings"][0]["finding"]["buffer"] == "kv_indices"
+
+
+def test_a_run_that_breaks_exits_with_3_and_names_the_cause_last(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(FakeRunner):
+        def run_case(self, case: Case) -> FakeVerdict:
+            raise RuntimeError("the harness is at fault")
+
+    use(monkeypatch, Broken())
+    assert run_command(["run", "--examples", "3"]) == 3
+    assert capsys.readouterr().err.endswith("fuzzgraph: RuntimeError: the harness is at fault\n")
+
+
+def test_a_run_takes_its_corpus_from_the_folder_of_the_project(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = use(monkeypatch, FakeRunner())
+    (folder / "corpus" / "cases").mkdir(parents=True)
+    saved(folder / "corpus" / "cases", case(2))
+    assert run_command(["run", "--examples", "0", "--out", "r"]) == 0
+    assert runner.ran == [case(2)]
+
+
+def test_replay_of_a_case_that_shows_nothing_exits_with_0(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner())
+    assert run_command(["replay", str(saved(folder, case(2, 1)))]) == 0
+    assert "nothing found in" in capsys.readouterr().out
+
+
+def test_replay_of_a_case_that_shows_a_finding_exits_with_1_and_its_rate(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner(paged))
+    path = saved(folder, case(2, 1, page_size=16))
+    assert run_command(["replay", str(path), "--times", "5", "--json"]) == 1
+    record = said(capsys)
+    assert record["digest"] == digest(case(2, 1, page_size=16))
+    assert record["findings"][0]["confirmed"] == "5/5"
+    assert record["exit_code"] == 1
+
+
+def test_replay_finds_a_case_of_the_corpus_by_its_digest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = use(monkeypatch, FakeRunner())
+    assert run_command(["corpus", "add", str(saved(folder, case(2)))]) == 0
+    assert run_command(["replay", digest(case(2))[:8]]) == 0
+    assert runner.ran == [case(2)]
+
+
+def test_replay_of_a_case_beyond_the_target_is_a_wrong_call(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Narrow(FakeRunner):
+        def run_case(self, case: Case) -> FakeVerdict:
+            return FakeVerdict(skipped="captures decode graphs only")
+
+    use(monkeypatch, Narrow())
+    assert run_command(["replay", str(saved(folder, case(1)))]) == 2
+    assert "cannot run it: captures decode graphs only" in capsys.readouterr().err
+
+
+def test_shrink_writes_a_smaller_case_with_the_same_finding(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner(paged))
+    path = saved(folder, case(4, 3, 2, 1, page_size=16))
+    assert run_command(["shrink", str(path), "--out", "small.json", "--json"]) == 1
+    small = load_case(folder / "small.json")
+    assert len(small.steps) == 2
+    assert paged(small)
+    assert said(capsys)["finding"]["digest"] == digest(small)
+    assert load_case(path) == case(4, 3, 2, 1, page_size=16)
+
+
+def test_shrink_of_a_healthy_case_exits_with_0_and_writes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner())
+    assert run_command(["shrink", str(saved(folder, case(1)))]) == 0
+    assert "nothing found" in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["case.json"]
+
+
+def test_shrink_refuses_a_finding_that_does_not_show(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner(paged))
+    path = saved(folder, case(2, 1, page_size=16))
+    assert run_command(["shrink", str(path), "--finding", "eager"]) == 2
+    assert "finding='eager' does not show in this case. It shows:" in capsys.readouterr().err
+
+
+def test_corpus_verbs_tell_what_they_did_as_json(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(folder, case(1))
+    assert run_command(["corpus", "add", str(path), "--folder", "c", "--json"]) == 0
+    assert said(capsys)["paths"] == [f"c/{digest(case(1))}.json"]
+    assert run_command(["corpus", "merge", "c", "--folder", "d", "--json"]) == 0
+    assert len(said(capsys)["added"]) == 1
+    assert run_command(["corpus", "list", "d", "--json"]) == 0
+    assert [entry["steps"] for entry in said(capsys)["cases"]] == [1]
+    assert run_command(["corpus", "prune", "d", "--json"]) == 0
+    assert said(capsys)["removed"] == []
+
+
+def test_the_schema_accepts_a_case_and_refuses_an_unknown_field(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command(["schema"]) == 0
+    schema = said(capsys)
+    good = json.loads(encode_case(case(1, 2)))
+    jsonschema.validate(good, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**good, "color": "red"}, schema)
+
+
+def test_the_published_schema_is_the_one_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    published = Path(__file__).resolve().parents[2] / "corpus" / "case.schema.json"
+    assert run_command(["schema"]) == 0
+    assert published.read_text() == capsys.readouterr().out
+
+
+def test_the_doctor_says_what_is_missing_and_how_to_get_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command(["doctor", "--json"]) == 0
+    checks = {check["name"]: check for check in said(capsys)["checks"]}
+    assert {"torch", "device", "triton", "dtypes", "releases"} <= set(checks)
+    assert all(check["remedy"] for check in checks.values() if check["state"] != "ok")
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["--help"]) == 0
+    out = capsys.readouterr().out
+    for verb in ("run", "replay", "shrink", "export", "faults", "corpus", "targets", "doctor"):
+        assert f"  {verb}" in out
