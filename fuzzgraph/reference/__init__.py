@@ -16,6 +16,7 @@ from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.geometry import queries_of
 from fuzzgraph.reference.shard import local_outputs
+from fuzzgraph.reference.triton_ready import ready_triton
 from fuzzgraph.world import Batch
 
 __all__ = ["Expected", "expected", "second_opinion", "yardstick"]
@@ -64,8 +65,9 @@ def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor
     """Attention by an eager Triton kernel over unpaged keys: a reference that shares no arithmetic.
 
     Raises:
-        AdapterUnavailable: Triton is not installed.
+        AdapterUnavailable: Triton is not usable here.
     """
+    ready_triton()
     from fuzzgraph.reference.triton_eager import second_opinion as triton_opinion
 
     return triton_opinion(batch, config)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from fuzzgraph.reference.triton_ready import ready_triton
 from fuzzgraph.targets.builtin.attention.batch import AttentionBatch, SplitPlan
 from fuzzgraph.targets.builtin.attention.torch_kernel import paged_attention
 
@@ -16,7 +17,6 @@ __all__ = [
     "SplitPlan",
     "kernel",
     "paged_attention",
-    "triton_paged_attention",
 ]
 
 Kernel = Callable[
@@ -26,23 +26,15 @@ Kernel = Callable[
 """(q, k, v, out, batch) -> None; see `torch_kernel.paged_attention`."""
 
 
-def triton_paged_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    batch: AttentionBatch,
-) -> None:
-    """The Triton kernel behind the signature of `paged_attention`; loads Triton when first used.
+def kernel(name: Literal["torch", "triton"]) -> Kernel:
+    """The kernel called `name`; Triton is imported when it is asked for, and not before.
 
     Raises:
-        AdapterUnavailable: Triton is not installed.
+        AdapterUnavailable: Triton is not usable here.
     """
+    if name == "torch":
+        return paged_attention
+    ready_triton()
     from fuzzgraph.targets.builtin.attention import triton_kernel
 
-    triton_kernel.paged_attention(q, k, v, out, batch)
-
-
-def kernel(name: Literal["torch", "triton"]) -> Kernel:
-    """The kernel called `name`."""
-    return triton_paged_attention if name == "triton" else paged_attention
+    return triton_kernel.paged_attention

@@ -1,0 +1,51 @@
+"""Loads Triton so that its kernels run here: compiled on a GPU, interpreted where there is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+
+from fuzzgraph.errors import AdapterUnavailable
+
+__all__ = ["ready_triton"]
+
+
+def ready_triton() -> None:
+    """Import Triton, with its interpreter if this machine has no GPU.
+
+    Raises:
+        AdapterUnavailable: Triton is not installed.
+    """
+    without_gpu = not torch.cuda.is_available()
+    if without_gpu:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    try:
+        import triton.language
+        from triton.runtime import JITFunction
+    except ImportError as error:
+        raise AdapterUnavailable(
+            f"Triton kernels need triton, which cannot be imported here ({error}). Install it with "
+            "pip install 'fuzzgraph[triton]', or use kernels='torch'."
+        ) from None
+    if without_gpu and isinstance(triton.language.sum, JITFunction):
+        _interpret_library()
+
+
+def _interpret_library() -> None:
+    """Hand Triton's own library (sum, max, ...) to the interpreter, like the kernels that call it.
+
+    Triton decides this once, on import; whoever imported it earlier need not have known.
+    """
+    from triton.runtime import JITFunction
+    from triton.runtime.interpreter import InterpretedFunction
+
+    made: dict[int, Any] = {}
+    for name in [name for name in sys.modules if name.startswith("triton.language")]:
+        module = sys.modules[name]
+        for attribute, value in list(vars(module).items()):
+            if isinstance(value, JITFunction):
+                interpreted = made.setdefault(id(value), InterpretedFunction(value.fn))
+                setattr(module, attribute, interpreted)
