@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.memory.operations import Facts
+from fuzzgraph.memory.placement import extent
 
 __all__ = ["Step", "copy_back", "frozen", "in_place", "straight_into"]
 
@@ -87,11 +88,19 @@ def straight_into(
     if facts.name in _COPIES:  # `copy_` converts and lays out as they do
         source, copy = args[0], result.copy_
         return lambda: copy(source)
+    if any(_overlap(result, each) for each in args if isinstance(each, torch.Tensor)):
+        return None
     key = (func, _signature(args), _signature(kwargs.items()))
     if key not in _PROVEN:
         _PROVEN[key] = _prove(func, args, kwargs, result)
     form = _PROVEN[key]
     return None if form is None else _out_call(form, args, kwargs, result)
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether an operation may refuse to read `other` while it writes `one`: views of one arena."""
+    start, begin = one.data_ptr(), other.data_ptr()
+    return start < begin + extent(other) * other.itemsize and begin < start + one.nbytes
 
 
 _PROVEN: dict[Any, Any] = {}
