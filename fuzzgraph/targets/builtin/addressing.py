@@ -33,6 +33,10 @@ class Flat:
         self.base = tensor.storage_offset()
         self.view = tensor.as_strided((_elements(tensor),), (1,), 0)
 
+    def load(self, places: torch.Tensor) -> torch.Tensor:
+        """The elements at int64 `places`, base included, copied."""
+        return torch.take(self.view, places)
+
 
 class Rows:
     """A contiguous tensor's storage row by row: row i of the tensor is `view[base + i]`.
@@ -67,9 +71,7 @@ class RowWriter:
         self.stride = tensor.stride(0)
         self.start = torch.tensor(tensor.storage_offset(), device=tensor.device)
         windows = _elements(tensor) - self.stride + 1
-        self.windows = tensor.as_strided(
-            (windows, *tensor.shape[1:]), (1, *tensor.stride()[1:]), 0
-        )
+        self.windows = tensor.as_strided((windows, *tensor.shape[1:]), (1, *tensor.stride()[1:]), 0)
 
     def scatter(self, rows: torch.Tensor, values: torch.Tensor) -> None:
         """Write `values` [n, ...] to the rows named by int64 `rows` [n]."""

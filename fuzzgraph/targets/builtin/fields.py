@@ -21,8 +21,13 @@ def _input(name: str, axis: Axis, selects: Selects, padding: Contract) -> Field:
 def _built(
     name: str, axis: Axis, selects: Selects, padding: Contract, file: str = "kv_indices.py"
 ) -> Field:
-    """A metadata buffer: `build` rewrites all that is used."""
-    return Field(name, axis, selects, padding, True, f"{_METADATA}/{file}")
+    """A metadata buffer: `build` rewrites all that is used, but for the first of its offsets."""
+    return Field(name, axis, selects, padding, axis != "indptr", f"{_METADATA}/{file}")
+
+
+def _merge(name: str) -> Field:
+    """Offsets of a plan: one row for each token, so no indptr over request rows."""
+    return Field(name, "scalar", "offset", _FREE, False, f"{_METADATA}/work_plan.py")
 
 
 def declared_fields(config: EngineConfig) -> tuple[Field, ...]:
@@ -41,7 +46,6 @@ def declared_fields(config: EngineConfig) -> tuple[Field, ...]:
         _input("positions", "tokens", "nothing", _FREE),
         _input("mrope", "tokens", "nothing", _FREE),
         _input("num_token_non_padded", "scalar", "length", _FREE),
-        _built("kv_lens", "requests", "length", _FREE, "builder.py"),
         _built("qo_indptr", "indptr", "offset", _FREE, "builder.py"),
         _built("mask_indptr", "indptr", "offset", _FREE, "mask.py"),
         _built("custom_mask", "scalar", "nothing", _FREE, "mask.py"),
@@ -54,9 +58,10 @@ def declared_fields(config: EngineConfig) -> tuple[Field, ...]:
     ]
     for suffix in ("", *(f"@{step}" for step in range(config.spec_steps))):
         fields += [
+            _built(f"kv_lens{suffix}", "requests", "length", _FREE, "builder.py"),
             _built(f"kv_indptr{suffix}", "indptr", "offset", _FREE),
             _built(f"kv_indices{suffix}", "indices", "slot", slot),
-            _built(f"merge_indptr{suffix}", "indptr", "offset", _FREE, "work_plan.py"),
+            _merge(f"merge_indptr{suffix}"),
             _built(f"plan_tokens{suffix}", "scalar", "row", _FREE, "work_plan.py"),
             _built(f"plan_chunks{suffix}", "scalar", "offset", _FREE, "work_plan.py"),
             _built(f"plan_valid{suffix}", "scalar", "nothing", _FREE, "work_plan.py"),

@@ -33,6 +33,8 @@ class ForwardInputs:
     mrope: torch.Tensor | None = None
     state_indices: torch.Tensor | None = None
     num_token_non_padded: torch.Tensor | None = None
+    sharded_tokens: int = 0
+    """Padded tokens that the attention-TP ranks share out."""
     crosses: bool = False
     """Whether attention over the encoder's tokens is part of this forward."""
     ragged: bool = False
@@ -102,23 +104,19 @@ class Model:
         if inputs.crosses and metadata.cross is not None:
             self.cross_attention(q, out, metadata.cross)
 
-    def after_attention(
-        self, out: torch.Tensor, inputs: ForwardInputs
-    ) -> dict[str, torch.Tensor]:
+    def after_attention(self, out: torch.Tensor, inputs: ForwardInputs) -> dict[str, torch.Tensor]:
         outputs = {"attention": out}
         if inputs.state_indices is not None and self.state is not None:
             outputs["state"] = self.advance_state(inputs.input_ids, inputs.state_indices)
         if inputs.num_token_non_padded is not None:
-            outputs["moe"] = self.local_experts(out, inputs.num_token_non_padded)
+            outputs["moe"] = self.local_experts(out, inputs)
         return outputs
 
     # its steps
 
     def project(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Packed q, k, v: [tokens, columns]."""
-        return self.embed.index_select(0, input_ids).add_(
-            self.pos_embed.index_select(0, positions)
-        )
+        return self.embed.index_select(0, input_ids).add_(self.pos_embed.index_select(0, positions))
 
     def split(
         self, qkv: torch.Tensor, mrope: torch.Tensor | None
@@ -160,8 +158,10 @@ class Model:
         self.state.write(slots, state)
         return state
 
-    def local_experts(self, out: torch.Tensor, live: torch.Tensor) -> torch.Tensor:
+    def local_experts(self, out: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
         """This rank's shard of the tokens; rows that are not live come out as zeros."""
-        first, end = self.local.shard(len(out))
-        rows = torch.arange(end - first, device=self.device)
-        return out[first:end] * (rows < live).to(out.dtype)[:, None, None]
+        first, end = self.local.shard(inputs.sharded_tokens)
+        shard = out[first:end]
+        rows = torch.arange(len(shard), device=self.device)
+        live = rows < inputs.num_token_non_padded
+        return shard * live.to(out.dtype)[:, None, None]

@@ -9,10 +9,18 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
 from fuzzgraph.targets.builtin.metadata.builder import BuilderParts, MetadataBuilder
+from fuzzgraph.targets.builtin.metadata.draft import DraftBuilder
 from fuzzgraph.targets.builtin.model import Model
 from fuzzgraph.targets.builtin.pools import EncoderMap, PagedKVPool, ReqToTokenPool, StatePool
 from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.runners.cpu_graph import CpuGraphRunner
+from fuzzgraph.targets.builtin.runners.prefill import BreakableRunner, PiecewiseRunner
+from fuzzgraph.targets.builtin.runners.speculation import (
+    DraftExtendRunner,
+    DraftRunner,
+    VerifyRunner,
+)
 from fuzzgraph.targets.builtin.slots import Slots, decode_registry, prefill_registry
 
 __all__ = ["Parts"]
@@ -34,9 +42,23 @@ class Parts:
     builder_parts: BuilderParts = field(default_factory=BuilderParts)
     local: type[LocalTokens] = LocalTokens
     model: type[Model] = Model
+    draft_builder: type[DraftBuilder] = DraftBuilder
     decode: type[GraphRunner] = GraphRunner
-    draft_builder: type[MetadataBuilder] = MetadataBuilder
+    cpu_graph: type[CpuGraphRunner] = CpuGraphRunner
+    verify: type[VerifyRunner] = VerifyRunner
+    draft_extend: type[DraftExtendRunner] = DraftExtendRunner
+    draft: type[DraftRunner] = DraftRunner
+    piecewise: type[PiecewiseRunner] = PiecewiseRunner
+    breakable: type[BreakableRunner] = BreakableRunner
 
     def runner(self, mode: Mode, config: EngineConfig) -> type[GraphRunner]:
         """The runner class that serves `mode`."""
-        return self.decode
+        if mode == "prefill":
+            return self.piecewise if config.prefill_runner == "piecewise" else self.breakable
+        if mode == "decode" or mode == "idle":
+            return self.decode if config.runner == "graph" else self.cpu_graph
+        return {
+            "target_verify": self.verify,
+            "draft_extend": self.draft_extend,
+            "draft": self.draft,
+        }[mode]

@@ -106,9 +106,7 @@ class StatePool:
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         self.config = config
         width = content_for(config).weights["state_in"].shape[1]
-        self.state = torch.zeros(
-            self.slots(), width, dtype=torch.float32, device=device
-        )
+        self.state = torch.zeros(self.slots(), width, dtype=torch.float32, device=device)
         self._rows, self._writer = Rows(self.state), RowWriter(self.state)
 
     def slots(self) -> int:

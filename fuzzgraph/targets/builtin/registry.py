@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -74,9 +75,10 @@ class GraphSlot:
     device: torch.device | None = None
     """Defaults to the registry's device; host mirrors name another one."""
     buffer: torch.Tensor = field(init=False, repr=False)
-    _views: dict[Extent, torch.Tensor] = field(init=False, repr=False, default_factory=dict)
+    _cached: Callable[[Extent], torch.Tensor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._cached = lru_cache(maxsize=None)(self.slice)
         if self.axis == "none" and self.policy not in (PaddingPolicy.KEEP, PaddingPolicy.FILL_ONCE):
             raise ValueError(
                 f"slot {self.name!r}: axis 'none' has no padded rows, so policy"
@@ -97,10 +99,7 @@ class GraphSlot:
 
     def view(self, extent: Extent) -> torch.Tensor:
         """The rows that a batch of `extent` uses; same storage, same object at every call."""
-        found = self._views.get(extent)
-        if found is None:
-            found = self._views[extent] = self.slice(extent)
-        return found
+        return self._cached(extent)
 
     def slice(self, extent: Extent) -> torch.Tensor:
         if self.slice_of is not None:

@@ -8,11 +8,13 @@ where raw metadata becomes full. Draft steps are the business of `draft`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.targets.builtin.attention import AttentionBatch
+from fuzzgraph.targets.builtin.metadata.draft_indices import DraftKvIndices
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
 from fuzzgraph.targets.builtin.metadata.mask import MaskView, TreeMask
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
@@ -22,7 +24,7 @@ from fuzzgraph.targets.builtin.pools import EncoderMap, PagedKVPool, ReqToTokenP
 from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.shape import Extent, row_tokens
 
-__all__ = ["BuilderParts", "BuiltView", "MetadataBuilder", "Tables"]
+__all__ = ["BuilderParts", "BuiltView", "MetadataBuilder", "Tables", "plan_fields"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class BuilderParts:
     mask: type[TreeMask] = TreeMask
     plan: type[WorkPlan] = WorkPlan
     encoder: type[KvIndices] = KvIndices
+    draft_indices: type[DraftKvIndices] = DraftKvIndices
 
 
 @dataclass(slots=True)
@@ -87,7 +90,7 @@ class MetadataBuilder:
         self.mask: TreeMask | None = None
         self.plan: WorkPlan | None = None
         self.encoder: KvIndices | None = None
-        self.views: dict[Extent, BuiltView] = {}
+        self._cached = lru_cache(maxsize=None)(self.make_view)
         self.allocate()
 
     # sizes
@@ -173,10 +176,7 @@ class MetadataBuilder:
 
     def view(self, extent: Extent) -> BuiltView:
         """Views for one batch size; the same objects at every call."""
-        found = self.views.get(extent)
-        if found is None:
-            found = self.views[extent] = self.make_view(extent)
-        return found
+        return self._cached(extent)
 
     def make_view(self, extent: Extent) -> BuiltView:
         view = self.bare_view(extent)
@@ -191,25 +191,25 @@ class MetadataBuilder:
         if self.plan is not None:
             view.plan = self.plan.view(extent, view.kv_lens, view.qo_indptr)
         if self.encoder is not None:
-            view.encoder = self.encoder.view(
-                rows, requests, registry.view("encoder_lens", extent)
-            )
+            view.encoder = self.encoder.view(rows, requests, registry.view("encoder_lens", extent))
         view.full = self.assemble(view)
         return view
 
     def bare_view(self, extent: Extent) -> BuiltView:
         """Inputs and lengths, before any page map."""
-        rows, registry = extent.rows, self.registry
-        seq_lens = registry.view("seq_lens", extent)
-        raw = RawMetadata(
-            registry.view("req_pool_indices", extent),
-            seq_lens,
-            registry.find("new_lens", extent),
-        )
+        rows, raw = extent.rows, self.raw_view(extent)
         offsets = None if self.is_single() else self.qo_indptr[: rows + 1]
         if self.restricts_window():
             return BuiltView(extent, raw, self.lens[0, :rows], self.lens[1, :rows], offsets)
-        return BuiltView(extent, raw, seq_lens, None, offsets)
+        return BuiltView(extent, raw, raw.seq_lens, None, offsets)
+
+    def raw_view(self, extent: Extent) -> RawMetadata:
+        registry = self.registry
+        return RawMetadata(
+            registry.view("req_pool_indices", extent),
+            registry.view("seq_lens", extent),
+            registry.find("new_lens", extent),
+        )
 
     def assemble(self, view: BuiltView) -> FullMetadata:
         """The object that the forward dereferences, over the views."""
@@ -298,12 +298,11 @@ class MetadataBuilder:
         return view.raw
 
     def full(self, view: BuiltView) -> FullMetadata:
-        self.build(view)
+        if view.extent.rows:
+            self.build(view)
         return view.full
 
-    def upgrade_out_of_graph(
-        self, raw: RawMetadata, view: BuiltView
-    ) -> RawMetadata | FullMetadata:
+    def upgrade_out_of_graph(self, raw: RawMetadata, view: BuiltView) -> RawMetadata | FullMetadata:
         """Full metadata, written before the graph runs."""
         return self.full(view)
 

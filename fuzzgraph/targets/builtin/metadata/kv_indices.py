@@ -36,6 +36,7 @@ class KvView:
     bounds: torch.Tensor
     total: torch.Tensor
     lanes: torch.Tensor
+    first_places: torch.Tensor
     places: torch.Tensor
     row_places: torch.Tensor
     owners: torch.Tensor
@@ -57,10 +58,11 @@ class KvIndices:
         lanes = self.max_rows * self.row_width
         first = tokens.flat.base
         self._lanes = torch.arange(lanes, dtype=torch.int32, device=device)
-        self._places = torch.arange(first, first + lanes, dtype=torch.int32, device=device)
-        self._scratch = torch.zeros(2, lanes, dtype=torch.int32, device=device)
+        self._first_places = torch.arange(first, first + lanes, device=device)
+        self._places = torch.zeros(lanes, dtype=torch.int64, device=device)
+        self._owners = torch.zeros(lanes, dtype=torch.int32, device=device)
         self._beyond = torch.zeros(lanes, dtype=torch.bool, device=device)
-        self._row_places = torch.zeros(max_rows, dtype=torch.int32, device=device)
+        self._row_places = torch.zeros(max_rows, dtype=torch.int64, device=device)
 
     def indptr_capacity(self) -> int:
         """Offsets: one more than the largest padded batch has rows."""
@@ -80,7 +82,6 @@ class KvIndices:
         """Views for a batch of `rows` rows; made once per size, at capture."""
         indices = reach(self.indices, rows * self.row_width)
         lanes = indices.numel()
-        owners, places = self._scratch[0, :lanes], self._scratch[1, :lanes]
         return KvView(
             rows=rows,
             request_rows=request_rows,
@@ -93,9 +94,10 @@ class KvIndices:
             bounds=self.indptr[1:rows],
             total=self.indptr[rows],
             lanes=self._lanes[:lanes],
-            places=places,
+            first_places=self._first_places[:lanes],
+            places=self._places[:lanes],
             row_places=self._row_places[:rows],
-            owners=owners,
+            owners=self._owners[:lanes],
             beyond=self._beyond[:lanes],
         )
 
@@ -118,7 +120,7 @@ class KvIndices:
         self.first_places(view)
         torch.searchsorted(view.bounds, view.lanes, right=True, out_int32=True, out=view.owners)
         torch.index_select(view.row_places, 0, view.owners, out=view.places)
-        torch.sub(self._places[: view.lanes.numel()], view.places, out=view.places)
+        torch.sub(view.first_places, view.places, out=view.places)
         torch.ge(view.lanes, view.total, out=view.beyond)
         view.places.masked_fill_(view.beyond, self.tokens.flat.base)
 
@@ -134,4 +136,4 @@ class KvIndices:
 
     def load_slots(self, view: KvView) -> torch.Tensor:
         """int32 [lanes] what the token map holds at each lane's place."""
-        return self.tokens.flat.view.index_select(0, view.places)
+        return self.tokens.flat.load(view.places)

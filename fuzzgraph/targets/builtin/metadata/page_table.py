@@ -35,9 +35,7 @@ class PageTable:
         self.page_size = tokens.config.page_size
         self.max_rows = max_rows
         self.max_len = max_len
-        self.table = torch.zeros(
-            max_rows, self.pages_per_row(), dtype=torch.int32, device=device
-        )
+        self.table = torch.zeros(max_rows, self.pages_per_row(), dtype=torch.int32, device=device)
         self.last_page_len = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self._first = torch.arange(self.pages_per_row(), dtype=torch.int32, device=device)
         self._first *= self.page_size
@@ -47,9 +45,7 @@ class PageTable:
         return pages_for(self.max_len, self.page_size)
 
     def view(self, rows: int, request_rows: torch.Tensor, seq_lens: torch.Tensor) -> PageView:
-        return PageView(
-            rows, request_rows, seq_lens, self.table[:rows], self.last_page_len[:rows]
-        )
+        return PageView(rows, request_rows, seq_lens, self.table[:rows], self.last_page_len[:rows])
 
     def write(self, view: PageView) -> None:
         self.write_table(view)

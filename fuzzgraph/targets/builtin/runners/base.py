@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 from fuzzgraph.targets.builtin.input_pool import InputPool
@@ -73,6 +74,8 @@ class Step:
     metadata: RawMetadata | FullMetadata
     size: int | None
     """Captured size to replay; None for an eager step."""
+    sharded_tokens: int
+    """Padded tokens that the attention-TP ranks share out."""
 
 
 @dataclass
@@ -96,7 +99,7 @@ class GraphRunner:
         self.input_pool = kit.input_pool
         self.graphs: dict[int, CapturedGraph[Outputs]] = {}
         self.records: dict[int, CaptureRecord] = {}
-        self.static = self.allocate(self.largest(), self.input_pool)
+        self.batches = self.allocate_batches()
         self.eager_static = self.allocate(self.largest_eager(), InputPool())
         self.step: Step | None = None
         self.outputs: Outputs = {}
@@ -137,6 +140,11 @@ class GraphRunner:
 
     # buffers
 
+    def allocate_batches(self) -> dict[int, StaticBatch]:
+        """Static buffers of each captured size: the same ones, as large as the largest needs."""
+        shared = self.allocate(self.largest(), self.input_pool)
+        return dict.fromkeys(self.sizes(), shared)
+
     def allocate(self, largest: Extent, pool: InputPool) -> StaticBatch:
         registry = self.make_registry(largest, pool)
         return StaticBatch(registry, self.make_builder(registry))
@@ -153,7 +161,7 @@ class GraphRunner:
 
     def static_for(self, size: int) -> StaticBatch:
         """The buffers that the graph of this size reads."""
-        return self.static
+        return self.batches[size]
 
     # capture
 
@@ -180,7 +188,7 @@ class GraphRunner:
         """Inputs and metadata of a dummy batch in which every row is live."""
         static, extent = self.static_for(size), self.extent(size)
         self.fill_dummies(static.registry, extent)
-        self.start_step(static, extent, extent, size)
+        self.start_step(static, extent, extent, size, extent.tokens)
 
     def fill_dummies(self, registry: BufferRegistry, extent: Extent) -> None:
         """Dummy rows are padded rows, except where a capture must see live values."""
@@ -195,7 +203,8 @@ class GraphRunner:
         return self.config.max_encoder_len
 
     def record_capture(self, size: int) -> None:
-        static, extent = self.static_for(size), self.extent(size)
+        step = self.current()
+        static, extent = step.static, step.padded
         record = self.records[size] = CaptureRecord()
         for name in ("num_token_non_padded", "seq_lens", "encoder_lens"):
             value = static.registry.find(name, extent)
@@ -214,8 +223,8 @@ class GraphRunner:
             return
         static = self.static_for(size)
         raw, padded = self.raw_extent(batch), self.extent(size)
-        self.fill_inputs(static.registry, batch, FillContext(raw, padded))
-        self.start_step(static, raw, padded, size)
+        self.fill_inputs(static.registry, batch, FillContext(raw, padded), padded.tokens)
+        self.start_step(static, raw, padded, size, padded.tokens)
 
     def replay(self, batch: Batch) -> None:
         """Replay the graph that `prepare_replay` chose, or run eagerly where it chose none."""
@@ -237,18 +246,24 @@ class GraphRunner:
         self.outputs = self.run_forward(self.current())
 
     def prepare_eager(self, batch: Batch) -> None:
-        raw = self.raw_extent(batch)
-        self.fill_inputs(self.eager_static.registry, batch, FillContext(raw, raw))
-        self.start_step(self.eager_static, raw, raw, None)
+        raw, sharded = self.raw_extent(batch), self.sharded_tokens(batch)
+        self.fill_inputs(self.eager_static.registry, batch, FillContext(raw, raw), sharded)
+        self.start_step(self.eager_static, raw, raw, None, sharded)
 
-    def fill_inputs(self, registry: BufferRegistry, batch: Batch, context: FillContext) -> None:
+    def sharded_tokens(self, batch: Batch) -> int:
+        """Padded tokens of the batch: ranks share them out alike with a graph and without."""
+        size = self.choose_size(batch)
+        return batch.num_tokens if size is None else self.extent(size).tokens
+
+    def fill_inputs(
+        self, registry: BufferRegistry, batch: Batch, context: FillContext, sharded: int
+    ) -> None:
         registry.fill_from(batch, context)
-        live = self.live_tokens(batch, context)
-        self.write_local_tokens(registry, live)
+        self.write_local_tokens(registry, self.live_tokens(batch, sharded))
 
-    def live_tokens(self, batch: Batch, context: FillContext) -> int:
-        """Live tokens of this rank in the padded batch."""
-        return self.local.live(batch.num_tokens, context.padded.tokens)
+    def live_tokens(self, batch: Batch, sharded: int) -> int:
+        """Live tokens in this rank's share of `sharded` padded ones."""
+        return self.local.live(batch.num_tokens, sharded)
 
     def write_local_tokens(self, registry: BufferRegistry, live: int) -> None:
         slot = registry.slots.get("num_token_non_padded")
@@ -256,10 +271,15 @@ class GraphRunner:
             slot.buffer.fill_(live)
 
     def start_step(
-        self, static: StaticBatch, raw: Extent, padded: Extent, size: int | None
+        self, static: StaticBatch, raw: Extent, padded: Extent, size: int | None, sharded: int
     ) -> None:
-        view = static.builder.view(padded)
-        self.step = Step(static, raw, padded, view, self.build_metadata(static, view), size)
+        view = static.builder.view(self.attended(raw, padded))
+        metadata = self.build_metadata(static, view)
+        self.step = Step(static, raw, padded, view, metadata, size, sharded)
+
+    def attended(self, raw: Extent, padded: Extent) -> Extent:
+        """The extent for which metadata is built: padding comes before it."""
+        return padded
 
     def build_metadata(self, static: StaticBatch, view: BuiltView) -> RawMetadata | FullMetadata:
         return static.builder.prepare(view)
@@ -273,9 +293,32 @@ class GraphRunner:
     def run_forward(self, step: Step) -> Outputs:
         """What a graph captures and an eager step runs."""
         metadata = step.static.builder.in_forward(step.metadata, step.view)
-        return self.model.forward(self.forward_inputs(step.static.registry, step.padded), metadata)
+        if not step.padded.tokens:
+            return self.empty_outputs()
+        return self.run_model(step, metadata)
 
-    def forward_inputs(self, registry: BufferRegistry, extent: Extent) -> ForwardInputs:
+    def run_model(self, step: Step, metadata: FullMetadata) -> Outputs:
+        return self.model.forward(self.step_inputs(step), metadata)
+
+    def step_inputs(self, step: Step) -> ForwardInputs:
+        return self.forward_inputs(step.static.registry, step.padded, step.sharded_tokens)
+
+    def empty_outputs(self) -> Outputs:
+        """Outputs of an eager step without tokens."""
+        config, device = self.config, self.kit.device
+        none = torch.zeros(
+            0, config.num_q_heads, config.v_head_dim, dtype=self.model.dtype, device=device
+        )
+        outputs = {"attention": none}
+        if config.recurrent_state:
+            outputs["state"] = torch.zeros(0, STATE_WIDTH, device=device)
+        if config.attn_tp_size > 1:
+            outputs["moe"] = none
+        return outputs
+
+    def forward_inputs(
+        self, registry: BufferRegistry, extent: Extent, sharded_tokens: int
+    ) -> ForwardInputs:
         return ForwardInputs(
             extent,
             registry.view("input_ids", extent),
@@ -284,6 +327,7 @@ class GraphRunner:
             registry.find("mrope", extent),
             registry.find("state_indices", extent),
             registry.find("num_token_non_padded", extent),
+            sharded_tokens=sharded_tokens,
             crosses=self.crosses(),
             ragged=self.is_ragged(),
         )

@@ -1,0 +1,15 @@
+"""Decode runner in which every captured size has a static batch of its own."""
+
+from __future__ import annotations
+
+from fuzzgraph.targets.builtin.input_pool import InputPool
+from fuzzgraph.targets.builtin.runners.base import GraphRunner, StaticBatch
+
+__all__ = ["CpuGraphRunner"]
+
+
+class CpuGraphRunner(GraphRunner):
+    """Shares no input buffers between sizes."""
+
+    def allocate_batches(self) -> dict[int, StaticBatch]:
+        return {size: self.allocate(self.extent(size), InputPool()) for size in self.sizes()}
