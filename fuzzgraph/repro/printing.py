@@ -1,0 +1,372 @@
+"""Prints recorded operations as Python functions over named buffers.
+
+A tensor is found by its place: a variable of the function, a slice of one, an engine buffer, or a
+view of the whole arena. `Memory` collects what the module's head must declare; a function is printed
+twice or more, until it is known which names are used and which leave their function.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fuzzgraph.graphs import RecordedGraph, RecordedOp
+from fuzzgraph.memory import Region
+from fuzzgraph.memory.operations import facts_of
+from fuzzgraph.repro.geometry import Place, place_of, slice_text
+from fuzzgraph.repro.kernels import Kernels
+from fuzzgraph.repro.literals import dtype_text, tensor_text
+from fuzzgraph.repro.naming import Names
+from fuzzgraph.repro.operations import argument_text, expression
+from fuzzgraph.repro.trace import Event, Recording, tensors_of_event
+
+__all__ = ["Function", "Memory", "commented"]
+
+WIDTH = 100
+_INLINE = 48
+"""Longest view expression that replaces a name used once."""
+
+
+def commented(code: str, comment: str, indent: int = 4) -> list[str]:
+    """A statement with its source line behind it, or above where it is long."""
+    space = " " * indent
+    lines = code.split("\n")
+    if not comment:
+        return [space + line for line in lines]
+    if len(lines) == 1 and len(space + code) + len(comment) + 4 <= WIDTH:
+        return [f"{space}{code:<{60 - indent}}  # {comment}"]
+    return [f"{space}# {comment}", *(space + line for line in lines)]
+
+
+class Memory:
+    """The arena as the script has it: which regions it names, which views of the whole."""
+
+    def __init__(self, recording: Recording, names: dict[int, str], pinned: set[int]) -> None:
+        self.recording = recording
+        self.names = names
+        self.pinned = pinned
+        """Graph regions that keep their place in the arena, by id."""
+        self.used: dict[int, Region] = {}
+        self.wide: dict[Place, tuple[str, str]] = {}
+        """View of the whole arena -> (name, declaration)."""
+        self._names = Names(names.values())
+        self._arena = recording.memory.arena.address
+
+    def text(self, tensor: torch.Tensor) -> str | None:
+        """How the module names a tensor that lies in the arena; None outside, or unpinned."""
+        place = place_of(tensor)
+        offset = self.recording.offset(place.address)
+        if offset is None or not tensor.numel():
+            return None
+        region = self.recording.memory.region_of(tensor)
+        if region is not None and not self.recording.is_wide(tensor):
+            if region.segment != "engine" and id(region) not in self.pinned:
+                return None
+            found = slice_text(self.place(region), place)
+            if found is not None:
+                return self.name(region) + found
+        return self._wide_text(place, offset, region)
+
+    def place(self, region: Region) -> Place:
+        return Place(self._arena + region.offset, region.shape, region.stride, region.dtype)
+
+    def name(self, region: Region) -> str:
+        """The region's name; it will be declared."""
+        self.used[id(region)] = region
+        return self.names[id(region)]
+
+    def _wide_text(self, place: Place, offset: int, region: Region | None) -> str:
+        if place not in self.wide:
+            self.wide[place] = self._declare_wide(place, offset, region)
+        return self.wide[place][0]
+
+    def _declare_wide(self, place: Place, offset: int, region: Region | None) -> tuple[str, str]:
+        kind = str(place.dtype).removeprefix("torch.")
+        flat = f"MEMORY.view({dtype_text(place.dtype)})"
+        start = offset // place.dtype.itemsize
+        if not start and place.stride == (1,) and len(place.shape) == 1:
+            return self._names.fresh(f"all_{kind}"), flat
+        if region is not None and region.segment == "engine" and self._starts(region, offset):
+            wish = f"{self.name(region)}_onwards"
+        else:
+            wish = "_".join([f"all_{kind}_rows", *map(str, place.shape[1:])])
+        return (
+            self._names.fresh(wish),
+            f"{flat}.as_strided({place.shape}, {place.stride}, {start})",
+        )
+
+    @staticmethod
+    def _starts(region: Region, offset: int) -> bool:
+        return region.offset <= offset < region.offset + max(region.nbytes, 1)
+
+
+@dataclass(slots=True)
+class _Variable:
+    name: str
+    place: Place
+    storage: int
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the functions of one script know of each other's host-side tensors."""
+
+    owners: dict[int, tuple[str, _Variable]] = field(default_factory=dict)
+    """Address of a storage -> (function that made it, its first variable)."""
+    exported: set[str] = field(default_factory=set)
+    """Variables that another function uses; they become globals."""
+    names: Names = field(default_factory=Names)
+
+
+class Function:
+    """One printed function: a step, or a captured graph."""
+
+    def __init__(
+        self, name: str, doc: str, memory: Memory, shared: Shared, kernels: Kernels
+    ) -> None:
+        self.name = name
+        self.doc = doc
+        self.memory = memory
+        self._shared = shared
+        self._kernels = kernels
+        self._uses: Counter[str] = Counter()
+        self._inlined: dict[str, str] = {}
+        self._defined: dict[str, str] = {}
+
+    def lines(
+        self,
+        events: Sequence[Event],
+        *,
+        head: Iterable[str] = (),
+        returns: dict[str, torch.Tensor] | None = None,
+        is_graph: bool = False,
+        last: RecordedOp | None = None,
+    ) -> list[str]:
+        """Source of the function. `returns` become its result, `last` is run after all else."""
+        for _ in range(8):  # until no name more falls out of use
+            before = dict(self._uses)
+            body = self._body(events, is_graph, returns, last)
+            if dict(self._uses) == before:
+                break
+        exported = sorted(name for name in self._defined if name in self._shared.exported)
+        lines = [f"def {self.name}():", f'    """{self.doc}"""']
+        if exported:
+            lines.append(f"    global {', '.join(exported)}")
+        return [*lines, *head, *body]
+
+    # ---- one pass
+
+    def _body(
+        self,
+        events: Sequence[Event],
+        is_graph: bool,
+        returns: dict[str, torch.Tensor] | None,
+        last: RecordedOp | None,
+    ) -> list[str]:
+        uses, self._old_uses = Counter[str](), self._uses
+        self._uses = uses
+        self._names = Names(self.memory.names.values())
+        self._variables: list[_Variable] = []
+        self._exact: dict[Place, str] = {}
+        self._inlined, self._defined = {}, {}
+        lines: list[str] = []
+        for event in events:
+            if isinstance(event, RecordedGraph):
+                lines.append(f"    {graph_name(event.key)}()")
+            else:
+                lines += self._operation(event, is_graph)
+        if last is not None:
+            lines += commented(self._call(last), last.source)
+        if returns is not None:
+            lines += self._returns(returns)
+        return lines
+
+    def _returns(self, returns: dict[str, torch.Tensor]) -> list[str]:
+        if len(returns) == 1:
+            (tensor,) = returns.values()
+            return [f"    return {self.text(tensor)}"]
+        items = [f"        {name!r}: {self.text(tensor)}," for name, tensor in returns.items()]
+        return ["    return {", *items, "    }"]
+
+    def _operation(self, op: RecordedOp, is_graph: bool) -> list[str]:
+        if op.kind == "launch":
+            return self._launch(op)
+        facts = facts_of(op.func)
+        if facts.is_lift:
+            return self._lift(op)
+        if facts.writes:
+            return [line for code in self._written(op) for line in commented(code, op.source)]
+        if not op.outputs:
+            return []  # a value that the host read: what it led to is in the trace
+        views = not op.replayed and not facts.is_empty if is_graph else self._is_view(op)
+        if views:
+            return self._define_view(op)
+        if is_graph and facts.is_empty:
+            return self._poison(op)
+        return self._define(op, keep=is_graph)
+
+    @staticmethod
+    def _is_view(op: RecordedOp) -> bool:
+        storages = {t.untyped_storage().data_ptr() for t in tensors_of_event(op)[0]}
+        return all(out.untyped_storage().data_ptr() in storages for out in op.outputs)
+
+    def _written(self, op: RecordedOp) -> list[str]:
+        base = op.func.overloadpacket.__name__
+        if base == "_foreach_copy_":
+            pairs = zip(op.args[0], op.args[1], strict=True)
+            return [f"{self.text(to)}.copy_({self.text(source)})" for to, source in pairs]
+        if base == "_foreach_zero_":
+            return [f"{self.text(target)}.zero_()" for target in op.args[0]]
+        return [self._call(op)]
+
+    def _call(self, op: RecordedOp) -> str:
+        return expression(op.func, op.args, op.kwargs, self.text)
+
+    # ---- names
+
+    def _define(self, op: RecordedOp, *, keep: bool) -> list[str]:
+        base = op.func.overloadpacket.__name__.strip("_")
+        places = [self.memory.text(output) for output in op.outputs]
+        if len(op.outputs) == 1 and places[0] is not None:
+            return commented(f"{places[0]}.copy_({self._call(op)})", op.source)
+        names = [self._names.fresh(base) for _ in op.outputs]
+        wanted = any(self._old_uses[name] or name in self._shared.exported for name in names)
+        if not keep and not wanted and self._old_uses:
+            self._add(op.outputs, names)
+            return []
+        code = f"{', '.join(names)} = {self._call(op)}"
+        self._add(op.outputs, names)
+        return commented(code, op.source)
+
+    def _add(self, outputs: Sequence[torch.Tensor], names: Sequence[str]) -> None:
+        for output, name in zip(outputs, names, strict=True):
+            place = place_of(output)
+            variable = _Variable(name, place, output.untyped_storage().data_ptr())
+            self._variables.append(variable)
+            self._exact[place] = name
+            self._defined[name] = name
+            if self.memory.recording.offset(place.address) is None:
+                self._shared.owners.setdefault(variable.storage, (self.name, variable))
+
+    def _define_view(self, op: RecordedOp) -> list[str]:
+        """A view: found again by its place in engine memory, else named, or inlined if short."""
+        lines: list[str] = []
+        for output in op.outputs:
+            place = place_of(output)
+            if place in self._exact or self._engine_text(output) is not None or not output.numel():
+                continue
+            if len(op.outputs) > 1:
+                continue  # found as a slice of what it was split from
+            code = self._call(op)
+            name = self._names.fresh(op.func.overloadpacket.__name__.strip("_"))
+            uses = self._old_uses[name]
+            if uses == 1 and len(code) <= _INLINE:
+                self._exact[place] = name
+                self._inlined[name] = code
+                continue
+            self._exact[place] = name
+            self._defined[name] = name
+            if uses or not self._old_uses:
+                lines += commented(f"{name} = {code}", op.source)
+        return lines
+
+    def _engine_text(self, tensor: torch.Tensor) -> str | None:
+        return self.memory.text(tensor)
+
+    def _poison(self, op: RecordedOp) -> list[str]:
+        lines = []
+        for output in op.outputs:
+            place = self.memory.text(output)
+            if place is not None:
+                lines += commented(f"poison({place})", op.source)
+        return lines
+
+    def _lift(self, op: RecordedOp) -> list[str]:
+        """Host data that became a tensor: a literal."""
+        output = op.outputs[0]
+        place = place_of(output)
+        name = self._names.fresh("host")
+        self._exact[place] = name
+        code = self._literal(output)
+        if self._old_uses[name] == 1:
+            self._inlined[name] = code
+            return []
+        self._defined[name] = name
+        return commented(f"{name} = {code}", op.source) if self._old_uses[name] else []
+
+    def _literal(self, tensor: torch.Tensor) -> str:
+        storage = tensor.untyped_storage().data_ptr()
+        kept = self.memory.recording.host.get(storage)
+        if kept is None:
+            return tensor_text(tensor)
+        flat = kept.view(tensor.dtype)
+        return tensor_text(
+            flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        )
+
+    def text(self, tensor: torch.Tensor) -> str:
+        """How this function calls a tensor."""
+        place = place_of(tensor)
+        name = self._exact.get(place)
+        if name is not None:
+            return self._used(name)
+        found = self._engine_text(tensor)
+        if found is not None:
+            return found
+        return self._slice_of_variable(tensor, place) or self._foreign(tensor, place)
+
+    def _used(self, name: str) -> str:
+        self._uses[name] += 1
+        return self._inlined.get(name, name)
+
+    def _slice_of_variable(self, tensor: torch.Tensor, place: Place) -> str | None:
+        storage = tensor.untyped_storage().data_ptr()
+        for variable in reversed(self._variables):
+            if variable.storage == storage and _within(place, variable.place):
+                found = slice_text(variable.place, place)
+                if found is not None:
+                    return self._used(variable.name) + found
+                first = (place.address - variable.place.address) // place.dtype.itemsize
+                form = f"{place.shape}, {place.stride}, {first}"
+                return f"{self._used(variable.name)}.as_strided({form})"
+        return None
+
+    def _foreign(self, tensor: torch.Tensor, place: Place) -> str:
+        """Another function's tensor, or content that came from outside."""
+        owner = self._shared.owners.get(tensor.untyped_storage().data_ptr())
+        if owner is not None and owner[0] != self.name:
+            variable = owner[1]
+            self._shared.exported.add(variable.name)
+            found = slice_text(variable.place, place)
+            if found is not None:
+                return variable.name + found
+            first = (place.address - variable.place.address) // place.dtype.itemsize
+            return f"{variable.name}.as_strided({place.shape}, {place.stride}, {first})"
+        return self._literal(tensor)
+
+    # ---- kernels
+
+    def _launch(self, op: RecordedOp) -> list[str]:
+        kernel = self._kernels.name_of(op.func)
+        grid = op.grid if isinstance(op.grid, (tuple, list)) else (op.grid,)
+        values = [argument_text(value, self.text) for value in op.args]
+        values += [f"{name}={argument_text(v, self.text)}" for name, v in op.kwargs.items()]
+        sizes = ", ".join(map(str, grid))
+        head = f"{kernel}[({sizes},)]("
+        code = "\n".join([head, *(f"    {value}," for value in values), ")"])
+        return commented(code, op.source)
+
+
+def _within(place: Place, base: Place) -> bool:
+    return base.address <= place.address and place.end <= base.end
+
+
+def graph_name(key: str) -> str:
+    """Name of the function that stands for a captured graph."""
+    from fuzzgraph.repro.naming import identifier
+
+    return f"graph_{identifier(key)}"

@@ -1,0 +1,358 @@
+"""Assembles the standalone script of a finding from a recording of its case.
+
+The order of the text is that of reading: what was found, the memory as the engine allocated it, the
+captured graph, the steps, the check. It needs torch and nothing of FuzzGraph.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from fuzzgraph.case import Case, digest
+from fuzzgraph.finding import CLAUSES, Finding
+from fuzzgraph.graphs import RecordedGraph
+from fuzzgraph.layout import plan
+from fuzzgraph.memory import Region, poison_value
+from fuzzgraph.ports import Target
+from fuzzgraph.repro.checks import Check, Unsupported, check_for, statements
+from fuzzgraph.repro.kernels import Kernels
+from fuzzgraph.repro.literals import assignments, contents, dtype_text, scalar_text
+from fuzzgraph.repro.naming import region_names
+from fuzzgraph.repro.prelude import prelude
+from fuzzgraph.repro.printing import Function, Memory, Shared, graph_name
+from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
+from fuzzgraph.repro.wording import case_table, config_text, headline, plain
+
+__all__ = ["standalone_script"]
+
+
+def standalone_script(case: Case, finding: Finding, target: Target) -> str:
+    """The script's text.
+
+    Raises:
+        Unsupported: operations alone cannot show this finding.
+    """
+    batches = plan(case)
+    if finding.step >= len(batches):
+        raise Unsupported(f"the case has no step {finding.step}")
+    check = check_for(finding, case.config)
+    recording = Recording.of(case, target, finding.step)
+    if recording.runs and recording.runs[-1].failure is not None:
+        raise Unsupported(f"an earlier step raised {recording.runs[-1].failure.error}")
+    with torch.no_grad():
+        check.record(recording, batches[finding.step])
+    return _Script(case, finding, recording, check).text()
+
+
+class _Script:
+    def __init__(self, case: Case, finding: Finding, recording: Recording, check: Check) -> None:
+        self.case, self.finding = case, finding
+        self.recording, self.check = recording, check
+        self.last = finding.step
+        regions = recording.regions()
+        self.checked = check.regions(recording)
+        names = region_names(regions, _declared(recording))
+        self.memory = Memory(recording, names, _pinned(recording, self.checked))
+        self.kernels = Kernels()
+        self.shared = Shared()
+
+    def text(self) -> str:
+        """The whole module."""
+        for region in self.checked:
+            self.memory.name(region)
+        self._functions()  # a first pass finds what leaves its function
+        functions = self._functions()
+        for region in self.recording.regions():
+            reached = id(region) in self.recording.reached
+            if reached and (region.segment == "engine" or id(region) in self.memory.pinned):
+                self.memory.name(region)
+        worlds = self._worlds()
+        main = self._main()
+        memory = self._memory()
+        body = "\n".join([*memory, *functions, *worlds, *main])
+        helpers = prelude(body)
+        parts = [
+            self._docstring(),
+            self._imports(body + helpers),
+            helpers.strip("\n"),
+            "\n".join(memory),
+            "\n".join(self.kernels.lines()).strip("\n"),
+            "\n".join([*functions, *worlds]).strip("\n"),
+            "\n".join(main).strip("\n"),
+        ]
+        text = "\n\n\n".join(part for part in parts if part)
+        return text + '\n\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
+
+    # ---- head
+
+    def _docstring(self) -> str:
+        finding, case = self.finding, self.case
+        law = f"A replay of a captured graph {CLAUSES[finding.clause]}."
+        lines = [
+            headline(finding),
+            "",
+            plain(finding.message),
+            f"The clause that is broken: {law}",
+            "",
+            f"Engine config: {config_text(case.config)}",
+            f"Case {digest(case)[:12]}:",
+            "",
+            *(f"    {line}" for line in case_table(case)),
+            "",
+            "What follows are the engine's own operations, as they were recorded, with the source",
+            "line that issued each; nothing else of the engine is needed. Memory lies as the engine",
+            "allocated it. The script measures again: exit code 1 and the finding, or 0 if it is",
+            "gone.",
+            "",
+            f"Needs torch{' and triton' * self._uses_triton()} only: python THIS_FILE",
+            f"Seen with torch {torch.__version__}, Python {platform.python_version()}, on the CPU.",
+        ]
+        text = "\n".join(_wrapped(lines))
+        return '"""' + text.replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
+
+    def _uses_triton(self) -> bool:
+        return bool(self.kernels)
+
+    def _imports(self, body: str) -> str:
+        lines = ["import os"] if self.kernels else []
+        lines += [name for name in ("import base64",) if "unpacked(" in body]
+        lines += ["import sys"]
+        lines += [name for name in ("import zlib",) if "unpacked(" in body]
+        if self.kernels:
+            lines += ["", 'os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported']
+        lines += ["", "import torch"]
+        if self.kernels:
+            lines += ["import triton", "import triton.language as tl"]
+        lines += ["", f"HEADLINE = {headline(self.finding)!r}", "", "torch.set_num_threads(1)"]
+        return "\n".join(lines)
+
+    # ---- memory
+
+    def _memory(self) -> list[str]:
+        arena = self.recording.memory.arena
+        used = [r for r in self.recording.regions() if id(r) in self.memory.used]
+        dtypes = {region.dtype for region in used}
+        poisons = ", ".join(
+            f"{dtype_text(dtype)}: ({', '.join(scalar_text(poison_value(dtype, w)) for w in (0, 1))})"
+            for dtype in sorted(dtypes, key=str)
+        )
+        top = max((region.end for region in self.recording.regions()), default=arena.front)
+        lines = [
+            "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red zones",
+            "",
+            f"MEMORY = torch.zeros({arena.capacity}, dtype=torch.uint8)"
+            "  # untouched pages cost nothing",
+            f"TOP = {top}  # end of what the engine allocated",
+            "ZONES = {}",
+            "# What memory that nobody wrote holds, in two worlds: a page, row and slot that exists",
+            "# and belongs to nobody, or a finite value far from anything computed here.",
+            f"POISON = {{{poisons}}}",
+            "world = 0",
+            "",
+        ]
+        for region in used:
+            lines += self._declaration(region)
+        if self.memory.wide:
+            lines += ["", "# kernels address memory by base and offset, without bounds"]
+            lines += [f"{name} = {code}" for name, code in self.memory.wide.values()]
+        if any("captured" in line for line in self._main_lines()):
+            lines += ["", "captured = MEMORY.narrow(0, 0, TOP).clone()  # just after capture"]
+        return lines
+
+    def _declaration(self, region: Region) -> list[str]:
+        name = self.memory.names[id(region)]
+        content = self.recording.payload(region, self.recording.captured)
+        fill, more = contents(name, content) if region.segment == "engine" else ("0", [])
+        zones = f"({region.zone_before}, {region.zone_after})"
+        parts = [str(region.offset), str(region.shape), dtype_text(region.dtype), zones]
+        if fill not in ("0", "0.0", "False"):
+            parts.append(f"fill={fill}")
+        if not _is_contiguous(region):
+            parts.append(f"stride={region.stride}")
+        code = f"{name} = region({', '.join(parts)})"
+        if len(code) + len(region.allocated_at) < 98:
+            return [f"{code}  # {region.allocated_at}", *more]
+        return [f"# {region.allocated_at}", code, *more]
+
+    # ---- functions
+
+    def _functions(self) -> list[str]:
+        lines = ["", "", "# ---- captured graphs, and the steps"]
+        for graph in self.recording.graphs.values():
+            name = graph_name(graph.key)
+            doc = "The captured graph: what every replay runs, whatever the batch."
+            function = Function(name, doc, self.memory, self.shared, self.kernels)
+            lines += ["", "", *function.lines(graph.trace, is_graph=True)]
+        for run in self.recording.runs:
+            lines += ["", "", *self._run(run)]
+        return lines
+
+    def _run(self, run: Run) -> list[str]:
+        checked = run is self.check.run or run in self.check.others
+        results = self.check.results(run) if checked else None
+        function = Function(
+            self._run_name(run), self._run_doc(run), self.memory, self.shared, self.kernels
+        )
+        events = [*run.events, *(run.looks if results is not None else ())]
+        last = run.failure.op if run.failure is not None and not _in_graph(run) else None
+        return function.lines(events, returns=results, last=last)
+
+    def _run_name(self, run: Run) -> str:
+        return {"eager": "eager", "twin": "without_past"}.get(run.kind, f"step_{run.batch.step}")
+
+    def _run_doc(self, run: Run) -> str:
+        if run.kind == "eager":
+            return "The same forward without a graph, unpadded."
+        if run.kind == "twin":
+            return "The last step on a session without a past."
+        if any(isinstance(event, RecordedGraph) for event in run.events):
+            return "The host's updates before the replay, then the replay."
+        return "The step without a graph."
+
+    def _worlds(self) -> list[str]:
+        lines: list[str] = []
+        for run in self.recording.runs:
+            if run.kind == "step" and run.unlaid is not None and run.start is not None:
+                rows = ", ".join(f"r{r}" for r in run.batch.requests.tolist()) or "nobody"
+                doc = f"What the scheduler and earlier steps left for step {run.batch.step}: {rows}."
+                name = f"world_{run.batch.step}"
+                lines += self._world(name, doc, run.unlaid, run.start)
+        for name, before, after in self.check.changes:
+            doc = "Memory that the batch neither names nor owns gets other values."
+            if name.endswith("without_past"):
+                doc = "The same truth on a session just after capture."
+            lines += self._world(name, doc, before, after, self.check.zones, self.check.pool)
+        return lines
+
+    def _world(
+        self,
+        name: str,
+        doc: str,
+        before: torch.Tensor,
+        after: torch.Tensor,
+        zones: Sequence[Region] = (),
+        pool: bool = False,
+    ) -> list[str]:
+        body: list[str] = []
+        for region in self.memory.used.values():
+            if region.segment == "engine":
+                body += self._changes(region, before, after)
+        names = [self.memory.names[id(r)] for r in zones if id(r) in self.memory.used]
+        body += [f"poison_zones({each}, 1)" for each in names]
+        head = [f"def {name}():", f'    """{doc}"""']
+        if pool:
+            head.append("    global world")
+            body.append("world = 1")
+        return ["", "", *head, *statements(body or ["pass"])]
+
+    def _changes(self, region: Region, before: torch.Tensor, after: torch.Tensor) -> list[str]:
+        """Assignments of the elements that differ, row by row."""
+        old, new = self.recording.raw(region, before), self.recording.raw(region, after)
+        if torch.equal(old, new):
+            return []
+        name = self.memory.names[id(region)]
+        was, now = (self.recording.payload(region, image) for image in (before, after))
+        if now.dim() == 2 and now.shape[1] > 1 and not now.dtype.is_floating_point:
+            return _table_changes(name, was, now)
+        size = region.dtype.itemsize
+        unequal = (old.view(-1, size) != new.view(-1, size)).any(1)
+        rows = unequal.as_strided(now.shape, now.stride(), 0).reshape(len(now), -1).any(1)
+        return assignments(name, now, rows)
+
+    # ---- main
+
+    def _main_lines(self) -> list[str]:
+        return self.check.lines(f"step_{self.last}", self.memory.names)
+
+    def _main(self) -> list[str]:
+        body = []
+        for run in self.recording.runs:
+            if run.kind == "step" and run.batch.step < self.last:
+                body += [f"world_{run.batch.step}()", f"step_{run.batch.step}()"]
+        body.append(f"world_{self.last}()")
+        head = ["# ---- the check", "", "", "def main():", '    """Exit code."""']
+        return ["", "", *head, *statements([*body, *self._main_lines()])]
+
+
+def _table_changes(name: str, was: torch.Tensor, now: torch.Tensor) -> list[str]:
+    """Of a table of indices only the columns that changed."""
+    lines = []
+    for row in (was != now).any(1).nonzero().flatten().tolist():
+        columns = (was[row] != now[row]).nonzero().flatten().tolist()
+        start, stop = columns[0], columns[-1] + 1
+        values = now[row, start:stop].tolist()
+        value = str(values[0]) if len(set(values)) == 1 else f"torch.tensor({values})"
+        lines.append(f"{name}[{row}, {start or ''}:{stop}] = {value}")
+    return lines
+
+
+def _in_graph(run: Run) -> bool:
+    """Whether the operation that raised is one of a graph: printed there, not in the step."""
+    return bool(run.events) and isinstance(run.events[-1], RecordedGraph)
+
+
+def _declared(recording: Recording) -> dict[int, str]:
+    """Region id -> the name by which the engine declares the buffer."""
+    found: dict[int, str] = {}
+    for name, (tensor, _) in recording.opened.session.captured_addresses().items():
+        region = recording.memory.region_of(tensor)
+        if region is not None:
+            found.setdefault(id(region), name)
+    for index, plane in enumerate(recording.opened.session.pools.kv_planes):
+        region = recording.memory.region_of(plane)
+        if region is not None:
+            count = len(recording.opened.session.pools.kv_planes)
+            names = ("k_pool", "v_pool") if count == 2 else ("kv_pool",)
+            found[id(region)] = names[index] if index < len(names) else f"kv_pool_{index}"
+    table = recording.opened.session.pools.req_to_token
+    region = None if table is None else recording.memory.region_of(table)
+    if region is not None:
+        found[id(region)] = "req_to_token"
+    return found
+
+
+def _pinned(recording: Recording, checked: Iterable[Region]) -> set[int]:
+    """Graph intermediates that need their place in the arena, for something else finds them there."""
+    pinned = {id(region) for region in checked}
+    graph_regions = {id(r): r for r in recording.regions() if r.segment == "graph"}
+    for graph in recording.graphs.values():
+        made: set[int] = set()
+        for op in graph.trace:
+            arguments, results = tensors_of_event(op)
+            for tensor in results:
+                region = recording.memory.region_of(tensor)
+                if op.replayed and region is not None:
+                    made.add(id(region))
+            pinned |= _regions_of(recording, arguments) - made
+    for run in recording.runs:
+        for event in (*run.events, *run.looks):
+            if not isinstance(event, RecordedGraph):
+                arguments, results = tensors_of_event(event)
+                pinned |= _regions_of(recording, [*arguments, *results])
+        pinned |= _regions_of(recording, run.results.values())
+    pinned |= recording.reached
+    return {key for key in pinned if key in graph_regions}
+
+
+def _regions_of(recording: Recording, tensors: Iterable[torch.Tensor]) -> set[int]:
+    regions = (recording.memory.region_of(t) for t in tensors if t.numel())
+    return {id(region) for region in regions if region is not None}
+
+
+def _is_contiguous(region: Region) -> bool:
+    return region.stride == torch.empty(region.shape, device="meta").stride()
+
+
+def _wrapped(lines: Iterable[str], width: int = 98) -> list[str]:
+    import textwrap
+
+    found: list[str] = []
+    for line in lines:
+        if line.startswith("    ") or len(line) <= width:
+            found.append(line)
+        else:
+            found += textwrap.wrap(line, width, break_long_words=False)
+    return found

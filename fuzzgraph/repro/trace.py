@@ -1,0 +1,310 @@
+"""Runs a case once more and keeps every operation, so that it can be printed.
+
+A fresh session is opened; each step is laid out, prepared, replayed and observed as in `execution`,
+under `memory.tracing`. A replayed graph is one event: its operations are those recorded at capture.
+Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fuzzgraph.case import Case
+from fuzzgraph.execution.opening import OpenSession, open_session
+from fuzzgraph.graphs import RecordedGraph, RecordedOp
+from fuzzgraph.layout import plan
+from fuzzgraph.memory import (
+    AttributeSnapshot,
+    Region,
+    restore_attributes,
+    snapshot_attributes,
+)
+from fuzzgraph.memory.operations import facts_of, tensors_in
+from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.memory.tracing import tracing
+from fuzzgraph.observation import Observation
+from fuzzgraph.ports import Target
+from fuzzgraph.world import Batch
+
+__all__ = ["Event", "Failure", "Graph", "Recording", "Run", "tensors_of_event"]
+
+Graph = RecordedGraph[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The operation that raised, or, if none did, the error that the engine's Python raised."""
+
+    op: RecordedOp | None
+    error: str
+
+
+Event = RecordedOp | Graph
+
+
+@dataclass(slots=True)
+class Run:
+    """One way through one step."""
+
+    batch: Batch
+    kind: Literal["step", "eager", "twin"] = "step"
+    start: torch.Tensor | None = None
+    """Bytes when the run began to prepare, the step's world laid out."""
+    unlaid: torch.Tensor | None = None
+    """Bytes before the world was laid out."""
+    events: list[Event] = field(default_factory=list)
+    looks: list[Event] = field(default_factory=list)
+    """Operations of `observe`."""
+    seen: Observation | None = None
+    results: dict[str, torch.Tensor] = field(default_factory=dict)
+    """What the engine handed out, not copied."""
+    failure: Failure | None = None
+
+
+class _LastAttempt(TorchDispatchMode):
+    """Knows the operation that is being run, should it not come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.op: RecordedOp | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.op = RecordedOp(str(func), func, args, dict(kwargs or {}), (), innermost_source())
+        out = func(*args, **(kwargs or {}))
+        self.op = None
+        return out
+
+
+class Recording:
+    """A session with everything that was run on it."""
+
+    def __init__(self, opened: OpenSession) -> None:
+        self.opened = opened
+        self.memory = opened.memory
+        self.runs: list[Run] = []
+        self.graphs: dict[str, Graph] = {}
+        self.host: dict[int, torch.Tensor] = {}
+        """Content of host memory that the engine read, by the address of its storage."""
+        self.reached: set[int] = set()
+        """Regions that an access through a view of the whole arena touched, by id."""
+        self._known: set[int] = set()
+        self._alive: list[Any] = []
+        self._laid: torch.Tensor | None = None
+        self.captured = self.image()
+
+    # ---- running
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, case: Case, target: Target, steps: int) -> Recording:
+        """Run the first `steps` steps on a fresh session of `target`."""
+        device = torch.device("cpu")
+        opened = open_session(target, case.config, graphs="recorder", device=device)
+        recording = cls(opened)
+        for batch in plan(case)[:steps]:
+            if recording.add(batch).failure is not None:
+                break
+        return recording
+
+    @torch.no_grad()
+    def add(self, batch: Batch, kind: Literal["step", "eager", "twin"] = "step") -> Run:
+        """One more run from the session's present state; the world is laid out for a `step`."""
+        run = Run(batch, kind)
+        if kind == "step":
+            run.unlaid = self.lay(batch) if self._laid is None else self._laid
+            self._laid = None
+        return self.execute(run)
+
+    @torch.no_grad()
+    def lay(self, batch: Batch) -> torch.Tensor:
+        """Lay out the world of the next step ahead of it; the bytes before."""
+        self._laid = self.image()
+        self.opened.painter.lay(batch)
+        return self._laid
+
+    @torch.no_grad()
+    def execute(self, run: Run) -> Run:
+        """Prepare, replay and observe, traced; the world is as the caller left it."""
+        run.start = self.image()
+        session, batch = self.opened.session, run.batch
+        self.runs.append(run)
+        last = _LastAttempt()
+        try:
+            with self._traced(run.events), last:
+                if run.kind == "eager" or batch.via == "eager":
+                    session.eager(batch)
+                else:
+                    session.prepare_replay(batch)
+                    session.replay(batch)
+            with self._traced(run.looks):
+                run.seen = session.observe(batch)
+            run.results = dict(session.results())
+        except Exception as error:  # the engine's own, and what the script is about
+            op = last.op or self._failed
+            run.failure = Failure(op, f"{type(error).__name__}: {error}".partition("\n")[0])
+        self._alive.append(run.seen)
+        return run
+
+    def moment(self) -> Callable[[], None]:
+        """Remember bytes and attributes; the result puts them back."""
+        image = self.image()
+        attributes: AttributeSnapshot = snapshot_attributes(self.opened.session.roots)
+
+        def back() -> None:
+            self.memory.restore(image)
+            restore_attributes(attributes)
+
+        return back
+
+    def image(self) -> torch.Tensor:
+        """Bytes of engine and graph memory as they are now, from the arena's front on."""
+        front = self.memory.arena.front
+        top = max((region.end for region in self.regions()), default=front)
+        return self.memory.arena.bytes[front:top].clone()
+
+    # ---- memory
+
+    def regions(self) -> list[Region]:
+        """Engine and graph memory."""
+        return [each for each in self.memory.regions if each.segment != "scratch"]
+
+    def payload(self, region: Region, image: torch.Tensor) -> torch.Tensor:
+        """A region's content in bytes saved earlier, in its own form."""
+        start = region.offset - self.memory.arena.front
+        raw = image[start : start + region.nbytes]
+        flat = raw.view(region.dtype)
+        return flat.as_strided(region.shape, region.stride, flat.storage_offset())
+
+    def raw(self, region: Region, image: torch.Tensor) -> torch.Tensor:
+        """A region's payload in bytes saved earlier, as uint8."""
+        start = region.offset - self.memory.arena.front
+        return image[start : start + region.nbytes]
+
+    def zone_bytes(self, region: Region) -> torch.Tensor:
+        """A copy of both red zones of a region, uint8."""
+        raw, stop = self.memory.arena.bytes, region.offset + region.nbytes
+        return torch.cat((raw[region.start : region.offset], raw[stop : region.end]))
+
+    def offset(self, address: int) -> int | None:
+        """Arena offset of an address, None outside."""
+        offset = address - self.memory.arena.address
+        return offset if 0 <= offset < self.memory.arena.capacity else None
+
+    # ---- tracing
+
+    _failed: RecordedOp | None = None
+
+    @contextmanager
+    def _traced(self, events: list[Event]) -> Iterator[None]:
+        def on_op(op: RecordedOp) -> None:
+            self._note(op)
+            events.append(op)
+
+        def on_replay(graph: Graph) -> None:
+            self.graphs.setdefault(graph.key, graph)
+            events.append(graph)
+            self._replay(graph)
+
+        with _replays_told(on_replay), tracing(on_op):
+            yield
+
+    def _replay(self, graph: Graph) -> None:
+        """Replay step by step, noting what each operation is about to touch."""
+        work = [op for op in graph.trace if op.replayed]
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+            self.memory.poison_graph_pool()
+            with torch.inference_mode():
+                for op, step in zip(work, graph._steps, strict=True):
+                    self._failed = op
+                    self._note_reach(op)
+                    step()
+                self._failed = None
+
+    def _note(self, op: RecordedOp) -> None:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+            lifts = op.kind == "operation" and facts_of(op.func).is_lift
+            for tensor in tensors_of_event(op)[0]:
+                self._note_host(tensor)
+            for tensor in op.outputs:
+                if lifts:
+                    self._note_host(tensor)
+                self._known.add(tensor.untyped_storage().data_ptr())
+            self._note_reach(op)
+
+    def _note_host(self, tensor: torch.Tensor) -> None:
+        """Keep the content of memory that no operation made."""
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr()
+        if address in self._known or self.offset(address) is not None:
+            return
+        self._known.add(address)
+        whole = torch.empty(0, dtype=tensor.dtype).set_(
+            storage, 0, (storage.nbytes() // tensor.element_size(),)
+        )
+        self.host[address] = whole.clone()
+
+    def _note_reach(self, op: RecordedOp) -> None:
+        if op.kind != "operation":
+            return
+        for position, tensor in enumerate(op.args):
+            if isinstance(tensor, torch.Tensor) and self.is_wide(tensor):
+                self._reach_through(op, position, tensor)
+
+    def is_wide(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor spans more than one region's payload."""
+        if self.offset(tensor.data_ptr()) is None or not tensor.numel():
+            return False
+        region = self.memory.region_of(tensor)
+        if region is None:
+            return True
+        start = tensor.data_ptr() - self.memory.arena.address
+        span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        end = start + span * tensor.element_size()
+        return start < region.offset or end > region.offset + region.nbytes
+
+    def _reach_through(self, op: RecordedOp, position: int, tensor: torch.Tensor) -> None:
+        base = op.name.split(".")[1]
+        if position == 0 and base in _BY_INDEX and len(op.args) > 2 and op.args[1] == 0:
+            starts = op.args[2].reshape(-1).unique() * tensor.stride(0) * tensor.element_size()
+            begin = tensor.data_ptr() - self.memory.arena.address
+            for start in starts.tolist():
+                self._mark(begin + start)
+        elif tensor.numel() * tensor.element_size() < 1 << 22:
+            begin = tensor.data_ptr() - self.memory.arena.address
+            end = begin + tensor.numel() * tensor.element_size()
+            self.reached |= {
+                id(region) for region in self.regions() if region.start < end and region.end > begin
+            }
+
+    def _mark(self, offset: int) -> None:
+        for region in self.regions():
+            if region.start <= offset < region.end:
+                self.reached.add(id(region))
+
+
+_BY_INDEX = {"index_select", "index_copy_", "index_fill_", "index_add_", "gather", "scatter_"}
+"""Operations that address rows of dimension 0 by their third argument."""
+
+
+@contextmanager
+def _replays_told(callback: Callable[[Graph], None]) -> Iterator[None]:
+    """Hand each replay of a recorded graph to `callback` instead of running it."""
+    original = RecordedGraph.replay
+    RecordedGraph.replay = callback  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        RecordedGraph.replay = original  # type: ignore[method-assign]
+
+
+def tensors_of_event(op: RecordedOp) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """(arguments, results) of one operation that are tensors."""
+    return tensors_in([*op.args, *op.kwargs.values()]), list(op.outputs)

@@ -1,0 +1,71 @@
+"""Headline, case table and summary of a finding, shared by all exports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuzzgraph.finding import CLAUSES, Finding
+
+if TYPE_CHECKING:
+    from fuzzgraph.case import Case, EngineConfig, ReplayStep
+
+__all__ = ["case_table", "config_text", "headline", "padded_size", "plain"]
+
+
+def plain(text: str) -> str:
+    """Text of a case or an engine as one printable line."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def headline(finding: Finding) -> str:
+    """The finding in one line: clause, buffer, where."""
+    where = f"{finding.mode} step {finding.step}" if finding.step >= 0 else finding.stage
+    buffer = f" {plain(finding.buffer)}:" if finding.buffer else ""
+    oracle = plain(finding.oracle)
+    return f"FINDING [{oracle}]{buffer} broken: {CLAUSES[finding.clause]!r} ({where})"
+
+
+def padded_size(config: EngineConfig, step: ReplayStep) -> tuple[int, int | None, str]:
+    """(live size, captured size or None for eager, name of the axis) of a step."""
+    if step.mode == "prefill":
+        size, ladder, axis = sum(r.new_tokens for r in step.rows), config.capture_tokens, "tokens"
+    else:
+        size, ladder, axis = len(step.rows), config.capture_bs, "raw_bs"
+    fitting = [captured for captured in ladder if captured >= size]
+    eager = step.via == "eager" or not fitting
+    return size, None if eager else fitting[0], axis
+
+
+def config_text(config: EngineConfig) -> str:
+    """What differs from the defaults of a config, and the captured sizes."""
+    import msgspec
+
+    given = msgspec.to_builtins(config)
+    shown = {"capture_bs": list(config.capture_bs), "page_size": config.page_size, **given}
+    return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+
+def case_table(case: Case) -> list[str]:
+    """The steps as an aligned text table, header first."""
+    rows = [("step", "mode", "via", "padding", "rows: request (seq_len, new tokens)")]
+    for index, step in enumerate(case.steps):
+        size, padded, axis = padded_size(case.config, step)
+        listed = [_row_text(row) for row in step.rows[:16]]
+        listed += [f"... {len(step.rows) - 16} more"] if len(step.rows) > 16 else []
+        left = [f"r{request} left" for request in step.finish]
+        rows.append(
+            (
+                str(index),
+                step.mode,
+                step.via if padded is not None or step.via == "eager" else "eager (above ladder)",
+                f"{axis} {size} -> {padded}" if padded is not None else f"{axis} {size}",
+                ", ".join(listed + left) or "-",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, [*widths, 0])).rstrip() for row in rows]
+
+
+def _row_text(row) -> str:  # type: ignore[no-untyped-def]
+    encoder = f", encoder {row.encoder_len}" if row.encoder_len else ""
+    return f"r{row.request} ({row.seq_len}, {row.new_tokens}{encoder})"
