@@ -92,6 +92,8 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     rate: str = ""
     """How often it failed when it was executed, e.g. '3/3'; '' where it is only text."""
+    error: str = ""
+    """Why there is none; the finding stands without it."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fuzzgraph.campaign import Opened
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.events import Setup
 from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.reach import Reach
 
 
 def finding(
@@ -70,3 +73,34 @@ class FakeRunner:
         seen = any(other.key == finding.key for other in self.bugs(case))
         rate = self.rate or f"{times if seen else 0}/{times}"
         return msgspec.structs.replace(finding, confirmed=rate)
+
+
+class FakeTarget:
+    """What strategies ask of a target."""
+
+    name = "fake"
+    reach = Reach(page_sizes=(1, 16))
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        return None
+
+
+def opener(runner: FakeRunner) -> Callable[[Setup], Opened]:
+    """Stands for `open_setup`: whatever is asked for, this runner answers."""
+
+    def open_setup(setup: Setup) -> Opened:
+        return Opened(setup, FakeTarget(), runner, lambda: None)
+
+    return open_setup
+
+
+def no_exporting(setup: Setup) -> Callable[..., tuple[()]]:
+    """Stands for `Exporting`: writes no repro."""
+    return lambda *_: ()
+
+
+def paged(one: Case) -> tuple[Finding, ...]:
+    """A bug at page sizes above one, in the second step or later."""
+    if one.config.page_size > 1 and len(one.steps) > 1:
+        return (finding(step=1),)
+    return ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
+from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 
 if TYPE_CHECKING:
@@ -60,9 +61,14 @@ class Exporting:
 
     def _one(self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder) -> Export:
         path = folder.of(reported.id) / FILES[kind]
-        text = export_text(kind, reported.case, reported.finding, self._setup)
-        write_atomically(path, text.encode())
-        rate = verified_rate(kind, path) if kind == "script" else ""
+        try:
+            text = export_text(kind, reported.case, reported.finding, self._setup)
+            write_atomically(path, text.encode())
+            rate = verified_rate(kind, path) if kind == "script" else ""
+        except UsageError:
+            raise
+        except Exception as error:  # a night of fuzzing must not end over one repro
+            return Export(kind=kind, path="", error=f"{type(error).__name__}: {error}")
         return Export(kind=kind, path=str(path), rate=rate)
 
 

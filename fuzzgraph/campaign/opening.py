@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from fuzzgraph.ports import Target
     from fuzzgraph.reach import Reach
 
-__all__ = ["Opened", "checked_setup", "open_setup", "open_target_object", "strategy_of"]
+__all__ = [
+    "Opened",
+    "check_names",
+    "checked_setup",
+    "open_setup",
+    "open_target_object",
+    "strategy_of",
+]
 
 GRAPHS = ("recorder", "device")
 
@@ -93,6 +100,23 @@ def _require_device() -> None:
         )
 
 
+def check_names(setup: Setup) -> None:
+    """Refuse an unknown target or fault without opening it.
+
+    Raises:
+        UsageError: the message names those there are.
+    """
+    if setup.fault or ":" in setup.target:
+        return  # said when it is opened
+    from fuzzgraph.targets import target_names
+
+    if setup.target not in target_names():
+        raise UsageError(
+            f"target={setup.target!r} is unknown. Use one of: {', '.join(target_names())}, or "
+            "module:factory of your own."
+        )
+
+
 def open_setup(setup: Setup) -> Opened:
     """Open the target of a setup, in this process or, where it asks for it, in one of its own.
 
@@ -122,6 +146,7 @@ def _target(setup: Setup) -> Target:
         return _faulty(setup.fault)
     if ":" in setup.target:
         return _imported(setup.target)
+    check_names(setup)
     from fuzzgraph.targets import open_target
 
     return open_target(setup.target)

@@ -18,6 +18,7 @@ from fuzzgraph.campaign import (
     join_shards,
     open_setup,
 )
+from fuzzgraph.campaign.opening import check_names
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import RunSummary, Setup
 from fuzzgraph.pytest_plugin.asked import Asked
@@ -42,12 +43,14 @@ class Suite:
             raise pytest.UsageError(str(error)) from None
 
     def _checked_setup(self) -> Setup:
-        from fuzzgraph.strategies import profile_named
-
         asked = self._asked
-        if asked.fuzz:
+        setup = checked_setup(asked.target, asked.release, asked.fault, asked.device, asked.graphs)
+        if asked.fuzz and not self.in_worker:
+            from fuzzgraph.strategies import profile_named
+
             profile_named(asked.profile)
-        return checked_setup(asked.target, asked.release, asked.fault, asked.device, asked.graphs)
+            check_names(setup)
+        return setup
 
     @property
     def in_worker(self) -> bool:

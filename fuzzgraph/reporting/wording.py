@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.events import ReportedFinding
+from fuzzgraph.events import Export, ReportedFinding
 from fuzzgraph.finding import CLAUSES, Finding
 
 __all__ = ["as_json", "case_table", "config_line", "finding_head", "finding_text", "padded_to"]
@@ -138,11 +138,16 @@ def _whereabouts(reported: ReportedFinding) -> list[str]:
     if reported.case_path:
         lines.append(f"case    {reported.case_path}")
     for export in reported.exports:
-        rate = f" (fails {export.rate})" if export.rate else ""
-        lines.append(f"{export.kind:<7} {export.path}{rate}")
+        lines.append(f"{export.kind:<7} {_exported(export)}")
     if reported.replay:
         lines.append(f"replay  {reported.replay}")
     return lines
+
+
+def _exported(export: Export) -> str:
+    if export.error:
+        return f"none: {export.error}"
+    return f"{export.path} (fails {export.rate})" if export.rate else export.path
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

@@ -108,7 +108,7 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
     "examples": (["run", "--examples", "-3"], "--examples='-3' is no whole number >= 0", "Use"),
     "findings": (["run", "--findings", "0"], "--findings='0' is no whole number >= 1", "Use"),
     "seed": (["run", "--seed", "abc"], "--seed='abc' is no whole number >= 0", "Use one"),
-    "target": (["run", "--target", "vlm"], "target 'vlm' is unknown", "builtin"),
+    "target": (["run", "--target", "vlm"], "target='vlm' is unknown", "builtin"),
     "target of a missing module": (
         ["run", "--target", "no_such_module:Target"],
         "No module named 'no_such_module'",

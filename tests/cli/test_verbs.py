@@ -9,38 +9,16 @@ from typing import Any
 import jsonschema
 import pytest
 
-from fuzzgraph.campaign import Opened
 from fuzzgraph.case import Case, digest, encode_case, load_case
 from fuzzgraph.cli.entry import run_command
-from fuzzgraph.events import Setup
-from fuzzgraph.finding import Finding
-from fuzzgraph.reach import Reach
-from tests.fakes import FakeRunner, FakeVerdict, case, finding
-
-
-class FakeTarget:
-    name = "fake"
-    reach = Reach(page_sizes=(1, 16))
-
-    def unsupported(self, config: object) -> None:
-        return None
+from tests.fakes import FakeRunner, FakeVerdict, case, no_exporting, opener, paged
 
 
 def use(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> FakeRunner:
     """Let every verb open this runner, and write no repro."""
-
-    def open_setup(setup: Setup) -> Opened:
-        return Opened(setup, FakeTarget(), runner, lambda: None)
-
-    monkeypatch.setattr("fuzzgraph.campaign.open_setup", open_setup)
-    monkeypatch.setattr("fuzzgraph.campaign.hunting.Exporting", lambda setup: lambda *_: ())
+    monkeypatch.setattr("fuzzgraph.campaign.open_setup", opener(runner))
+    monkeypatch.setattr("fuzzgraph.campaign.hunting.Exporting", no_exporting)
     return runner
-
-
-def paged(one: Case) -> tuple[Finding, ...]:
-    if one.config.page_size > 1 and len(one.steps) > 1:
-        return (finding(step=1),)
-    return ()
 
 
 @pytest.fixture

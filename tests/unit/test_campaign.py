@@ -30,7 +30,7 @@ from fuzzgraph.events import (
 from fuzzgraph.finding import Finding
 from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import CI, cases, minimise
-from tests.fakes import FakeRunner, FakeVerdict, case, finding
+from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 
 REACH = Reach(page_sizes=(1, 16))
 Bugs = Callable[[Case], tuple[Finding, ...]]
@@ -78,13 +78,6 @@ class Hunt:
 
     def of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
-
-
-def paged(one: Case) -> tuple[Finding, ...]:
-    """A bug at page sizes above one, in the second step or later."""
-    if one.config.page_size > 1 and len(one.steps) > 1:
-        return (finding(step=1),)
-    return ()
 
 
 def test_a_finding_is_confirmed_shrunk_and_saved(tmp_path: Path) -> None:
