@@ -54,7 +54,8 @@ class Model:
         if mrope is not None:
             q = q + self.mrope_embed[mrope]
         config = self.content.config
-        return (q * self.scale).view(len(q), config.num_kv_heads, -1, config.head_dim)
+        shape = (len(q), config.num_kv_heads, -1, config.head_dim)
+        return torch.mul(q, self.scale).view(shape)
 
     def keys_and_values(
         self, tokens: torch.Tensor, positions: torch.Tensor
@@ -63,7 +64,7 @@ class Model:
         if self.table is None:
             planes = self.content.kv_planes(tokens.reshape(-1), positions.reshape(-1))
             k, v = self._dequantized(planes)
-            return k.unflatten(0, tokens.shape), v.unflatten(0, tokens.shape)  # type: ignore[no-untyped-call]
+            return k.view(*tokens.shape, *k.shape[1:]), v.view(*tokens.shape, *v.shape[1:])
         index = self.content.plane_index(tokens, positions)
         return self.table[0][index], self.table[1][index]
 

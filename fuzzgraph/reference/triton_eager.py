@@ -6,6 +6,7 @@ language, another order of operations, softmax in one piece. Compiled on a GPU, 
 
 # No postponed annotations here: Triton reads `tl.constexpr` from the signature.
 # ruff: noqa: ANN001, ANN202
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 from functools import lru_cache
 
 import torch

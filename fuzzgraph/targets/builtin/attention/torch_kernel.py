@@ -115,7 +115,7 @@ class _Tokens:
         first = first[:-1] if self.rows is None else first.index_select(0, self.rows)
         if self.rows is not None:
             first = first + self.index * self.kv_lens
-        address = (self._of(first, items)[:, None] + columns).masked_fill(hidden, 0) + mask.base
+        address = (self._of(first, items)[:, None] + columns).masked_fill(hidden, 0).add(mask.base)
         seen = mask.view.index_select(0, address.reshape(-1))
         return (seen == 0).view(hidden.shape)
 
@@ -131,7 +131,7 @@ def _slots(lanes: _Lanes, batch: AttentionBatch) -> torch.Tensor:
         first = batch.kv_indptr
         first = first[:-1] if lanes.rows is None else Rows(first).gather(lanes.rows)
         address = (first[:, None] + lanes.columns).masked_fill(lanes.hidden, 0)
-        slots = entries.view.index_select(0, (address + entries.base).view(-1))
+        slots = entries.view.index_select(0, address.add(entries.base).view(-1))
         return slots.masked_fill(lanes.hidden.view(-1), 0)
     assert batch.page_table is not None, "AttentionBatch needs kv_indptr or page_table"
     table = Flat(batch.page_table)
@@ -141,7 +141,7 @@ def _slots(lanes: _Lanes, batch: AttentionBatch) -> torch.Tensor:
     first = rows * batch.page_table.stride(0)
     page_of = torch.div(lanes.columns, batch.page_size, rounding_mode="floor")
     address = (first[:, None] + page_of).masked_fill(lanes.hidden, 0)
-    pages = table.view.index_select(0, (address + table.base).view(-1)).view(lanes.hidden.shape)
+    pages = table.view.index_select(0, address.add(table.base).view(-1)).view(lanes.hidden.shape)
     slots = pages * batch.page_size + lanes.columns % batch.page_size
     return slots.masked_fill(lanes.hidden, 0).view(-1)
 

@@ -6,6 +6,7 @@ stores are masked by lengths only: what a table says is read, as on a device.
 """
 
 # No postponed annotations here: Triton reads `tl.constexpr` from the signature.
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 import torch
 import triton
 import triton.language as tl
@@ -261,13 +262,13 @@ def _lanes_per_program(lanes: int, elements: int) -> int:
     if not _INTERPRETED:
         return 1
     room = max(1, _INTERPRETED_ELEMENTS // elements)
-    return min(triton.next_power_of_2(lanes), 1 << (room.bit_length() - 1))
+    return min(int(triton.next_power_of_2(lanes)), 1 << (room.bit_length() - 1))
 
 
 def _keys_per_block(width: int, elements: int) -> int:
     """Keys computed at a time, where each key makes intermediates of this many elements."""
     room = (_INTERPRETED_ELEMENTS if _INTERPRETED else _COMPILED_ELEMENTS) // elements
-    return max(1, min(_MAX_BLOCK, room, triton.next_power_of_2(max(width, 1))))
+    return max(1, min(_MAX_BLOCK, room, int(triton.next_power_of_2(max(width, 1)))))
 
 
 def paged_attention(

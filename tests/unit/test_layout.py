@@ -1,0 +1,325 @@
+"""The scheduler's truth: who owns which row, page and slot, and what a step computes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.errors import InvalidCase
+from fuzzgraph.layout import plan
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch
+
+ORDERS = ("ascending", "descending", "shuffled", "fragmented")
+
+
+def row(request: int, seq_len: int, new_tokens: int = 1, encoder_len: int = 0) -> BatchRow:
+    return BatchRow(
+        request=request, seq_len=seq_len, new_tokens=new_tokens, encoder_len=encoder_len
+    )
+
+
+def step(*rows: BatchRow, mode: Any = "decode", finish: tuple[int, ...] = ()) -> ReplayStep:
+    return ReplayStep(mode=mode, rows=rows, finish=finish)
+
+
+def planned(*steps: ReplayStep, case: dict[str, Any] | None = None, **config: Any) -> list[Batch]:
+    modes = tuple({one.mode: None for one in steps if one.mode != "idle"}) or ("decode",)
+    if "prefill" in modes:
+        config.setdefault("capture_tokens", (8,))
+    whole = Case(
+        schema_version=1,
+        config=EngineConfig(modes=modes, **config),
+        steps=steps,
+        **(case or {}),
+    )
+    return list(plan(validate(whole)))
+
+
+def used(batch: Batch) -> list[set[int]]:
+    return [set(batch.kv_slots.row(i).tolist()) for i in range(batch.raw_bs)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("page_size", [1, 3, 16])
+def test_no_two_requests_share_a_slot_without_a_shared_prefix(order: str, page_size: int) -> None:
+    steps = [step(*(row(i, 4 + i + k) for i in range(4))) for k in range(4)]
+
+    for batch in planned(*steps, case={"page_order": order, "seed": 5}, page_size=page_size):
+        for one, other in itertools.combinations(used(batch), 2):
+            assert one.isdisjoint(other)
+        assert len(set(batch.req_pool_indices.tolist())) == 4
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_reserved_and_trap_numbers_are_never_handed_out(order: str) -> None:
+    (batch,) = planned(
+        step(*(row(i, 5, encoder_len=2) for i in range(8))),
+        case={"page_order": order},
+        page_size=2,
+        max_encoder_len=3,
+        recurrent_state=True,
+        capture_bs=(8,),
+    )
+
+    assert batch.req_pool_indices.min() >= FIRST_ROW
+    assert batch.state_slots.min() >= FIRST_ROW
+    assert batch.pages.values.min() >= FIRST_PAGE
+    assert batch.kv_slots.values.min() >= FIRST_PAGE * 2
+    assert batch.encoder_slots.values.min() >= FIRST_PAGE * 2
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_number_of_a_pool_can_be_used(order: str) -> None:
+    (batch,) = planned(
+        step(*(row(i, 3) for i in range(4))),
+        case={"page_order": order, "seed": 1},
+        req_pool_size=4,
+        kv_pool_pages=12,
+    )
+
+    assert sorted(batch.req_pool_indices.tolist()) == list(range(FIRST_ROW, FIRST_ROW + 4))
+    assert sorted(batch.kv_slots.values.tolist()) == list(range(FIRST_PAGE, FIRST_PAGE + 12))
+
+
+def test_page_orders_are_what_they_are_called() -> None:
+    pages = {
+        order: planned(step(row(0, 12)), case={"page_order": order, "seed": 2})[0].pages.values
+        for order in ORDERS
+    }
+
+    assert np.diff(pages["ascending"]).tolist() == [1] * 11
+    assert np.diff(pages["descending"]).tolist() == [-1] * 11
+    assert 1 not in np.abs(np.diff(pages["fragmented"]))
+    assert pages["shuffled"].tolist() != sorted(pages["shuffled"].tolist())
+
+
+def test_slots_of_a_row_follow_from_its_pages() -> None:
+    (batch,) = planned(step(row(0, 7)), page_size=4, case={"page_order": "shuffled"})
+
+    pages = batch.pages.row(0)
+    assert len(pages) == 2
+    assert batch.kv_slots.row(0).tolist() == [pages[i // 4] * 4 + i % 4 for i in range(7)]
+
+
+def test_a_continuing_request_keeps_its_row_and_slots_and_grows() -> None:
+    first, second = planned(step(row(0, 4), row(1, 3)), step(row(1, 4), row(0, 6)))
+
+    assert second.req_pool_indices.tolist() == first.req_pool_indices[::-1].tolist()
+    assert second.kv_slots.row(1)[:4].tolist() == first.kv_slots.row(0).tolist()
+    assert second.kv_tokens.row(1)[:4].tolist() == first.kv_tokens.row(0).tolist()
+
+
+def test_a_request_that_got_shorter_keeps_its_pages() -> None:
+    _, second = planned(step(row(0, 9)), step(row(0, 2)), page_size=2)
+
+    assert len(second.pages.row(0)) == 5
+    assert len(second.kv_slots.row(0)) == 2
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_a_finished_request_leaves_is_handed_out_again(order: str) -> None:
+    first, second = planned(
+        step(row(0, 6)), step(row(1, 6), finish=(0,)), case={"page_order": order, "seed": 4}
+    )
+
+    assert used(second)[0] == used(first)[0]
+    assert second.req_pool_indices.tolist() == first.req_pool_indices.tolist()
+
+
+def test_a_request_that_waits_keeps_what_it_owns() -> None:
+    first, second = planned(step(row(0, 6)), step(row(1, 6)))
+
+    assert used(second)[0].isdisjoint(used(first)[0])
+
+
+def test_new_tokens_are_the_last_ones_of_their_row() -> None:
+    (batch,) = planned(
+        step(row(0, 5, 3), row(1, 4, 0), row(2, 2, 2), mode="draft_extend"), draft_tokens=4
+    )
+
+    assert batch.num_tokens == 5
+    assert batch.token_rows.tolist() == [0, 0, 0, 2, 2]
+    assert batch.positions.tolist() == [2, 3, 4, 0, 1]
+    assert batch.input_ids.tolist() == [
+        *batch.kv_tokens.row(0)[2:].tolist(),
+        *batch.kv_tokens.row(2).tolist(),
+    ]
+    assert batch.slot_mapping.tolist() == [
+        *batch.kv_slots.row(0)[2:].tolist(),
+        *batch.kv_slots.row(2).tolist(),
+    ]
+    assert batch.cached_lens.tolist() == [2, 4, 0]
+
+
+def test_shared_prefix_pages_hold_the_same_tokens_and_nobody_writes_them() -> None:
+    steps = [step(*(row(i, 9 + i + k) for i in range(3))) for k in range(2)]
+
+    for batch in planned(*steps, page_size=4, case={"shared_prefix_pages": 2}):
+        shared = set(batch.kv_slots.row(0)[:8].tolist())
+        for i in range(3):
+            assert set(batch.kv_slots.row(i)[:8].tolist()) == shared
+            assert batch.kv_tokens.row(i)[:8].tolist() == batch.kv_tokens.row(0)[:8].tolist()
+        assert shared.isdisjoint(batch.slot_mapping.tolist())
+        assert len({tuple(batch.kv_tokens.row(i)[8:9].tolist()) for i in range(3)}) > 1
+
+
+def test_a_prefix_is_shared_no_further_than_every_step_leaves_it_alone() -> None:
+    first, second = planned(
+        step(row(0, 9), row(1, 9)),
+        step(row(1, 6, 2), mode="draft_extend"),
+        page_size=4,
+        case={"shared_prefix_pages": 2},
+    )
+
+    assert first.pages.row(0)[0] == first.pages.row(1)[0]
+    assert first.pages.row(0)[1] != first.pages.row(1)[1]
+    assert used(first)[0].isdisjoint(second.slot_mapping.tolist())
+
+
+def test_the_shared_prefix_stays_while_one_request_has_it() -> None:
+    first, second, third = planned(
+        step(row(0, 5), row(1, 5)),
+        step(row(1, 6), row(2, 5), finish=(0,)),
+        step(row(3, 5), finish=(1, 2)),
+        page_size=4,
+        case={"shared_prefix_pages": 1},
+    )
+
+    assert first.pages.row(0)[0] == second.pages.row(0)[0] == second.pages.row(1)[0]
+    assert len(third.pages.row(0)) == 2
+
+
+def test_a_chain_counts_positions_on() -> None:
+    (batch,) = planned(step(row(0, 7, 3), mode="target_verify"), draft_tokens=3)
+
+    assert batch.tree_parents is not None
+    assert batch.tree_parents.tolist() == [[-1, 0, 1]]
+    assert batch.positions.tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize("topk", [2, 3])
+def test_a_tree_has_parents_first_and_at_most_topk_children(topk: int) -> None:
+    steps = [step(*(row(i, 12, 7) for i in range(4)), mode="target_verify") for _ in range(4)]
+
+    batches = planned(*steps, draft_tokens=7, spec_topk=topk, case={"seed": 3})
+
+    widest = 0
+    for batch in batches:
+        assert batch.tree_parents is not None
+        for number, parents in enumerate(batch.tree_parents.tolist()):
+            children = [parents.count(node) for node in range(7)]
+            widest = max(widest, *children)
+            assert parents[0] == -1
+            assert all(0 <= parent < token for token, parent in enumerate(parents) if token)
+            depths = batch.kv_positions.row(number)[5:] - 5
+            assert all(
+                depths[token] == (depths[parent] + 1 if token else 0)
+                for token, parent in enumerate(parents)
+            )
+    assert widest == topk
+    assert len({batch.tree_parents.tobytes() for batch in batches}) > 1  # type: ignore[union-attr]
+
+
+def test_draft_slots_are_apart_from_every_request_and_free_again_after_the_step() -> None:
+    draft = step(row(0, 5, 0), row(1, 3, 0), mode="draft")
+    first, second = planned(draft, draft, spec_topk=2, spec_steps=3, page_size=4)
+
+    assert len(first.slot_mapping) == len(set(first.slot_mapping.tolist())) == 12
+    owned = {slot for page in first.pages.values.tolist() for slot in range(page * 4, page * 4 + 4)}
+    assert owned.isdisjoint(first.slot_mapping.tolist())
+    assert set(second.slot_mapping.tolist()) == set(first.slot_mapping.tolist())
+    assert first.num_tokens == len(first.input_ids) == len(first.positions) == 4
+    assert first.positions.tolist() == [5, 5, 3, 3]
+    assert first.new_lens.tolist() == [0, 0]
+
+
+def test_encoder_tokens_have_slots_of_their_own_and_stay() -> None:
+    first, second = planned(
+        step(row(0, 3, encoder_len=5), row(1, 3)),
+        step(row(0, 4, encoder_len=5)),
+        page_size=2,
+        max_encoder_len=6,
+    )
+
+    assert first.encoder_lens.tolist() == [5, 0]
+    assert set(first.encoder_slots.values.tolist()).isdisjoint(first.kv_slots.values.tolist())
+    assert first.encoder_slots.row(0).tolist() == second.encoder_slots.row(0).tolist()
+    assert first.encoder_tokens.row(0).tolist() == second.encoder_tokens.row(0).tolist()
+
+
+def test_the_optional_input_is_there_only_where_the_step_has_it() -> None:
+    with_it = ReplayStep(rows=(row(0, 3), row(1, 3)), mrope=True)
+    first, second = planned(with_it, step(row(0, 4)))
+
+    assert first.mrope is not None
+    assert first.mrope.shape == (2,)
+    assert second.mrope is None
+
+
+def test_an_idle_step_is_empty() -> None:
+    (batch,) = planned(step(mode="idle"))
+
+    assert batch.raw_bs == batch.num_tokens == 0
+    assert len(batch.kv_slots) == 0
+    assert batch.kv_slots.values.dtype == np.int64
+
+
+def test_the_same_case_gives_the_same_arrays() -> None:
+    steps = [step(*(row(i, 4 + k) for i in range(3))) for k in range(2)]
+    one, other = (planned(*steps, case={"seed": 9, "page_order": "shuffled"}) for _ in range(2))
+
+    for left, right in zip(one, other, strict=True):
+        assert left.kv_slots.values.tolist() == right.kv_slots.values.tolist()
+        assert left.kv_tokens.values.tolist() == right.kv_tokens.values.tolist()
+
+
+def test_another_seed_gives_other_tokens_and_another_shuffle() -> None:
+    one, other = (
+        planned(step(row(0, 12)), case={"seed": seed, "page_order": "shuffled"})[0]
+        for seed in (0, 1)
+    )
+
+    assert one.kv_tokens.values.tolist() != other.kv_tokens.values.tolist()
+    assert one.pages.values.tolist() != other.pages.values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("steps", "config", "message"),
+    [
+        (
+            (step(row(0, 4)), step(row(0, 4), row(7, 5))),
+            {"kv_pool_pages": 8},
+            "steps[1]: request 7 needs 5 more pages and 4 of kv_pool_pages=8 are free. Raise",
+        ),
+        (
+            (step(row(0, 9, 0), mode="draft"),),
+            {"kv_pool_pages": 5, "page_size": 2, "spec_steps": 2},
+            "steps[0]: request 0 needs 1 more pages and 0 of kv_pool_pages=5 are free. Raise",
+        ),
+        (
+            (step(row(3, 2, encoder_len=4)),),
+            {"kv_pool_pages": 3, "max_encoder_len": 4},
+            "steps[0]: request 3 needs 4 more pages and 3 of kv_pool_pages=3 are free. Raise",
+        ),
+    ],
+    ids=["decode", "draft", "encoder"],
+)
+def test_running_out_of_pages_names_the_step_and_the_request(
+    steps: tuple[ReplayStep, ...], config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidCase) as caught:
+        planned(*steps, **config)
+
+    assert message in str(caught.value)
+
+
+def test_running_out_of_rows_names_the_step_and_the_request() -> None:
+    config = EngineConfig(req_pool_size=1)
+    case = Case(schema_version=1, config=config, steps=(step(row(0, 1), row(5, 1)),))
+
+    with pytest.raises(InvalidCase, match=r"steps\[0\]: request 5 .*req_pool_size=1"):
+        plan(case)

@@ -1,0 +1,280 @@
+"""The reference against attention computed one query and one key at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.content import content_for, next_token
+from fuzzgraph.layout import plan
+from fuzzgraph.reference import expected, second_opinion, yardstick
+from fuzzgraph.reference.shard import padded_tokens
+from fuzzgraph.world import Batch
+
+
+def batch_of(mode: Any, *rows: tuple[int, ...], mrope: bool = False, **config: Any) -> Any:
+    """(batch, config) of one step; a row is (seq_len, new_tokens, encoder_len)."""
+    if mode == "prefill":
+        config.setdefault("capture_tokens", (8, 16))
+    made = EngineConfig(modes=(mode,), **config)
+    step = ReplayStep(
+        mode=mode,
+        mrope=mrope,
+        rows=tuple(
+            BatchRow(request=i, seq_len=row[0], new_tokens=row[1], encoder_len=(*row, 0)[2])
+            for i, row in enumerate(rows)
+        ),
+    )
+    case = Case(schema_version=1, config=made, steps=(step,), seed=11, page_order="shuffled")
+    return plan(validate(case))[0], made
+
+
+Key = tuple[int, int]
+"""(token, position)"""
+
+
+def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[Key]]]:
+    """(query, its row, the keys it sees) of every query, by the definition, in Python."""
+    seen: list[tuple[Key, int, list[Key]]] = []
+    for row in range(batch.raw_bs):
+        keys = list(
+            zip(
+                batch.kv_tokens.row(row).tolist(), batch.kv_positions.row(row).tolist(), strict=True
+            )
+        )
+        if batch.mode == "draft":
+            seen += [(q, row, k) for q, k in _drafts(batch, config, row, keys)]
+            continue
+        cached = len(keys) - int(batch.new_lens[row])
+        for i, query in enumerate(keys[cached:]):
+            if batch.tree_parents is None:
+                line = range(i + 1)
+            else:
+                line = _ancestors(batch.tree_parents[row].tolist(), i)
+            seen.append((query, row, keys[:cached] + [keys[cached + j] for j in line]))
+    if config.sliding_window:
+        low = config.sliding_window
+        seen = [(q, r, [key for key in k if key[1] >= q[1] - low]) for q, r, k in seen]
+    return seen
+
+
+def _ancestors(parents: list[int], token: int) -> list[int]:
+    line = []
+    while token >= 0:
+        line.append(token)
+        token = parents[token]
+    return line
+
+
+def _drafts(batch: Batch, config: EngineConfig, row: int, keys: list[Key]) -> Any:
+    for branch in range(config.spec_topk):
+        token = int(batch.input_ids[row * config.spec_topk + branch])
+        own: list[Key] = []
+        for step in range(config.spec_steps):
+            own.append((token, len(keys) + step))
+            yield own[-1], keys + own
+            token = int(next_token(torch.tensor(token), step, branch))
+
+
+def by_definition(batch: Batch, config: EngineConfig) -> torch.Tensor:
+    content = content_for(config)
+    out = []
+    for number, (query, row, keys) in enumerate(keys_seen(batch, config)):
+        mrope = None if batch.mrope is None else torch.tensor([batch.mrope[number]])
+        q, _, _ = content.embed_qkv(torch.tensor([query[0]]), torch.tensor([query[1]]), mrope)
+        tokens, positions = torch.tensor(keys).unbind(1)
+        value = _attend(q[0], content.kv_planes(tokens, positions), config)
+        encoder = batch.encoder_tokens.row(row)
+        if len(encoder):
+            value = value + _attend(q[0], content.encoder_planes(encoder), config)
+        out.append(value)
+    return torch.stack(out)
+
+
+def _attend(
+    q: torch.Tensor, planes: tuple[torch.Tensor, ...], config: EngineConfig
+) -> torch.Tensor:
+    content = content_for(config)
+    k = planes[0].double() * content.k_scale
+    v = k[..., : config.v_head_dim] if len(planes) == 1 else planes[1].double() * content.v_scale
+    group = config.num_q_heads // config.num_kv_heads
+    heads = []
+    for head in range(config.num_q_heads):
+        logits = k[:, head // group] @ q[head].double() / config.head_dim**0.5
+        heads.append(torch.softmax(logits, 0) @ v[:, head // group])
+    return torch.stack(heads)
+
+
+DECODE = ((5, 1), (1, 1), (9, 1))
+VERIFY = ((5, 4), (4, 4), (9, 4))
+RAGGED = ((5, 2), (4, 0), (9, 3), (2, 2))
+BATCHES: dict[str, Any] = {
+    "decode": ("decode", DECODE, {}),
+    "grouped heads": ("decode", DECODE, {"num_q_heads": 4, "num_kv_heads": 2, "head_dim": 6}),
+    "latent": ("decode", DECODE, {"attention": "mla", "num_q_heads": 3, "head_dim": 6}),
+    "fp8": ("decode", DECODE, {"kv_dtype": "float8_e4m3fn"}),
+    "latent fp8": (
+        "decode",
+        DECODE,
+        {"attention": "mla", "head_dim": 6, "kv_dtype": "float8_e4m3fn", "dtype": "bfloat16"},
+    ),
+    "bfloat16": ("decode", DECODE, {"dtype": "bfloat16", "num_q_heads": 2}),
+    "float16": ("decode", DECODE, {"dtype": "float16", "v_head_dim": 7}),
+    "window": ("decode", DECODE, {"sliding_window": 3}),
+    "no table": ("decode", DECODE, {"max_context_len": 1 << 15}),
+    "encoder": ("decode", ((5, 1, 3), (1, 1, 0), (9, 1, 6)), {"max_encoder_len": 6}),
+    "optional input": ("decode", DECODE, {"mrope": True}),
+    "ragged drafts": ("draft_extend", RAGGED, {"draft_tokens": 4}),
+    "prefill": ("prefill", ((5, 5), (7, 3)), {}),
+    "prefill window": ("prefill", ((9, 8), (7, 3)), {"sliding_window": 2}),
+    "chain": ("target_verify", VERIFY, {"draft_tokens": 4}),
+    "tree": ("target_verify", VERIFY, {"draft_tokens": 4, "spec_topk": 2}),
+    "tree window": (
+        "target_verify",
+        VERIFY,
+        {"draft_tokens": 4, "spec_topk": 3, "sliding_window": 2},
+    ),
+    "draft": ("draft", ((5, 0), (1, 0)), {"spec_topk": 2, "spec_steps": 3}),
+    "draft window": (
+        "draft",
+        ((5, 0), (1, 0)),
+        {"spec_topk": 2, "spec_steps": 3, "sliding_window": 1},
+    ),
+}
+
+
+def made(name: str) -> tuple[Batch, EngineConfig]:
+    mode, rows, options = BATCHES[name]
+    batch, config = batch_of(mode, *rows, **options)
+    return batch, config
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_truth_is_what_attention_defines(name: str) -> None:
+    batch, config = made(name)
+    want = by_definition(batch, config)
+
+    got = expected(batch, config).outputs["attention"]
+
+    assert got.dtype == torch.float64
+    assert got.shape == want.shape
+    assert float((got - want).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_yardstick_is_the_truth_up_to_its_dtype(name: str) -> None:
+    batch, config = made(name)
+    truth = expected(batch, config).outputs["attention"]
+
+    plain = yardstick(batch, config)["attention"]
+
+    error = float((plain.double() - truth).abs().max())
+    assert plain.dtype == getattr(torch, config.dtype)
+    assert 0.0 < error < 16 * torch.finfo(plain.dtype).eps
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("name", BATCHES)
+def test_the_second_opinion_agrees(name: str) -> None:
+    batch, config = made(name)
+    truth = expected(batch, config).outputs["attention"]
+
+    opinion = second_opinion(batch, config)["attention"]
+
+    error = float((opinion.double() - truth).abs().max())
+    assert opinion.dtype == getattr(torch, config.dtype)
+    assert error < 4 * torch.finfo(opinion.dtype).eps
+
+
+def test_physical_places_do_not_matter() -> None:
+    batch, config = made("decode")
+    moved = replace(
+        batch,
+        kv_slots=replace(batch.kv_slots, values=batch.kv_slots.values[::-1].copy()),
+        req_pool_indices=batch.req_pool_indices + 1,
+    )
+
+    one, other = (expected(each, config).outputs["attention"] for each in (batch, moved))
+
+    assert torch.equal(one, other)
+
+
+def test_the_value_bound_covers_every_value_that_entered() -> None:
+    batch, config = made("decode")
+    content = content_for(config)
+    _, values = content.kv_planes(batch.kv_tokens.values, batch.kv_positions.values)
+
+    assert expected(batch, config).value_bound >= float(values.abs().max())
+
+
+def test_an_idle_step_expects_empty_outputs() -> None:
+    config = EngineConfig(num_q_heads=2)
+    case = Case(schema_version=1, config=config, steps=(ReplayStep(mode="idle"),))
+
+    truth = expected(plan(case)[0], config)
+
+    assert truth.outputs["attention"].shape == (0, 2, 4)
+    assert truth.value_bound == 0.0
+
+
+def test_a_draft_step_names_the_token_predicted_after_each() -> None:
+    batch, config = made("draft")
+    want = []
+    for lane, token in enumerate(batch.input_ids.tolist()):
+        for step in range(config.spec_steps):
+            token = int(next_token(torch.tensor(token), step, lane % config.spec_topk))
+            want.append(token)
+
+    assert expected(batch, config).outputs["draft_tokens"].tolist() == want
+
+
+def test_recurrent_state_is_in_the_truth_and_not_in_the_yardstick() -> None:
+    batch, config = batch_of("decode", *DECODE, recurrent_state=True)
+    content = content_for(config)
+    sums = [
+        content.weights["state_in"][torch.from_numpy(batch.kv_tokens.row(row).copy())].sum(0)
+        for row in range(batch.raw_bs)
+    ]
+
+    state = expected(batch, config).outputs["state"]
+
+    assert torch.equal(state, torch.stack(sums).double())
+    assert set(yardstick(batch, config)) == {"attention"}
+
+
+@pytest.mark.parametrize(
+    ("rank", "tokens"), [(0, [0, 1]), (1, [2]), (2, []), (3, [])], ids=lambda value: str(value)
+)
+def test_each_rank_expects_its_own_share_of_the_padded_tokens(rank: int, tokens: list[int]) -> None:
+    # Three live rows are padded to 8, two for each of the four ranks.
+    batch, config = batch_of(
+        "decode", *DECODE, capture_bs=(2, 8), attn_tp_size=4, attn_tp_rank=rank
+    )
+
+    outputs = expected(batch, config).outputs
+
+    assert torch.equal(outputs["moe"], outputs["attention"][tokens])
+
+
+@pytest.mark.parametrize(
+    ("mode", "rows", "config", "padded"),
+    [
+        ("decode", DECODE, {"capture_bs": (2, 4, 8)}, 4),
+        ("decode", DECODE, {"capture_bs": (2,)}, 3),
+        ("draft_extend", RAGGED, {"capture_bs": (8,), "draft_tokens": 5}, 40),
+        ("draft", ((5, 0),), {"capture_bs": (4,), "spec_topk": 2}, 8),
+        ("prefill", ((5, 5), (7, 3)), {"capture_tokens": (4, 16)}, 16),
+    ],
+    ids=["decode", "above the ladder", "draft_extend", "draft", "prefill"],
+)
+def test_padded_tokens_follow_from_the_ladder(
+    mode: str, rows: Any, config: dict[str, Any], padded: int
+) -> None:
+    batch, made_config = batch_of(mode, *rows, **config)
+
+    assert padded_tokens(batch, made_config) == padded
