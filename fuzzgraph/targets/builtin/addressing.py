@@ -30,7 +30,7 @@ class Flat:
     """A tensor's storage element by element: element i of the tensor is `view[base + i]`."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.base = tensor.storage_offset()
+        self.base = int(tensor.storage_offset())
         self.view = tensor.as_strided((_elements(tensor),), (1,), 0)
 
     def load(self, places: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ class Rows:
     def __init__(self, tensor: torch.Tensor, columns: int = 1) -> None:
         stride = tensor.stride(0)
         start = tensor.storage_offset() % stride
-        self.base = tensor.storage_offset() // stride
+        self.base = int(tensor.storage_offset()) // stride
         rows = (_elements(tensor) - start) // stride
         shape, strides = [rows, *tensor.shape[1:]], list(tensor.stride())
         if columns > 1:

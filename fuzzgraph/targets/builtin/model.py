@@ -109,7 +109,9 @@ class Model:
         if inputs.state_indices is not None and self.state is not None:
             outputs["state"] = self.advance_state(inputs.input_ids, inputs.state_indices)
         if inputs.num_token_non_padded is not None:
-            outputs["moe"] = self.local_experts(out, inputs)
+            outputs["moe"] = self.local_experts(
+                out, inputs.num_token_non_padded, inputs.sharded_tokens
+            )
         return outputs
 
     # its steps
@@ -123,8 +125,8 @@ class Model:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         config, keys = self.config, self.query_columns + self.key_columns
         q = self.rotate(qkv[:, : self.query_columns], mrope)
-        k = qkv[:, self.query_columns : keys].unflatten(1, (config.num_kv_heads, config.head_dim))
-        v = qkv[:, keys:].unflatten(1, (config.num_kv_heads, config.v_head_dim))
+        k = qkv[:, self.query_columns : keys].view(-1, config.num_kv_heads, config.head_dim)
+        v = qkv[:, keys:].view(-1, config.num_kv_heads, config.v_head_dim)
         return q.view(-1, config.num_q_heads, config.head_dim), k, v
 
     def rotate(self, q: torch.Tensor, mrope: torch.Tensor | None) -> torch.Tensor:
@@ -158,10 +160,12 @@ class Model:
         self.state.write(slots, state)
         return state
 
-    def local_experts(self, out: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
+    def local_experts(
+        self, out: torch.Tensor, live_tokens: torch.Tensor, sharded_tokens: int
+    ) -> torch.Tensor:
         """This rank's shard of the tokens; rows that are not live come out as zeros."""
-        first, end = self.local.shard(inputs.sharded_tokens)
+        first, end = self.local.shard(sharded_tokens)
         shard = out[first:end]
         rows = torch.arange(len(shard), device=self.device)
-        live = rows < inputs.num_token_non_padded
+        live = rows < live_tokens
         return shard * live.to(out.dtype)[:, None, None]

@@ -42,6 +42,7 @@ class BuiltinSession:
             encoder_to_token=None if self.encoder is None else self.encoder.table,
             state=None if self.state is None else self.state.state,
         )
+        self._roots = self._name_roots()
 
     def _open_runner(self, mode: Mode, graphs: GraphEngine, parts: Parts) -> GraphRunner:
         prefill, draft = mode == "prefill", mode == "draft"
@@ -61,13 +62,18 @@ class BuiltinSession:
 
     @property
     def roots(self) -> Mapping[str, object]:
-        return {
-            "pools": {"req_to_token": self.req_to_token, "kv": self.kv, "state": self.state},
-            "encoder": self.encoder,
-            "inputs": self.input_pool,
-            **self.runners,
-            "model": self.model,
-        }
+        return self._roots
+
+    def _name_roots(self) -> dict[str, object]:
+        """Buffers under the names that findings should use, then the objects that hold them."""
+        roots: dict[str, object] = {"req_to_token": self.req_to_token.table}
+        for name, plane in zip(("kv_pool.k", "kv_pool.v"), self.kv.planes, strict=False):
+            roots[name] = plane
+        roots |= {"encoder_to_token": self.pools.encoder_to_token, "state_pool": self.pools.state}
+        for mode, runner in self.runners.items():
+            roots |= {f"{mode}.{name}": found for name, found in runner.named_buffers().items()}
+        roots |= {str(mode): runner for mode, runner in self.runners.items()}
+        return roots | {"pools": (self.req_to_token, self.kv, self.state, self.encoder)}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return self._runner(mode).promised_outputs()

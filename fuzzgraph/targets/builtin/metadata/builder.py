@@ -24,7 +24,14 @@ from fuzzgraph.targets.builtin.pools import EncoderMap, PagedKVPool, ReqToTokenP
 from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.shape import Extent, row_tokens
 
-__all__ = ["BuilderParts", "BuiltView", "MetadataBuilder", "Tables", "plan_fields"]
+__all__ = [
+    "BuilderParts",
+    "BuiltView",
+    "MetadataBuilder",
+    "Tables",
+    "plan_buffers",
+    "plan_fields",
+]
 
 
 @dataclass(frozen=True)
@@ -275,6 +282,31 @@ class MetadataBuilder:
             found["encoder_kv_indices"] = view.encoder.indices
         return found
 
+    def static_buffers(self) -> dict[str, torch.Tensor]:
+        """Whole buffers, by the names of `fields`, as they would be written now."""
+        found: dict[str, torch.Tensor] = {}
+        if not self.is_single():
+            found["qo_indptr"] = self.qo_indptr
+        if self.restricts_window():
+            found["kv_lens"] = self.lens[0]
+        if self.kv is not None:
+            found |= {"kv_indptr": self.kv.indptr, "kv_indices": self.kv.indices}
+        if self.pages is not None:
+            found |= {"page_table": self.pages.table, "kv_last_page_len": self.pages.last_page_len}
+        if self.mask is not None:
+            found |= {"mask_indptr": self.mask.indptr, "custom_mask": self.mask.mask}
+        if self.plan is not None:
+            found |= plan_buffers(self.plan)
+        return found | self.encoder_buffers()
+
+    def encoder_buffers(self) -> dict[str, torch.Tensor]:
+        if self.encoder is None:
+            return {}
+        return {
+            "encoder_kv_indptr": self.encoder.indptr,
+            "encoder_kv_indices": self.encoder.indices,
+        }
+
     # the upgrade from raw to full
 
     def prepare(self, view: BuiltView) -> RawMetadata | FullMetadata:
@@ -352,4 +384,14 @@ def plan_fields(view: PlanView, suffix: str = "") -> dict[str, torch.Tensor]:
         f"plan_tokens{suffix}": view.plan.item_tokens,
         f"plan_chunks{suffix}": view.plan.item_chunks,
         f"plan_valid{suffix}": view.plan.valid,
+    }
+
+
+def plan_buffers(plan: WorkPlan, suffix: str = "") -> dict[str, torch.Tensor]:
+    """Whole buffers of a plan, by the same names."""
+    return {
+        f"merge_indptr{suffix}": plan.merge_indptr,
+        f"plan_tokens{suffix}": plan.item_tokens,
+        f"plan_chunks{suffix}": plan.item_chunks,
+        f"plan_valid{suffix}": plan.valid,
     }

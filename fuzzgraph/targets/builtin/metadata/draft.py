@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from fuzzgraph.targets.builtin.attention import AttentionBatch
-from fuzzgraph.targets.builtin.metadata.builder import BuiltView, MetadataBuilder, plan_fields
+from fuzzgraph.targets.builtin.metadata.builder import (
+    BuiltView,
+    MetadataBuilder,
+    plan_buffers,
+    plan_fields,
+)
 from fuzzgraph.targets.builtin.metadata.draft_indices import DraftKvIndices
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvView
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
@@ -157,6 +162,17 @@ class DraftBuilder(MetadataBuilder):
             found[f"kv_indices@{step.number}"] = step.kv.indices
             if step.plan is not None:
                 found |= plan_fields(step.plan, f"@{step.number}")
+        return found
+
+    def static_buffers(self) -> dict[str, torch.Tensor]:
+        found = self.encoder_buffers()
+        for step in range(self.config.spec_steps):
+            kv, plan = self.steps_kv[step], self.steps_plan[step]
+            found[f"kv_lens@{step}"] = self.step_lens[step, 0]
+            found[f"kv_indptr@{step}"] = kv.indptr
+            found[f"kv_indices@{step}"] = kv.indices
+            if plan is not None:
+                found |= plan_buffers(plan, f"@{step}")
         return found
 
     # the work

@@ -398,15 +398,16 @@ class GraphRunner:
     def static_buffers(self, static: StaticBatch) -> dict[str, torch.Tensor]:
         """Every buffer that graphs keep the address of, as the engine would write it now."""
         found = {name: slot.buffer for name, slot in static.registry.slots.items()}
-        for part in ("kv", "pages", "mask", "plan", "encoder"):
-            owner = getattr(static.builder, part)
-            if owner is not None:
-                found |= {
-                    f"{part}.{name}": value
-                    for name, value in vars(owner).items()
-                    if isinstance(value, torch.Tensor) and not name.startswith("_")
-                }
-        return found
+        return found | static.builder.static_buffers()
+
+    def named_buffers(self) -> dict[str, torch.Tensor]:
+        """Buffers of graphs and of eager steps, by the names that findings use."""
+        named: dict[str, torch.Tensor] = {}
+        for size, static in sorted(self.batches.items(), reverse=True):
+            prefix = "" if static is self.batches[self.sizes()[-1]] else f"{size}."
+            named |= {prefix + name: t for name, t in self.static_buffers(static).items()}
+        eager = self.static_buffers(self.eager_static)
+        return named | {f"eager.{name}": tensor for name, tensor in eager.items()}
 
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
         """Name -> (buffer as written now, address that the graphs hold)."""
