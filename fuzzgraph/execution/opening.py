@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +16,16 @@ from fuzzgraph.execution.painting import Painter
 from fuzzgraph.graphs import GraphKind, open_engine
 from fuzzgraph.memory import (
     AttributeSnapshot,
+    AttributeWatch,
     GuardedMemory,
+    Perturbation,
     restore_attributes,
-    snapshot_attributes,
 )
-from fuzzgraph.observation import RunKind, Stumble, ZoneHit
+from fuzzgraph.observation import Field, RunKind, Stumble, ZoneHit
 from fuzzgraph.ports import Session, Target
+from fuzzgraph.world import TRAPS
 
-__all__ = ["OpenSession", "SessionLost", "innermost_line", "open_session"]
+__all__ = ["Moment", "OpenSession", "SessionLost", "innermost_line", "open_session"]
 
 _PACKAGE = Path(fuzzgraph.__file__).parent
 _HARNESS = tuple(
@@ -59,6 +62,14 @@ def innermost_line(error: BaseException) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" if frame else "?"
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Bytes and attributes of a session at one moment."""
+
+    image: torch.Tensor
+    attributes: AttributeSnapshot
+
+
 @dataclass(slots=True)
 class OpenSession:
     """A session, its memory, and how both looked just after capture."""
@@ -67,19 +78,70 @@ class OpenSession:
     session: Session
     memory: GuardedMemory
     painter: Painter
-    captured: torch.Tensor = field(init=False)
-    attributes: AttributeSnapshot = field(init=False)
+    guards_eager: bool
+    """Whether eager runs allocate in guarded memory too: kernels that may overrun need it."""
     opening_hits: list[ZoneHit] = field(default_factory=list)
+    _captured: Moment = field(init=False)
+    _watch: AttributeWatch = field(init=False)
+    _other_image: torch.Tensor | None = field(init=False, default=None)
+    _fields: dict[str, Field] = field(init=False)
 
-    def remember(self) -> None:
+    def remember_capture(self) -> None:
         """Take this moment as the one `reset` returns to."""
-        self.captured = self.memory.snapshot()
-        self.attributes = snapshot_attributes(self.session.roots)
+        self._watch = AttributeWatch(self.session.roots)
+        self._captured = Moment(self.memory.snapshot(), self._watch.first)
+        self._fields = {declared.name: declared for declared in self.session.fields}
+
+    def moment(self) -> Moment:
+        """This moment, to come back to."""
+        return Moment(self.memory.snapshot(), self._watch.snapshot())
+
+    def restore(self, moment: Moment) -> None:
+        """Bytes and attributes as they were at that moment."""
+        self.memory.restore(moment.image)
+        restore_attributes(moment.attributes)
 
     def reset(self) -> None:
-        """Bytes and attributes of the engine as they were just after capture."""
-        self.memory.restore(self.captured)
-        restore_attributes(self.attributes)
+        """As it was just after capture."""
+        self.restore(self._captured)
+
+    def reset_in_other_world(self) -> None:
+        """As it was just after capture, with all memory that no batch owns in world B."""
+        if self._other_image is None:
+            changes = [
+                *self.memory.unwritten_perturbation(1),
+                Perturbation("pools", lambda: self.painter.fill_unowned(1)),
+                *self.rewritten(),
+            ]
+            self._other_image = self.memory.image_in(self._captured.image, 1, changes)
+        self.memory.restore_in(self._other_image, 1)
+        restore_attributes(self._captured.attributes)
+
+    def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
+        """Each declared field with the whole buffer that the engine writes it to.
+
+        An engine with several runners names them "runner.field".
+        """
+        for name, (tensor, _) in self.session.captured_addresses().items():
+            declared = self._fields.get(name.rsplit(".", 1)[-1])
+            if declared is not None:
+                yield declared, tensor
+
+    def rewritten(self) -> Iterator[Perturbation]:
+        """Buffers whose content before prepare_replay is nobody's business, changed to world B."""
+        for declared, tensor in self.static_buffers():
+            if declared.rewritten:
+                first = 1 if declared.axis == "indptr" else 0  # offsets start at a zero set once
+                yield Perturbation(
+                    f"{declared.name} as the previous replay left it", _trap(tensor[first:])
+                )
+
+
+def _trap(tensor: torch.Tensor) -> Callable[[], None]:
+    def change() -> None:
+        tensor.fill_(TRAPS[1])
+
+    return change
 
 
 def open_session(
@@ -96,8 +158,14 @@ def open_session(
     try:
         with memory.intercept("engine"):
             session = target.open(config, engine)
-        opened = OpenSession(config, session, memory, Painter(session.pools, config, memory))
-        opened.painter.fill_unowned()
+        opened = OpenSession(
+            config,
+            session,
+            memory,
+            Painter(session.pools, config, memory),
+            guards_eager=bool(getattr(target, "isolated", False)),
+        )
+        opened.painter.fill_unowned(0)
         stage = "warmup"
         with memory.intercept("scratch"):
             session.warm_up()
@@ -111,5 +179,5 @@ def open_session(
     memory.name_regions(session.roots)
     opened.painter.use_region_names()
     opened.opening_hits = memory.zone_hits("capture")
-    opened.remember()
+    opened.remember_capture()
     return opened

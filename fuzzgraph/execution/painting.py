@@ -1,13 +1,15 @@
-"""Lays the logical truth of a step into an engine's own pools, and guards what it does not own.
+"""Lays the logical truth of a step into an engine's own pools, and says what it does not own.
 
 World A is what is really there, leftovers of finished requests included. World B differs from it
-in memory that the batch neither names nor owns; `dont_care` lists that memory, place by place.
+in memory that the batch neither names nor owns. `Painter` knows one session's pools; `Truth` is
+one batch on them, worked out once and written as often as the runs of a step need it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from fuzzgraph.observation import ForeignWrite
 from fuzzgraph.ports import Pools
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, Batch, IntArray
 
-__all__ = ["Painter"]
+__all__ = ["Painter", "Truth"]
 
 # Finite signatures of KV that belongs to nobody, per world. Keys stay small so that their softmax
 # weight never rounds away; values are far from anything the model computes.
@@ -47,36 +49,40 @@ class _Plane:
             for value in signature
         ]
 
-    def fill(self, rows: IntArray, world: int) -> None:
-        index = torch.from_numpy(rows).to(self.rows.device)
-        self.rows.index_copy_(0, index, self.filler[world].expand(len(rows), -1))
+    def fill(self, rows: torch.Tensor, world: int) -> None:
+        self.rows.index_copy_(0, rows, self.filler[world].expand(len(rows), -1))
 
-    def put(self, rows: IntArray, values: torch.Tensor) -> None:
-        self.rows.index_copy_(0, torch.from_numpy(rows).to(self.rows.device), _as_bytes(values))
+    def fill_unreserved(self, world: int) -> None:
+        self.rows[RESERVED_SLOT + 1 :] = self.filler[world]
+
+
+class _Map:
+    """One table of slots: [rows, positions]."""
+
+    def __init__(self, name: str, table: torch.Tensor) -> None:
+        self.name = name
+        self.table = table
+        self.flat = table.view(-1)
+        self.width = table.shape[1]
+
+    def fill_unreserved(self, world: int) -> None:
+        self.table[RESERVED_ROW + 1 :] = TRAPS[world]
 
 
 class Painter:
-    """Writes worlds into one session's pools."""
+    """Knows one session's pools."""
 
     def __init__(self, pools: Pools, config: EngineConfig, memory: GuardedMemory) -> None:
-        self._pools = pools
-        self._memory = memory
-        self._content: Content = content_for(config)
-        self._planes = [
+        self.memory = memory
+        self.content: Content = content_for(config)
+        self.planes = [
             _Plane(f"kv_planes[{i}]", plane, self._signature(i, len(pools.kv_planes)))
             for i, plane in enumerate(pools.kv_planes)
         ]
-        self._state = (
-            None if pools.state is None else _Plane("state", pools.state, _STATE_SIGNATURE)
-        )
-        self._maps = {
-            name: (table, table.view(-1))
-            for name, table in (
-                ("req_to_token", pools.req_to_token),
-                ("encoder_to_token", pools.encoder_to_token),
-            )
-            if table is not None
-        }
+        self.state = None if pools.state is None else _Plane("state", pools.state, _STATE_SIGNATURE)
+        self.req_to_token = _map("req_to_token", pools.req_to_token)
+        self.encoder_to_token = _map("encoder_to_token", pools.encoder_to_token)
+        self._all_planes = [*self.planes, *([self.state] if self.state else [])]
 
     @staticmethod
     def _signature(index: int, count: int) -> tuple[float, float]:
@@ -86,108 +92,165 @@ class Painter:
 
     def use_region_names(self) -> None:
         """Call the places by the engine's own names, once the regions have them."""
-        for plane in (*self._planes, *([self._state] if self._state else [])):
-            region = self._memory.region_of(plane.tensor)
+        for plane in self._all_planes:
+            region = self.memory.region_of(plane.tensor)
             if region is not None and region.name:
                 plane.name = region.name
 
-    def fill_unowned(self, world: int = 0) -> None:
+    def fill_unowned(self, world: int) -> None:
         """Put signatures and traps everywhere except in the reserved row, slot and state."""
-        for plane in (*self._planes, *([self._state] if self._state else [])):
-            plane.fill(np.arange(RESERVED_SLOT + 1, len(plane.rows)), world)
-        for table, _ in self._maps.values():
-            table[RESERVED_ROW + 1 :] = TRAPS[world]
-
-    def lay(self, batch: Batch) -> None:
-        """Write the batch's history: page maps, KV before this step, states, encoder KV."""
-        self._map("req_to_token", batch.req_pool_indices, batch.kv_slots.values, batch.seq_lens)
-        if batch.encoder_slots.values.size:
-            self._map(
-                "encoder_to_token",
-                batch.req_pool_indices,
-                batch.encoder_slots.values,
-                batch.encoder_lens,
-            )
-            planes = self._content.encoder_planes(batch.encoder_tokens.values)
-            for plane, values in zip(self._planes, planes, strict=True):
-                plane.put(batch.encoder_slots.values, values)
-        if self._planes:
-            past = _history(batch)
-            planes = self._content.kv_planes(
-                batch.kv_tokens.values[past], batch.kv_positions.values[past]
-            )
-            for plane, values in zip(self._planes, planes, strict=True):
-                plane.put(batch.kv_slots.values[past], values)
-        if self._state is not None and batch.raw_bs:
-            self._state.put(batch.state_slots, self._content.state_rows(batch))
-
-    def _map(self, name: str, rows: IntArray, slots: IntArray, lens: IntArray) -> None:
-        if name not in self._maps or not len(slots):
-            return
-        table, flat = self._maps[name]
-        places = torch.from_numpy(_flat_places(rows, lens, table.shape[1]))
-        values = torch.from_numpy(slots).to(table.dtype)
-        flat.index_copy_(0, places.to(flat.device), values.to(flat.device))
-
-    def dont_care(self, batch: Batch, world: int = 1) -> Iterator[Perturbation]:
-        """Every place of the pools that the batch does not own, each with its change to `world`."""
-        owned_slots = np.concatenate(
-            (
-                [RESERVED_SLOT],
-                batch.kv_slots.values[_history(batch)],
-                batch.encoder_slots.values,
-            )
-        )
-        for plane in self._planes:
-            yield _plane_change(plane, owned_slots, world)
-        if self._state is not None:
-            yield _plane_change(
-                self._state, np.concatenate(([RESERVED_SLOT], batch.state_slots)), world
-            )
-        lens = {"req_to_token": batch.seq_lens, "encoder_to_token": batch.encoder_lens}
-        for name, (table, flat) in self._maps.items():
-            yield _map_change(name, table, flat, batch.req_pool_indices, lens[name], world)
+        for plane in self._all_planes:
+            plane.fill_unreserved(world)
+        for table in (self.req_to_token, self.encoder_to_token):
+            if table is not None:
+                table.fill_unreserved(world)
 
     def keep_reserved(self, image: torch.Tensor) -> None:
         """Bring the reserved slot and state from `image`: padded rows may leave anything there."""
-        for plane in (*self._planes, *([self._state] if self._state else [])):
-            plane.rows[RESERVED_SLOT].copy_(
-                _as_bytes(self._memory.as_in(image, plane.tensor))[RESERVED_SLOT]
-            )
+        for plane in self._all_planes:
+            plane.tensor[RESERVED_SLOT].copy_(self.memory.as_in(image, plane.tensor[RESERVED_SLOT]))
 
-    def foreign_writes(self, batch: Batch, before: torch.Tensor) -> list[ForeignWrite]:
+    def read(self, batch: Batch) -> Truth:
+        """What `batch` means in these pools."""
+        return Truth(self, batch)
+
+
+def _map(name: str, table: torch.Tensor | None) -> _Map | None:
+    return None if table is None else _Map(name, table)
+
+
+class Truth:
+    """One batch on one session's pools."""
+
+    def __init__(self, painter: Painter, batch: Batch) -> None:
+        self._painter = painter
+        self._batch = batch
+        self._past = _history(batch)
+        self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
+        if painter.state is not None and batch.raw_bs:
+            slots = self._index(batch.state_slots)
+            states = _as_bytes(painter.content.state_rows(batch))
+            self._copies.append((painter.state.rows, slots, states))
+
+    def lay(self) -> None:
+        """Write the batch's page maps, its KV and states before this step, its encoder KV."""
+        for place, index, values in self._copies:
+            place.index_copy_(0, index, values)
+
+    def _index(self, numbers: IntArray) -> torch.Tensor:
+        return torch.from_numpy(numbers).to(self._painter.memory.device)
+
+    def _map_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        batch, painter = self._batch, self._painter
+        for table, slots, lens in (
+            (painter.req_to_token, batch.kv_slots.values, batch.seq_lens),
+            (painter.encoder_to_token, batch.encoder_slots.values, batch.encoder_lens),
+        ):
+            if table is not None and len(slots):
+                places = _flat_places(batch.req_pool_indices, lens, table.width)
+                values = self._index(slots).to(table.table.dtype)
+                yield table.flat, self._index(places), values
+
+    def _encoder_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        batch, painter = self._batch, self._painter
+        if len(batch.encoder_slots.values) and painter.planes:
+            index = self._index(batch.encoder_slots.values)
+            values = painter.content.encoder_planes(batch.encoder_tokens.values)
+            for plane, rows in zip(painter.planes, values, strict=True):
+                yield plane.rows, index, _as_bytes(rows)
+
+    def _history_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        batch, painter = self._batch, self._painter
+        if painter.planes and len(self._past):
+            index = self._index(batch.kv_slots.values[self._past])
+            values = painter.content.kv_planes(
+                batch.kv_tokens.values[self._past], batch.kv_positions.values[self._past]
+            )
+            for plane, rows in zip(painter.planes, values, strict=True):
+                yield plane.rows, index, _as_bytes(rows)
+
+    def dont_care(self, world: int) -> Iterator[Perturbation]:
+        """Every place of the pools that the batch does not own, each with its change to `world`."""
+        batch, painter = self._batch, self._painter
+        past = batch.kv_slots.values[self._past]
+        owned = np.concatenate(([RESERVED_SLOT], past, batch.encoder_slots.values))
+        for plane in painter.planes:
+            yield self._plane_change(plane, owned, world, "slots")
+        if painter.state is not None:
+            owned = np.append(batch.state_slots, RESERVED_SLOT)
+            yield self._plane_change(painter.state, owned, world, "states")
+        for table, lens in (
+            (painter.req_to_token, batch.seq_lens),
+            (painter.encoder_to_token, batch.encoder_lens),
+        ):
+            if table is not None:
+                yield self._map_change(table, lens, world)
+
+    def _plane_change(self, plane: _Plane, owned: IntArray, world: int, what: str) -> Perturbation:
+        mask = np.ones(len(plane.rows), dtype=bool)
+        mask[owned] = False
+        rows = self._index(np.flatnonzero(mask))
+        return Perturbation(
+            f"{plane.name} ({what} the batch does not own)", lambda: plane.fill(rows, world)
+        )
+
+    def _map_change(self, table: _Map, lens: IntArray, world: int) -> Perturbation:
+        mask = np.ones(table.flat.numel(), dtype=bool)
+        mask[: table.width] = False  # the reserved row
+        mask[_flat_places(self._batch.req_pool_indices, lens, table.width)] = False
+        places = self._index(np.flatnonzero(mask))
+
+        def change() -> None:
+            table.flat.index_fill_(0, places, TRAPS[world])
+
+        return Perturbation(f"{table.name} (rows of others, or beyond the sequence)", change)
+
+    def foreign_writes(self, before: torch.Tensor) -> list[ForeignWrite]:
         """What changed since `before` although the batch does not own it, or was written wrong."""
-        found: list[ForeignWrite] = []
-        new_kv = self._new_kv(batch) if self._planes else ()
-        for number, plane in enumerate(self._planes):
-            expected = _as_bytes(self._memory.as_in(before, plane.tensor)).clone()
-            slots = torch.from_numpy(batch.slot_mapping).to(expected.device)
-            expected[RESERVED_SLOT] = plane.rows[RESERVED_SLOT]
+        return [*self._slot_writes(before), *self._state_writes(before), *self._map_writes(before)]
+
+    def _slot_writes(self, before: torch.Tensor) -> Iterator[ForeignWrite]:
+        batch, painter = self._batch, self._painter
+        new_kv: tuple[torch.Tensor, ...] = ()
+        if batch.mode != "draft":  # there, later tokens follow from the model's own outputs
+            new_kv = painter.content.kv_planes(batch.input_ids, batch.positions)
+        slots = self._index(batch.slot_mapping)
+        for number, plane in enumerate(painter.planes):
+            expected = self._rows_then(plane, before)
             truth = _as_bytes(new_kv[number]) if new_kv else plane.rows[slots]
             expected.index_copy_(0, slots, truth)
-            found += _changed_rows(plane, expected, "slot", batch.slot_mapping)
-        if self._state is not None:
-            expected = _as_bytes(self._memory.as_in(before, self._state.tensor)).clone()
-            own = torch.from_numpy(np.append(batch.state_slots, RESERVED_SLOT)).to(expected.device)
-            expected[own] = self._state.rows[own]
-            found += _changed_rows(self._state, expected, "state", batch.state_slots)
-        for name, (table, _) in self._maps.items():
-            if not torch.equal(table, was := self._memory.as_in(before, table)):
-                rows = (table != was).any(1).nonzero().flatten().tolist()
-                found.append(ForeignWrite(name, "row", rows[:8]))
-        return found
+            yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
 
-    def _new_kv(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        if batch.mode == "draft":  # tokens of later draft steps follow from the model's outputs
-            return ()
-        return self._content.kv_planes(batch.input_ids, batch.positions)
+    def _state_writes(self, before: torch.Tensor) -> Iterator[ForeignWrite]:
+        plane = self._painter.state
+        if plane is not None:
+            expected = self._rows_then(plane, before)
+            own = self._index(self._batch.state_slots)
+            expected[own] = plane.rows[own]
+            yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
+
+    def _rows_then(self, plane: _Plane, before: torch.Tensor) -> torch.Tensor:
+        """The plane's bytes before the step, the reserved row as it is now."""
+        rows = _as_bytes(self._painter.memory.as_in(before, plane.tensor)).clone()
+        rows[RESERVED_SLOT] = plane.rows[RESERVED_SLOT]
+        return rows
+
+    def _map_writes(self, before: torch.Tensor) -> Iterator[ForeignWrite]:
+        for table in (self._painter.req_to_token, self._painter.encoder_to_token):
+            if table is None:
+                continue
+            was = self._painter.memory.as_in(before, table.table)
+            if not torch.equal(table.table, was):
+                rows = (table.table != was).any(1).nonzero().flatten().tolist()
+                yield ForeignWrite(table.name, "row", rows[:8])
 
 
-def _history(batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which entries of `kv_slots` were there before this step."""
+def _history(batch: Batch) -> IntArray:
+    """Indices into `kv_slots` of what was there before this step."""
     offsets = batch.kv_slots.offsets
-    place = np.arange(len(batch.kv_slots.values)) - np.repeat(offsets[:-1], np.diff(offsets))
-    return place < np.repeat(batch.cached_lens, np.diff(offsets))
+    lens = np.diff(offsets)
+    ends = np.repeat(offsets[:-1] + batch.cached_lens, lens)
+    return np.flatnonzero(np.arange(len(batch.kv_slots.values)) < ends)
 
 
 def _flat_places(rows: IntArray, lens: IntArray, width: int) -> IntArray:
@@ -196,43 +259,13 @@ def _flat_places(rows: IntArray, lens: IntArray, width: int) -> IntArray:
     return np.repeat(rows, lens) * width + columns
 
 
-def _plane_change(plane: _Plane, owned: IntArray, world: int) -> Perturbation:
-    mask = np.ones(len(plane.rows), dtype=bool)
-    mask[owned] = False
-    rows = np.flatnonzero(mask)
-    return Perturbation(
-        f"{plane.name} (slots the batch does not own)", lambda: plane.fill(rows, world)
-    )
-
-
-def _map_change(
-    name: str,
-    table: torch.Tensor,
-    flat: torch.Tensor,
-    rows: IntArray,
-    lens: IntArray,
-    world: int,
-) -> Perturbation:
-    mask = np.ones(flat.numel(), dtype=bool)
-    mask[: table.shape[1]] = False  # the reserved row
-    mask[_flat_places(rows, lens, table.shape[1])] = False
-    places = torch.from_numpy(np.flatnonzero(mask)).to(flat.device)
-
-    def change() -> None:
-        flat.index_fill_(0, places, TRAPS[world])
-
-    return Perturbation(f"{name} (rows of others, or beyond the sequence)", change)
-
-
 def _changed_rows(
-    plane: _Plane, expected: torch.Tensor, what: str, own: IntArray
-) -> list[ForeignWrite]:
+    plane: _Plane, expected: torch.Tensor, what: Literal["slot", "state"], own: IntArray
+) -> Iterator[ForeignWrite]:
     if torch.equal(plane.rows, expected):
-        return []
+        return
     rows = (plane.rows != expected).any(1).nonzero().flatten().cpu().numpy()
     mine = np.isin(rows, own)
-    return [
-        ForeignWrite(plane.name, what, part[:8].tolist(), own=owned)  # type: ignore[arg-type]
-        for part, owned in ((rows[~mine], False), (rows[mine], True))
-        if part.size
-    ]
+    for part, owned in ((rows[~mine], False), (rows[mine], True)):
+        if part.size:
+            yield ForeignWrite(plane.name, what, part[:8].tolist(), own=owned)

@@ -6,23 +6,20 @@ start from saved bytes and attributes and leave no trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from dataclasses import field as attribute
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from fuzzgraph import reference
-from fuzzgraph.execution.opening import OpenSession, SessionLost
+from fuzzgraph.execution.opening import Moment, OpenSession, SessionLost
+from fuzzgraph.execution.painting import Truth
 from fuzzgraph.memory import (
-    AttributeSnapshot,
     Perturbation,
-    restore_attributes,
-    snapshot_attributes,
 )
-from fuzzgraph.observation import AddressChange, Field, KeptOutput, Observation, RunKind, StepRecord
+from fuzzgraph.observation import AddressChange, KeptOutput, Observation, RunKind, StepRecord
 from fuzzgraph.oracles.comparison import beyond_yardstick, same_bits
-from fuzzgraph.world import TRAPS, Batch
+from fuzzgraph.world import Batch
 
 __all__ = ["KeptResults", "StepRunner"]
 
@@ -31,7 +28,7 @@ __all__ = ["KeptResults", "StepRunner"]
 class KeptResults:
     """Results an engine handed out and promised to keep, with their bytes at that time."""
 
-    entries: list[tuple[int, str, torch.Tensor, torch.Tensor]] = attribute(default_factory=list)
+    entries: list[tuple[int, str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def changed(self) -> list[KeptOutput]:
         return [
@@ -42,22 +39,6 @@ class KeptResults:
 
     def keep(self, step: int, results: Mapping[str, torch.Tensor]) -> None:
         self.entries += [(step, name, value, value.clone()) for name, value in results.items()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """Bytes and attributes of a session at one moment."""
-
-    image: torch.Tensor
-    attributes: AttributeSnapshot
-
-    @classmethod
-    def of(cls, opened: OpenSession) -> _Moment:
-        return cls(opened.memory.snapshot(), snapshot_attributes(opened.session.roots))
-
-    def restore(self, opened: OpenSession) -> None:
-        opened.memory.restore(self.image)
-        restore_attributes(self.attributes)
 
 
 class StepRunner:
@@ -76,34 +57,34 @@ class StepRunner:
         self._needs = needs
         self._second_opinion = second_opinion
         self._kept = KeptResults()
-        self._fields = {entry.name: entry for entry in opened.session.fields}
 
     def run(self, batch: Batch) -> StepRecord:
         """All runs of one step; the session is left as world A left it."""
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
         step.promised_outputs = session.promised_outputs(batch.mode)
-        opened.painter.lay(batch)
-        before = _Moment.of(opened)
+        truth = opened.painter.read(batch)
+        truth.lay()
+        before = opened.moment()
         try:
             step.runs["replay"] = self._execute(batch, "replay")
         except SessionLost as lost:
             step.stumbles.append(lost.stumble)
             step.zone_hits = opened.memory.zone_hits(lost.stumble.stage)
             return step
-        self._check_memory(step, before)
-        self._add_truth(step)
-        after = _Moment.of(opened)
+        self._check_memory(step, truth, before)
+        self._add_expectation(step)
+        after = opened.moment()
         try:
-            self._run_twins(step, before)
+            self._run_twins(step, truth, before)
         except SessionLost as lost:
             step.stumbles.append(lost.stumble)
-        after.restore(opened)
+        opened.restore(after)
         return step
 
     def run_bare(self, batch: Batch) -> Observation:
         """Lay out, prepare, replay, observe and compute one reference: the yardstick of speed."""
-        self._opened.painter.lay(batch)
+        self._opened.painter.read(batch).lay()
         seen = self._execute(batch, "replay")
         reference.expected(batch, self._opened.config)
         return seen
@@ -114,7 +95,7 @@ class StepRunner:
         stage = "eager" if eagerly else "prepare"
         try:
             if eagerly:
-                session.eager(batch)
+                self._run_eagerly(batch)
             else:
                 session.prepare_replay(batch)
                 stage = "replay"
@@ -124,13 +105,20 @@ class StepRunner:
         except Exception as error:  # whatever the engine raises is the finding
             raise SessionLost.at(stage, run, error) from error
 
-    def _check_memory(self, step: StepRecord, before: _Moment) -> None:
+    def _run_eagerly(self, batch: Batch) -> None:
+        if not self._opened.guards_eager:
+            self._opened.session.eager(batch)
+            return
+        with self._opened.memory.intercept("scratch"):
+            self._opened.session.eager(batch)
+
+    def _check_memory(self, step: StepRecord, truth: Truth, before: Moment) -> None:
         opened, session, batch = self._opened, self._opened.session, step.batch
         stage = "eager" if batch.via == "eager" else "replay"
         if not opened.memory.zones_intact():
             step.zone_hits = opened.memory.zone_hits(stage)
             opened.memory.repair_zones()
-        step.foreign_writes = opened.painter.foreign_writes(batch, before.image)
+        step.foreign_writes = truth.foreign_writes(before.image)
         if batch.via == "graph":
             step.address_changes = [
                 AddressChange(name, captured, tensor.data_ptr())
@@ -144,7 +132,7 @@ class StepRunner:
         if session.keeps_outputs(batch.mode):
             self._kept.keep(batch.step, session.results())
 
-    def _add_truth(self, step: StepRecord) -> None:
+    def _add_expectation(self, step: StepRecord) -> None:
         """The float64 truth, and the yardstick only where the plain bound does not settle it."""
         if not step.promised_outputs or not step.batch.raw_bs:
             return
@@ -161,87 +149,64 @@ class StepRunner:
             step.yardstick = step.yardstick or reference.yardstick(step.batch, step.config)
             step.second_opinion = reference.second_opinion(step.batch, step.config)
 
-    def _run_twins(self, step: StepRecord, before: _Moment) -> None:
-        replay = step.runs["replay"]
+    def _run_twins(self, step: StepRecord, truth: Truth, before: Moment) -> None:
+        batch, replay = step.batch, step.runs["replay"]
         if "screen" in self._needs:
-            self._restore_twin(step.batch, before)
-            for change in self._changes(step.batch):
-                change.apply()
-            step.runs["screen"] = self._execute(step.batch, "screen")
+            self._opened.reset_in_other_world()
+            self._catch_up(truth, before)
+            step.runs["screen"] = self._execute(batch, "screen")
             if not _same(step.runs["screen"], replay):
-                self._attribute(step, before)
-        if "eager" in self._needs and step.batch.via == "graph" and step.batch.raw_bs:
-            before.restore(self._opened)
-            step.runs["eager"] = self._execute(step.batch, "eager")
+                self._attribute(step, truth, before)
+        if "eager" in self._needs and batch.via == "graph" and batch.raw_bs:
+            self._opened.restore(before)
+            step.runs["eager"] = self._execute(batch, "eager")
 
-    def _restore_twin(self, batch: Batch, before: _Moment) -> None:
-        """The session just after capture, with this step's truth and the past's harmless tails.
+    def _catch_up(self, truth: Truth, before: Moment) -> None:
+        """Give a session without a past this step's truth, and the past's harmless leftovers.
 
         Tails that the target declares free, and what padded rows left in the reserved slot, may
         differ between any two histories: both runs get the same.
         """
         opened = self._opened
-        opened.reset()
-        opened.painter.lay(batch)
+        truth.lay()
         opened.painter.keep_reserved(before.image)
-        for field, tensor in self._static_buffers():
-            if field.padding.kind == "free":
+        for declared, tensor in opened.static_buffers():
+            if declared.padding.kind == "free" and not declared.rewritten:
                 tensor.copy_(opened.memory.as_in(before.image, tensor))
 
-    def _changes(self, batch: Batch, *, piecewise: bool = False) -> list[Perturbation]:
-        """All don't-care memory of the step, with its change to world B.
-
-        `piecewise` lists the red zones buffer by buffer, to find the guilty one.
-        """
-        memory = self._opened.memory
-        zones = memory.zone_perturbations(1) if piecewise else [memory.zone_perturbation(1)]
-        changes = [*zones, *memory.unwritten_perturbation(1)]
-        changes += self._opened.painter.dont_care(batch)
-        if batch.via == "graph":
-            changes += self._rewritten()
-        return changes
-
-    def _rewritten(self) -> Iterable[Perturbation]:
-        for field, tensor in self._static_buffers():
-            if field.rewritten:
-                first = 1 if field.axis == "indptr" else 0  # offsets start at a zero set once
-                yield Perturbation(
-                    f"{field.name} as the previous replay left it", _trap(tensor[first:])
-                )
-
-    def _static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
-        """Each declared field with the whole buffer that the engine writes it to.
-
-        An engine with several runners names them "runner.field".
-        """
-        for name, (tensor, _) in self._opened.session.captured_addresses().items():
-            field = self._fields.get(name.rsplit(".", 1)[-1])
-            if field is not None:
-                yield field, tensor
-
-    def _attribute(self, step: StepRecord, before: _Moment) -> None:
+    def _attribute(self, step: StepRecord, truth: Truth, before: Moment) -> None:
         """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""
-        replay, batch = step.runs["replay"], step.batch
-        before.restore(self._opened)
+        opened, replay, batch = self._opened, step.runs["replay"], step.batch
+        opened.restore(before)
         step.runs["again"] = self._execute(batch, "again")
         step.wavers = not _same(step.runs["again"], replay)
-        step.runs["other_world"] = self._in_other_world(batch, before, self._changes(batch))
+        suspects = self._suspects(step, truth)
+        step.runs["other_world"] = self._in_other_world(batch, before, suspects)
         if not _same(step.runs["other_world"], replay):
-            step.guilty = self._find_guilty(step, before)
-        self._restore_twin(batch, before)
+            step.guilty = self._find_guilty(step, before, suspects)
+        opened.reset()
+        self._catch_up(truth, before)
         step.runs["twin"] = self._execute(batch, "twin")
 
+    def _suspects(self, step: StepRecord, truth: Truth) -> list[Perturbation]:
+        """All don't-care memory of the step, place by place, with its change to world B."""
+        memory = self._opened.memory
+        suspects = [*memory.zone_perturbations(1), *memory.unwritten_perturbation(1)]
+        suspects += truth.dont_care(1)
+        if step.batch.via == "graph":
+            suspects += self._opened.rewritten()
+        return suspects
+
     def _in_other_world(
-        self, batch: Batch, before: _Moment, changes: Iterable[Perturbation]
+        self, batch: Batch, before: Moment, changes: Iterable[Perturbation]
     ) -> Observation:
-        before.restore(self._opened)
+        self._opened.restore(before)
         for change in changes:
             change.apply()
         return self._execute(batch, "other_world")
 
-    def _find_guilty(self, step: StepRecord, before: _Moment) -> str:
+    def _find_guilty(self, step: StepRecord, before: Moment, suspects: list[Perturbation]) -> str:
         """Bisect the changed places down to those that the result depends on."""
-        suspects = self._changes(step.batch, piecewise=True)
 
         def guilty(part: list[Perturbation]) -> bool:
             try:
@@ -259,13 +224,6 @@ class StepRunner:
             else:  # only together
                 break
         return ", ".join(change.region for change in suspects)
-
-
-def _trap(tensor: torch.Tensor) -> Callable[[], None]:
-    def change() -> None:
-        tensor.fill_(TRAPS[1])
-
-    return change
 
 
 def _same(one: Observation, two: Observation) -> bool:

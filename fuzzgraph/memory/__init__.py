@@ -2,6 +2,7 @@
 
 from fuzzgraph.memory.attributes import (
     AttributeSnapshot,
+    AttributeWatch,
     restore_attributes,
     snapshot_attributes,
 )
@@ -13,6 +14,7 @@ from fuzzgraph.memory.worlds import Perturbation
 __all__ = [
     "NAN_WORLD",
     "AttributeSnapshot",
+    "AttributeWatch",
     "GuardedMemory",
     "Listener",
     "Perturbation",

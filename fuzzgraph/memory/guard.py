@@ -13,7 +13,7 @@ and unguarded).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -299,6 +299,30 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         front = self.arena.front
         self.arena.bytes[front : front + snapshot.numel()].copy_(snapshot)
         self._worlds.come_home()
+
+    @_unguarded
+    def image_in(
+        self, snapshot: torch.Tensor, world: int, changes: Iterable[Perturbation]
+    ) -> torch.Tensor:
+        """What a snapshot looks like in another world: its red zones, its pool, and `changes`.
+
+        Memory is left as the snapshot has it.
+        """
+        self.restore(snapshot)
+        self.zone_perturbation(world).apply()
+        for change in changes:
+            change.apply()
+        front = self.arena.front
+        image = self.arena.bytes[front : front + snapshot.numel()].clone()
+        self.restore(snapshot)
+        return image
+
+    @_unguarded
+    def restore_in(self, image: torch.Tensor, world: int) -> None:
+        """Put memory to an image that `image_in` made, and live in its world until `restore`."""
+        front = self.arena.front
+        self.arena.bytes[front : front + image.numel()].copy_(image)
+        self._worlds.move_to(world)
 
     @_unguarded
     def as_in(self, snapshot: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

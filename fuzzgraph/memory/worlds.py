@@ -42,6 +42,7 @@ class Worlds:
         self._planned = 0
         self._expected: torch.Tensor | None = None
         self._region_worlds: dict[int, int] = {}
+        self._resident = self._home
         self._pool_world = self._home
         self._pool: list[_Span] = []
         self._pooled = 0
@@ -56,7 +57,13 @@ class Worlds:
         """Memory has been restored: expect the home world again."""
         self._expected = None
         self._region_worlds = {}
-        self._pool_world = self._home
+        self._pool_world = self._resident = self._home
+
+    def move_to(self, world: int) -> None:
+        """Memory has been restored to an image of `world`: expect that everywhere."""
+        self._region_worlds = {}
+        self._pool_world = self._resident = world
+        self._expected = self._zone_plan().expected(world)
 
     # ---- red zones
 
@@ -72,7 +79,7 @@ class Worlds:
         """After an allocation in a perturbed world; new regions are born in the home world."""
         expected = self._plan.expected(self._home)
         for region in self._layout.persistent:
-            world = self._region_worlds.get(id(region), self._home)
+            world = self._region_worlds.get(id(region), self._resident)
             if world != self._home:
                 expected = self._plan.assign(expected, [region], world)
         return expected
@@ -104,7 +111,9 @@ class Worlds:
         """Every red zone that changed, looked at closely; empty if all are intact."""
         if self.intact():
             return []
-        worlds = [(r, self._region_worlds.get(id(r), self._home)) for r in self._layout.persistent]
+        worlds = [
+            (r, self._region_worlds.get(id(r), self._resident)) for r in self._layout.persistent
+        ]
         worlds += [(region, self._home) for region in self._layout.scratch]
         return zone_hits_in(self._layout.arena, worlds, stage)
 

@@ -1,0 +1,156 @@
+"""How fast cases run with everything on, against the bare run of the same cases, in one process.
+
+Two figures, taken block by block so that both see the same machine: cases a second end to end
+(Hypothesis' generation, every run that the oracles need, all checks), and the cost of that relative
+to the bare run (sessions cached alike, capture, prepare, replay, one reference). Medians and
+spreads over the blocks; the shapes of the cases are counted beside them.
+
+    python benchmarks/speed.py [--blocks 12] [--write reports/speed.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fuzzgraph.campaign.generation import BLOCK, draw
+from fuzzgraph.case import Case
+from fuzzgraph.execution import Execution
+from fuzzgraph.strategies import DEFAULT, cases
+from fuzzgraph.targets import open_target
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of cases, timed both ways."""
+
+    drawn: tuple[Case, ...]
+    full_seconds: float
+    generation_seconds: float
+    bare_seconds: float
+    findings: int
+
+    @property
+    def rate(self) -> float:
+        """Cases a second, generation included."""
+        return len(self.drawn) / (self.full_seconds + self.generation_seconds)
+
+    @property
+    def ratio(self) -> float:
+        """Cost of the full run over that of the bare one, generation excluded from both."""
+        return self.full_seconds / self.bare_seconds
+
+
+def run_block(number: int, full: Execution, bare: Execution) -> Block:
+    """Draw a block, run every case fully and then bare, each on its own cached sessions."""
+    drawn: list[Case] = []
+    spent = findings = 0
+    full_seconds = bare_seconds = 0.0
+
+    def run(case: Case) -> None:
+        nonlocal full_seconds, bare_seconds, findings
+        start = time.perf_counter()
+        findings += bool(full.run_case(case).findings)
+        middle = time.perf_counter()
+        bare.run_bare(case)
+        full_seconds += middle - start
+        bare_seconds += time.perf_counter() - middle
+        drawn.append(case)
+
+    strategy = cases(full.target.reach, DEFAULT.at(number), supports=supports(full))
+    start = time.perf_counter()
+    draw(strategy, number, BLOCK, run)
+    spent = time.perf_counter() - start
+    return Block(
+        tuple(drawn), full_seconds, spent - full_seconds - bare_seconds, bare_seconds, findings
+    )
+
+
+def supports(execution: Execution):  # type: ignore[no-untyped-def]
+    """One stable function per run: strategies cache configs by it."""
+    if not hasattr(supports, "known"):
+        supports.known = lambda config: execution.target.unsupported(config) is None  # type: ignore[attr-defined]
+    return supports.known  # type: ignore[attr-defined]
+
+
+def shapes(blocks: list[Block]) -> list[str]:
+    """What the cases looked like, so that the figures mean something."""
+    drawn = [case for block in blocks for case in block.drawn]
+    steps = [len(case.steps) for case in drawn]
+    rows = [len(step.rows) for case in drawn for step in case.steps]
+    contexts = Counter(case.config.max_context_len for case in drawn)
+    heads = Counter((case.config.num_q_heads, case.config.head_dim) for case in drawn)
+    modes = Counter(step.mode for case in drawn for step in case.steps)
+    ladder = [case.config.capture_bs[-1] for case in drawn if case.config.capture_bs]
+    return [
+        f"{len(drawn)} cases, {statistics.mean(steps):.2f} steps each on average;"
+        f" requests per step: median {statistics.median(rows):.0f}, maximum {max(rows)}",
+        f"largest captured batch: median {statistics.median(ladder):.0f}, maximum {max(ladder)};"
+        f" max_context_len: {_shares(contexts)}",
+        f"(query heads, head dim): {_shares(heads)}",
+        f"modes: {_shares(modes)}",
+    ]
+
+
+def _shares(counter: Counter) -> str:  # type: ignore[type-arg]
+    total = counter.total()
+    return ", ".join(f"{key} {count / total:.0%}" for key, count in counter.most_common(6))
+
+
+def spread(values: list[float], unit: str = "") -> str:
+    low, high = min(values), max(values)
+    return f"{statistics.median(values):.1f}{unit} (from {low:.1f} to {high:.1f})"
+
+
+def report(blocks: list[Block]) -> str:
+    """The figures as Markdown."""
+    generation = [1e3 * b.generation_seconds / len(b.drawn) for b in blocks]
+    full = [1e3 * b.full_seconds / len(b.drawn) for b in blocks]
+    bare = [1e3 * b.bare_seconds / len(b.drawn) for b in blocks]
+    lines = [
+        "# Speed of the built-in engine on the recorder, one core",
+        "",
+        f"Median over {len(blocks)} blocks of {BLOCK} generated cases (least to greatest).",
+        "Written by `make bench-speed`.",
+        "",
+        "| figure | value |",
+        "|---|---|",
+        f"| cases a second, end to end, everything on | {spread([b.rate for b in blocks])} |",
+        f"| cost against the bare run | {spread([b.ratio for b in blocks], ' times')} |",
+        f"| generation, ms a case | {spread(generation)} |",
+        f"| full run, ms a case | {spread(full)} |",
+        f"| bare run, ms a case | {spread(bare)} |",
+        f"| findings (the engine is healthy) | {sum(b.findings for b in blocks)} |",
+        "",
+        "Shapes: " + ";\n".join(shapes(blocks)) + ".",
+        "",
+        f"torch {torch.__version__} with one thread, Python {platform.python_version()},"
+        f" {platform.machine()}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    full, bare = Execution(open_target("builtin")), Execution(open_target("builtin"))
+    run_block(0, full, bare)  # warms caches and code paths; not counted
+    blocks = [run_block(number, full, bare) for number in range(1, options.blocks + 1)]
+    text = report(blocks)
+    print(text)
+    if options.write:
+        options.write.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
