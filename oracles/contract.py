@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fuzzgraph.finding import Clause, Finding
@@ -25,6 +28,7 @@ _TRUTH = {  # field name -> attribute of the logical batch that it must repeat f
     "state_indices": "state_slots",
 }
 
+Values = npt.NDArray[Any]
 Breach = tuple[str, str]
 """Field name and what is wrong with it."""
 
@@ -52,7 +56,11 @@ class Contract:
         seen = step.runs.get("replay")
         if seen is None:
             return
-        values = {name: _host(tensor) for name, tensor in seen.metadata.items()}
+        values = {
+            name: _host(tensor)
+            for name, tensor in seen.metadata.items()
+            if not tensor.is_floating_point()
+        }
         for field in step.fields:
             if field.name in values:
                 yield from _field_breaches(field, values, step, seen)
@@ -63,15 +71,12 @@ class Contract:
                 yield name, f"{name} is {actual}, the forward needs {needed}: it was not upgraded"
 
 
-def _host(tensor: torch.Tensor) -> np.ndarray:  # type: ignore[type-arg]
-    return tensor.detach().cpu().numpy() if not tensor.is_floating_point() else tensor.numpy()
+def _host(tensor: torch.Tensor) -> Values:
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor.cpu().numpy()
 
 
 def _field_breaches(
-    field: Field,
-    values: dict[str, np.ndarray],  # type: ignore[type-arg]
-    step: StepRecord,
-    seen: Observation,
+    field: Field, values: dict[str, Values], step: StepRecord, seen: Observation
 ) -> Iterator[Breach]:
     value, batch = values[field.name], step.batch
     if field.axis == "indptr":
@@ -81,61 +86,47 @@ def _field_breaches(
         if offsets is not None:
             yield from _indices_breaches(field, value, offsets, batch, seen)
     elif field.axis == "page_table":
-        yield from _page_table_breaches(field, value, step, seen)
+        yield from _page_table_breaches(field, value, step)
     elif field.axis in ("requests", "tokens"):
         live = seen.raw_bs if field.axis == "requests" else seen.num_tokens
-        yield from _live_breaches(field, value, live, batch)
+        yield from _live_breaches(field, value, batch)
         yield from _padding_breaches(field, value, live)
-    if field.selects == "length" and value.size and value.min() < 0:
-        yield field.name, f"{field.name} holds the negative length {int(value.min())}"
+    if field.selects == "length" and value.size and (least := int(value.min())) < 0:
+        yield field.name, f"{field.name} holds the negative length {least}"
 
 
-def _live_breaches(
-    field: Field,
-    value: np.ndarray,  # type: ignore[type-arg]
-    live: int,
-    batch: Batch,
-) -> Iterator[Breach]:
+def _live_breaches(field: Field, value: Values, batch: Batch) -> Iterator[Breach]:
     truth_name = _TRUTH.get(field.name)
     if truth_name is None:
         return
     truth: IntArray = getattr(batch, truth_name)
     if len(truth) > len(value):
         yield field.name, f"{field.name} has {len(value)} entries for {len(truth)} live ones"
-        return
-    wrong = np.flatnonzero(value[: len(truth)] != truth)
-    if wrong.size:
-        at = int(wrong[0])
-        yield (
-            field.name,
-            f"{field.name}[{at}] is {int(value[at])}, the batch says {int(truth[at])}",
-        )
+    elif (got := value[: len(truth)].tolist()) != (want := truth.tolist()):
+        at = _first_unequal(got, want)
+        yield field.name, f"{field.name}[{at}] is {got[at]}, the batch says {want[at]}"
 
 
-def _padding_breaches(
-    field: Field,
-    value: np.ndarray,  # type: ignore[type-arg]
-    live: int,
-) -> Iterator[Breach]:
-    if field.padding.kind == "free":
+def _padding_breaches(field: Field, value: Values, live: int) -> Iterator[Breach]:
+    if field.padding.kind == "free" or live >= len(value):
         return
-    tail = value[live:]
-    wrong = np.flatnonzero(tail != field.padding.value)
-    if wrong.size:
-        at = int(wrong[0])
+    tail = value[live:].reshape(-1).tolist()
+    must = [field.padding.value] * len(tail)
+    if tail != must:
+        at = _first_unequal(tail, must)
         yield (
             field.name,
-            f"{field.name}[{live + at}] of a padded row is {int(tail[at])}, must be the"
+            f"{field.name}[{live + at}] of a padded row is {tail[at]}, must be the"
             f" {field.padding.kind} value {field.padding.value}"
             + (f" ({field.source})" if field.source else ""),
         )
 
 
-def _indptr_breaches(
-    field: Field,
-    value: np.ndarray,  # type: ignore[type-arg]
-    seen: Observation,
-) -> Iterator[Breach]:
+def _first_unequal(got: list[int], want: list[int]) -> int:
+    return next(at for at, pair in enumerate(zip(got, want, strict=True)) if pair[0] != pair[1])
+
+
+def _indptr_breaches(field: Field, value: Values, seen: Observation) -> Iterator[Breach]:
     if value.dtype != np.int32:
         yield field.name, f"{field.name} must be int32; got {value.dtype}"
     if (len(value) - 1) % max(seen.padded_bs, 1):  # draft: one row per branch
@@ -144,73 +135,58 @@ def _indptr_breaches(
             f"{field.name} must hold padded_bs + 1 = {seen.padded_bs + 1} offsets;"
             f" got {len(value)}",
         )
-    if len(value) and value[0] != 0:
-        yield field.name, f"{field.name} must start at 0; got {int(value[0])}"
-    falls = np.flatnonzero(np.diff(value) < 0)
-    if falls.size:
-        at = int(falls[0])
-        yield (
-            field.name,
-            f"{field.name} decreases from {int(value[at])} to {int(value[at + 1])} at row {at}",
-        )
-
-
-def _owned(batch: Batch, row: int) -> IntArray:
-    """Slots that batch row `row` may read: its history, its new ones, its encoder's."""
-    per_row = len(batch.slot_mapping) // max(batch.raw_bs, 1) if batch.mode == "draft" else 0
-    new = batch.slot_mapping[row * per_row : (row + 1) * per_row]
-    return np.concatenate((batch.kv_slots.row(row), new))
-
-
-def _indices_breaches(
-    field: Field,
-    value: np.ndarray,  # type: ignore[type-arg]
-    offsets: np.ndarray,  # type: ignore[type-arg]
-    batch: Batch,
-    seen: Observation,
-) -> Iterator[Breach]:
-    if not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        return  # the offsets' own breach says it
-    branches = max(1, (len(offsets) - 1) // max(seen.padded_bs, 1))
-    encoder = field.name.startswith("encoder")
-    for row in range(len(offsets) - 1):
-        part = value[offsets[row] : offsets[row + 1]]
-        request = row // branches
-        if request < batch.raw_bs:
-            allowed = batch.encoder_slots.row(request) if encoder else _owned(batch, request)
-        else:
-            allowed = np.array([RESERVED_SLOT])
-        strangers = part[~np.isin(part, allowed)]
-        if strangers.size:
-            owner = f"row {row}" if request < batch.raw_bs else f"padded row {row}"
-            yield (
-                field.name,
-                f"{field.name} of {owner} holds slot {int(strangers[0])}, which is not its own",
-            )
+    offsets = value.tolist()
+    if offsets and offsets[0] != 0:
+        yield field.name, f"{field.name} must start at 0; got {offsets[0]}"
+    for row, (low, high) in enumerate(pairwise(offsets)):
+        if high < low:
+            yield field.name, f"{field.name} decreases from {low} to {high} at row {row}"
             return
 
 
-def _page_table_breaches(
-    field: Field,
-    value: np.ndarray,  # type: ignore[type-arg]
-    step: StepRecord,
-    seen: Observation,
+def _owned(batch: Batch, row: int) -> set[int]:
+    """Slots that batch row `row` may read: its history and its new ones."""
+    owned = set(batch.kv_slots.row(row).tolist())
+    if batch.mode == "draft":
+        per_row = len(batch.slot_mapping) // batch.raw_bs
+        owned.update(batch.slot_mapping[row * per_row : (row + 1) * per_row].tolist())
+    return owned
+
+
+def _indices_breaches(
+    field: Field, value: Values, offsets: Values, batch: Batch, seen: Observation
 ) -> Iterator[Breach]:
+    bounds, slots = offsets.tolist(), value.tolist()
+    if not bounds or bounds[0] != 0 or any(high < low for low, high in pairwise(bounds)):
+        return  # the offsets' own breach says it
+    branches = max(1, (len(bounds) - 1) // max(seen.padded_bs, 1))
+    encoder = field.name.startswith("encoder")
+    for row, (low, high) in enumerate(pairwise(bounds)):
+        request = row // branches
+        live = request < batch.raw_bs
+        if not live:
+            allowed = {RESERVED_SLOT}
+        elif encoder:
+            allowed = set(batch.encoder_slots.row(request).tolist())
+        else:
+            allowed = _owned(batch, request)
+        if not allowed.issuperset(part := slots[low:high]):
+            stranger = next(slot for slot in part if slot not in allowed)
+            owner = f"row {row}" if live else f"padded row {row}"
+            yield field.name, f"{field.name} of {owner} holds slot {stranger}, which is not its own"
+            return
+
+
+def _page_table_breaches(field: Field, value: Values, step: StepRecord) -> Iterator[Breach]:
     batch, page_size = step.batch, step.config.page_size
     for row in range(len(value)):
-        if row < batch.raw_bs:
-            used = -(-int(batch.seq_lens[row]) // page_size)
-            allowed = batch.pages.row(row)
-            part = value[row, :used]
-        else:
-            allowed, part = np.array([RESERVED_PAGE]), value[row, :1]
-        strangers = part[~np.isin(part, allowed)]
-        if strangers.size:
-            owner = f"row {row}" if row < batch.raw_bs else f"padded row {row}"
-            yield (
-                field.name,
-                f"{field.name} of {owner} holds page {int(strangers[0])}, which is not its own",
-            )
+        live = row < batch.raw_bs
+        used = -(-int(batch.seq_lens[row]) // page_size) if live else 1
+        allowed = set(batch.pages.row(row).tolist()) if live else {RESERVED_PAGE}
+        if not allowed.issuperset(part := value[row, :used].tolist()):
+            stranger = next(page for page in part if page not in allowed)
+            owner = f"row {row}" if live else f"padded row {row}"
+            yield field.name, f"{field.name} of {owner} holds page {stranger}, which is not its own"
             return
 
 
