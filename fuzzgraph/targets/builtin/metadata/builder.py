@@ -114,6 +114,10 @@ class MetadataBuilder:
         """Longest sequence of a row, the tokens of this step included."""
         return self.config.max_context_len
 
+    def table_len(self) -> int:
+        """Tokens of one row that the page table has room for."""
+        return self.max_kv_len()
+
     def max_q_len(self) -> int:
         """Most query tokens of one row."""
         if self.mode == "prefill":
@@ -155,7 +159,7 @@ class MetadataBuilder:
         self.lens = torch.zeros(2, rows, dtype=torch.int32, device=self.device)
         if self.uses_pages():
             self.pages = self.parts.page_table(
-                self.tables.req_to_token, rows, self.max_kv_len(), self.device
+                self.tables.req_to_token, rows, self.table_len(), self.device
             )
         else:
             self.kv = self.parts.kv_indices(
