@@ -157,16 +157,16 @@ def merge(folder: Path, sources: Iterable[Path]) -> Merged:
         UsageError: a source cannot be read, or `folder` cannot be written.
     """
     merged = Merged()
+    known = {entry.digest for entry in load(folder).entries} if folder.is_dir() else set()
     for source in sources:
         loaded = load(source)
         merged.bad_lines += loaded.bad_lines
         for entry in loaded.entries:
-            before = (folder / f"{entry.digest}.json").exists()
-            path = add(folder, entry.case)
-            if before:
+            if entry.digest in known:
                 merged.known += 1
-            else:
-                merged.added.append(path)
+                continue
+            known.add(entry.digest)
+            merged.added.append(add(folder, entry.case))
     return merged
 
 

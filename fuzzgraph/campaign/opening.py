@@ -5,6 +5,7 @@ Every name a user can get wrong is checked here, before anything expensive.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,7 +107,10 @@ def check_names(setup: Setup) -> None:
     Raises:
         UsageError: the message names those there are.
     """
-    if setup.fault or ":" in setup.target:
+    if setup.fault:
+        _faulty(setup.fault)
+        return
+    if ":" in setup.target:
         return  # said when it is opened
     from fuzzgraph.targets import target_names
 
@@ -153,9 +157,26 @@ def _target(setup: Setup) -> Target:
 
 
 def _faulty(name: str) -> Target:
-    from fuzzgraph import faults
+    """The built-in engine with a fault planted.
 
-    return cast("Target", faults.open_fault(name))
+    Raises:
+        UsageError: no such fault.
+    """
+    from fuzzgraph.targets.builtin import BuiltinTarget
+    from fuzzgraph.targets.builtin.faults import FAULTS
+
+    for fault in FAULTS:
+        if fault.name == name:
+            return BuiltinTarget(fault.parts)
+    raise UsageError(
+        f"fault={name!r} is unknown.{_similar(name, [fault.name for fault in FAULTS])} "
+        f"'fuzzgraph faults --list' prints the {len(FAULTS)} names."
+    )
+
+
+def _similar(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=2)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 def _imported(name: str) -> Target:

@@ -26,6 +26,9 @@ _PLAIN_SECONDS = 10.0
 
 def start_line(event: CampaignStarted) -> str:
     """What is about to run."""
+    begin = f"fuzzing {setup_line(event.setup)}; seed {event.seed}; "
+    if event.examples == 0:
+        return f"{begin}the corpus only, {event.corpus_cases} cases"
     limits = []
     if event.seconds is not None:
         limits.append(short(event.seconds))
@@ -35,7 +38,7 @@ def start_line(event: CampaignStarted) -> str:
         limits.append(f"{event.max_findings} findings at most")
     budget = ", ".join(limits) or "no limit, Ctrl-C ends it"
     corpus = f", {event.corpus_cases} corpus cases first" if event.corpus_cases else ""
-    return f"fuzzing {setup_line(event.setup)}; seed {event.seed}; {budget}{corpus}"
+    return f"{begin}{budget}{corpus}"
 
 
 def progress_line(event: Progress) -> str:

@@ -74,7 +74,8 @@ def test_a_missing_folder_is_said_in_one_line(tmp_path: Path) -> None:
 
 def test_merging_adds_what_is_new_and_counts_the_rest(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    corpus.add(ours, case(1))
+    ours.mkdir()
+    (ours / "named-by-a-person.json").write_bytes(encode_case(case(1)))
     for other in (case(1), case(2)):
         corpus.add(theirs, other)
     (theirs / "bad.json").write_text("[]")
