@@ -1,0 +1,44 @@
+"""Planted faults: small patches on the built-in engine, each modelled on a bug of a real engine.
+
+One module per class of bug. A fault replaces classes in `Parts` and nothing else, so that the
+healthy engine cannot be touched by it. How well they are found is `fuzzgraph.faults`' business.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.targets.builtin.faults import (
+    before_padding,
+    encoder,
+    frozen_scalars,
+    lengths,
+    local_counts,
+    metadata_upgrade,
+    omissions,
+    reads,
+    reallocated,
+    spec_decode,
+    stale_padding,
+    stale_plan,
+    state,
+    undersized,
+)
+from fuzzgraph.targets.builtin.faults.fault import Fault
+
+__all__ = ["FAULTS", "Fault"]
+
+FAULTS: tuple[Fault, ...] = (
+    *undersized.FAULTS,
+    *stale_padding.FAULTS,
+    *lengths.FAULTS,
+    *reads.FAULTS,
+    *state.FAULTS,
+    *encoder.FAULTS,
+    *local_counts.FAULTS,
+    *reallocated.FAULTS,
+    *frozen_scalars.FAULTS,
+    *stale_plan.FAULTS,
+    *metadata_upgrade.FAULTS,
+    *before_padding.FAULTS,
+    *spec_decode.FAULTS,
+    *omissions.FAULTS,
+)

@@ -1,0 +1,68 @@
+"""What a planted fault is: one small patch on the healthy engine, and where it was seen in the wild."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from fuzzgraph.finding import Clause
+from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
+from fuzzgraph.targets.builtin.parts import Parts
+
+__all__ = ["Fault", "Kind", "engine", "metadata"]
+
+Kind = Literal[
+    "padded row stale",
+    "stale plan",
+    "reallocated buffer",
+    "baked scalar",
+    "undersized buffer",
+    "length edge",
+    "sentinel or null slot",
+    "metadata upgrade missing",
+    "metadata built before padding",
+    "spec-decode shape",
+    "capture and replay disagree",
+    "order",
+    "narrow integer",
+    "recurrent state",
+    "local counts",
+    "uninitialised memory",
+    "encoder-decoder",
+    "empty batch",
+    "aliased outputs",
+    "page granularity",
+    "sliding window",
+    "wrong graph dispatched",
+    "graph runtime",
+]
+"""Classes of historical bugs; every one has a fault."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One way in which graph replay of attention has gone wrong in a serving engine."""
+
+    name: str
+    """Project and thread it is modelled on, then what it does."""
+    source: str
+    """Thread, and what was wrong there."""
+    kind: Kind
+    clause: Clause
+    """Clause of the law that the original broke."""
+    trigger: str
+    """What a case must contain for the fault to act."""
+    parts: Parts
+    """The engine with the fault in it."""
+    needs: str = ""
+    """Why the trigger takes more than three steps or requests; '' where it does not."""
+
+
+def engine(**changes: Any) -> Parts:
+    """The engine with some of its classes replaced."""
+    return replace(Parts(), **changes)
+
+
+def metadata(**changes: Any) -> Parts:
+    """The engine with some classes of its metadata builders replaced."""
+    return replace(Parts(), builder_parts=replace(BuilderParts(), **changes))

@@ -1,0 +1,107 @@
+"""Lengths of 0, of 1 and below, and the lengths that padded rows are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fuzzgraph.targets.builtin.attention import AttentionBatch
+from fuzzgraph.targets.builtin.faults.fault import Fault, engine
+from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
+from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.shape import Extent
+from fuzzgraph.targets.builtin.slots import Slots
+
+__all__ = ["FAULTS"]
+
+
+class StaleLengths(Slots):
+    def seq_lens(self) -> GraphSlot:
+        return replace(super().seq_lens(), policy=PaddingPolicy.KEEP)
+
+
+class DraftFillsOne(Slots):
+    def seq_len_fill_value(self) -> int:
+        return 1 if self.mode == "draft" else super().seq_len_fill_value()
+
+
+class SeededWithOnes(GraphRunner):
+    def fill_dummies(self, registry: BufferRegistry, extent: Extent) -> None:
+        super().fill_dummies(registry, extent)
+        registry.view("seq_lens", extent).fill_(1)
+
+
+class DividesByLength(Model):
+    def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
+        super().attention(q, out, batch)
+        if batch.qo_indptr is None:
+            out.div_((batch.kv_lens > 0)[:, None, None])
+            out.add_(out.sum() * 0.0)  # the scale of a per-tensor quantised output
+
+
+class NegativePadding(Slots):
+    def seq_len_fill_value(self) -> int:
+        drafts = self.config.draft_tokens if self.mode == "target_verify" else 0
+        return super().seq_len_fill_value() - drafts
+
+
+class LengthsWithoutDrafts(Slots):
+    def seq_lens(self) -> GraphSlot:
+        if self.mode != "target_verify":
+            return super().seq_lens()
+        return replace(super().seq_lens(), source=lambda batch: batch.cached_lens)
+
+
+FAULTS = (
+    Fault(
+        name="sglang-pr-1094-padded-lengths-stale",
+        source="sglang PR 1094: the padded length used in graph replay is wrong for unused rows",
+        kind="length edge",
+        clause="metadata",
+        trigger="a padded batch after one that was larger and longer",
+        parts=engine(slots=StaleLengths),
+    ),
+    Fault(
+        name="sglang-pr-7233-draft-fills-one",
+        source="sglang PR 7233: draft runners fill 1 instead of the backend's fill value",
+        kind="length edge",
+        clause="metadata",
+        trigger="a padded draft where the fill value is 0",
+        parts=engine(slots=DraftFillsOne),
+    ),
+    Fault(
+        name="sglang-pr-1469-seed-differs-from-fill",
+        source="sglang PR 1469: seq_lens is seeded with ones although the fill value at capture is 0",
+        kind="length edge",
+        clause="metadata",
+        trigger="a decode graph where the fill value is 0",
+        parts=engine(decode=SeededWithOnes),
+    ),
+    Fault(
+        name="vllm-pr-57094-zero-by-zero",
+        source="vLLM PR 57094: the last stage of Triton MLA divides by zero for rows of length 0,"
+        " and the NaN reaches all rows through the output's scale",
+        kind="length edge",
+        clause="computes",
+        trigger="a padded decode where the fill value is 0",
+        parts=engine(model=DividesByLength),
+    ),
+    Fault(
+        name="vllm-ascend-pr-12840-negative-lengths",
+        source="vllm-ascend PR 12840: padded rows of length 0 lose their draft tokens once more",
+        kind="length edge",
+        clause="metadata",
+        trigger="a padded verify",
+        parts=engine(slots=NegativePadding),
+    ),
+    Fault(
+        name="sglang-pr-36430-verify-without-drafts",
+        source="sglang PR 36430: verify reads the raw seq_lens again and drops the draft tokens",
+        kind="spec-decode shape",
+        clause="computes",
+        trigger="any verify",
+        parts=engine(slots=LengthsWithoutDrafts),
+    ),
+)

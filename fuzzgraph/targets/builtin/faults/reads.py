@@ -1,0 +1,77 @@
+"""Loads of memory that the batch does not name, masked or not."""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.targets.builtin.attention import AttentionBatch
+from fuzzgraph.targets.builtin.faults.fault import Fault, engine
+from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.pools import ReqToTokenPool
+from fuzzgraph.world import RESERVED_SLOT
+
+__all__ = ["FAULTS"]
+
+_TINY = 2.0**-26
+"""A softmax weight that should be 0: it moves the last bits of a float32 only."""
+
+
+class UninitialisedMap(ReqToTokenPool):
+    def allocate(self, rows: int, width: int, device: torch.device) -> torch.Tensor:
+        return torch.empty(rows, width, dtype=torch.int32, device=device)
+
+
+class NanInNullSlot(Model):
+    """Padded rows leave NaN in the reserved slot; a masked tile multiplies it by 0."""
+
+    def store(self, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        padded = (slots == RESERVED_SLOT)[:, None, None]
+        super().store(slots, k, v.masked_fill(padded, float("nan")))
+
+    def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
+        super().attention(q, out, batch)
+        if batch.window:
+            out.add_(self.kv.values()[RESERVED_SLOT].float().sum() * 0.0)
+
+
+class ReadsPastTheEnd(Model):
+    """The tile behind a row's last key is masked by a small weight instead of none."""
+
+    def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
+        super().attention(q, out, batch)
+        if batch.kv_indptr is None or batch.kv_indices is None or batch.qo_indptr is not None:
+            return
+        last = batch.kv_indices.index_select(0, (batch.kv_indptr[1:] - 1).clamp(min=0))
+        values = self.kv.values()
+        beyond = values.index_select(0, (last + 1).clamp(max=len(values) - 1)).to(out.dtype)
+        out.add_(beyond.repeat_interleave(out.shape[1] // beyond.shape[1], dim=1), alpha=_TINY)
+
+
+FAULTS = (
+    Fault(
+        name="sglang-pr-1782-req-to-token-uninitialised",
+        source="sglang PR 1782: req_to_token is allocated without a value, padded rows read it",
+        kind="uninitialised memory",
+        clause="reads",
+        trigger="any padded row",
+        parts=engine(req_to_token=UninitialisedMap),
+    ),
+    Fault(
+        name="sglang-pr-32477-nan-in-null-slot",
+        source="sglang PR 32477, vLLM PR 36939: padded rows leave NaN in the reserved slot, which"
+        " a masked tile of a sliding window multiplies by 0",
+        kind="sentinel or null slot",
+        clause="computes",
+        trigger="a padded batch with a sliding window",
+        parts=engine(model=NanInNullSlot),
+    ),
+    Fault(
+        name="vllm-pr-36939-masked-tile-past-the-end",
+        source="vLLM PR 36939, 57158: masked gathers load keys past the end of a row; here their"
+        " weight is tiny instead of 0, so that no value changes beyond its last bits",
+        kind="sentinel or null slot",
+        clause="reads",
+        trigger="any decode",
+        parts=engine(model=ReadsPastTheEnd),
+    ),
+)

@@ -1,0 +1,83 @@
+"""Buffers that are too small for what is written or read."""
+
+from __future__ import annotations
+
+from fuzzgraph.targets.builtin.faults.fault import Fault, engine, metadata
+from fuzzgraph.targets.builtin.metadata.builder import MetadataBuilder
+from fuzzgraph.targets.builtin.metadata.draft_indices import DraftKvIndices
+from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices
+from fuzzgraph.targets.builtin.metadata.mask import TreeMask
+from fuzzgraph.targets.builtin.shape import pages_for
+
+__all__ = ["FAULTS"]
+
+
+class IndptrAtPoolSize(KvIndices):
+    def indptr_capacity(self) -> int:
+        return self.tokens.config.req_pool_size + 1
+
+
+class IndicesInPages(KvIndices):
+    def indices_capacity(self) -> int:
+        return self.max_rows * pages_for(self.row_width, self.tokens.config.page_size)
+
+
+class IndicesWithoutTopk(DraftKvIndices):
+    def indices_capacity(self) -> int:
+        return self.max_rows // self.tokens.config.spec_topk * self.row_width
+
+
+class TableWithoutDrafts(MetadataBuilder):
+    def table_len(self) -> int:
+        drafts = self.config.draft_tokens if self.mode == "target_verify" else 0
+        return max(1, self.max_kv_len() - drafts)
+
+
+class MaskWithoutDrafts(TreeMask):
+    def mask_capacity(self) -> int:
+        return self.max_rows * self.draft_tokens * (self.max_len - self.draft_tokens)
+
+
+FAULTS = (
+    Fault(
+        name="sglang-pr-22598-indptr-at-pool-size",
+        source="sglang PR 22598: kv_indptr stays at pool size although capture sizes are padded"
+        " beyond the pool",
+        kind="undersized buffer",
+        clause="survives",
+        trigger="a captured size above the request pool",
+        parts=metadata(kv_indices=IndptrAtPoolSize),
+    ),
+    Fault(
+        name="sglang-pr-24587-kv-indices-in-pages",
+        source="sglang PR 24587: cuda_graph_kv_indices is sized in pages and written in tokens",
+        kind="undersized buffer",
+        clause="writes",
+        trigger="page_size > 1 and sequences longer than the captured rows' pages",
+        parts=metadata(kv_indices=IndicesInPages),
+    ),
+    Fault(
+        name="sglang-pr-27338-draft-indices-without-topk",
+        source="sglang PR 27338: the multi-step draft's kv_indices buffer lacks the topk factor",
+        kind="undersized buffer",
+        clause="writes",
+        trigger="topk >= 2 and topk * sum(seq_lens) above max_bs * context",
+        parts=metadata(draft_indices=IndicesWithoutTopk),
+    ),
+    Fault(
+        name="sglang-pr-19016-page-table-without-drafts",
+        source="sglang PR 19016: the page table is as wide as the context, verify adds the drafts",
+        kind="undersized buffer",
+        clause="reads",
+        trigger="verify with a page table and a sequence that ends within its draft tokens' pages",
+        parts=engine(builder=TableWithoutDrafts),
+    ),
+    Fault(
+        name="sglang-pr-29450-mask-without-draft-columns",
+        source="sglang PR 29450: the custom mask buffer lacks the columns of the draft tokens",
+        kind="undersized buffer",
+        clause="writes",
+        trigger="verify at full context and full batch",
+        parts=metadata(mask=MaskWithoutDrafts),
+    ),
+)
