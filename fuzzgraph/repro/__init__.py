@@ -1,1 +1,71 @@
-"""Exports of one case with its finding: a script, a pytest file, an issue text."""
+"""Exports of one case with its finding: a script, a pytest file, an issue text.
+
+A script of an engine in this process is made of the engine's own recorded operations and needs torch
+alone. Where these cannot show the finding, and for engines that live in a process of their own, it
+runs the case through FuzzGraph and says so. Where files go and what they are called is the caller's
+business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuzzgraph.events import Setup
+from fuzzgraph.repro.verify import shows, verify
+
+if TYPE_CHECKING:
+    from fuzzgraph.case import Case
+    from fuzzgraph.finding import Finding
+    from fuzzgraph.ports import Target
+
+__all__ = ["export_issue", "export_pytest", "export_script", "verify"]
+
+
+def export_script(case: Case, finding: Finding, on: Setup | Target, *, proven: bool = True) -> str:
+    """A Python script that exits with code 1 and prints the finding, or with 0 if it is gone.
+
+    Args:
+        case: the case, shrunk if possible: the script grows with it.
+        finding: what it breaks.
+        on: the setup it was seen on, or the target itself.
+        proven: run the script once, and where it does not show the finding write one that runs the
+            case through FuzzGraph. Switch it off to see what another engine makes of the case.
+
+    Raises:
+        UsageError: the setup names an unknown target or fault.
+    """
+    from fuzzgraph.repro.checks import Unsupported
+    from fuzzgraph.repro.opening import target_of
+    from fuzzgraph.repro.script import standalone_script
+    from fuzzgraph.repro.through import through_script
+
+    setup = _setup_of(on)
+    target = target_of(on) if isinstance(on, Setup) else on
+    if getattr(target, "isolated", False):
+        return through_script(case, finding, setup, "it runs the real engine in its own process")
+    try:
+        text = standalone_script(case, finding, target)
+    except Unsupported as reason:
+        return through_script(case, finding, setup, str(reason))
+    if not proven or shows(text):
+        return text
+    reason = "the recorded operations alone did not show the finding when they were run"
+    return through_script(case, finding, setup, reason)
+
+
+def export_pytest(case: Case, finding: Finding, on: Setup | Target) -> str:
+    """A pytest file with one test that runs the case through FuzzGraph and fails with the finding."""
+    from fuzzgraph.repro.through import pytest_file
+
+    return pytest_file(case, finding, _setup_of(on))
+
+
+def export_issue(case: Case, finding: Finding, on: Setup | Target) -> str:
+    """Markdown to paste into an issue; it names `repro.py` and `test_repro.py` beside it."""
+    from fuzzgraph.repro.issue_text import issue_text
+
+    return issue_text(case, finding, _setup_of(on))
+
+
+def _setup_of(on: Setup | Target) -> Setup:
+    return on if isinstance(on, Setup) else Setup(target=on.name)

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import torch
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.finding import Finding
 from fuzzgraph.memory import Perturbation, Region
 from fuzzgraph.observation import Observation
@@ -239,9 +235,9 @@ class Eager(Check):
 
     def record(self, recording: Recording, batch: Batch) -> None:
         recording.lay(batch)
-        back = recording.moment()
+        before = recording.opened.moment()
         super().record(recording, batch)
-        back()
+        recording.opened.restore(before)
         eager = recording.add(batch, "eager")
         if eager.failure is not None:
             raise Unsupported(f"the eager run raised {eager.failure.error}")
@@ -280,32 +276,33 @@ class Interference(Check):
     """The same step twice; the second time memory that is nobody's business holds other values."""
 
     def record(self, recording: Recording, batch: Batch) -> None:
+        opened = recording.opened
         recording.lay(batch)
-        back = recording.moment()
+        moment = opened.moment()
+        before, zones = recording.image(), _zones(recording)
         chosen = _guilty(recording, batch, str(self.finding.detail.get("guilty", "")))
-        before = recording.image()
-        zones = {id(region): recording.zone_bytes(region) for region in recording.regions()}
         for change in chosen:
             change.apply()
         after = recording.image()
-        for region in recording.regions():
-            if not torch.equal(recording.zone_bytes(region), zones[id(region)]):
-                self.zones.append(region)
-        self.pool = any("graph pool" in each.region or "red zones" == each.region for each in chosen)
-        self.changes.append(("change_memory_of_others", before, after))
-        self._regions = [
+        regions = recording.regions()
+        self.zones = [
             region
-            for region in recording.regions()
-            if not torch.equal(
-                recording.raw(region, before), recording.raw(region, after)
-            )
-            and region.segment == "engine"
+            for region in regions
+            if not torch.equal(recording.zone_bytes(region), zones[id(region)])
         ]
-        back()
+        self.pool = any(change.region == "graph pool" for change in chosen)
+        self.changes.append(("change_memory_of_others", before, after))
+        self._changed = [
+            region
+            for region in regions
+            if region.segment == "engine"
+            and not torch.equal(recording.raw(region, before), recording.raw(region, after))
+        ]
+        opened.restore(moment)
         super().record(recording, batch)
 
     def regions(self, recording: Recording) -> list[Region]:
-        return self._regions
+        return self._changed
 
     def results(self, run: Run) -> dict[str, torch.Tensor]:
         return self._observed(run)
@@ -322,13 +319,18 @@ class Interference(Check):
         ]
 
 
+def _zones(recording: Recording) -> dict[int, torch.Tensor]:
+    return {id(region): recording.zone_bytes(region) for region in recording.regions()}
+
+
 def _guilty(recording: Recording, batch: Batch, guilty: str) -> list[Perturbation]:
     """The changes that the finding blames; all of them where it could not tell."""
-    runner = StepRunner(recording.opened, "", frozenset())
-    whole = runner._changes(batch)
-    pieces = runner._changes(batch, piecewise=True)
-    chosen = [change for change in pieces if change.region and change.region in guilty]
-    return chosen or whole
+    opened, memory = recording.opened, recording.memory
+    suspects = [*memory.zone_perturbations(1), *memory.unwritten_perturbation(1)]
+    suspects += opened.painter.read(batch).dont_care(1)
+    if batch.via == "graph":
+        suspects += opened.rewritten()
+    return [change for change in suspects if change.region and change.region in guilty] or suspects
 
 
 class History(Check):
@@ -339,9 +341,7 @@ class History(Check):
         recording.lay(batch)
         before = recording.image()
         super().record(recording, batch)
-        StepRunner(opened, "", frozenset())._restore_twin(
-            batch, SimpleNamespace(image=before)  # type: ignore[arg-type]
-        )
+        self._forget(recording, batch, before)
         twin = Run(batch, "twin")
         self.changes.append(
             (f"world_{batch.step}_without_past", recording.captured, recording.image())
@@ -351,6 +351,16 @@ class History(Check):
             raise Unsupported(f"the step without a past raised {twin.failure.error}")
         self.others.append(twin)
         self._live = self._part(recording)
+
+    def _forget(self, recording: Recording, batch: Batch, before: torch.Tensor) -> None:
+        """Just after capture, with this step's truth and the past's harmless leftovers."""
+        opened = recording.opened
+        opened.reset()
+        opened.painter.read(batch).lay()
+        opened.painter.keep_reserved(before)
+        for declared, tensor in opened.static_buffers():
+            if declared.padding.kind == "free" and not declared.rewritten:
+                tensor.copy_(opened.memory.as_in(before, tensor))
 
     def _part(self, recording: Recording) -> str:
         """The rows that must not depend on the past: all, or the live ones of a free field."""
@@ -476,5 +486,3 @@ def statements(lines: Iterable[str], indent: int = 4) -> list[str]:
     """Statements of a function body, those of several lines kept together."""
     space = " " * indent
     return [space + line if line else "" for text in lines for line in text.split("\n")]
-
-

@@ -66,7 +66,7 @@ def claims_of(
     if field.selects == "length":
         body += [
             "if got.numel() and int(got.min()) < 0:",
-            f"    wrong.append(f\"{name} holds the negative length {{int(got.min())}}\")",
+            f'    wrong.append(f"{name} holds the negative length {{int(got.min())}}")',
         ]
     head = [f"got = seen[{name!r}].cpu()", "wrong = []"]
     return Claims(tensors, [*head, *body, "return report(wrong)"])
@@ -86,7 +86,7 @@ def _address_claims(
             'reads, writes = seen["the graph reads"], seen["the engine writes"]',
             "wrong = []",
             "if reads.data_ptr() != writes.data_ptr():",
-            f'    wrong.append({name + " lies at another address than the graph captured"!r})',
+            f"    wrong.append({name + ' lies at another address than the graph captured'!r})",
             '    wrong.append(f"the graph reads    {reads.flatten()[:16].tolist()}")',
             '    wrong.append(f"the engine writes  {writes.flatten()[:16].tolist()}")',
             "return report(wrong)",
@@ -105,14 +105,14 @@ def _row_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
             f"live = {truth}  # what the batch says",
             "for row, want in enumerate(live):",
             "    if int(got[row]) != want:",
-            f"        wrong.append(f\"{field.name}[{{row}}] is {{int(got[row])}}, "
+            f'        wrong.append(f"{field.name}[{{row}}] is {{int(got[row])}}, '
             'the batch says {want}")',
         ]
     if field.padding.kind != "free":
         lines += [
             f"for row in range({live}, len(got)):  # padded rows: {_padding_text(field)}",
             f"    if int(got[row]) != {field.padding.value}:",
-            f"        wrong.append(f\"{field.name}[{{row}}] of a padded row is {{int(got[row])}}, "
+            f'        wrong.append(f"{field.name}[{{row}}] of a padded row is {{int(got[row])}}, '
             f'must be {field.padding.value}")',
         ]
     return lines

@@ -63,10 +63,24 @@ def slice_text(base: Place, want: Place) -> str | None:
         return None
     index = _index(base, want, offset)
     if index is None or not _gives(base, want, index, offset):
-        return None
+        return _unsqueezed(base, want)
     while index and index[-1] == slice(None):
         index.pop()
     return f"[{', '.join(map(_part_text, index))}]" if index else ""
+
+
+def _unsqueezed(base: Place, want: Place) -> str | None:
+    """The slice without dimensions of size 1, then these."""
+    singles = [dim for dim, size in enumerate(want.shape) if size == 1]
+    if not singles:
+        return None
+    kept = [dim for dim, size in enumerate(want.shape) if size != 1]
+    shape = tuple(want.shape[dim] for dim in kept)
+    stride = tuple(want.stride[dim] for dim in kept)
+    first = slice_text(base, Place(want.address, shape, stride, want.dtype))
+    if first is None:
+        return None
+    return first + "".join(f".unsqueeze({dim})" for dim in singles)
 
 
 def _retyped(base: Place, want: Place) -> str | None:
@@ -106,7 +120,8 @@ def _gives(base: Place, want: Place, index: list[Any], offset: int) -> bool:
     except (IndexError, RuntimeError):
         return False
     same = tuple(found.shape) == want.shape and found.storage_offset() == offset
-    return same and (found.stride() == want.stride or found.numel() < 2)
+    strides = zip(found.shape, found.stride(), want.stride, strict=False)
+    return same and all(size == 1 or one == two for size, one, two in strides)
 
 
 def _part_text(part: Any) -> str:

@@ -7,7 +7,6 @@ with zlib and base64, to be unpacked by `unpacked(...)` of the script's head.
 from __future__ import annotations
 
 import base64
-import textwrap
 import zlib
 
 import torch
@@ -58,14 +57,30 @@ def tensor_text(tensor: torch.Tensor) -> str:
     if plain.numel() > PACK_ABOVE:
         return _packed(tensor)
     default = torch.tensor(plain.tolist()).dtype == tensor.dtype
-    kind = "" if default else f", dtype={tensor.dtype}"
-    return f"torch.tensor({value_text(plain.tolist())}{kind})"
+    return _listed(plain.tolist(), "" if default else f", dtype={tensor.dtype}")
+
+
+def _listed(values: object, kind: str = "") -> str:
+    """`torch.tensor([...])`, over several lines where it is long."""
+    text = value_text(values)
+    if len(text) + len(kind) <= 64 or not isinstance(values, list):
+        return f"torch.tensor({text}{kind})"
+    lines, line = [], ""
+    for item in values:
+        part = f"{value_text(item)}, "
+        if len(line) + len(part) > WIDTH - 8:
+            lines.append(line.rstrip())
+            line = ""
+        line += part
+    lines.append(line.rstrip())
+    body = "\n".join(f"    {each}" for each in lines)
+    return f"torch.tensor([\n{body}\n]{kind})"
 
 
 def _packed(tensor: torch.Tensor) -> str:
     raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     text = base64.b85encode(zlib.compress(raw, 9)).decode()
-    lines = "\n".join(f"    {line!r}" for line in textwrap.wrap(text, 88))
+    lines = "\n".join(f"    {text[at : at + 90]!r}" for at in range(0, len(text), 90))
     return f"unpacked({tensor.dtype}, {tuple(tensor.shape)},\n{lines},\n)"
 
 
@@ -108,7 +123,7 @@ def _whole(name: str, tensor: torch.Tensor) -> str:
 def assignments(name: str, tensor: torch.Tensor, rows: torch.Tensor) -> list[str]:
     """Statements that give the marked rows of a buffer their values; bool [len(tensor)]."""
     lines = []
-    for start, stop in _runs(rows):
+    for start, stop in _runs(rows) if tensor.dim() > 1 else _equal_runs(rows, _plain(tensor)):
         part = tensor[start:stop]
         if stop - start == 1:
             lines.append(_row(f"{name}[{start}]", part[0]))
@@ -128,7 +143,31 @@ def _values(part: torch.Tensor) -> str:
         return scalar_text(plain.reshape(-1)[0].item())
     if plain.numel() > PACK_ABOVE:
         return tensor_text(part)
-    return f"torch.tensor({value_text(plain.tolist())})"
+    return _listed(plain.tolist())
+
+
+def _equal_runs(marked: torch.Tensor, plain: torch.Tensor) -> list[tuple[int, int]]:
+    """Marked stretches, cut where a value repeats four times and more."""
+    values = plain.tolist()
+    found: list[tuple[int, int]] = []
+    for start, stop in _runs(marked):
+        at = start
+        while at < stop:
+            end = at
+            while end < stop and values[end] == values[at]:
+                end += 1
+            end = max(end, at + 1)
+            joins = found and found[-1][1] == at and end - at < 4 and at > start
+            if (
+                joins
+                and len(set(values[found[-1][0] : found[-1][1]])) > 1
+                or (joins and found[-1][1] - found[-1][0] < 4)
+            ):
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((at, end))
+            at = end
+    return found
 
 
 def _runs(marked: torch.Tensor) -> list[tuple[int, int]]:

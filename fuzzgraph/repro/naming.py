@@ -54,9 +54,16 @@ def region_names(regions: Iterable[Region], declared: Mapping[int, str]) -> dict
         declared: region id -> name under which the engine declares the buffer.
     """
     every = list(regions)
-    paths = {id(region): _parts(declared.get(id(region), region.name)) for region in every}
     names = Names()
-    return {id(region): names.fresh(_shortest(paths, id(region))) for region in every}
+    found: dict[int, str] = {}
+    paths = {id(region): _parts(declared[id(region)]) for region in every if id(region) in declared}
+    for key in paths:
+        found[key] = names.fresh(_shortest(paths, key))
+    paths |= {id(region): _parts(region.name) for region in every if id(region) not in declared}
+    for region in every:
+        if id(region) not in found:
+            found[id(region)] = names.fresh(_shortest(paths, id(region)))
+    return found
 
 
 def _parts(path: str) -> list[str]:
@@ -66,14 +73,14 @@ def _parts(path: str) -> list[str]:
     key = re.match(r"(.*)\[\('(\w+)',", path)  # a dict keyed by (name, ...)
     if key:
         return [*_parts(key[1]), key[2]]
-    return [part for part in re.split(r"[.\[\]']+", path) if part]
+    return [part.strip("_") for part in re.split(r"[.\[\]']+", path) if part.strip("_")]
 
 
 def _shortest(paths: dict[int, list[str]], which: int) -> str:
     mine = paths[which]
     for length in range(1, len(mine) + 1):
         tail = mine[-length:]
-        if tail[0].isdigit() or tail[0].startswith("_") and length < len(mine):
+        if tail[0].isdigit() and length < len(mine):
             continue
         rivals = Counter(tuple(path[-length:]) for path in paths.values())
         if rivals[tuple(tail)] == 1:

@@ -27,7 +27,7 @@ _FUNCTIONS = {
     "clamp", "cumsum", "div", "empty", "empty_like", "eq", "exp", "floor_divide", "full",
     "full_like", "gather", "ge", "gt", "index_select", "isin", "le", "log", "logical_not", "lt",
     "masked_fill", "matmul", "maximum", "minimum", "mm", "mul", "ne", "neg", "ones", "ones_like",
-    "remainder", "scatter", "searchsorted", "stack", "sub", "topk", "where", "zeros", "zeros_like",
+    "remainder", "scatter", "searchsorted", "stack", "sub", "take", "topk", "where", "zeros", "zeros_like",
     "add_out", "rsub", "_foreach_copy_", "_foreach_zero_",
 }  # fmt: skip
 _SKIPPED_KEYWORDS = ("layout", "pin_memory", "device")

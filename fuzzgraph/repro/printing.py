@@ -55,6 +55,8 @@ class Memory:
         """View of the whole arena -> (name, declaration)."""
         self._names = Names(names.values())
         self._arena = recording.memory.arena.address
+        self.starts = _starts(recording)
+        """Number that an address calculation adds -> the region that begins there, by id."""
 
     def text(self, tensor: torch.Tensor) -> str | None:
         """How the module names a tensor that lies in the arena; None outside, or unpinned."""
@@ -67,8 +69,12 @@ class Memory:
             if region.segment != "engine" and id(region) not in self.pinned:
                 return None
             found = slice_text(self.place(region), place)
-            if found is not None:
-                return self.name(region) + found
+            if found is None:
+                first = offset // place.dtype.itemsize
+                found = f".as_strided({place.shape}, {place.stride}, {first})"
+                if place.dtype != region.dtype:
+                    return self._wide_text(place, offset, region)
+            return self.name(region) + found
         return self._wide_text(place, offset, region)
 
     def place(self, region: Region) -> Place:
@@ -90,7 +96,7 @@ class Memory:
         start = offset // place.dtype.itemsize
         if not start and place.stride == (1,) and len(place.shape) == 1:
             return self._names.fresh(f"all_{kind}"), flat
-        if region is not None and region.segment == "engine" and self._starts(region, offset):
+        if region is not None and region.segment == "engine" and self._begins_in(region, offset):
             wish = f"{self.name(region)}_onwards"
         else:
             wish = "_".join([f"all_{kind}_rows", *map(str, place.shape[1:])])
@@ -100,8 +106,20 @@ class Memory:
         )
 
     @staticmethod
-    def _starts(region: Region, offset: int) -> bool:
+    def _begins_in(region: Region, offset: int) -> bool:
         return region.offset <= offset < region.offset + max(region.nbytes, 1)
+
+
+def _starts(recording: Recording) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for region in recording.regions():
+        if region.segment != "engine":
+            continue
+        rows = region.dtype.itemsize * (region.stride[0] if region.stride else 1)
+        for unit in {region.dtype.itemsize, rows}:
+            if unit and region.offset % unit == 0 and region.offset // unit > 1000:
+                found.setdefault(region.offset // unit, id(region))
+    return found
 
 
 @dataclass(slots=True)
@@ -199,7 +217,8 @@ class Function:
         if facts.is_lift:
             return self._lift(op)
         if facts.writes:
-            return [line for code in self._written(op) for line in commented(code, op.source)]
+            comment = self._comment(op)
+            return [line for code in self._written(op) for line in commented(code, comment)]
         if not op.outputs:
             return []  # a value that the host read: what it led to is in the trace
         views = not op.replayed and not facts.is_empty if is_graph else self._is_view(op)
@@ -226,6 +245,15 @@ class Function:
     def _call(self, op: RecordedOp) -> str:
         return expression(op.func, op.args, op.kwargs, self.text)
 
+    def _comment(self, op: RecordedOp) -> str:
+        """Source line, and which buffer a number is the place of."""
+        places = [
+            f"{value} is where {self.memory.names[key]} begins"
+            for value in (*op.args, *op.kwargs.values())
+            if type(value) is int and (key := self.memory.starts.get(value)) is not None
+        ]
+        return "; ".join([op.source, *places])
+
     # ---- names
 
     def _define(self, op: RecordedOp, *, keep: bool) -> list[str]:
@@ -240,7 +268,7 @@ class Function:
             return []
         code = f"{', '.join(names)} = {self._call(op)}"
         self._add(op.outputs, names)
-        return commented(code, op.source)
+        return commented(code, self._comment(op))
 
     def _add(self, outputs: Sequence[torch.Tensor], names: Sequence[str]) -> None:
         for output, name in zip(outputs, names, strict=True):
@@ -304,9 +332,7 @@ class Function:
         if kept is None:
             return tensor_text(tensor)
         flat = kept.view(tensor.dtype)
-        return tensor_text(
-            flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        )
+        return tensor_text(flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()))
 
     def text(self, tensor: torch.Tensor) -> str:
         """How this function calls a tensor."""

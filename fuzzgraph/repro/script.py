@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from fuzzgraph.case import Case, digest
-from fuzzgraph.finding import CLAUSES, Finding
+from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
@@ -24,7 +24,7 @@ from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.prelude import prelude
 from fuzzgraph.repro.printing import Function, Memory, Shared, graph_name
 from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
-from fuzzgraph.repro.wording import case_table, config_text, headline, plain
+from fuzzgraph.repro.wording import case_table, config_text, docstring, headline, law, plain
 
 __all__ = ["standalone_script"]
 
@@ -58,6 +58,7 @@ class _Script:
         self.memory = Memory(recording, names, _pinned(recording, self.checked))
         self.kernels = Kernels()
         self.shared = Shared()
+        self.laid: set[str] = set()
 
     def text(self) -> str:
         """The whole module."""
@@ -90,12 +91,12 @@ class _Script:
 
     def _docstring(self) -> str:
         finding, case = self.finding, self.case
-        law = f"A replay of a captured graph {CLAUSES[finding.clause]}."
         lines = [
             headline(finding),
             "",
             plain(finding.message),
-            f"The clause that is broken: {law}",
+            "",
+            law(finding),
             "",
             f"Engine config: {config_text(case.config)}",
             f"Case {digest(case)[:12]}:",
@@ -110,8 +111,7 @@ class _Script:
             f"Needs torch{' and triton' * self._uses_triton()} only: python THIS_FILE",
             f"Seen with torch {torch.__version__}, Python {platform.python_version()}, on the CPU.",
         ]
-        text = "\n".join(_wrapped(lines))
-        return '"""' + text.replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
+        return docstring(lines)
 
     def _uses_triton(self) -> bool:
         return bool(self.kernels)
@@ -135,10 +135,10 @@ class _Script:
         arena = self.recording.memory.arena
         used = [r for r in self.recording.regions() if id(r) in self.memory.used]
         dtypes = {region.dtype for region in used}
-        poisons = ", ".join(
-            f"{dtype_text(dtype)}: ({', '.join(scalar_text(poison_value(dtype, w)) for w in (0, 1))})"
+        poisons = [
+            f"    {dtype_text(dtype)}: ({', '.join(scalar_text(poison_value(dtype, w)) for w in (0, 1))}),"
             for dtype in sorted(dtypes, key=str)
-        )
+        ]
         top = max((region.end for region in self.recording.regions()), default=arena.front)
         lines = [
             "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red zones",
@@ -149,14 +149,20 @@ class _Script:
             "ZONES = {}",
             "# What memory that nobody wrote holds, in two worlds: a page, row and slot that exists",
             "# and belongs to nobody, or a finite value far from anything computed here.",
-            f"POISON = {{{poisons}}}",
+            "POISON = {",
+            *poisons,
+            "}",
             "world = 0",
             "",
         ]
         for region in used:
             lines += self._declaration(region)
         if self.memory.wide:
-            lines += ["", "# kernels address memory by base and offset, without bounds"]
+            lines += [
+                "",
+                "# The engine addresses memory as a kernel does, by base and offset without bounds: a",
+                "# number such as the one added to an index is the place of a buffer in all of MEMORY.",
+            ]
             lines += [f"{name} = {code}" for name, code in self.memory.wide.values()]
         if any("captured" in line for line in self._main_lines()):
             lines += ["", "captured = MEMORY.narrow(0, 0, TOP).clone()  # just after capture"]
@@ -173,9 +179,12 @@ class _Script:
         if not _is_contiguous(region):
             parts.append(f"stride={region.stride}")
         code = f"{name} = region({', '.join(parts)})"
-        if len(code) + len(region.allocated_at) < 98:
-            return [f"{code}  # {region.allocated_at}", *more]
-        return [f"# {region.allocated_at}", code, *more]
+        comment = region.allocated_at
+        if region in self.checked and region.name != name:
+            comment = f"{comment}: {region.name}"
+        if len(code) + len(comment) < 96:
+            return [f"{code}  # {comment}", *more]
+        return [f"# {comment}", code, *more]
 
     # ---- functions
 
@@ -212,19 +221,31 @@ class _Script:
             return "The host's updates before the replay, then the replay."
         return "The step without a graph."
 
-    def _worlds(self) -> list[str]:
-        lines: list[str] = []
+    def _all_worlds(self) -> list[tuple[str, str, tuple[torch.Tensor, torch.Tensor]]]:
+        """(function, docstring, bytes before and after) of what changes memory between the steps."""
+        worlds = []
         for run in self.recording.runs:
             if run.kind == "step" and run.unlaid is not None and run.start is not None:
                 rows = ", ".join(f"r{r}" for r in run.batch.requests.tolist()) or "nobody"
-                doc = f"What the scheduler and earlier steps left for step {run.batch.step}: {rows}."
-                name = f"world_{run.batch.step}"
-                lines += self._world(name, doc, run.unlaid, run.start)
+                doc = (
+                    f"What the scheduler and earlier steps left for step {run.batch.step}: {rows}."
+                )
+                worlds.append((f"world_{run.batch.step}", doc, (run.unlaid, run.start)))
         for name, before, after in self.check.changes:
             doc = "Memory that the batch neither names nor owns gets other values."
             if name.endswith("without_past"):
                 doc = "The same truth on a session just after capture."
-            lines += self._world(name, doc, before, after, self.check.zones, self.check.pool)
+            worlds.append((name, doc, (before, after)))
+        return worlds
+
+    def _worlds(self) -> list[str]:
+        lines: list[str] = []
+        changes = {name for name, _, _ in self.check.changes}
+        for name, doc, (before, after) in self._all_worlds():
+            if name in changes:
+                lines += self._world(name, doc, before, after, self.check.zones, self.check.pool)
+            else:
+                lines += self._world(name, doc, before, after)
         return lines
 
     def _world(
@@ -242,11 +263,14 @@ class _Script:
                 body += self._changes(region, before, after)
         names = [self.memory.names[id(r)] for r in zones if id(r) in self.memory.used]
         body += [f"poison_zones({each}, 1)" for each in names]
+        if not body and not pool:
+            return []
+        self.laid.add(name)
         head = [f"def {name}():", f'    """{doc}"""']
         if pool:
             head.append("    global world")
             body.append("world = 1")
-        return ["", "", *head, *statements(body or ["pass"])]
+        return ["", "", *head, *statements(body)]
 
     def _changes(self, region: Region, before: torch.Tensor, after: torch.Tensor) -> list[str]:
         """Assignments of the elements that differ, row by row."""
@@ -273,8 +297,11 @@ class _Script:
             if run.kind == "step" and run.batch.step < self.last:
                 body += [f"world_{run.batch.step}()", f"step_{run.batch.step}()"]
         body.append(f"world_{self.last}()")
+        body += self._main_lines()
+        calls = {f"{name}()" for name, _, _ in self._all_worlds()} - {f"{n}()" for n in self.laid}
+        body = [line for line in body if line not in calls]
         head = ["# ---- the check", "", "", "def main():", '    """Exit code."""']
-        return ["", "", *head, *statements([*body, *self._main_lines()])]
+        return ["", "", *head, *statements(body)]
 
 
 def _table_changes(name: str, was: torch.Tensor, now: torch.Tensor) -> list[str]:
@@ -344,15 +371,3 @@ def _regions_of(recording: Recording, tensors: Iterable[torch.Tensor]) -> set[in
 
 def _is_contiguous(region: Region) -> bool:
     return region.stride == torch.empty(region.shape, device="meta").stride()
-
-
-def _wrapped(lines: Iterable[str], width: int = 98) -> list[str]:
-    import textwrap
-
-    found: list[str] = []
-    for line in lines:
-        if line.startswith("    ") or len(line) <= width:
-            found.append(line)
-        else:
-            found += textwrap.wrap(line, width, break_long_words=False)
-    return found

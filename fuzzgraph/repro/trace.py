@@ -19,12 +19,7 @@ from fuzzgraph.case import Case
 from fuzzgraph.execution.opening import OpenSession, open_session
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.layout import plan
-from fuzzgraph.memory import (
-    AttributeSnapshot,
-    Region,
-    restore_attributes,
-    snapshot_attributes,
-)
+from fuzzgraph.memory import Region
 from fuzzgraph.memory.operations import facts_of, tensors_in
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.tracing import tracing
@@ -77,7 +72,7 @@ class _LastAttempt(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        self.op = RecordedOp(str(func), func, args, dict(kwargs or {}), (), innermost_source())
+        self.op = RecordedOp(str(func), func, args, dict(kwargs or {}), (), innermost_source(2))
         out = func(*args, **(kwargs or {}))
         self.op = None
         return out
@@ -127,7 +122,7 @@ class Recording:
     def lay(self, batch: Batch) -> torch.Tensor:
         """Lay out the world of the next step ahead of it; the bytes before."""
         self._laid = self.image()
-        self.opened.painter.lay(batch)
+        self.opened.painter.read(batch).lay()
         return self._laid
 
     @torch.no_grad()
@@ -138,7 +133,7 @@ class Recording:
         self.runs.append(run)
         last = _LastAttempt()
         try:
-            with self._traced(run.events), last:
+            with last, self._traced(run.events):
                 if run.kind == "eager" or batch.via == "eager":
                     session.eager(batch)
                 else:
@@ -152,17 +147,6 @@ class Recording:
             run.failure = Failure(op, f"{type(error).__name__}: {error}".partition("\n")[0])
         self._alive.append(run.seen)
         return run
-
-    def moment(self) -> Callable[[], None]:
-        """Remember bytes and attributes; the result puts them back."""
-        image = self.image()
-        attributes: AttributeSnapshot = snapshot_attributes(self.opened.session.roots)
-
-        def back() -> None:
-            self.memory.restore(image)
-            restore_attributes(attributes)
-
-        return back
 
     def image(self) -> torch.Tensor:
         """Bytes of engine and graph memory as they are now, from the arena's front on."""
@@ -272,8 +256,9 @@ class Recording:
 
     def _reach_through(self, op: RecordedOp, position: int, tensor: torch.Tensor) -> None:
         base = op.name.split(".")[1]
-        if position == 0 and base in _BY_INDEX and len(op.args) > 2 and op.args[1] == 0:
-            starts = op.args[2].reshape(-1).unique() * tensor.stride(0) * tensor.element_size()
+        index = _row_index(base, op.args)
+        if position == 0 and index is not None:
+            starts = index.reshape(-1).unique() * tensor.stride(0) * tensor.element_size()
             begin = tensor.data_ptr() - self.memory.arena.address
             for start in starts.tolist():
                 self._mark(begin + start)
@@ -290,8 +275,19 @@ class Recording:
                 self.reached.add(id(region))
 
 
-_BY_INDEX = {"index_select", "index_copy_", "index_fill_", "index_add_", "gather", "scatter_"}
-"""Operations that address rows of dimension 0 by their third argument."""
+_ALONG_ROWS = {"index_select", "index_copy_", "index_fill_", "index_add_", "gather", "scatter_"}
+"""Operations that address dimension 0 by their third argument."""
+
+
+def _row_index(base: str, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """The rows of its first argument that an operation addresses; None where it takes all."""
+    if base in ("take", "put_"):
+        index = args[1]
+    elif base in _ALONG_ROWS and len(args) > 2 and args[1] == 0:
+        index = args[2]
+    else:
+        return None
+    return index if isinstance(index, torch.Tensor) else None
 
 
 @contextmanager

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fuzzgraph.finding import CLAUSES, Finding
 
-if TYPE_CHECKING:
-    from fuzzgraph.case import Case, EngineConfig, ReplayStep
 
-__all__ = ["case_table", "config_text", "headline", "padded_size", "plain"]
+if TYPE_CHECKING:
+    from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+
+__all__ = ["case_table", "config_text", "docstring", "headline", "law", "padded_size", "plain"]
+
+
+def law(finding: Finding) -> str:
+    """The sentence that every replay must obey, and the clause of it that was broken."""
+    return (
+        "The law: a replay of a captured graph reads only what its batch names, writes only what"
+        " its batch owns, and computes what attention defines, whatever was replayed before it."
+        f" Broken here: {CLAUSES[finding.clause]}."
+    )
 
 
 def plain(text: str) -> str:
@@ -19,10 +31,9 @@ def plain(text: str) -> str:
 
 def headline(finding: Finding) -> str:
     """The finding in one line: clause, buffer, where."""
-    where = f"{finding.mode} step {finding.step}" if finding.step >= 0 else finding.stage
-    buffer = f" {plain(finding.buffer)}:" if finding.buffer else ""
-    oracle = plain(finding.oracle)
-    return f"FINDING [{oracle}]{buffer} broken: {CLAUSES[finding.clause]!r} ({where})"
+    where = f"{finding.mode}, step {finding.step}" if finding.step >= 0 else finding.stage
+    buffer = f" {plain(finding.buffer)}" if finding.buffer else ""
+    return f"FINDING {finding.clause} [{plain(finding.oracle)}]:{buffer} ({where})"
 
 
 def padded_size(config: EngineConfig, step: ReplayStep) -> tuple[int, int | None, str]:
@@ -66,6 +77,16 @@ def case_table(case: Case) -> list[str]:
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, [*widths, 0])).rstrip() for row in rows]
 
 
-def _row_text(row) -> str:  # type: ignore[no-untyped-def]
+def _row_text(row: BatchRow) -> str:
     encoder = f", encoder {row.encoder_len}" if row.encoder_len else ""
     return f"r{row.request} ({row.seq_len}, {row.new_tokens}{encoder})"
+
+
+def docstring(lines: Iterable[str], width: int = 98) -> str:
+    """A module docstring of these lines; lines of an indented table are not wrapped."""
+    found: list[str] = []
+    for line in lines:
+        short = line.startswith("    ") or len(line) <= width
+        found += [line] if short else textwrap.wrap(line, width, break_long_words=False)
+    text = "\n".join(found).replace("\\", "\\\\").replace('"""', "'''")
+    return f'"""{text}\n"""'

@@ -1,0 +1,154 @@
+"""The finding as an issue: Markdown to paste, and nothing in it that was not seen."""
+
+from __future__ import annotations
+
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from fuzzgraph import __version__
+from fuzzgraph.case import Case, digest
+from fuzzgraph.events import Setup
+from fuzzgraph.finding import Finding
+from fuzzgraph.repro.through import setup_words
+from fuzzgraph.repro.wording import case_table, config_text, law, plain
+
+__all__ = ["issue_text"]
+
+_KNOWN = {
+    "allocated_at": "Allocated at",
+    "where": "Raised at",
+    "error": "Error",
+    "guilty": "Read from",
+    "payload": "Elements of the buffer",
+    "elements": "Elements written outside",
+    "reach": "Farthest of them, counted from the buffer's edge",
+    "index": "First differing element",
+    "want": "Expected",
+    "got": "Got",
+    "indices": "Rows",
+    "count": "Elements that differ",
+}
+
+
+def issue_text(
+    case: Case,
+    finding: Finding,
+    setup: Setup,
+    *,
+    script: str = "repro.py",
+    test: str = "test_repro.py",
+) -> str:
+    """Title, what breaks, the case, what was measured, how to reproduce, environment."""
+    lines = [
+        f"# {_title(finding)}",
+        "",
+        "## What breaks",
+        "",
+        _escaped(plain(finding.message)),
+        "",
+        law(finding),
+        "",
+        "## Minimal case",
+        "",
+        *_table(case),
+        "",
+        f"Engine config: {_code(config_text(case.config))}",
+        "",
+        *_measured(finding),
+        "## Reproduce",
+        "",
+        f"1. {_code(f'python {script}')}: exit code 1 and the finding, 0 if it is gone. Its first"
+        " lines say what it needs.",
+        f"2. {_code(f'pytest {test}')}: the same as a test, with FuzzGraph installed.",
+        "",
+        *_rate(finding),
+        "## Environment",
+        "",
+        *(f"- {line}" for line in environment(setup)),
+        "",
+        f"Found by FuzzGraph, oracle {_code(finding.oracle)}, case {_code(digest(case)[:12])}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _title(finding: Finding) -> str:
+    """What happens, in few words."""
+    buffer = plain(finding.buffer) or finding.stage
+    what = {
+        "red_zone_hit": f"write outside {buffer}",
+        "foreign_write": f"write to memory of {buffer} that the batch does not own",
+        "broken_contract": f"{buffer} does not hold what it must",
+        "missing": f"{buffer} is missing",
+        "exception": f"exception at {finding.stage}",
+        "hang": f"hang at {finding.stage}",
+    }.get(finding.symptom, _MISMATCH[finding.clause].format(buffer))
+    return _escaped(f"{plain(finding.target)}: {what} (graph replay, mode {finding.mode})")
+
+
+_MISMATCH = {
+    "reads": "{} depends on memory that the batch does not name",
+    "writes": "{} is written where it must not be",
+    "computes": "{} is wrong",
+    "history": "{} depends on what was replayed before",
+    "metadata": "{} does not hold what it must",
+    "survives": "the run does not come back ({})",
+}
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown prints as it is."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)
+
+
+def _code(text: str) -> str:
+    """An inline code span, whatever the text holds."""
+    fence = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def _table(case: Case) -> list[str]:
+    rows = [re.split(r"  +", line, maxsplit=4) for line in case_table(case)]
+    return [
+        f"| {' | '.join(map(_escaped, rows[0]))} |",
+        "|" + "---|" * len(rows[0]),
+        *(f"| {' | '.join(map(_escaped, row))} |" for row in rows[1:]),
+    ]
+
+
+def _measured(finding: Finding) -> list[str]:
+    """Expected, got and lines, as far as the oracle told them apart."""
+    known = [(_KNOWN[name], value) for name, value in finding.detail.items() if name in _KNOWN]
+    if not known:
+        return []
+    facts = [f"- {name}: {_code(plain(str(value)))}" for name, value in known]
+    return ["## Measured", "", *facts, ""]
+
+
+def _rate(finding: Finding) -> list[str]:
+    if not finding.confirmed:
+        return []
+    return [f"It showed in {finding.confirmed} fresh sessions.", ""]
+
+
+def environment(setup: Setup) -> list[str]:
+    """Versions and device, as they are here."""
+    lines = [f"FuzzGraph {__version__}, {', '.join(setup_words(setup)) or 'built-in engine'}"]
+    lines.append(f"torch {torch.__version__}, {_triton()}")
+    lines.append(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    if setup.device != "cpu" and torch.cuda.is_available():
+        runtime = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+        lines.append(f"{torch.cuda.get_device_name(0)}, {runtime}")
+    else:
+        lines.append("CPU; graphs captured and replayed by FuzzGraph's recorder")
+    return lines
+
+
+def _triton() -> str:
+    try:
+        return f"triton {version('triton')}"
+    except PackageNotFoundError:
+        return "no triton"

@@ -1,0 +1,50 @@
+"""The target that a setup names, to record it once more."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import cast
+
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import Setup
+from fuzzgraph.ports import Target
+
+__all__ = ["target_of"]
+
+
+def target_of(setup: Setup) -> Target:
+    """Open what the setup names; a fault is planted in the built-in engine.
+
+    Raises:
+        UsageError: an unknown target or fault, or a target of one's own that cannot be imported.
+    """
+    if setup.fault:
+        return _faulty(setup.fault)
+    if ":" in setup.target:
+        return _imported(setup.target)
+    from fuzzgraph.targets import open_target
+
+    return open_target(setup.target)
+
+
+def _faulty(name: str) -> Target:
+    from fuzzgraph.targets.builtin import BuiltinTarget
+    from fuzzgraph.targets.builtin.faults import FAULTS
+
+    for fault in FAULTS:
+        if fault.name == name:
+            return BuiltinTarget(fault.parts)
+    raise UsageError(f"fault={name!r} is unknown. 'fuzzgraph faults --list' prints the names.")
+
+
+def _imported(name: str) -> Target:
+    module, _, factory = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return cast(Target, getattr(import_module(module), factory)())
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"target={name!r} cannot be opened ({error}). Write module:factory, both importable."
+        ) from None

@@ -1,0 +1,94 @@
+"""Executes an exported file and counts the runs that show the finding."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from fuzzgraph.errors import UsageError
+
+__all__ = ["shows", "verify"]
+
+DEADLINE = 300.0
+"""Seconds that one run may take."""
+
+_WITHOUT_FUZZGRAPH = (
+    "import sys, runpy; sys.modules['fuzzgraph'] = None; sys.argv = sys.argv[1:]; "
+    "runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+_KEPT = ("PATH", "HOME", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "LANG")
+
+
+def verify(path: str | Path, times: int = 3, *, deadline: float = DEADLINE) -> str:
+    """How often the file reproduces its finding, e.g. '3/3'.
+
+    A run counts if it exits with code 1 and prints the finding's headline; a traceback, another code
+    or a run past the deadline does not. A script that does not ask for FuzzGraph runs isolated, where
+    it cannot be imported.
+
+    Raises:
+        UsageError: the file cannot be read, or is no export of FuzzGraph's.
+    """
+    path = Path(path).absolute()
+    constants = _constants(path)
+    hits = sum(_reproduces(path, constants, deadline) for _ in range(times))
+    return f"{hits}/{times}"
+
+
+def shows(text: str, *, deadline: float = DEADLINE) -> bool:
+    """Whether the text of a script reproduces its finding once."""
+    with tempfile.TemporaryDirectory(prefix="fuzzgraph-") as folder:
+        path = Path(folder) / "repro.py"
+        path.write_text(text, encoding="utf-8")
+        return verify(path, times=1, deadline=deadline) == "1/1"
+
+
+def _constants(path: Path) -> dict[str, object]:
+    """Literals that the module assigns at its top; nothing is run."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(
+            f"{path}: cannot be verified ({error}). Give a file written by 'fuzzgraph export'."
+        ) from None
+    found: dict[str, object] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            if isinstance(node.value, ast.Constant):
+                found[node.targets[0].id] = node.value.value
+    if not isinstance(found.get("HEADLINE"), str):
+        raise UsageError(
+            f"{path}: has no HEADLINE to look for. Give a script or test file written by"
+            " 'fuzzgraph export'."
+        )
+    return found
+
+
+def _reproduces(path: Path, constants: dict[str, object], deadline: float) -> bool:
+    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    if constants.get("NEEDS_FUZZGRAPH"):
+        command = [sys.executable, str(path)]
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+        if path.name.startswith("test_"):
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
+    else:
+        command = [sys.executable, "-I", "-c", _WITHOUT_FUZZGRAPH, str(path)]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=path.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=deadline,
+            check=False,
+        )
+    except (subprocess.TimeoutExpired, OSError):
+        return False
+    text = done.stdout.decode(errors="replace")
+    return done.returncode == 1 and str(constants["HEADLINE"]) in text
