@@ -160,7 +160,7 @@ class Campaign:
         verdict = self._verdict(case)
         outcome = _outcome(verdict)
         self._tally.count(outcome, verdict.steps, from_corpus=source == "corpus")
-        if outcome != "clean" or source == "corpus":
+        if self._tally.worth_telling(outcome, source):
             self._emit(
                 CaseRun(
                     shard=self._plan.shard,

@@ -5,7 +5,6 @@ Every name a user can get wrong is checked here, before anything expensive.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,7 +107,7 @@ def check_names(setup: Setup) -> None:
         UsageError: the message names those there are.
     """
     if setup.fault:
-        _faulty(setup.fault)
+        _target(setup)
         return
     if ":" in setup.target:
         return  # said when it is opened
@@ -147,36 +146,15 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
 
 def _target(setup: Setup) -> Target:
     if setup.fault:
-        return _faulty(setup.fault)
+        from fuzzgraph.faults import open_fault
+
+        return open_fault(setup.fault)
     if ":" in setup.target:
         return _imported(setup.target)
     check_names(setup)
     from fuzzgraph.targets import open_target
 
     return open_target(setup.target)
-
-
-def _faulty(name: str) -> Target:
-    """The built-in engine with a fault planted.
-
-    Raises:
-        UsageError: no such fault.
-    """
-    from fuzzgraph.targets.builtin import BuiltinTarget
-    from fuzzgraph.targets.builtin.faults import FAULTS
-
-    for fault in FAULTS:
-        if fault.name == name:
-            return BuiltinTarget(fault.parts)
-    raise UsageError(
-        f"fault={name!r} is unknown.{_similar(name, [fault.name for fault in FAULTS])} "
-        f"'fuzzgraph faults --list' prints the {len(FAULTS)} names."
-    )
-
-
-def _similar(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=2)
-    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 def _imported(name: str) -> Target:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.stopping import Stopwatch
-from fuzzgraph.events import Emit, Outcome, Progress, ReportedFinding
+from fuzzgraph.events import Emit, Outcome, Progress, ReportedFinding, Source
 
 __all__ = ["Tally"]
 
 _FULL_REPEATS = 10
+_FULL_OUTCOMES = 1000
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Tally:
     nondeterministic: int = 0
     reported: list[ReportedFinding] = field(default_factory=list)
     repeats: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     _told_at: float = 0.0
     _told_cases: int = 0
 
@@ -48,6 +50,14 @@ class Tally:
         self.repeats[finding] += 1
         count = self.repeats[finding]
         return count <= _FULL_REPEATS or count & (count - 1) == 0
+
+    def worth_telling(self, outcome: Outcome, source: Source) -> bool:
+        """Whether a case gets an event of its own: what is common is told ever more rarely."""
+        if outcome == "clean":
+            return source == "corpus"
+        self.outcomes[outcome] += 1
+        count = self.outcomes[outcome]
+        return count <= _FULL_OUTCOMES or count & (count - 1) == 0
 
     def tick(self, doing: str = "fuzzing", *, always: bool = False) -> None:
         """Emit progress if the last one is old enough."""

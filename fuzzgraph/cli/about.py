@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import click
@@ -21,10 +22,11 @@ def targets(as_json: bool) -> int:
     if as_json:
         say_json({"targets": records})
         return 0
+    width = max(len(record["name"]) for record in records)
     for record in records:
-        click.echo(f"{record['name']:<16}{record['about']}")
+        click.echo(f"{record['name'].ljust(width)}  {record['about']}")
         if record["missing"]:
-            click.echo(f"{'':<16}missing: {record['missing']}")
+            click.echo(f"{'':<{width}}  missing: {record['missing']}")
     return 0
 
 
@@ -38,7 +40,7 @@ def _target_record(name: str, open_target: Any) -> dict[str, Any]:
         return {**record, "about": "", "missing": str(error)}
     record["isolated"] = bool(getattr(target, "isolated", False))
     record["modes"] = list(target.reach.modes)
-    doc = (type(target).__doc__ or "").strip().splitlines()
+    doc = (import_module(type(target).__module__).__doc__ or "").strip().splitlines()
     where = "in a worker" if record["isolated"] else "in this process"
     record["about"] = f"{', '.join(record['modes'])}; {where}. {doc[0] if doc else ''}".strip()
     return record

@@ -65,7 +65,7 @@ def _campaign(
     budget = Budget(None, examples)
     if asked is not None and asked.fuzz:
         budget, seed = Budget(asked.seconds, asked.examples), asked.seed
-    name = target if isinstance(target, str) else target.name
+    name = target if isinstance(target, str) else _importable_name(target)
     setup = checked_setup(name, device=device, graphs=graphs)
     named = isinstance(target, str)
     opened = open_setup(setup) if named else open_target_object(target, setup)
@@ -74,3 +74,8 @@ def _campaign(
     with closing(opened):
         summary = hunt(plan, lambda event: None, opened=opened)
     return ending(summary) if summary.findings else ""
+
+
+def _importable_name(target: object) -> str:
+    """How the command line opens the same target: module:class."""
+    return f"{type(target).__module__}:{type(target).__qualname__}"
