@@ -11,7 +11,7 @@ JOBS ?= 2
 PIP_FLAGS ?=
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check $(PIP_FLAGS)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 READY := $(VENV)/.fuzzgraph-ready
 SGLANG_READY := $(VENV)/.sglang-ready
 
@@ -36,8 +36,10 @@ $(READY): pyproject.toml constraints/dev.txt
 	  { echo "setup: $(PYTHON) is older than Python 3.10 or missing. Name another: make setup PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "setup: $(PYTHON) cannot create an environment in $(VENV). On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	$(PIP) -c constraints/dev.txt "torch==2.13.0" "triton==3.7.1; platform_system == 'Linux'"
-	$(PIP) -c constraints/dev.txt -e ".[dev]"
+	@echo "setup: installing torch into $(VENV) (the largest part; once)"
+	@$(PIP) -c constraints/dev.txt "torch==2.13.0" "triton==3.7.1; platform_system == 'Linux'"
+	@echo "setup: installing FuzzGraph and what it needs"
+	@$(PIP) -c constraints/dev.txt -e ".[dev]"
 	@touch $@
 
 fuzz: $(READY)
@@ -59,7 +61,8 @@ test: check
 sglang: $(SGLANG_READY)
 
 $(SGLANG_READY): $(READY) constraints/sglang.txt
-	$(PIP) -c constraints/dev.txt -c constraints/sglang.txt -e ".[sglang]"
+	@echo "sglang: installing what its releases import"
+	@$(PIP) -c constraints/dev.txt -c constraints/sglang.txt -e ".[sglang]"
 	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13
 	@touch $@
 
