@@ -84,7 +84,9 @@ def _vary_modes(fields: Fields, reach: Reach, profile: Profile, chance: Chance) 
 def _vary_ladder(fields: Fields, reach: Reach, profile: Profile, chance: Chance) -> None:
     batch = min(reach.max_batch, profile.max_batch)
     top = 2 * batch if reach.capture_beyond_pool else batch
-    fields["capture_bs"] = chance.pick([sizes for sizes in _LADDERS if sizes[-1] <= top])
+    most = max(2, 8 // len(fields["modes"]))  # every mode captures every size
+    sizes = [each for each in _LADDERS if each[-1] <= top and len(each) <= most]
+    fields["capture_bs"] = chance.pick(sizes)
 
 
 def _vary_token_ladder(fields: Fields, reach: Reach, profile: Profile, chance: Chance) -> None:

@@ -18,7 +18,7 @@ class Profile:
 
     A captured session is expensive, so configs are drawn from a pool of `pool` swarm configs,
     numbered `epoch * pool` onwards, and from outside it in `fresh` percent of the cases. Raise
-    `epoch` by one every hundred cases or so and the pool changes under the campaign.
+    `epoch` by one every two hundred cases or so and the pool changes under the campaign.
     """
 
     name: str = "default"
@@ -29,7 +29,7 @@ class Profile:
     rare_context_len: int = 128
     """Limit in about one config in twelve, and where a large page needs the room."""
     pool: int = 12
-    fresh: int = 9
+    fresh: int = 6
     epoch: int = 0
 
     def at(self, epoch: int) -> Profile:

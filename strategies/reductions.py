@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case import Case, EngineConfig, ReplayStep
-from fuzzgraph.strategies.editing import Candidate, cuts, smaller, swap_step
+from fuzzgraph.strategies.editing import Candidate, cuts, map_rows, smaller, swap_step
 from fuzzgraph.strategies.fitting import with_config, with_steps
 from fuzzgraph.strategies.lowering import (
     smaller_encoders,
@@ -67,6 +67,20 @@ def _fewer_requests(case: Case) -> Iterator[Candidate]:
     requests = sorted({row.request for step in case.steps for row in step.rows})
     for kept in map(set, cuts(requests)):
         yield "requests", with_steps(case, [_without(step, kept) for step in case.steps])
+
+
+def _fewer_longer(case: Case) -> Iterator[Candidate]:
+    """One request, two or three, at full length, on an engine just large enough for them.
+
+    What needs much of something is often shown by one long request as well as by many short ones.
+    """
+    requests = sorted({row.request for step in case.steps for row in step.rows})
+    longest = map_rows(case, lambda row: _replace(row, seq_len=case.config.max_context_len))
+    for count in range(1, min(4, len(requests))):
+        for kept in (set(requests[:count]), set(requests[-count:])):
+            few = with_steps(longest, [_without(step, kept) for step in longest.steps])
+            yield "longer", few
+            yield "longer", with_config(few, capture_bs=(count,), req_pool_size=count)
 
 
 def _without(step: ReplayStep, kept: set[int]) -> ReplayStep:
@@ -189,6 +203,7 @@ PASSES: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     _fewer_steps,
     _fewer_requests,
     _fewer_rows,
+    _fewer_longer,
     _merged_requests,
     _plain_features,
     _plain_modes,

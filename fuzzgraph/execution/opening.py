@@ -152,7 +152,13 @@ def open_session(
     Raises:
         SessionLost: the engine raised at one of these stages.
     """
-    memory = GuardedMemory(device, tail_factor=config.page_size)
+    isolated = bool(getattr(target, "isolated", False))
+    memory = GuardedMemory(
+        device,
+        zone_bytes=256 if isolated else 128,
+        tail_factor=config.page_size,
+        tail_cap=(64 if isolated else 2) << 10,
+    )
     engine = open_engine(graphs, memory)
     stage = "open"
     try:
@@ -163,7 +169,7 @@ def open_session(
             session,
             memory,
             Painter(session.pools, config, memory),
-            guards_eager=bool(getattr(target, "isolated", False)),
+            guards_eager=isolated,
         )
         opened.painter.fill_unowned(0)
         stage = "warmup"

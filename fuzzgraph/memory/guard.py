@@ -78,8 +78,8 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         device: device whose allocations are guarded.
         zone_bytes: red zone before and at least after an engine buffer, bytes.
-        tail_factor: the zone after an engine buffer is this many times its size, up to 64 KiB,
-            because confusing pages and tokens overshoots by a share of the buffer.
+        tail_factor: the zone after an engine buffer of integers is this many times its size, up to
+            `tail_cap` bytes, because confusing pages and tokens overshoots by a share of the buffer.
         world: home world, whose poison fresh memory holds.
         capacity: bytes of the arena; None chooses 512 MiB of address space on a CPU (untouched
             pages are free) and 64 MiB on a device.
@@ -92,6 +92,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         zone_bytes: int = 256,
         tail_factor: float = 1,
+        tail_cap: int = 64 << 10,
         world: int = 0,
         capacity: int | None = None,
         adopt_numpy: bool = True,
@@ -100,7 +101,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.device = torch.empty(0, device=device).device
         self.world = world
         self.arena = Arena(self.device, capacity)
-        self._layout = Layout(self.arena, zone_bytes, tail_factor, world)
+        self._layout = Layout(self.arena, zone_bytes, tail_factor, tail_cap, world)
         self._worlds = Worlds(self._layout)
         self._resizing = Resizing(self._layout)
         self._adopt_numpy = adopt_numpy

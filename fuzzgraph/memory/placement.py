@@ -23,8 +23,6 @@ SMALL_ZONE_BYTES = 64
 """Red zone of graph and scratch intermediates, bytes."""
 _REMEMBERED = 4096
 """Scratch slots kept for reuse, so that a long run stays flat."""
-TAIL_CAP_BYTES = 64 << 10
-"""Largest red zone after an engine buffer, bytes."""
 
 
 class Slot:
@@ -44,7 +42,9 @@ class Slot:
 class Layout:
     """All regions of one arena."""
 
-    def __init__(self, arena: Arena, zone_bytes: int, tail_factor: float, world: int) -> None:
+    def __init__(
+        self, arena: Arena, zone_bytes: int, tail_factor: float, tail_cap: int, world: int
+    ) -> None:
         self.arena = arena
         self.world = world
         self.persistent: list[Region] = []
@@ -52,6 +52,7 @@ class Layout:
         self.top = arena.front
         self._zone_bytes = -(-zone_bytes // ROW_BYTES) * ROW_BYTES
         self._tail_factor = tail_factor
+        self._tail_cap = tail_cap
         self._scratch_top = arena.scratch_front
         self._scratch_slots: dict[Any, Slot] = {}
         self._last_scratch: list[Slot] = []
@@ -109,7 +110,9 @@ class Layout:
         before = after = SMALL_ZONE_BYTES
         if segment == "engine":
             before = self._zone_bytes
-            after = max(before, min(int(nbytes * self._tail_factor), TAIL_CAP_BYTES))
+            after = before
+            if not like.dtype.is_floating_point:  # pages and tokens are confused in index buffers
+                after = max(before, min(int(nbytes * self._tail_factor), self._tail_cap))
         offset = start + before
         end = -(-(offset + nbytes + after) // ROW_BYTES) * ROW_BYTES
         self.arena.claim(start, end, scratch=segment == "scratch")
