@@ -24,7 +24,16 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.strategies import DEFAULT, cases, minimise
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 
-__all__ = ["FaultScore", "Found", "HealthyScore", "Score", "hunt", "score", "score_healthy", "shrink"]
+__all__ = [
+    "FaultScore",
+    "Found",
+    "HealthyScore",
+    "Score",
+    "hunt",
+    "score",
+    "score_healthy",
+    "shrink",
+]
 
 _BLOCK = 100
 """Cases drawn from one pool of configs, as in a campaign."""
@@ -168,9 +177,7 @@ def _draw(target: BuiltinTarget, seed: int, count: int, run: Callable[[Case], No
         number = _block_number(seed, block)
         size = min(_BLOCK, count - block * _BLOCK)
         strategy = cases(target.reach, DEFAULT.at(number))
-        limits = settings(
-            max_examples=size, database=None, deadline=None, phases=(Phase.generate,)
-        )
+        limits = settings(max_examples=size, database=None, deadline=None, phases=(Phase.generate,))
         try:
             with_seed(number)(limits(given(strategy)(run)))()
         except _Stop:

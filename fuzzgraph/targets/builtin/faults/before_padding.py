@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext
-from fuzzgraph.targets.builtin.runners.base import GraphRunner, StaticBatch
+from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.targets.builtin.runners.prefill import BreakableRunner, PiecewiseRunner
 from fuzzgraph.targets.builtin.runners.speculation import VerifyRunner
 from fuzzgraph.targets.builtin.shape import Extent
@@ -14,20 +14,15 @@ __all__ = ["FAULTS"]
 
 
 class PadsAfterMetadata(GraphRunner):
-    def fill_inputs(
-        self, registry: BufferRegistry, batch: Batch, context: FillContext, sharded: int
-    ) -> None:
-        registry.copy(registry.pairs(batch, context))
-        self.write_local_tokens(registry, self.live_tokens(batch, sharded))
-
-    def start_step(
-        self, static: StaticBatch, raw: Extent, padded: Extent, size: int | None, sharded: int
-    ) -> None:
-        super().start_step(static, raw, padded, size, sharded)
-        live = [(static.registry.view(name, raw), static.registry.view(name, raw).clone())
-                for name, slot in static.registry.slots.items() if slot.source is not None]
-        static.registry.reset_padding(FillContext(raw, padded))
-        static.registry.copy(live)
+    def prepare_replay(self, batch: Batch) -> None:
+        size = self.choose_size(batch)
+        if size is None:
+            return super().prepare_replay(batch)
+        static, raw, padded = self.static_for(size), self.raw_extent(batch), self.extent(size)
+        context = FillContext(raw, padded)
+        static.registry.copy(static.registry.pairs(batch, context))
+        self.start_step(static, raw, padded, size, padded.tokens)
+        self.fill_inputs(static.registry, batch, context, padded.tokens)
 
 
 class MetadataOfRawRows(GraphRunner):

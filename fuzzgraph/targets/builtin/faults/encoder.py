@@ -26,7 +26,7 @@ class CrossLengthZero(MetadataBuilder):
 FAULTS = (
     Fault(
         name="sglang-pr-21190-encoder-length-captured-as-zero",
-        source="sglang PR 21190: encoder lengths are 0 at capture, which leaves cross attention out",
+        source="sglang PR 21190: encoder lengths are 0 at capture, so cross attention is left out",
         kind="encoder-decoder",
         clause="metadata",
         trigger="a decode of an encoder-decoder model",

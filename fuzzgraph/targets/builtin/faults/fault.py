@@ -1,4 +1,4 @@
-"""What a planted fault is: one small patch on the healthy engine, and where it was seen in the wild."""
+"""What a planted fault is: a small patch on the healthy engine, and its model in the wild."""
 
 from __future__ import annotations
 

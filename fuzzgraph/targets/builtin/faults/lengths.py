@@ -73,7 +73,7 @@ FAULTS = (
     ),
     Fault(
         name="sglang-pr-1469-seed-differs-from-fill",
-        source="sglang PR 1469: seq_lens is seeded with ones although the fill value at capture is 0",
+        source="sglang PR 1469: seq_lens is seeded with ones where the fill value is 0",
         kind="length edge",
         clause="metadata",
         trigger="a decode graph where the fill value is 0",

@@ -69,7 +69,7 @@ FAULTS = (
     ),
     Fault(
         name="sglang-pr-26665-no-metadata-of-this-size",
-        source="sglang PR 26665: capture goes another way, so that what is kept per size stays empty",
+        source="sglang PR 26665: capture goes another way, what is kept per size stays empty",
         kind="metadata upgrade missing",
         clause="survives",
         trigger="a verify on a captured size below the largest",

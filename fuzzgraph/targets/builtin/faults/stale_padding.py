@@ -94,9 +94,7 @@ def _stale_rows(runner: str, where: str, slots: type[Slots]) -> Fault:
 FAULTS = (
     _stale_rows("decode", "DecodeInputBuffers.populate_from_forward_batch", StaleRowsInDecode),
     _stale_rows("cpu-graph", "CPUGraphRunner.prepare_replay", StaleRowsInCpuGraph),
-    _stale_rows(
-        "draft-extend", "EAGLEDraftExtendCudaGraphRunner.replay", StaleRowsInDraftExtend
-    ),
+    _stale_rows("draft-extend", "EAGLEDraftExtendCudaGraphRunner.replay", StaleRowsInDraftExtend),
     _stale_rows("draft", "FrozenKVMTPCudaGraphRunner.replay", StaleRowsInDraft),
     Fault(
         name="lmdeploy-pr-4569-page-table-keeps-padded-rows",
