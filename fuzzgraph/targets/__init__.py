@@ -19,6 +19,12 @@ def _builtin() -> Target:
     return BuiltinTarget()
 
 
+def _builtin_triton() -> Target:
+    from fuzzgraph.targets.builtin import BuiltinTarget
+
+    return BuiltinTarget(name="builtin-triton", kernels="triton")
+
+
 def _sglang_aiter() -> Target:
     from fuzzgraph.targets.sglang.aiter import AiterTarget
 
@@ -33,6 +39,7 @@ def _sglang_aiter_verify() -> Target:
 
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin", _builtin),
+    ("builtin-triton", _builtin_triton),
     ("sglang-aiter", _sglang_aiter),
     ("sglang-aiter-verify", _sglang_aiter_verify),
 )

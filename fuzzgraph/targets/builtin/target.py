@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Literal
+
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reach import Reach
@@ -17,12 +20,12 @@ _EVERYTHING = Reach(
     attentions=("mha", "mla"),
     dtypes=("float32", "bfloat16", "float16"),
     kv_dtypes=("auto", "float8_e4m3fn"),
-    kernels=("torch", "triton"),
     metadata=("full", "raw_out_graph", "raw_in_graph"),
     runners=("graph", "cpu_graph"),
     prefill_runners=("piecewise", "breakable"),
     seq_len_fill_values=(0, 1),
     free_paddings=("keep", "zero", "copy_live"),
+    max_context_len=1024,
     max_tp_size=8,
     max_spec_topk=8,
     max_spec_steps=5,
@@ -36,12 +39,24 @@ _EVERYTHING = Reach(
 
 
 class BuiltinTarget:
-    """Implements `ports.Target`."""
+    """Implements `ports.Target`.
 
-    def __init__(self, parts: Parts | None = None, name: str = "builtin") -> None:
+    Args:
+        parts: the classes that the engine is made of.
+        name: what findings call it.
+        kernels: what cases are drawn for; either kind is served when a case asks for it. Triton's
+            interpreter takes some hundred milliseconds for what torch does in one.
+    """
+
+    def __init__(
+        self,
+        parts: Parts | None = None,
+        name: str = "builtin",
+        kernels: Literal["torch", "triton"] = "torch",
+    ) -> None:
         self.name = name
         self.parts = parts if parts is not None else Parts()
-        self.reach = _EVERYTHING
+        self.reach = replace(_EVERYTHING, kernels=(kernels,))
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Nothing: every valid config can be served."""
