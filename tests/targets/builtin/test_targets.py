@@ -1,0 +1,53 @@
+"""Targets by name, and what the built-in one leaves alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import UsageError
+from fuzzgraph.targets import open_target, target_names
+
+OPEN_AND_LOOK = """
+import sys
+from tests.targets.builtin.engine import Bench
+from fuzzgraph.case import EngineConfig
+Bench(EngineConfig(kernels={kernels!r}, capture_bs=(1,)))
+print("triton" in sys.modules)
+"""
+
+
+def loads_triton(kernels: str) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_AND_LOOK.format(kernels=kernels)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()[-1] == "True"
+
+
+def test_builtin_target_is_found_by_name() -> None:
+    assert "builtin" in target_names()
+    assert open_target("builtin").name == "builtin"
+
+
+def test_unknown_target_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"target 'bultin' is unknown.*builtin"):
+        open_target("bultin")
+
+
+def test_builtin_target_serves_every_config() -> None:
+    assert open_target("builtin").unsupported(EngineConfig()) is None
+
+
+def test_torch_kernels_leave_triton_unloaded() -> None:
+    assert not loads_triton("torch")
+
+
+def test_triton_kernels_load_triton() -> None:
+    pytest.importorskip("triton")
+    assert loads_triton("triton")
