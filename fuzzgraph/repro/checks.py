@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -33,6 +34,9 @@ class Unsupported(Exception):
 @dataclass
 class Check:
     """The last step runs once; subclasses look at what it left."""
+
+    story: ClassVar[str] = ""
+    """What the check does, in one sentence: the docstring of `main`."""
 
     finding: Finding
     config: EngineConfig
@@ -89,6 +93,8 @@ def regions_called(recording: Recording, name: str) -> list[Region]:
 class RedZone(Check):
     """Bytes around the buffer."""
 
+    story = "Nothing outside the buffer may change."
+
     def regions(self, recording: Recording) -> list[Region]:
         return regions_called(recording, self.finding.buffer)
 
@@ -106,6 +112,8 @@ class RedZone(Check):
 
 class ForeignWrite(RedZone):
     """Rows that the batch does not own, before and after."""
+
+    story = "Rows that the batch does not own keep their bytes."
 
     def regions(self, recording: Recording) -> list[Region]:
         return _pool_regions(recording, self.finding.buffer)
@@ -162,6 +170,8 @@ def _pool_regions(recording: Recording, name: str) -> list[Region]:
 class NewKV(ForeignWrite):
     """New keys and values against what the model defines."""
 
+    story = "The new tokens' keys and values are those that the model defines."
+
     def record(self, recording: Recording, batch: Batch) -> None:
         super().record(recording, batch)
         if batch.mode == "draft":
@@ -190,6 +200,8 @@ class NewKV(ForeignWrite):
 
 class Computes(Check):
     """Live rows of an output against float64 attention."""
+
+    story = "The live rows equal float64 attention, within the error of plain torch."
 
     def record(self, recording: Recording, batch: Batch) -> None:
         super().record(recording, batch)
@@ -233,6 +245,8 @@ def tolerance(
 class Eager(Check):
     """The replay against the same engine without a graph, from the same bytes."""
 
+    story = "A replay equals the same engine without a graph, from the same bytes."
+
     def record(self, recording: Recording, batch: Batch) -> None:
         recording.lay(batch)
         before = recording.opened.moment()
@@ -274,6 +288,8 @@ class Eager(Check):
 
 class Interference(Check):
     """The same step twice; the second time memory that is nobody's business holds other values."""
+
+    story = "The step runs twice; in between, memory that it must not read gets other values."
 
     def record(self, recording: Recording, batch: Batch) -> None:
         opened = recording.opened
@@ -336,8 +352,9 @@ def _guilty(recording: Recording, batch: Batch, guilty: str) -> list[Perturbatio
 class History(Check):
     """The last step after its past, against the same step straight after capture."""
 
+    story = "The step after its past equals the same step straight after capture."
+
     def record(self, recording: Recording, batch: Batch) -> None:
-        opened = recording.opened
         recording.lay(batch)
         before = recording.image()
         super().record(recording, batch)
@@ -391,6 +408,8 @@ class History(Check):
 class KeptOutput(Check):
     """A result that was handed out earlier and must survive: looked at before and after."""
 
+    story = "A result that was promised to be kept survives the step."
+
     def record(self, recording: Recording, batch: Batch) -> None:
         source = self.finding.detail.get("kept_from")
         handed_out = [run.results for run in recording.runs if run.batch.step == source]
@@ -418,6 +437,8 @@ class KeptOutput(Check):
 class Contract(Check):
     """A declared field against what it must hold for this batch."""
 
+    story = "The metadata that the replay used says what the batch says."
+
     def record(self, recording: Recording, batch: Batch) -> None:
         super().record(recording, batch)
         assert self.run is not None and self.run.seen is not None
@@ -439,6 +460,8 @@ class Contract(Check):
 
 class Survival(Check):
     """The operation that raises."""
+
+    story = "The step comes back."
 
     def record(self, recording: Recording, batch: Batch) -> None:
         self.run = recording.add(batch)

@@ -14,6 +14,8 @@ import torch
 __all__ = ["assignments", "contents", "dtype_text", "scalar_text", "tensor_text", "value_text"]
 
 WIDTH = 96
+WRITTEN_OUT = 64
+"""Irregular values of a whole buffer that are still written out, in elements."""
 PACK_ABOVE = 256
 """Irregular values that are still written out, in elements."""
 
@@ -117,7 +119,8 @@ def _is_range(plain: torch.Tensor) -> bool:
 
 
 def _whole(name: str, tensor: torch.Tensor) -> str:
-    return f"{name}[...] = {tensor_text(tensor)}"
+    text = tensor_text(tensor) if tensor.numel() <= WRITTEN_OUT else _packed(tensor)
+    return f"{name}[...] = {text}"
 
 
 def assignments(name: str, tensor: torch.Tensor, rows: torch.Tensor) -> list[str]:

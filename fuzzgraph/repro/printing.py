@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -37,7 +36,7 @@ def commented(code: str, comment: str, indent: int = 4) -> list[str]:
     lines = code.split("\n")
     if not comment:
         return [space + line for line in lines]
-    if len(lines) == 1 and len(space + code) + len(comment) + 4 <= WIDTH:
+    if len(lines) == 1 and max(len(code), 60 - indent) + indent + len(comment) + 4 <= WIDTH:
         return [f"{space}{code:<{60 - indent}}  # {comment}"]
     return [f"{space}# {comment}", *(space + line for line in lines)]
 
@@ -99,7 +98,11 @@ class Memory:
         if region is not None and region.segment == "engine" and self._begins_in(region, offset):
             wish = f"{self.name(region)}_onwards"
         else:
-            wish = "_".join([f"all_{kind}_rows", *map(str, place.shape[1:])])
+            size = 1
+            for length in place.shape[1:]:
+                size *= length
+            form = "rows" if place.stride[0] >= size else "windows"  # windows overlap
+            wish = "_".join([f"all_{kind}_{form}", *map(str, place.shape[1:])])
         return (
             self._names.fresh(wish),
             f"{flat}.as_strided({place.shape}, {place.stride}, {start})",

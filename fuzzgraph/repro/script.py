@@ -52,24 +52,26 @@ class _Script:
         self.case, self.finding = case, finding
         self.recording, self.check = recording, check
         self.last = finding.step
-        regions = recording.regions()
         self.checked = check.regions(recording)
-        names = region_names(regions, _declared(recording))
-        self.memory = Memory(recording, names, _pinned(recording, self.checked))
-        self.kernels = Kernels()
-        self.shared = Shared()
+        self._pinned = _pinned(recording, self.checked)
+        self._name(recording.regions())
         self.laid: set[str] = set()
+
+    def _name(self, regions: Iterable[Region]) -> None:
+        """Begin afresh with names for these regions."""
+        recording = self.recording
+        names = region_names(regions, _declared(recording))
+        self.memory = Memory(recording, names, self._pinned)
+        self.kernels, self.shared = Kernels(), Shared()
 
     def text(self) -> str:
         """The whole module."""
-        for region in self.checked:
-            self.memory.name(region)
-        self._functions()  # a first pass finds what leaves its function
+        self._functions()
+        self._name_what_is_reached()
+        self._name(list(self.memory.used.values()))  # short names, for few are left to tell apart
+        self._functions()  # finds what leaves its function
         functions = self._functions()
-        for region in self.recording.regions():
-            reached = id(region) in self.recording.reached
-            if reached and (region.segment == "engine" or id(region) in self.memory.pinned):
-                self.memory.name(region)
+        self._name_what_is_reached()
         worlds = self._worlds()
         main = self._main()
         memory = self._memory()
@@ -86,6 +88,15 @@ class _Script:
         ]
         text = "\n\n\n".join(part for part in parts if part)
         return text + '\n\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
+
+    def _name_what_is_reached(self) -> None:
+        """Regions that the check names, and those reached through views of the whole arena."""
+        for region in self.checked:
+            self.memory.name(region)
+        for region in self.recording.regions():
+            reached = id(region) in self.recording.reached
+            if reached and (region.segment == "engine" or id(region) in self._pinned):
+                self.memory.name(region)
 
     # ---- head
 
@@ -300,7 +311,8 @@ class _Script:
         body += self._main_lines()
         calls = {f"{name}()" for name, _, _ in self._all_worlds()} - {f"{n}()" for n in self.laid}
         body = [line for line in body if line not in calls]
-        head = ["# ---- the check", "", "", "def main():", '    """Exit code."""']
+        story = f'    """{self.check.story} The result is the exit code."""'
+        head = ["# ---- the check", "", "", "def main():", story]
         return ["", "", *head, *statements(body)]
 
 
@@ -312,7 +324,8 @@ def _table_changes(name: str, was: torch.Tensor, now: torch.Tensor) -> list[str]
         start, stop = columns[0], columns[-1] + 1
         values = now[row, start:stop].tolist()
         value = str(values[0]) if len(set(values)) == 1 else f"torch.tensor({values})"
-        lines.append(f"{name}[{row}, {start or ''}:{stop}] = {value}")
+        place = start if stop == start + 1 else f"{start or ''}:{stop}"
+        lines.append(f"{name}[{row}, {place}] = {value}")
     return lines
 
 
