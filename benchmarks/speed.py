@@ -64,20 +64,13 @@ def run_block(number: int, full: Execution, bare: Execution) -> Block:
         bare_seconds += time.perf_counter() - middle
         drawn.append(case)
 
-    strategy = cases(full.target.reach, DEFAULT.at(number), supports=supports(full))
+    strategy = cases(full.target.reach, DEFAULT.at(number))
     start = time.perf_counter()
     draw(strategy, number, BLOCK, run)
     spent = time.perf_counter() - start
     return Block(
         tuple(drawn), full_seconds, spent - full_seconds - bare_seconds, bare_seconds, findings
     )
-
-
-def supports(execution: Execution):  # type: ignore[no-untyped-def]
-    """One stable function per run: strategies cache configs by it."""
-    if not hasattr(supports, "known"):
-        supports.known = lambda config: execution.target.unsupported(config) is None  # type: ignore[attr-defined]
-    return supports.known  # type: ignore[attr-defined]
 
 
 def shapes(blocks: list[Block]) -> list[str]:

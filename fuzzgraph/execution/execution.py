@@ -7,6 +7,8 @@ judge -> verdict.
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Sequence
 
 import msgspec
@@ -50,7 +52,7 @@ class Execution:
         cache_size: int = 24,
         second_opinion: bool = False,
     ) -> None:
-        torch.set_num_threads(1)  # oversubscription costs more than all kernels together
+        _settle_process()
         self.target = target
         self._graphs = graphs
         self._device = torch.device(device)
@@ -148,6 +150,14 @@ class Execution:
 
     def _before_any_step(self, config: EngineConfig, batch: Batch) -> StepRecord:
         return StepRecord(-1, self.target.name, config, batch, ())
+
+
+@functools.cache
+def _settle_process() -> None:
+    """Once per process: what would otherwise cost more than all kernels together."""
+    torch.set_num_threads(1)  # oversubscription
+    gc.collect()
+    gc.freeze()  # full collections over half a million objects of imports
 
 
 def _with_rate(finding: Finding, rate: str) -> Finding:

@@ -78,8 +78,9 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         device: device whose allocations are guarded.
         zone_bytes: red zone before and at least after an engine buffer, bytes.
-        tail_factor: the zone after an engine buffer of integers is this many times its size, up to
-            `tail_cap` bytes, because confusing pages and tokens overshoots by a share of the buffer.
+        tail_factor: the zone after an engine buffer of integers is this many times its size,
+            because confusing pages and tokens overshoots by a share of the buffer.
+        tail_cap: most bytes of such a zone.
         world: home world, whose poison fresh memory holds.
         capacity: bytes of the arena; None chooses 512 MiB of address space on a CPU (untouched
             pages are free) and 64 MiB on a device.
