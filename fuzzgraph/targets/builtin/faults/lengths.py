@@ -19,7 +19,7 @@ __all__ = ["FAULTS"]
 
 class StaleLengths(Slots):
     def seq_lens(self) -> GraphSlot:
-        return replace(super().seq_lens(), policy=PaddingPolicy.KEEP)
+        return replace(super().seq_lens(), policy=PaddingPolicy.FILL_ONCE)
 
 
 class DraftFillsOne(Slots):

@@ -76,7 +76,7 @@ class RawLengthSum(DraftKvIndices):
 
 class StaleLastTokens(Slots):
     def new_lens(self) -> GraphSlot:
-        return replace(super().new_lens(), policy=PaddingPolicy.KEEP)
+        return replace(super().new_lens(), policy=PaddingPolicy.FILL_ONCE)
 
 
 def _stale_rows(runner: str, where: str, slots: type[Slots]) -> Fault:
