@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
@@ -14,9 +14,73 @@ from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Target
 from fuzzgraph.targets import open_target
 
-sys.path.insert(0, str(Path(__file__).parent))
 
-from exclusive import EXCLUSIVES, Exclusive  # noqa: E402
+@dataclass(frozen=True)
+class Exclusive:
+    """A fault and a least case on which one oracle alone speaks up."""
+
+    oracle: str
+    fault: str
+    buffer: str
+    """Buffer or output that the finding names."""
+    case: Case
+
+
+def case_of(*steps: ReplayStep, **config: object) -> Case:
+    return Case(schema_version=1, config=EngineConfig(**config), steps=steps)  # type: ignore[arg-type]
+
+
+def decode(*lengths: int, **step: object) -> ReplayStep:
+    """One decode step, a row per length."""
+    rows = tuple(BatchRow(request=i, seq_len=length) for i, length in enumerate(lengths))
+    return ReplayStep(rows=rows, **step)  # type: ignore[arg-type]
+
+
+EXCLUSIVES: tuple[Exclusive, ...] = (
+    Exclusive(
+        "survival",
+        "sglang-pr-39899-idle-rank-last-token",
+        "",
+        case_of(ReplayStep(mode="idle")),
+    ),
+    Exclusive(
+        "footprint",
+        "vllm-issue-13418-padded-tokens-written",
+        "kv_pool.k",
+        case_of(decode(1, 1), decode(1), capture_bs=(2,), page_size=4),
+    ),
+    Exclusive(
+        "contract",
+        "sglang-pr-22404-capture-token-count",
+        "num_token_non_padded",
+        case_of(decode(3, 5), capture_bs=(2,), attn_tp_size=2),
+    ),
+    Exclusive(
+        "noninterference",
+        "vllm-pr-36939-masked-tile-past-the-end",
+        "attention",
+        case_of(decode(2)),
+    ),
+    Exclusive(
+        "history",
+        "vllm-pr-25490-plan-remembers-last-batch",
+        "kv_indices",
+        case_of(decode(4), decode(5)),
+    ),
+    Exclusive(
+        "eager",
+        "vllm-pr-28702-replay-splits-otherwise",
+        "attention",
+        case_of(decode(7)),
+    ),
+    Exclusive(
+        "reference",
+        "sglang-pr-32087-window-off-by-one",
+        "attention",
+        case_of(decode(6), sliding_window=3),
+    ),
+)
+
 
 by_oracle = pytest.mark.parametrize("known", EXCLUSIVES, ids=lambda known: known.oracle)
 

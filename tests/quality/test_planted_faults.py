@@ -1,4 +1,4 @@
-"""Every planted fault is found on the case it was shrunk to; the healthy engine passes that case."""
+"""Every planted fault is found on the case it was shrunk to, which the healthy engine passes."""
 
 from __future__ import annotations
 
