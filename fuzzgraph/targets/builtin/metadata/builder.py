@@ -7,71 +7,23 @@ where raw metadata becomes full. Draft steps are the business of `draft`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.targets.builtin.attention import AttentionBatch
-from fuzzgraph.targets.builtin.metadata.draft_indices import DraftKvIndices
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
-from fuzzgraph.targets.builtin.metadata.mask import MaskView, TreeMask
+from fuzzgraph.targets.builtin.metadata.mask import TreeMask
+from fuzzgraph.targets.builtin.metadata.naming import plan_buffers, view_fields
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
-from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
-from fuzzgraph.targets.builtin.metadata.work_plan import PlanView, WorkPlan
-from fuzzgraph.targets.builtin.pools import EncoderMap, PagedKVPool, ReqToTokenPool
+from fuzzgraph.targets.builtin.metadata.page_table import PageTable
+from fuzzgraph.targets.builtin.metadata.views import BuilderParts, BuiltView, Tables
+from fuzzgraph.targets.builtin.metadata.work_plan import WorkPlan
 from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.shape import Extent, row_tokens
 
-__all__ = [
-    "BuilderParts",
-    "BuiltView",
-    "MetadataBuilder",
-    "Tables",
-    "plan_buffers",
-    "plan_fields",
-]
-
-
-@dataclass(frozen=True)
-class Tables:
-    """The pools that metadata is built from."""
-
-    req_to_token: ReqToTokenPool
-    kv: PagedKVPool
-    encoder: EncoderMap | None
-
-
-@dataclass(frozen=True)
-class BuilderParts:
-    """The classes a builder is made of."""
-
-    kv_indices: type[KvIndices] = KvIndices
-    page_table: type[PageTable] = PageTable
-    mask: type[TreeMask] = TreeMask
-    plan: type[WorkPlan] = WorkPlan
-    encoder: type[KvIndices] = KvIndices
-    draft_indices: type[DraftKvIndices] = DraftKvIndices
-
-
-@dataclass(slots=True)
-class BuiltView:
-    """All that is written and read for one batch size; made once, at capture."""
-
-    extent: Extent
-    raw: RawMetadata
-    kv_lens: torch.Tensor
-    """int32 [rows] keys that the attention is given of each row."""
-    skipped: torch.Tensor | None
-    """int32 [rows] leading keys it is not given, where a window restricts them."""
-    qo_indptr: torch.Tensor | None
-    kv: KvView | None = None
-    pages: PageView | None = None
-    mask: MaskView | None = None
-    plan: PlanView | None = None
-    encoder: KvView | None = None
-    full: FullMetadata = field(default_factory=lambda: FullMetadata(()))
+__all__ = ["BuilderParts", "BuiltView", "MetadataBuilder", "Tables"]
 
 
 class MetadataBuilder:
@@ -268,23 +220,7 @@ class MetadataBuilder:
 
     def fields(self, view: BuiltView) -> dict[str, torch.Tensor]:
         """Buffers by the names under which the target declares them."""
-        found: dict[str, torch.Tensor] = {}
-        if view.qo_indptr is not None:
-            found["qo_indptr"] = view.qo_indptr
-        if view.skipped is not None:
-            found["kv_lens"] = view.kv_lens
-        if view.kv is not None:
-            found |= {"kv_indptr": view.kv.indptr, "kv_indices": view.kv.indices}
-        if view.pages is not None:
-            found |= {"page_table": view.pages.table, "kv_last_page_len": view.pages.last_page_len}
-        if view.mask is not None:
-            found |= {"mask_indptr": view.mask.indptr, "custom_mask": view.mask.mask}
-        if view.plan is not None:
-            found |= plan_fields(view.plan)
-        if view.encoder is not None:
-            found["encoder_kv_indptr"] = view.encoder.indptr
-            found["encoder_kv_indices"] = view.encoder.indices
-        return found
+        return view_fields(view)
 
     def static_buffers(self) -> dict[str, torch.Tensor]:
         """Whole buffers, by the names of `fields`, as they would be written now."""
@@ -379,23 +315,3 @@ class MetadataBuilder:
         """Prefix sums of the query tokens, where rows differ."""
         if view.qo_indptr is not None and view.raw.new_lens is not None:
             torch.cumsum(view.raw.new_lens, 0, dtype=torch.int32, out=view.qo_indptr[1:])
-
-
-def plan_fields(view: PlanView, suffix: str = "") -> dict[str, torch.Tensor]:
-    """The plan's buffers by their declared names."""
-    return {
-        f"merge_indptr{suffix}": view.plan.merge_indptr,
-        f"plan_tokens{suffix}": view.plan.item_tokens,
-        f"plan_chunks{suffix}": view.plan.item_chunks,
-        f"plan_valid{suffix}": view.plan.valid,
-    }
-
-
-def plan_buffers(plan: WorkPlan, suffix: str = "") -> dict[str, torch.Tensor]:
-    """Whole buffers of a plan, by the same names."""
-    return {
-        f"merge_indptr{suffix}": plan.merge_indptr,
-        f"plan_tokens{suffix}": plan.item_tokens,
-        f"plan_chunks{suffix}": plan.item_chunks,
-        f"plan_valid{suffix}": plan.valid,
-    }

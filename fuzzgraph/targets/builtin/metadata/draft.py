@@ -11,14 +11,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from fuzzgraph.targets.builtin.attention import AttentionBatch
-from fuzzgraph.targets.builtin.metadata.builder import (
-    BuiltView,
-    MetadataBuilder,
-    plan_buffers,
-    plan_fields,
-)
+from fuzzgraph.targets.builtin.metadata.builder import BuiltView, MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.draft_indices import DraftKvIndices
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvView
+from fuzzgraph.targets.builtin.metadata.naming import plan_buffers, plan_fields
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
 from fuzzgraph.targets.builtin.metadata.work_plan import PlanView, WorkPlan
 from fuzzgraph.targets.builtin.shape import Extent

@@ -6,84 +6,26 @@ eager steps, which never touch what a graph reads. Outputs are handed out as the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import Mode
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.observation import Observation
-from fuzzgraph.ports import CapturedGraph, GraphEngine
+from fuzzgraph.ports import CapturedGraph
 from fuzzgraph.targets.builtin.input_pool import InputPool
-from fuzzgraph.targets.builtin.local_tokens import LocalTokens
-from fuzzgraph.targets.builtin.metadata.builder import (
-    BuilderParts,
-    BuiltView,
-    MetadataBuilder,
-    Tables,
-)
+from fuzzgraph.targets.builtin.metadata.builder import MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
-from fuzzgraph.targets.builtin.model import ForwardInputs, Model
+from fuzzgraph.targets.builtin.metadata.views import BuiltView
+from fuzzgraph.targets.builtin.model import ForwardInputs
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext
+from fuzzgraph.targets.builtin.runners.kit import Outputs, RunnerKit, StaticBatch, Step
+from fuzzgraph.targets.builtin.runners.seen import CaptureRecord, observation_of
 from fuzzgraph.targets.builtin.shape import Extent, row_tokens, smallest_fitting
-from fuzzgraph.targets.builtin.slots import Slots
 from fuzzgraph.world import Batch
 
 __all__ = ["GraphRunner", "Outputs", "RunnerKit", "StaticBatch", "Step"]
-
-Outputs = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class RunnerKit:
-    """What a runner is given: the session's shared parts and the classes to build with."""
-
-    config: EngineConfig
-    graphs: GraphEngine
-    model: Model
-    tables: Tables
-    input_pool: InputPool
-    local: LocalTokens
-    slots: type[Slots]
-    registry: Callable[..., BufferRegistry]
-    builder: type[MetadataBuilder]
-    builder_parts: BuilderParts
-
-    @property
-    def device(self) -> torch.device:
-        return self.graphs.device
-
-
-@dataclass
-class StaticBatch:
-    """Input and metadata buffers whose addresses graphs may keep."""
-
-    registry: BufferRegistry
-    builder: MetadataBuilder
-
-
-@dataclass
-class Step:
-    """What the runner is working on: set by prepare, read by replay, eager and observe."""
-
-    static: StaticBatch
-    raw: Extent
-    padded: Extent
-    view: BuiltView
-    metadata: RawMetadata | FullMetadata
-    size: int | None
-    """Captured size to replay; None for an eager step."""
-    sharded_tokens: int
-    """Padded tokens that the attention-TP ranks share out."""
-
-
-@dataclass
-class CaptureRecord:
-    """What a graph saw when it was captured, to compare with what replays show it."""
-
-    values: dict[str, torch.Tensor] = field(default_factory=dict)
-    addresses: dict[str, int] = field(default_factory=dict)
 
 
 class GraphRunner:
@@ -204,14 +146,7 @@ class GraphRunner:
 
     def record_capture(self, size: int) -> None:
         step = self.current()
-        static, extent = step.static, step.padded
-        record = self.records[size] = CaptureRecord()
-        for name in ("num_token_non_padded", "seq_lens", "encoder_lens"):
-            value = static.registry.find(name, extent)
-            if value is not None:
-                record.values[name] = value.clone()
-        for name, tensor in self.static_buffers(static).items():
-            record.addresses[name] = tensor.data_ptr()
+        self.records[size] = CaptureRecord.of(step.static, step.padded)
 
     # one step
 
@@ -354,66 +289,23 @@ class GraphRunner:
         return False
 
     def observe(self, batch: Batch) -> Observation:
-        """Copies of outputs and of the used part of all metadata."""
-        step = self.current()
-        seen = Observation(
-            step.raw.rows,
-            step.padded.rows,
-            step.raw.tokens,
-            step.padded.tokens,
-            outputs={name: output.clone() for name, output in self.outputs.items()},
-            metadata=self.used_metadata(step),
-            plan=self.plan(step),
-            types=self.metadata_types(step),
-        )
-        return seen
-
-    def used_metadata(self, step: Step) -> dict[str, torch.Tensor]:
-        """Inputs of the padded batch, and what lies below the last offset."""
-        found = {
-            name: slot.view(step.padded).clone()
-            for name, slot in step.static.registry.slots.items()
-        }
-        fields = step.view.full.fields
-        for name, tensor in fields.items():
-            offsets = fields.get(_offsets_of(name))
-            used = tensor if offsets is None else tensor[: offsets[-1]]
-            found[name] = used.clone()
-        return found
-
-    def plan(self, step: Step) -> dict[str, object]:
-        """Frozen numbers that select how the kernel sums."""
-        launch = step.view.full.attention[0]
-        return {"max_kv_len": launch.max_kv_len, "split_kv": self.config.split_kv}
-
-    def metadata_types(self, step: Step) -> dict[str, str]:
-        needed = RawMetadata if step.static.builder.upgrades_in_graph() else FullMetadata
-        if self.config.metadata == "full":
-            needed = FullMetadata
-        return {
-            "forward_metadata": type(step.metadata).__name__,
-            "forward_metadata.needed": needed.__name__,
-        }
-
-    def static_buffers(self, static: StaticBatch) -> dict[str, torch.Tensor]:
-        """Every buffer that graphs keep the address of, as the engine would write it now."""
-        found = {name: slot.buffer for name, slot in static.registry.slots.items()}
-        return found | static.builder.static_buffers()
+        """Copies of what the last step produced and used."""
+        return observation_of(self.current(), self.outputs, self.config)
 
     def named_buffers(self) -> dict[str, torch.Tensor]:
         """Buffers of graphs and of eager steps, by the names that findings use."""
         named: dict[str, torch.Tensor] = {}
         for size, static in sorted(self.batches.items(), reverse=True):
             prefix = "" if static is self.batches[self.sizes()[-1]] else f"{size}."
-            named |= {prefix + name: t for name, t in self.static_buffers(static).items()}
-        eager = self.static_buffers(self.eager_static)
+            named |= {prefix + name: tensor for name, tensor in static.buffers().items()}
+        eager = self.eager_static.buffers()
         return named | {f"eager.{name}": tensor for name, tensor in eager.items()}
 
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
         """Name -> (buffer as written now, address that the graphs hold)."""
         found = {}
         for size, record in self.records.items():
-            for name, tensor in self.static_buffers(self.static_for(size)).items():
+            for name, tensor in self.static_for(size).buffers().items():
                 if name in record.addresses:
                     found[name] = (tensor, record.addresses[name])
         return found
@@ -423,26 +315,4 @@ class GraphRunner:
         size = self.choose_size(batch)
         if size is None or size not in self.records:
             return {}
-        tokens = self.extent(size).tokens
-        truth = {
-            "num_token_non_padded": LocalTokens(self.config).at_capture(tokens),
-            "seq_lens": self.config.seq_len_fill_value,
-            "encoder_lens": self.config.max_encoder_len,
-        }
-        return {
-            name: (value, torch.full_like(value, truth[name]))
-            for name, value in self.records[size].values.items()
-        }
-
-
-_OFFSETS = {"custom_mask": "mask_indptr", "plan_tokens": "merge_indptr"}
-_OFFSETS |= {"plan_chunks": "merge_indptr"}
-
-
-def _offsets_of(name: str) -> str:
-    """Field that says how much of field `name` is used; '' where all of it is."""
-    if "_indices" in name:
-        return name.replace("_indices", "_indptr")
-    stem, _, suffix = name.partition("@")
-    offsets = _OFFSETS.get(stem, "")
-    return f"{offsets}@{suffix}" if suffix else offsets
+        return self.records[size].against_truth(self.config, self.extent(size).tokens)
