@@ -156,3 +156,23 @@ def test_what_the_failure_needs_of_the_case_is_kept(field: str) -> None:
     found = minimise(start, lambda case: getattr(case, field) != plain)
     assert getattr(found, field) != plain
     assert len(found.steps) == 1
+
+
+def test_many_short_requests_become_one_long_one() -> None:
+    def needs_nine_tokens(case: Case) -> bool:
+        return any(sum(row.seq_len for row in step.rows) > 8 for step in case.steps)
+
+    small = minimise(case_of((2, 2, 2, 2, 2), capture_bs=(8,)), needs_nine_tokens)
+    assert [[row.seq_len for row in step.rows] for step in small.steps] == [[9]]
+
+
+def test_an_engine_shrinks_with_the_requests_it_serves() -> None:
+    def needs_more_than_a_token_per_pool_row(case: Case) -> bool:
+        rows = case.config.req_pool_size
+        return any(sum(row.seq_len for row in step.rows) > rows for step in case.steps)
+
+    small = minimise(
+        case_of((2, 2, 2, 2, 1), req_pool_size=8, max_context_len=2),
+        needs_more_than_a_token_per_pool_row,
+    )
+    assert (small.config.req_pool_size, len(small.steps[0].rows)) == (1, 1)
