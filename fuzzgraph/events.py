@@ -117,10 +117,11 @@ class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
     replay: str = ""
     """The one command that replays it."""
     flaky: bool = False
-    """Computed: it did not show in every fresh session."""
+    """Computed: it was tried in fresh sessions and did not show in every one."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "flaky", not is_full_rate(self.finding.confirmed))
+        rate = self.finding.confirmed
+        msgspec.structs.force_setattr(self, "flaky", bool(rate) and not is_full_rate(rate))
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +142,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[ReportedFinding, ...] = ()
     repeats: dict[str, int] = {}
     """Finding id -> how many further cases showed it."""
+    beside: dict[str, tuple[Finding, ...]] = {}
+    """Finding id of another shard -> what was seen only beside it."""
     bad_entries: tuple[str, ...] = ()
     """Corpus entries that could not be read, one line each."""
     error: str = ""

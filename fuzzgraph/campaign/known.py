@@ -18,34 +18,36 @@ Companions = Callable[[FindingKey], "frozenset[FindingKey] | None"]
 
 
 class Known:
-    """Findings reported so far, by this shard or another one."""
+    """Findings taken up so far, by this shard or another one."""
 
     def __init__(self, companions_elsewhere: Companions) -> None:
         self._companions: dict[FindingKey, frozenset[FindingKey]] = {}
-        self._elsewhere: set[FindingKey] = set()
+        self._open: set[FindingKey] = set()
         self._look_up = companions_elsewhere
 
+    def take_up(self, key: FindingKey) -> None:
+        """Somebody works on it; what it explains is not known yet."""
+        self._open.add(key)
+
     def report(self, key: FindingKey, companions: Iterable[FindingKey]) -> None:
+        """It is shrunk: what else its case breaks is known."""
+        self._open.discard(key)
         self._companions[key] = frozenset(companions)
 
-    def leave(self, key: FindingKey) -> None:
-        """Another shard works on it."""
-        self._elsewhere.add(key)
-
     def primaries(self, findings: Iterable[Finding]) -> set[FindingKey]:
-        """Which reported findings show here."""
-        known = self._companions.keys() | self._elsewhere
-        return {finding.key for finding in findings} & known
+        """Which of the findings taken up show here."""
+        return {finding.key for finding in findings} & (self._companions.keys() | self._open)
+
+    def unresolved(self, findings: Iterable[Finding]) -> bool:
+        """Whether a finding shows here that may yet turn out to explain the others."""
+        return any(self._companions_of(key) is None for key in self.primaries(findings))
 
     def fresh(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Those that nothing reported explains, one per key, in the order given."""
+        """Those that no finding taken up explains so far, one per key, in the order given."""
         findings = list(findings)
         explained: set[FindingKey] = set()
         for key in self.primaries(findings):
-            companions = self._companions_of(key)
-            if companions is None:  # its shard is still at work: what shows beside it may be one
-                return []
-            explained |= {key} | companions
+            explained |= {key} | (self._companions_of(key) or frozenset())
         fresh: dict[FindingKey, Finding] = {}
         for finding in findings:
             if finding.key not in explained:
@@ -54,8 +56,6 @@ class Known:
 
     def _companions_of(self, key: FindingKey) -> frozenset[FindingKey] | None:
         found = self._companions.get(key)
-        if found is None:
-            found = self._look_up(key)
-            if found is not None:
-                self._companions[key] = found
+        if found is None and (found := self._look_up(key)) is not None:
+            self.report(key, found)
         return found

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from hypothesis.strategies import SearchStrategy
 
 import fuzzgraph
+from fuzzgraph.campaign.docket import Docket
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.generation import BLOCK, draw
-from fuzzgraph.campaign.known import Known
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter, Minimise, Pursuit, Sighting
 from fuzzgraph.campaign.runner import Runner, VerdictLike
@@ -35,7 +35,6 @@ from fuzzgraph.events import (
     Source,
     finding_id,
 )
-from fuzzgraph.finding import Finding
 
 __all__ = ["Campaign", "StrategyOf"]
 
@@ -79,8 +78,7 @@ class Campaign:
         self._folder = RunFolder(plan.out, plan.shard, plan.shards)
         self._watch = Stopwatch(plan.budget, clock)
         self._tally = Tally(plan, self._watch, emit)
-        self._known = Known(self._folder.companions)
-        self._pursuit = Pursuit(
+        pursuit = Pursuit(
             runner,
             plan,
             self._folder,
@@ -90,6 +88,8 @@ class Campaign:
             watch=self._watch,
             tick=self._tally.tick,
         )
+        self._docket = Docket(plan, self._folder, pursuit, self._watch)
+        self._tally.findings = lambda: self._docket.taken_up
 
     def interrupt(self) -> None:
         """End after the case at hand, as Ctrl-C does."""
@@ -107,6 +107,7 @@ class Campaign:
         with interruptible(self._watch):
             try:
                 reason = self._search()
+                self._docket.settle()
             except UsageError:
                 raise
             except Exception as failure:
@@ -151,7 +152,8 @@ class Campaign:
         """Raise `Enough` if the budget is spent."""
         self._tally.tick()
         examples = self._tally.examples if generating else -1
-        reason = self._watch.over(examples, len(self._tally.reported))
+        found = len(self._docket.reported)
+        reason = self._watch.over(examples, found, self._docket.kept_seconds)
         if reason is not None:
             raise Enough(reason)
 
@@ -174,7 +176,7 @@ class Campaign:
                 )
             )
         if verdict.findings:
-            self._follow_all(case, verdict.findings, source)
+            self._note(Sighting(case, verdict.findings, source, self._tally.cases, begin))
 
     def _verdict(self, case: Case) -> VerdictLike:
         try:
@@ -186,21 +188,13 @@ class Campaign:
             write_atomically(path, readable_json(case))
             raise
 
-    def _follow_all(self, case: Case, findings: Sequence[Finding], source: Source) -> None:
-        for key in self._known.primaries(findings):
+    def _note(self, seen: Sighting) -> None:
+        for key in self._docket.known.primaries(seen.findings):
             name = finding_id(key)
             if self._tally.repeat(name):
-                self._emit(FindingRepeated(shard=self._plan.shard, id=name, digest=digest(case)))
-        while fresh := self._known.fresh(findings):
-            self._follow(Sighting(case, fresh[0], source, self._tally.cases, self._watch.seconds))
-
-    def _follow(self, seen: Sighting) -> None:
-        reported = self._pursuit.follow(seen)
-        if reported is None:
-            self._known.leave(seen.finding.key)
-            return
-        self._known.report(seen.finding.key, [other.key for other in reported.also])
-        self._tally.reported.append(reported)
+                event = FindingRepeated(shard=self._plan.shard, id=name, digest=digest(seen.case))
+                self._emit(event)
+        self._docket.note(seen)
 
     def _started(self) -> CampaignStarted:
         plan = self._plan
@@ -239,8 +233,9 @@ class Campaign:
             steps=tally.steps,
             skipped=tally.skipped,
             nondeterministic=tally.nondeterministic,
-            findings=tuple(tally.reported),
+            findings=tuple(self._docket.reported),
             repeats=dict(tally.repeats),
+            beside={name: tuple(found) for name, found in self._docket.beside.items()},
             bad_entries=tuple(self._bad_entries),
             error=error,
             out=str(plan.out),

@@ -1,4 +1,4 @@
-"""One finding from first sight to repro: claim, confirm, shrink, confirm again, save, export."""
+"""One finding, step by step: claim, confirm, shrink, confirm again, save; export comes last."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def replay_command(path: str, setup: Setup) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A finding where it was first seen."""
+    """A case that showed findings."""
 
     case: Case
-    finding: Finding
+    findings: tuple[Finding, ...]
     source: Source
     cases: int
     """Cases run up to here, this one included."""
@@ -84,20 +84,30 @@ class Pursuit:
         self._watch = watch
         self._tick = tick
 
-    def follow(self, seen: Sighting) -> ReportedFinding | None:
-        """The finding with its shrunk case and repro; None where another shard has it."""
-        name = finding_id(seen.finding.key)
-        if not self._folder.claim(name, seen.case):
-            return None
-        shard = self._plan.shard
-        self._emit(FindingNew(shard=shard, id=name, finding=seen.finding, case=seen.case))
+    def claim(self, case: Case, finding: Finding) -> bool:
+        """Whether the finding is this shard's to follow; its case is then on disk."""
+        name = finding_id(finding.key)
+        if not self._folder.claim(name, case):
+            return False
+        self._emit(FindingNew(shard=self._plan.shard, id=name, finding=finding, case=case))
+        return True
+
+    def follow(self, seen: Sighting, finding: Finding, last_moment: float) -> ReportedFinding:
+        """The finding with its rate and its shrunk case, both on disk.
+
+        Args:
+            seen: where it was seen first.
+            finding: which of the findings there; claimed before.
+            last_moment: when shrinking ends at the latest, in seconds of the campaign.
+        """
+        name = finding_id(finding.key)
         self._tick(f"confirming {name}")
-        confirmed = self._confirm(seen.case, seen.finding)
-        case, finding, tries, seconds = seen.case, confirmed, 0, 0.0
-        if not confirmed.confirmed.startswith("0/"):
-            case, finding, tries, seconds = self._shrunk(name, seen.case, confirmed)
+        finding = self._confirm(seen.case, finding)
+        case, tries, seconds = seen.case, 0, 0.0
+        if not finding.confirmed.startswith("0/"):
+            case, finding, tries, seconds = self._shrunk(name, seen.case, finding, last_moment)
         if not is_full_rate(finding.confirmed):
-            self._emit(FindingFlaky(shard=shard, id=name, rate=finding.confirmed))
+            self._emit(FindingFlaky(shard=self._plan.shard, id=name, rate=finding.confirmed))
         reported = ReportedFinding(
             id=name,
             finding=finding,
@@ -115,15 +125,16 @@ class Pursuit:
     def _confirm(self, case: Case, finding: Finding) -> Finding:
         return self._runner.confirm(case, finding, self._plan.confirm_times)
 
-    def _shrunk(self, name: str, case: Case, finding: Finding) -> tuple[Case, Finding, int, float]:
+    def _shrunk(
+        self, name: str, case: Case, finding: Finding, last_moment: float
+    ) -> tuple[Case, Finding, int, float]:
         """The smallest case found and the finding on it, or what was given where nothing holds."""
         begin = self._watch.seconds
         tries = 0
 
         def still_fails(candidate: Case) -> bool:
             nonlocal tries
-            spent = self._watch.seconds - begin
-            if self._watch.interrupted or spent > self._plan.shrink_seconds:
+            if self._watch.interrupted or self._watch.seconds > last_moment:
                 return False
             tries += 1
             self._tick(f"shrinking {name}")
@@ -167,6 +178,11 @@ class Pursuit:
         reported = msgspec.structs.replace(
             reported, case_path=path, replay=replay_command(path, self._plan.setup)
         )
+        self._folder.finish(reported)
+        return reported
+
+    def write_repro(self, reported: ReportedFinding) -> ReportedFinding:
+        """Export the finding and execute the exports, which may take longer than finding it did."""
         self._tick(f"exporting {reported.id}")
         exports = self._export(reported, self._folder)
         reported = msgspec.structs.replace(reported, exports=exports)

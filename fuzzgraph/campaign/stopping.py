@@ -43,15 +43,22 @@ class Stopwatch:
         limit = self._budget.seconds
         return None if limit is None else max(0.0, limit - self.seconds)
 
-    def over(self, examples: int, findings: int) -> Reason | None:
-        """Why to stop now, or None to go on; `examples` is -1 while the corpus runs."""
+    def over(self, examples: int, findings: int, kept: float = 0.0) -> Reason | None:
+        """Why to stop now, or None to go on.
+
+        Args:
+            examples: generated cases so far; -1 while the corpus runs.
+            findings: reported so far.
+            kept: seconds of the budget that are needed for something else.
+        """
         if self.interrupted:
             return "interrupted"
         if self._budget.findings is not None and findings >= self._budget.findings:
             return "findings"
         if self._budget.examples is not None and examples >= self._budget.examples:
             return "examples"
-        if self.seconds_left == 0.0:
+        left = self.seconds_left
+        if left is not None and left <= kept:
             return "time"
         return None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.stopping import Stopwatch
-from fuzzgraph.events import Emit, Outcome, Progress, ReportedFinding, Source
+from fuzzgraph.events import Emit, Outcome, Progress, Source
 
 __all__ = ["Tally"]
 
@@ -27,7 +28,7 @@ class Tally:
     steps: int = 0
     skipped: int = 0
     nondeterministic: int = 0
-    reported: list[ReportedFinding] = field(default_factory=list)
+    findings: Callable[[], int] = lambda: 0
     repeats: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     _told_at: float = 0.0
@@ -72,7 +73,7 @@ class Tally:
                 seconds=round(now, 3),
                 cases=self.cases,
                 steps=self.steps,
-                findings=len(self.reported),
+                findings=self.findings(),
                 rate=round((self.cases - self._told_cases) / since, 1) if since > 0 else 0.0,
                 doing=doing,
                 seconds_left=self.watch.seconds_left,

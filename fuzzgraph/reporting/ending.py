@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fuzzgraph.events import Reason, RunSummary, Setup
+from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
+from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.duration import short
 from fuzzgraph.reporting.wording import finding_text
 
@@ -79,11 +80,27 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         steps=sum(one.steps for one in summaries),
         skipped=sum(one.skipped for one in summaries),
         nondeterministic=sum(one.nondeterministic for one in summaries),
-        findings=tuple(reported for one in summaries for reported in one.findings),
+        findings=_put_together(summaries),
+        beside={},
         repeats=_added(summaries),
         bad_entries=tuple(dict.fromkeys(line for one in summaries for line in one.bad_entries)),
         error="; ".join(one.error for one in summaries if one.error),
     )
+
+
+def _put_together(summaries: Sequence[RunSummary]) -> tuple[ReportedFinding, ...]:
+    """All findings, each with what other shards saw only beside it."""
+    found = [reported for one in summaries for reported in one.findings]
+    return tuple(
+        msgspec.structs.replace(reported, also=(*reported.also, *_beside(reported, summaries)))
+        for reported in found
+    )
+
+
+def _beside(reported: ReportedFinding, summaries: Sequence[RunSummary]) -> Sequence[Finding]:
+    known = {other.key for other in reported.also}
+    seen = [other for one in summaries for other in one.beside.get(reported.id, ())]
+    return list({other.key: other for other in seen if other.key not in known}.values())
 
 
 def _added(summaries: Sequence[RunSummary]) -> dict[str, int]:

@@ -11,9 +11,9 @@ from rich.text import Text
 from fuzzgraph.events import (
     CampaignStarted,
     Event,
-    Exported,
     FindingNew,
     Progress,
+    Shrunk,
 )
 from fuzzgraph.reporting.duration import short
 from fuzzgraph.reporting.ending import setup_line
@@ -66,8 +66,8 @@ class PlainProgress:
             self._say(start_line(event))
         elif isinstance(event, FindingNew):
             self._say(f"found {event.id}: {event.finding.message}")
-        elif isinstance(event, Exported):
-            self._say(f"shrunk {event.reported.id} to {len(event.reported.case.steps)} steps")
+        elif isinstance(event, Shrunk):
+            self._say(f"shrunk {event.id} to {event.steps} steps, {event.requests} requests")
         elif isinstance(event, Progress) and self._due(event):
             self._told = event.seconds
             self._say(progress_line(event))

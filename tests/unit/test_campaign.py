@@ -168,12 +168,13 @@ def test_the_findings_budget_ends_the_search(tmp_path: Path) -> None:
     assert (hunt.run().reason, len(hunt.of(FindingNew))) == ("findings", 1)
 
 
-def test_shrinking_ends_at_its_limit(tmp_path: Path) -> None:
-    def endless(one: Case, still_fails: Callable[[Case], bool]) -> Case:
-        while still_fails(one):
-            pass
-        return one
+def endless(one: Case, still_fails: Callable[[Case], bool]) -> Case:
+    while still_fails(one):
+        pass
+    return one
 
+
+def test_shrinking_ends_at_its_limit(tmp_path: Path) -> None:
     clock = Clock(0.01)
     hunt = Hunt(
         tmp_path, FakeRunner(paged), minimise=endless, shrink_seconds=3.0, findings=1, clock=clock
@@ -273,10 +274,71 @@ def test_two_shards_report_a_finding_once(tmp_path: Path) -> None:
     assert len(RunFolder(tmp_path).shard_summaries()) == 2
 
 
-def test_while_another_shard_is_at_work_what_shows_beside_its_finding_waits(tmp_path: Path) -> None:
-    RunFolder(tmp_path).claim(finding_id(finding().key), case(1))
+def test_what_shows_only_beside_another_shards_finding_is_left_to_that_finding(
+    tmp_path: Path,
+) -> None:
+    name = finding_id(finding().key)
+    RunFolder(tmp_path).claim(name, case(1))
     summary = Hunt(tmp_path, FakeRunner(one_bug_two_clauses), shard=1, shards=2).run()
     assert summary.findings == ()
+    assert [other.oracle for other in summary.beside[name]] == ["reference"]
+
+
+class Slow(FakeRunner):
+    """Every run of a case takes a second."""
+
+    def __init__(self, bugs: Bugs, clock: Clock) -> None:
+        super().__init__(bugs)
+        self.clock = clock
+
+    def run_case(self, case: Case) -> FakeVerdict:
+        self.clock.now += 1.0
+        return super().run_case(case)
+
+
+def many_bugs(one: Case) -> tuple[Finding, ...]:
+    """Ten bugs, told apart by the seed of the case."""
+    return (finding(buffer=f"buffer{one.seed % 10}"),)
+
+
+def test_shrinking_leaves_most_of_the_time_to_the_search(tmp_path: Path) -> None:
+    clock = Clock()
+    hunt = Hunt(tmp_path, Slow(many_bugs, clock), clock=clock, seconds=300.0, examples=None)
+    summary = hunt.run()
+    assert summary.cases > 100
+    assert len(summary.findings) == 10
+    assert all(one.finding.confirmed == "3/3" for one in summary.findings)
+
+
+def test_what_is_left_to_shrink_keeps_the_time_budget_in_sight(tmp_path: Path) -> None:
+    clock = Clock()
+    hunt = Hunt(tmp_path, Slow(many_bugs, clock), clock=clock, seconds=100.0, examples=None)
+    summary = hunt.run()
+    assert 100.0 <= summary.seconds <= 100.0 + hunt.plan.shrink_seconds + 3 * len(summary.findings)
+
+
+def test_what_showed_only_beside_a_finding_is_told_with_it_when_time_is_up(
+    tmp_path: Path,
+) -> None:
+    def two_at_once(one: Case) -> tuple[Finding, ...]:
+        beside = (finding(buffer="beside"),) if one.seed else ()
+        return (finding(), *beside)
+
+    def to_seed_0(one: Case, still_fails: Callable[[Case], bool]) -> Case:
+        return endless(msgspec.structs.replace(one, seed=0), still_fails)
+
+    clock = Clock()
+    hunt = Hunt(
+        tmp_path,
+        Slow(two_at_once, clock),
+        clock=clock,
+        corpus=[case(2, seed=3)],
+        seconds=10.0,
+        minimise=to_seed_0,
+    )
+    (reported,) = hunt.run().findings
+    assert reported.case.seed == 0
+    assert [other.buffer for other in reported.also] == ["beside"]
 
 
 def test_ctrl_c_finishes_the_case_and_writes_the_report(tmp_path: Path) -> None:

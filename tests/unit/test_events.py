@@ -91,6 +91,10 @@ def test_a_summary_knows_its_exit_code(
 
 
 def test_a_finding_that_shows_in_some_fresh_sessions_only_is_flaky() -> None:
-    assert REPORTED.flaky
-    sure = ReportedFinding(id="x", finding=finding(confirmed="3/3"), case=case(1), digest="d")
-    assert not sure.flaky
+    flaky = {
+        rate: ReportedFinding(
+            id="x", finding=finding(confirmed=rate), case=case(1), digest="d"
+        ).flaky
+        for rate in ("", "0/3", "2/3", "3/3")
+    }
+    assert flaky == {"": False, "0/3": True, "2/3": True, "3/3": False}

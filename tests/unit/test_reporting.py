@@ -13,12 +13,12 @@ from fuzzgraph.events import (
     CampaignStarted,
     Event,
     Export,
-    Exported,
     FindingNew,
     Progress,
     ReportedFinding,
     RunSummary,
     Setup,
+    Shrunk,
 )
 from fuzzgraph.reporting import case_table, ending, finding_text, joined, markdown, progress_on
 from fuzzgraph.reporting.terminal import LiveProgress, PlainProgress, progress_line, start_line
@@ -196,7 +196,7 @@ def events() -> list[Event]:
         FindingNew(id="x-1", finding=finding(), case=case(1)),
         TOLD,
         msgspec.structs.replace(TOLD, seconds=13.0),
-        Exported(reported=reported()),
+        Shrunk(id="x-1", before="a", after="b", steps=2, requests=1, tries=57, seconds=0.8),
         msgspec.structs.replace(TOLD, seconds=60.0, doing="done"),
     ]
 
@@ -205,7 +205,7 @@ PLAIN = """\
 fuzzing builtin, recorder on cpu; seed 1; 1m00s, 4 corpus cases first
 found x-1: 16 elements changed in the red zone after kv_indices (+0..+15)
    12s  1200 cases  101/s  48s left  1 finding
-shrunk footprint-kv_indices-decode-f9ab92 to 2 steps
+shrunk x-1 to 2 steps, 1 requests
 """
 
 
