@@ -1,0 +1,85 @@
+"""Whether memory stays flat: fuzzes the built-in engine and watches the process's resident set.
+
+The figure that counts is growth after the first five minutes, when caches are full.
+
+    python benchmarks/memory.py [--minutes 30] [--write reports/memory.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from fuzzgraph.campaign.generation import BLOCK, draw
+from fuzzgraph.case import Case
+from fuzzgraph.execution import Execution
+from fuzzgraph.strategies import DEFAULT, cases
+from fuzzgraph.targets import open_target
+
+_SETTLED_SECONDS = 300.0
+
+
+def resident_mib() -> float:
+    """Resident set of this process in MiB (Linux)."""
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+def watch(minutes: float) -> tuple[list[tuple[float, int, float]], int]:
+    """Fuzz for so long; returns (seconds, cases, MiB) after each block, and the findings."""
+    execution = Execution(open_target("builtin"))
+    samples: list[tuple[float, int, float]] = []
+    begin = time.monotonic()
+    run = findings = 0
+
+    def one(case: Case) -> None:
+        nonlocal run, findings
+        if time.monotonic() - begin < 60 * minutes:
+            findings += bool(execution.run_case(case).findings)
+            run += 1
+
+    block = 0
+    while time.monotonic() - begin < 60 * minutes:
+        draw(cases(execution.target.reach, DEFAULT.at(block)), block, BLOCK, one)
+        samples.append((time.monotonic() - begin, run, resident_mib()))
+        block += 1
+    return samples, findings
+
+
+def report(samples: list[tuple[float, int, float]], findings: int) -> str:
+    """The figures as Markdown: about a dozen samples, and the growth."""
+    settled = [mib for seconds, _, mib in samples if seconds >= _SETTLED_SECONDS] or [samples[0][2]]
+    growth = max(settled) / settled[0] - 1
+    shown = samples[:: max(1, len(samples) // 12)]
+    rows = [f"| {seconds / 60:.1f} | {count} | {mib:.0f} |" for seconds, count, mib in shown]
+    return "\n".join(
+        [
+            "# Memory of a long run on the built-in engine",
+            "",
+            f"{samples[-1][1]} cases in {samples[-1][0] / 60:.0f} minutes, {findings} findings.",
+            f"Largest resident set after the first five minutes: {growth:+.1%} against then.",
+            "Written by `python benchmarks/memory.py`.",
+            "",
+            "| minutes | cases | MiB |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    text = report(*watch(options.minutes))
+    print(text)
+    if options.write:
+        options.write.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
