@@ -87,6 +87,8 @@ def _field_breaches(
             yield from _indices_breaches(field, value, offsets, batch, seen)
     elif field.axis == "page_table":
         yield from _page_table_breaches(field, value, step)
+    elif field.name == "num_token_non_padded":
+        yield from _count_breaches(field, value, step, seen)
     elif field.axis in ("requests", "tokens"):
         live = seen.raw_bs if field.axis == "requests" else seen.num_tokens
         yield from _live_breaches(field, value, batch)
@@ -124,6 +126,24 @@ def _padding_breaches(field: Field, value: Values, live: int) -> Iterator[Breach
 
 def _first_unequal(got: list[int], want: list[int]) -> int:
     return next(at for at, pair in enumerate(zip(got, want, strict=True)) if pair[0] != pair[1])
+
+
+def _count_breaches(
+    field: Field,
+    value: np.ndarray,  # type: ignore[type-arg]
+    step: StepRecord,
+    seen: Observation,
+) -> Iterator[Breach]:
+    """Live tokens of this rank: more would let padded rows through, fewer drop live ones."""
+    share = -(-seen.padded_tokens // step.config.attn_tp_size)
+    first = step.config.attn_tp_rank * share
+    live = max(0, min(seen.num_tokens - first, share))
+    if value.size and int(value.flat[0]) != live:
+        yield (
+            field.name,
+            f"{field.name} is {int(value.flat[0])}, rank {step.config.attn_tp_rank} of"
+            f" {step.config.attn_tp_size} has {live} live tokens of {seen.num_tokens}",
+        )
 
 
 def _indptr_breaches(field: Field, value: Values, seen: Observation) -> Iterator[Breach]:

@@ -22,7 +22,7 @@ class GlobalCountAtCapture(LocalTokens):
 
 class WholeRankCount(LocalTokens):
     def live(self, total_live: int, padded_tokens: int) -> int:
-        return total_live
+        return min(total_live, self.per_rank(padded_tokens))
 
 
 class PiecewiseKeepsCount(PiecewiseRunner):
@@ -66,15 +66,15 @@ FAULTS = (
         name="sglang-pr-9107-whole-rank-count",
         source="sglang PR 9107: the count covers the whole DP rank although attention-TP shards it",
         kind="local counts",
-        clause="computes",
-        trigger="attention-TP above 1 and fewer live tokens than padded ones",
+        clause="metadata",
+        trigger="a rank above 0 and fewer live tokens than padded ones",
         parts=engine(local=WholeRankCount),
     ),
     Fault(
         name="sglang-pr-35588-prefill-keeps-count",
         source="sglang PR 35588: the prefill graph never gets num_token_non_padded",
         kind="local counts",
-        clause="computes",
+        clause="metadata",
         trigger="a prefill with attention-TP above 1",
         parts=engine(piecewise=PiecewiseKeepsCount, breakable=BreakableKeepsCount),
     ),

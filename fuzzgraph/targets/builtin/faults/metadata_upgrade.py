@@ -6,8 +6,8 @@ from fuzzgraph.targets.builtin.faults.fault import Fault, engine
 from fuzzgraph.targets.builtin.metadata.builder import BuiltView, MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
 from fuzzgraph.targets.builtin.runners.base import StaticBatch
-from fuzzgraph.targets.builtin.runners.prefill import BreakableRunner, PiecewiseRunner
-from fuzzgraph.targets.builtin.runners.speculation import VerifyRunner
+from fuzzgraph.targets.builtin.runners.prefill import PiecewiseRunner
+from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner, VerifyRunner
 from fuzzgraph.world import Batch
 
 __all__ = ["FAULTS"]
@@ -36,16 +36,9 @@ class CapturesLargestOnly(VerifyRunner):
             super().capture_size(size)
 
 
-class PiecewiseSizedByRows(PiecewiseRunner):
+class SizedByTokens(DraftExtendRunner):
     def size_of(self, batch: Batch) -> int:
-        verify = bool((batch.new_lens == self.config.draft_tokens).all())
-        return batch.raw_bs if verify else super().size_of(batch)
-
-
-class BreakableSizedByRows(BreakableRunner):
-    def size_of(self, batch: Batch) -> int:
-        verify = bool((batch.new_lens == self.config.draft_tokens).all())
-        return batch.raw_bs if verify else super().size_of(batch)
+        return max(1, batch.num_tokens // self.config.draft_tokens)
 
 
 FAULTS = (
@@ -76,12 +69,12 @@ FAULTS = (
         parts=engine(verify=CapturesLargestOnly),
     ),
     Fault(
-        name="vllm-issue-53051-prefill-taken-for-verify",
-        source="vLLM issue 53051: a prefill as long as 1 + num_spec is sent to the graph of"
-        " speculative decoding",
+        name="vllm-issue-53051-graph-chosen-by-token-count",
+        source="vLLM issue 53051: batches are told apart by their token count, and one that"
+        " happens to have another's is sent to the other's graph",
         kind="wrong graph dispatched",
-        clause="survives",
-        trigger="a prefill of as many tokens as a verify checks",
-        parts=engine(piecewise=PiecewiseSizedByRows, breakable=BreakableSizedByRows),
+        clause="computes",
+        trigger="a draft_extend of several requests with short accept lengths",
+        parts=engine(draft_extend=SizedByTokens),
     ),
 )
