@@ -40,6 +40,8 @@ class Execution:
         oracles: who judges, the most telling first.
         cache_size: captured sessions kept; 0 opens a fresh one for each case.
         second_opinion: whether the Triton eager reference is run as well.
+        strict_nan: whether each step also runs with NaN in all memory that its batch does not own,
+            for masked loads that end in 0 * NaN; such findings have severity "nan".
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Execution:
         oracles: Sequence[Oracle] = ORACLES,
         cache_size: int = 24,
         second_opinion: bool = False,
+        strict_nan: bool = False,
     ) -> None:
         _settle_process()
         self.target = target
@@ -59,6 +62,7 @@ class Execution:
         self._oracles = tuple(oracles)
         self._needs: frozenset[RunKind] = frozenset().union(*(oracle.needs for oracle in oracles))
         self._second_opinion = second_opinion
+        self._strict_nan = strict_nan
         self._sessions = SessionCache(max(cache_size, 1), self._open)
         self._cached = cache_size > 0
 
@@ -99,6 +103,7 @@ class Execution:
             device=str(self._device),
             oracles=self._oracles,
             cache_size=0,
+            strict_nan=self._strict_nan,
         )
         seen = 0
         for _ in range(times):
@@ -116,7 +121,11 @@ class Execution:
 
     def _run_steps(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
         runner = StepRunner(
-            opened, self.target.name, self._needs, second_opinion=self._second_opinion
+            opened,
+            self.target.name,
+            self._needs,
+            second_opinion=self._second_opinion,
+            strict_nan=self._strict_nan,
         )
         padded = 0
         wavers = False

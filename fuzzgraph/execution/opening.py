@@ -83,7 +83,7 @@ class OpenSession:
     opening_hits: list[ZoneHit] = field(default_factory=list)
     _captured: Moment = field(init=False)
     _watch: AttributeWatch = field(init=False)
-    _other_image: torch.Tensor | None = field(init=False, default=None)
+    _images: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
     _fields: dict[str, Field] = field(init=False)
 
     def remember_capture(self) -> None:
@@ -105,16 +105,18 @@ class OpenSession:
         """As it was just after capture."""
         self.restore(self._captured)
 
-    def reset_in_other_world(self) -> None:
-        """As it was just after capture, with all memory that no batch owns in world B."""
-        if self._other_image is None:
+    def reset_in_world(self, world: int) -> None:
+        """As it was just after capture, with all memory that no batch owns as `world` has it."""
+        image = self._images.get(world)
+        if image is None:
             changes = [
-                *self.memory.unwritten_perturbation(1),
-                Perturbation("pools", lambda: self.painter.fill_unowned(1)),
+                *self.memory.unwritten_perturbation(world),
+                Perturbation("pools", lambda: self.painter.fill_unowned(world)),
                 *self.rewritten(),
             ]
-            self._other_image = self.memory.image_in(self._captured.image, 1, changes)
-        self.memory.restore_in(self._other_image, 1)
+            image = self.memory.image_in(self._captured.image, world, changes)
+            self._images[world] = image
+        self.memory.restore_in(image, world)
         restore_attributes(self._captured.attributes)
 
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:

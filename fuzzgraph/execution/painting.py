@@ -23,12 +23,14 @@ from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, Batch, IntArray
 
 __all__ = ["Painter", "Truth"]
 
-# Finite signatures of KV that belongs to nobody, per world. Keys stay small so that their softmax
-# weight never rounds away; values are far from anything the model computes.
-_KEY_SIGNATURE = (0.125, 0.1875)
-_VALUE_SIGNATURE = (5.0, -6.0)
-_LATENT_SIGNATURE = (1.5, -1.75)
-_STATE_SIGNATURE = (9.0, -11.0)
+_NAN = float("nan")
+# Signatures of KV that belongs to nobody, in worlds A, B and NAN_WORLD. Finite keys stay small
+# so that their softmax weight never rounds away; values are far from anything the model computes.
+_KEY_SIGNATURE = (0.125, 0.1875, _NAN)
+_VALUE_SIGNATURE = (5.0, -6.0, _NAN)
+_LATENT_SIGNATURE = (1.5, -1.75, _NAN)
+_STATE_SIGNATURE = (9.0, -11.0, _NAN)
+_TRAPS = (*TRAPS, TRAPS[1])
 
 
 def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
@@ -39,7 +41,7 @@ def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
 class _Plane:
     """One tensor of the pools, row by row."""
 
-    def __init__(self, name: str, tensor: torch.Tensor, signature: tuple[float, float]) -> None:
+    def __init__(self, name: str, tensor: torch.Tensor, signature: tuple[float, ...]) -> None:
         self.name = name
         self.tensor = tensor
         self.rows = _as_bytes(tensor)
@@ -66,7 +68,7 @@ class _Map:
         self.width = table.shape[1]
 
     def fill_unreserved(self, world: int) -> None:
-        self.table[RESERVED_ROW + 1 :] = TRAPS[world]
+        self.table[RESERVED_ROW + 1 :] = _TRAPS[world]
 
 
 class Painter:
@@ -85,7 +87,7 @@ class Painter:
         self._all_planes = [*self.planes, *([self.state] if self.state else [])]
 
     @staticmethod
-    def _signature(index: int, count: int) -> tuple[float, float]:
+    def _signature(index: int, count: int) -> tuple[float, ...]:
         if count == 1:
             return _LATENT_SIGNATURE
         return _KEY_SIGNATURE if index == 0 else _VALUE_SIGNATURE
@@ -201,7 +203,7 @@ class Truth:
         places = self._index(np.flatnonzero(mask))
 
         def change() -> None:
-            table.flat.index_fill_(0, places, TRAPS[world])
+            table.flat.index_fill_(0, places, _TRAPS[world])
 
         return Perturbation(f"{table.name} (rows of others, or beyond the sequence)", change)
 

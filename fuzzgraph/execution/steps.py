@@ -14,9 +14,7 @@ import torch
 from fuzzgraph import reference
 from fuzzgraph.execution.opening import Moment, OpenSession, SessionLost
 from fuzzgraph.execution.painting import Truth
-from fuzzgraph.memory import (
-    Perturbation,
-)
+from fuzzgraph.memory import NAN_WORLD, Perturbation
 from fuzzgraph.observation import AddressChange, KeptOutput, Observation, RunKind, StepRecord
 from fuzzgraph.oracles.comparison import beyond_yardstick, same_bits
 from fuzzgraph.world import Batch
@@ -51,11 +49,13 @@ class StepRunner:
         needs: frozenset[RunKind],
         *,
         second_opinion: bool = False,
+        strict_nan: bool = False,
     ) -> None:
         self._opened = opened
         self._target = target
         self._needs = needs
         self._second_opinion = second_opinion
+        self._strict_nan = strict_nan
         self._kept = KeptResults()
 
     def run(self, batch: Batch) -> StepRecord:
@@ -152,14 +152,22 @@ class StepRunner:
     def _run_twins(self, step: StepRecord, truth: Truth, before: Moment) -> None:
         batch, replay = step.batch, step.runs["replay"]
         if "screen" in self._needs:
-            self._opened.reset_in_other_world()
-            self._catch_up(truth, before)
-            step.runs["screen"] = self._execute(batch, "screen")
+            step.runs["screen"] = self._screen(truth, before, batch, 1)
             if not _same(step.runs["screen"], replay):
-                self._attribute(step, truth, before)
+                self._attribute(step, truth, before, 1)
+            elif self._strict_nan and not _same(
+                self._screen(truth, before, batch, NAN_WORLD), replay
+            ):
+                self._attribute(step, truth, before, NAN_WORLD)
         if "eager" in self._needs and batch.via == "graph" and batch.raw_bs:
             self._opened.restore(before)
             step.runs["eager"] = self._execute(batch, "eager")
+
+    def _screen(self, truth: Truth, before: Moment, batch: Batch, world: int) -> Observation:
+        """The step without a past and in another world, at once."""
+        self._opened.reset_in_world(world)
+        self._catch_up(truth, before)
+        return self._execute(batch, "screen")
 
     def _catch_up(self, truth: Truth, before: Moment) -> None:
         """Give a session without a past this step's truth, and the past's harmless leftovers.
@@ -174,13 +182,14 @@ class StepRunner:
             if declared.padding.kind == "free" and not declared.rewritten:
                 tensor.copy_(opened.memory.as_in(before.image, tensor))
 
-    def _attribute(self, step: StepRecord, truth: Truth, before: Moment) -> None:
+    def _attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
         """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""
         opened, replay, batch = self._opened, step.runs["replay"], step.batch
         opened.restore(before)
         step.runs["again"] = self._execute(batch, "again")
         step.wavers = not _same(step.runs["again"], replay)
-        suspects = self._suspects(step, truth)
+        step.nan_world = world == NAN_WORLD
+        suspects = self._suspects(step, truth, world)
         step.runs["other_world"] = self._in_other_world(batch, before, suspects)
         if not _same(step.runs["other_world"], replay):
             step.guilty = self._find_guilty(step, before, suspects)
@@ -188,11 +197,11 @@ class StepRunner:
         self._catch_up(truth, before)
         step.runs["twin"] = self._execute(batch, "twin")
 
-    def _suspects(self, step: StepRecord, truth: Truth) -> list[Perturbation]:
-        """All don't-care memory of the step, place by place, with its change to world B."""
+    def _suspects(self, step: StepRecord, truth: Truth, world: int) -> list[Perturbation]:
+        """All don't-care memory of the step, place by place, with its change to `world`."""
         memory = self._opened.memory
-        suspects = [*memory.zone_perturbations(1), *memory.unwritten_perturbation(1)]
-        suspects += truth.dont_care(1)
+        suspects = [*memory.zone_perturbations(world), *memory.unwritten_perturbation(world)]
+        suspects += truth.dont_care(world)
         if step.batch.via == "graph":
             suspects += self._opened.rewritten()
         return suspects
