@@ -14,6 +14,7 @@ from fuzzgraph.world import Batch
 __all__ = [
     "AddressChange",
     "Contract",
+    "Engagement",
     "Field",
     "ForeignWrite",
     "KeptOutput",
@@ -125,6 +126,20 @@ class AddressChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Engagement:
+    """What the replays of one graph have shown; true if it engaged every time."""
+
+    replays: int
+    python_calls: int
+    """Times the captured function was entered during a replay; a graph never does."""
+    unwritten: tuple[str, ...]
+    """Outputs that still hold the poison they were given before the last replay."""
+
+    def __bool__(self) -> bool:
+        return not self.python_calls and not self.unwritten
+
+
+@dataclass(frozen=True, slots=True)
 class KeptOutput:
     """An output of an earlier step, that the target promises to keep, changed later."""
 
@@ -178,5 +193,5 @@ class StepRecord:
     nan_world: bool = False
     wavers: bool = False
     """Whether the engine differed from itself in the same world (run `again`)."""
-    engaged: bool = True
-    """Whether the replay ran no Python of the target and rewrote poisoned outputs."""
+    engagements: tuple[Engagement, ...] | None = None
+    """Of every graph that the step replayed; None where it was not to replay any."""

@@ -15,7 +15,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.finding import Clause, Finding
-from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
+from fuzzgraph.observation import Engagement, Field, Observation, RunKind, StepRecord
 from fuzzgraph.reach import Reach
 from fuzzgraph.world import Batch
 
@@ -37,12 +37,19 @@ class CapturedGraph(Protocol, Generic[OutputsCo]):
         """Run the captured work again, without any Python of the engine."""
         ...
 
+    @property
+    def engaged(self) -> Engagement:
+        """Proof that the replays so far ran no Python of the engine and rewrote their outputs."""
+        ...
+
 
 class GraphEngine(Protocol):
     """Captures and replays: a device graph (CUDA and HIP) or the recorder."""
 
     name: str
     device: torch.device
+    replayed: list[CapturedGraph[object]]
+    """Graphs in the order of their replays, until the harness clears it."""
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> CapturedGraph[Outputs]:
         """Record one run of `forward` in the pool that all graphs of the session share.

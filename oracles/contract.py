@@ -65,6 +65,7 @@ class Contract:
             if field.name in values:
                 yield from _field_breaches(field, values, step, seen)
         yield from _capture_breaches(step)
+        yield from _engagement_breaches(step)
         for name, actual in seen.types.items():
             needed = seen.types.get(f"{name}.needed", actual)
             if needed != actual:
@@ -208,6 +209,20 @@ def _page_table_breaches(field: Field, value: Values, step: StepRecord) -> Itera
             owner = f"row {row}" if live else f"padded row {row}"
             yield field.name, f"{field.name} of {owner} holds page {stranger}, which is not its own"
             return
+
+
+def _engagement_breaches(step: StepRecord) -> Iterator[Breach]:
+    if step.engagements == ():
+        yield "graph", "no graph was replayed although the batch fits the captured sizes"
+    for engaged in step.engagements or ():
+        if engaged.python_calls:
+            yield (
+                "graph",
+                f"a replay ran the captured Python again ({engaged.python_calls} calls): it was no"
+                " replay",
+            )
+        for output in engaged.unwritten:
+            yield "graph", f"the replay left {output} as it was poisoned before"
 
 
 def _capture_breaches(step: StepRecord) -> Iterator[Breach]:

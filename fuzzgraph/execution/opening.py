@@ -22,7 +22,7 @@ from fuzzgraph.memory import (
     restore_attributes,
 )
 from fuzzgraph.observation import Field, RunKind, Stumble, ZoneHit
-from fuzzgraph.ports import Session, Target
+from fuzzgraph.ports import GraphEngine, Session, Target
 from fuzzgraph.world import TRAPS
 
 __all__ = ["Moment", "OpenSession", "SessionLost", "innermost_line", "open_session"]
@@ -76,6 +76,7 @@ class OpenSession:
 
     config: EngineConfig
     session: Session
+    graphs: GraphEngine
     memory: GuardedMemory
     painter: Painter
     guards_eager: bool
@@ -169,6 +170,7 @@ def open_session(
         opened = OpenSession(
             config,
             session,
+            engine,
             memory,
             Painter(session.pools, config, memory),
             guards_eager=isolated,

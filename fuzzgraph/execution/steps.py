@@ -6,17 +6,26 @@ start from saved bytes and attributes and leave no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from fuzzgraph import reference
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.opening import Moment, OpenSession, SessionLost
 from fuzzgraph.execution.painting import Truth
 from fuzzgraph.memory import NAN_WORLD, Perturbation
-from fuzzgraph.observation import AddressChange, KeptOutput, Observation, RunKind, StepRecord
+from fuzzgraph.observation import (
+    AddressChange,
+    Engagement,
+    KeptOutput,
+    Observation,
+    RunKind,
+    StepRecord,
+)
 from fuzzgraph.oracles.comparison import beyond_yardstick, same_bits
+from fuzzgraph.ports import CapturedGraph
 from fuzzgraph.world import Batch
 
 __all__ = ["KeptResults", "StepRunner"]
@@ -66,6 +75,7 @@ class StepRunner:
         truth = opened.painter.read(batch)
         truth.lay()
         before = opened.moment()
+        opened.graphs.replayed.clear()
         try:
             step.runs["replay"] = self._execute(batch, "replay")
         except SessionLost as lost:
@@ -119,6 +129,8 @@ class StepRunner:
             step.zone_hits = opened.memory.zone_hits(stage)
             opened.memory.repair_zones()
         step.foreign_writes = truth.foreign_writes(before.image)
+        if _fits_ladder(batch, step.config):
+            step.engagements = _engagements(opened.graphs.replayed)
         if batch.via == "graph":
             step.address_changes = [
                 AddressChange(name, captured, tensor.data_ptr())
@@ -233,6 +245,21 @@ class StepRunner:
             else:  # only together
                 break
         return ", ".join(change.region for change in suspects)
+
+
+def _engagements(replayed: Sequence[CapturedGraph[object]]) -> tuple[Engagement, ...]:
+    """Of each graph; the pool of all but the last has been poisoned again since."""
+    earlier = [replace(graph.engaged, unwritten=()) for graph in replayed[:-1]]
+    return (*earlier, *(graph.engaged for graph in replayed[-1:]))
+
+
+def _fits_ladder(batch: Batch, config: EngineConfig) -> bool:
+    """Whether an engine has a graph for this step; what it does with an idle batch is its own."""
+    if batch.via == "eager" or not batch.raw_bs:
+        return False
+    if batch.mode == "prefill":
+        return batch.num_tokens <= config.capture_tokens[-1]
+    return batch.raw_bs <= config.capture_bs[-1]
 
 
 def _same(one: Observation, two: Observation) -> bool:

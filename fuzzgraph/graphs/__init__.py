@@ -10,7 +10,6 @@ from typing import Literal
 
 from fuzzgraph.errors import UsageError
 from fuzzgraph.graphs.device import DeviceGraph, DeviceGraphs
-from fuzzgraph.graphs.engagement import Engagement
 from fuzzgraph.graphs.recorder import RecordedGraph, Recorder, host_copy
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.tracing import RecordedOp
@@ -18,7 +17,6 @@ from fuzzgraph.memory.tracing import RecordedOp
 __all__ = [
     "DeviceGraph",
     "DeviceGraphs",
-    "Engagement",
     "GraphKind",
     "RecordedGraph",
     "RecordedOp",

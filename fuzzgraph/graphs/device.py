@@ -18,8 +18,10 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from fuzzgraph.errors import AdapterUnavailable, CaptureError
-from fuzzgraph.graphs.engagement import Engagement, WatchedForward, unwritten_outputs
+from fuzzgraph.graphs.engagement import WatchedForward, unwritten_outputs
 from fuzzgraph.memory.guard import GuardedMemory
+from fuzzgraph.observation import Engagement
+from fuzzgraph.ports import CapturedGraph
 
 __all__ = ["DeviceGraph", "DeviceGraphs"]
 
@@ -41,6 +43,7 @@ class DeviceGraphs:
         self.memory = memory
         self.device = memory.device
         self._pool = torch.cuda.graph_pool_handle()
+        self.replayed: list[CapturedGraph[object]] = []
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> DeviceGraph[Outputs]:
         """Capture one run of `forward` after a warm-up run on a side stream.
@@ -63,7 +66,7 @@ class DeviceGraphs:
                 f"The device refused to capture graph {key!r}: {message}. "
                 "Move what it names to prepare_replay, before the graph."
             ) from error
-        return DeviceGraph(key, self.memory, graph, watched, outputs)
+        return DeviceGraph(key, self, graph, watched, outputs)
 
     def _warm_up(self, forward: Callable[[], Any]) -> None:
         """One run outside the graph, so that libraries create their workspaces before it."""
@@ -80,14 +83,15 @@ class DeviceGraph(Generic[Outputs]):
     def __init__(
         self,
         key: str,
-        memory: GuardedMemory,
+        graphs: DeviceGraphs,
         graph: torch.cuda.CUDAGraph,
         watched: WatchedForward[Outputs],
         outputs: Outputs,
     ) -> None:
         self.key = key
         self.outputs = outputs
-        self._memory = memory
+        self._memory = graphs.memory
+        self._replayed = graphs.replayed
         self._graph = graph
         self._watched = watched
         self._replays = 0
@@ -97,6 +101,7 @@ class DeviceGraph(Generic[Outputs]):
         self._memory.poison_graph_pool()
         self._watched.replaying = True
         self._replays += 1
+        self._replayed.append(self)
         try:
             self._graph.replay()
             torch.cuda.synchronize(self._memory.device)

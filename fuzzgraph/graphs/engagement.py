@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from fuzzgraph.memory.guard import GuardedMemory
 
-__all__ = ["Engagement", "WatchedForward", "tensors_of", "unwritten_outputs"]
+__all__ = ["WatchedForward", "tensors_of", "unwritten_outputs"]
 
 Outputs = TypeVar("Outputs")
-
-
-@dataclass(frozen=True, slots=True)
-class Engagement:
-    """What the replays of one graph have shown; true if it engaged every time."""
-
-    replays: int
-    python_calls: int
-    """Times the captured function was entered during a replay; a graph never does."""
-    unwritten: tuple[str, ...]
-    """Outputs that still hold the poison they were given before the last replay."""
-
-    def __bool__(self) -> bool:
-        return not self.python_calls and not self.unwritten
 
 
 class WatchedForward(Generic[Outputs]):

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from fuzzgraph.graphs.engagement import Engagement, WatchedForward, unwritten_outputs
+from fuzzgraph.graphs.engagement import WatchedForward, unwritten_outputs
 from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straight_into
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
 from fuzzgraph.memory.guard import GuardedMemory, Listener
@@ -27,6 +27,8 @@ from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
+from fuzzgraph.observation import Engagement
+from fuzzgraph.ports import CapturedGraph
 
 __all__ = ["RecordedGraph", "Recorder", "host_copy"]
 
@@ -51,6 +53,7 @@ class Recorder:
     def __init__(self, memory: GuardedMemory) -> None:
         self.memory = memory
         self.device = memory.device
+        self.replayed: list[CapturedGraph[object]] = []
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> RecordedGraph[Outputs]:
         """Record one run of `forward`.
@@ -62,7 +65,7 @@ class Recorder:
         tape = _Tape(key)
         with self.memory.intercept("graph", tape), HostReads(key):
             outputs = watched()
-        return RecordedGraph(key, self.memory, tape, watched, outputs)
+        return RecordedGraph(key, self, tape, watched, outputs)
 
 
 class _Tape(Listener):
@@ -148,7 +151,7 @@ class RecordedGraph(Generic[Outputs]):
     def __init__(
         self,
         key: str,
-        memory: GuardedMemory,
+        recorder: Recorder,
         tape: _Tape,
         watched: WatchedForward[Outputs],
         outputs: Outputs,
@@ -156,7 +159,8 @@ class RecordedGraph(Generic[Outputs]):
         self.key = key
         self.outputs = outputs
         self.trace: tuple[RecordedOp, ...] = tuple(tape.trace)
-        self._memory = memory
+        self._memory = recorder.memory
+        self._replayed = recorder.replayed
         self._steps = tuple(tape.steps)
         self._watched = watched
         self._replays = 0
@@ -166,6 +170,7 @@ class RecordedGraph(Generic[Outputs]):
         self._memory.poison_graph_pool()
         self._watched.replaying = True
         self._replays += 1
+        self._replayed.append(self)
         try:
             with torch.inference_mode():
                 if self._memory.intercepting:

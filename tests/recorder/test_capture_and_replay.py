@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fuzzgraph.graphs import Engagement, Recorder, host_copy, open_engine
+from fuzzgraph.graphs import Recorder, host_copy, open_engine
 from fuzzgraph.graphs.playback import copy_back, straight_into
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.memory.operations import facts_of
+from fuzzgraph.observation import Engagement
 
 
 def engine(*tensors: torch.Tensor) -> tuple[GuardedMemory, Recorder, list[torch.Tensor]]:
