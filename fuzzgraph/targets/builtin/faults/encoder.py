@@ -9,6 +9,7 @@ from fuzzgraph.targets.builtin.faults.fault import Fault, engine
 from fuzzgraph.targets.builtin.metadata.builder import BuiltView, MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvView
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner, VerifyRunner
 
 __all__ = ["FAULTS"]
 
@@ -16,6 +17,14 @@ __all__ = ["FAULTS"]
 class CapturedWithoutEncoder(GraphRunner):
     def capture_encoder_len(self) -> int:
         return 0
+
+
+class VerifyWithoutEncoder(CapturedWithoutEncoder, VerifyRunner):
+    """The same in verify."""
+
+
+class DraftExtendWithoutEncoder(CapturedWithoutEncoder, DraftExtendRunner):
+    """The same in draft_extend."""
 
 
 class CrossLengthZero(MetadataBuilder):
@@ -29,8 +38,12 @@ FAULTS = (
         source="sglang PR 21190: encoder lengths are 0 at capture, so cross attention is left out",
         kind="encoder-decoder",
         clause="metadata",
-        trigger="a decode of an encoder-decoder model",
-        parts=engine(decode=CapturedWithoutEncoder),
+        trigger="a graph of an encoder-decoder model",
+        parts=engine(
+            decode=CapturedWithoutEncoder,
+            verify=VerifyWithoutEncoder,
+            draft_extend=DraftExtendWithoutEncoder,
+        ),
     ),
     Fault(
         name="vllm-pr-33360-cross-length-overwritten",

@@ -52,7 +52,9 @@ class SplitCountReadBack(Model):
 
 class NarrowPages(PageTable):
     def page_of(self, slots: torch.Tensor) -> torch.Tensor:
-        return super().page_of(slots).to(torch.int8)  # 8 bits stand for 32: our pools are small
+        first_slots = super().page_of(slots) * self.page_size
+        narrow = first_slots.to(torch.int8)  # 8 bits stand for 32: our pools are small
+        return super().page_of(narrow.to(slots.dtype))
 
 
 FAULTS = (
@@ -93,7 +95,7 @@ FAULTS = (
         source="vLLM PR 47671: page number times page stride overflows its integer",
         kind="narrow integer",
         clause="reads",
-        trigger="a page table and a page above 127",
+        trigger="a page table and a page that starts at slot 128 or later",
         parts=metadata(page_table=NarrowPages),
     ),
 )

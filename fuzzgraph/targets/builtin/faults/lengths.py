@@ -11,6 +11,7 @@ from fuzzgraph.targets.builtin.faults.fault import Fault, engine
 from fuzzgraph.targets.builtin.model import Model
 from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner, VerifyRunner
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
 
@@ -31,6 +32,14 @@ class SeededWithOnes(GraphRunner):
     def fill_dummies(self, registry: BufferRegistry, extent: Extent) -> None:
         super().fill_dummies(registry, extent)
         registry.view("seq_lens", extent).fill_(1)
+
+
+class VerifySeededWithOnes(SeededWithOnes, VerifyRunner):
+    """The same in verify."""
+
+
+class DraftExtendSeededWithOnes(SeededWithOnes, DraftExtendRunner):
+    """The same in draft_extend."""
 
 
 class DividesByLength(Model):
@@ -76,8 +85,12 @@ FAULTS = (
         source="sglang PR 1469: seq_lens is seeded with ones where the fill value is 0",
         kind="length edge",
         clause="metadata",
-        trigger="a decode graph where the fill value is 0",
-        parts=engine(decode=SeededWithOnes),
+        trigger="a graph of decode, verify or draft_extend where the fill value is 0",
+        parts=engine(
+            decode=SeededWithOnes,
+            verify=VerifySeededWithOnes,
+            draft_extend=DraftExtendSeededWithOnes,
+        ),
     ),
     Fault(
         name="vllm-pr-57094-zero-by-zero",

@@ -9,7 +9,7 @@ from fuzzgraph.targets.builtin.metadata.builder import BuiltView, MetadataBuilde
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
 from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.runners.base import GraphRunner, Outputs
-from fuzzgraph.targets.builtin.runners.prefill import PiecewiseRunner
+from fuzzgraph.targets.builtin.runners.prefill import BreakableRunner, PiecewiseRunner
 from fuzzgraph.targets.builtin.runners.speculation import DraftRunner
 from fuzzgraph.world import Batch
 
@@ -47,6 +47,10 @@ class WorkspaceGrows(PiecewiseRunner):
             shape = (batch.num_tokens, *self.attention_out.shape[1:])
             self.attention_out = self.attention_out.new_zeros(shape)
         super().prepare_eager(batch)
+
+
+class BreakableWorkspaceGrows(WorkspaceGrows, BreakableRunner):
+    """The same in the other prefill runner."""
 
 
 class CountRebound(GraphRunner):
@@ -94,7 +98,7 @@ FAULTS = (
         kind="reallocated buffer",
         clause="history",
         trigger="an eager prefill above the ladder, then a graph",
-        parts=engine(piecewise=WorkspaceGrows),
+        parts=engine(piecewise=WorkspaceGrows, breakable=BreakableWorkspaceGrows),
     ),
     Fault(
         name="pytorch-issue-114844-count-rebound",

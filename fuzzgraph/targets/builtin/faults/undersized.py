@@ -29,7 +29,8 @@ class IndicesWithoutTopk(DraftKvIndices):
 
 class TableWithoutDrafts(MetadataBuilder):
     def table_len(self) -> int:
-        drafts = self.config.draft_tokens if self.mode == "target_verify" else 0
+        speculates = self.mode in ("target_verify", "draft_extend")
+        drafts = self.config.draft_tokens if speculates else 0
         return max(1, self.max_kv_len() - drafts)
 
 
@@ -66,10 +67,10 @@ FAULTS = (
     ),
     Fault(
         name="sglang-pr-19016-page-table-without-drafts",
-        source="sglang PR 19016: the page table is as wide as the context, verify adds the drafts",
+        source="sglang PR 19016, 29665, 35985: the page table lacks what speculation adds",
         kind="undersized buffer",
         clause="reads",
-        trigger="verify with a page table and a sequence that ends within its draft tokens' pages",
+        trigger="verify or draft_extend with a page table, near the end of the context",
         parts=engine(builder=TableWithoutDrafts),
     ),
     Fault(
