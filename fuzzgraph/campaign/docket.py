@@ -66,7 +66,7 @@ class Docket:
             self._reconsider()
 
     def settle(self) -> None:
-        """Pursue what is left, without much shrinking once the time is up, and write the repros."""
+        """Pursue what is left, without much shrinking once the time is up."""
         self._reconsider()
         while self._pending:
             self._pursue(*self._pending.popleft())
@@ -75,7 +75,14 @@ class Docket:
             self._fold(key, seen)
         while self._pending:
             self._pursue(*self._pending.popleft())
-        self.reported[:] = map(self._pursuit.write_repro, self.reported)
+
+    def export(self) -> None:
+        """Write the repros, and execute them as long as there is time for it."""
+        begin = self._watch.seconds
+        for index, reported in enumerate(self.reported):
+            late = self._watch.seconds - begin > self._plan.export_seconds
+            execute = not late and not self._watch.interrupted
+            self.reported[index] = self._pursuit.write_repro(reported, execute=execute)
 
     def _due(self) -> bool:
         budget = self._plan.budget

@@ -56,15 +56,22 @@ class Exporting:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
 
-    def __call__(self, reported: ReportedFinding, folder: RunFolder) -> tuple[Export, ...]:
-        return tuple(self._one(kind, reported, folder) for kind in FILES)
+    def __call__(
+        self, reported: ReportedFinding, folder: RunFolder, execute: bool
+    ) -> tuple[Export, ...]:
+        return tuple(
+            self._one(kind, reported, folder, execute=execute and kind == "script")
+            for kind in FILES
+        )
 
-    def _one(self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder) -> Export:
+    def _one(
+        self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder, *, execute: bool
+    ) -> Export:
         path = folder.of(reported.id) / FILES[kind]
         try:
             text = export_text(kind, reported.case, reported.finding, self._setup)
             write_atomically(path, text.encode())
-            rate = verified_rate(kind, path) if kind == "script" else ""
+            rate = verified_rate(kind, path) if execute else ""
         except UsageError:
             raise
         except Exception as error:  # a night of fuzzing must not end over one repro
@@ -72,6 +79,6 @@ class Exporting:
         return Export(kind=kind, path=str(path), rate=rate)
 
 
-def no_export(reported: ReportedFinding, folder: RunFolder) -> tuple[Export, ...]:
+def no_export(reported: ReportedFinding, folder: RunFolder, execute: bool) -> tuple[Export, ...]:
     """For runs whose findings need no repro on disk."""
     return ()

@@ -108,6 +108,8 @@ class Campaign:
             try:
                 reason = self._search()
                 self._docket.settle()
+                self._folder.finish_run(self._summary(reason, error))  # exports may be killed
+                self._docket.export()
             except UsageError:
                 raise
             except Exception as failure:

@@ -31,7 +31,8 @@ from fuzzgraph.finding import Finding
 __all__ = ["Exporter", "Minimise", "Pursuit", "Sighting", "replay_command"]
 
 Minimise = Callable[[Case, Callable[[Case], bool]], Case]
-Exporter = Callable[[ReportedFinding, RunFolder], tuple[Export, ...]]
+Exporter = Callable[[ReportedFinding, RunFolder, bool], tuple[Export, ...]]
+"""Writes the repros of a finding; the flag says whether to execute them too."""
 
 
 def replay_command(path: str, setup: Setup) -> str:
@@ -181,10 +182,10 @@ class Pursuit:
         self._folder.finish(reported)
         return reported
 
-    def write_repro(self, reported: ReportedFinding) -> ReportedFinding:
-        """Export the finding and execute the exports, which may take longer than finding it did."""
+    def write_repro(self, reported: ReportedFinding, *, execute: bool) -> ReportedFinding:
+        """Export the finding; executing the exports may take longer than finding it did."""
         self._tick(f"exporting {reported.id}")
-        exports = self._export(reported, self._folder)
+        exports = self._export(reported, self._folder, execute)
         reported = msgspec.structs.replace(reported, exports=exports)
         self._folder.finish(reported)
         self._emit(Exported(shard=self._plan.shard, reported=reported))

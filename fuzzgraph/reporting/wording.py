@@ -147,7 +147,9 @@ def _whereabouts(reported: ReportedFinding) -> list[str]:
 def _exported(export: Export) -> str:
     if export.error:
         return f"none: {export.error}"
-    return f"{export.path} (fails {export.rate})" if export.rate else export.path
+    if export.rate:
+        return f"{export.path} (fails {export.rate})"
+    return f"{export.path} (not executed yet)" if export.kind == "script" else export.path
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ from fuzzgraph.events import (
     FindingNew,
     FindingRepeated,
     Progress,
+    ReportedFinding,
     RunSummary,
     finding_id,
 )
@@ -58,6 +59,7 @@ class Hunt:
         self.runner = runner
         corpus = rest.pop("corpus", ())
         shrink = rest.pop("minimise", minimise)
+        export = rest.pop("export", no_export)
         budget = Budget(
             rest.pop("seconds", None), rest.pop("examples", 200), rest.pop("findings", None)
         )
@@ -68,7 +70,7 @@ class Hunt:
             lambda epoch: cases(REACH, CI.at(epoch)),
             self.events.append,
             minimise=shrink,
-            export=no_export,
+            export=export,
             corpus=[Entry(Path(f"{index}.json"), one, "") for index, one in enumerate(corpus)],
             clock=clock or Clock(),
         )
@@ -408,3 +410,17 @@ def test_a_run_folder_is_never_shared_by_two_runs(tmp_path: Path) -> None:
 
 def test_the_end_of_a_block_passes_through_hypothesis() -> None:
     assert not issubclass(Enough, Exception)
+
+
+def test_repros_are_executed_as_long_as_there_is_time_for_it(tmp_path: Path) -> None:
+    clock = Clock()
+    executed = []
+
+    def export(reported: ReportedFinding, folder: RunFolder, execute: bool) -> tuple[()]:
+        assert (folder.path / "summary.json").exists()
+        executed.append(execute)
+        clock.now += 12.0
+        return ()
+
+    Hunt(tmp_path, FakeRunner(many_bugs), clock=clock, export=export, examples=100).run()
+    assert executed == [True] * 3 + [False] * 7
