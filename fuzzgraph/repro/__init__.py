@@ -1,9 +1,9 @@
 """Exports of one case with its finding: a script, a pytest file, an issue text.
 
-A script of an engine in this process is made of the engine's own recorded operations and needs torch
-alone. Where these cannot show the finding, and for engines that live in a process of their own, it
-runs the case through FuzzGraph and says so. Where files go and what they are called is the caller's
-business.
+A script of an engine in this process is made of the engine's own recorded operations and needs
+torch alone. Where these cannot show the finding, and for engines that live in a process of their
+own, it runs the case through FuzzGraph and says so. Where files go and what they are called is the
+caller's business.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def export_script(case: Case, finding: Finding, on: Setup | Target, *, proven: b
         return through_script(case, finding, setup, "it runs the real engine in its own process")
     try:
         text = standalone_script(case, finding, target)
-    except Unsupported as reason:
-        return through_script(case, finding, setup, str(reason))
+    except Unsupported as error:
+        return through_script(case, finding, setup, str(error))
     if not proven or shows(text):
         return text
     reason = "the recorded operations alone did not show the finding when they were run"
@@ -54,7 +54,7 @@ def export_script(case: Case, finding: Finding, on: Setup | Target, *, proven: b
 
 
 def export_pytest(case: Case, finding: Finding, on: Setup | Target) -> str:
-    """A pytest file with one test that runs the case through FuzzGraph and fails with the finding."""
+    """A pytest file whose one test runs the case through FuzzGraph and fails with the finding."""
     from fuzzgraph.repro.through import pytest_file
 
     return pytest_file(case, finding, _setup_of(on))

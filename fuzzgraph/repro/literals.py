@@ -98,7 +98,7 @@ def contents(name: str, tensor: torch.Tensor) -> tuple[str, list[str]]:
     if not plain.numel():
         return "0", []
     flat = plain.reshape(-1)
-    values, counts = flat.unique(return_counts=True)
+    values, counts = torch.unique(flat, return_counts=True)
     common = values[counts.argmax()]
     fill = scalar_text(common.item())
     if common != common or len(values) == 1:  # NaN equals nothing

@@ -1,7 +1,7 @@
 """One recorded operation as Python text: an operator, a torch function, a method, or the overload.
 
-What has no readable form here is printed as `torch.ops.aten.<name>.<overload>(...)`, which is always
-exact. Arguments come as text already; names and places are `printing`'s business.
+What has no readable form here is printed as `torch.ops.aten.<name>.<overload>(...)`, which is
+always exact. Arguments come as text already; names and places are `printing`'s business.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _OPERATORS = {
     "eq": "==", "ne": "!=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
 }  # fmt: skip
 _FUNCTIONS = {
-    "abs", "add", "amax", "amin", "arange", "bitwise_and", "bitwise_not", "bitwise_or", "bmm", "cat",
-    "clamp", "cumsum", "div", "empty", "empty_like", "eq", "exp", "floor_divide", "full",
+    "abs", "add", "amax", "amin", "arange", "bitwise_and", "bitwise_not", "bitwise_or", "bmm",
+    "cat", "clamp", "cumsum", "div", "empty", "empty_like", "eq", "exp", "floor_divide", "full",
     "full_like", "gather", "ge", "gt", "index_select", "isin", "le", "log", "logical_not", "lt",
     "masked_fill", "matmul", "maximum", "minimum", "mm", "mul", "ne", "neg", "ones", "ones_like",
-    "remainder", "scatter", "searchsorted", "stack", "sub", "take", "topk", "where", "zeros", "zeros_like",
-    "add_out", "rsub", "_foreach_copy_", "_foreach_zero_",
+    "remainder", "scatter", "searchsorted", "stack", "sub", "take", "topk", "where",
+    "zeros", "zeros_like",
 }  # fmt: skip
 _SKIPPED_KEYWORDS = ("layout", "pin_memory", "device")
 
@@ -72,9 +72,9 @@ def expression(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], text: T
         return f"{_operand(values[0])} {_OPERATORS[base]} {_operand(values[1])}"
     if base in _FUNCTIONS:
         return f"torch.{base}({', '.join([*values, *keywords])})"
-    if base.endswith("_") and not base.startswith("_") and hasattr(torch.Tensor, base):
-        if overload != "out" and isinstance(args[0], torch.Tensor):
-            return f"{_operand(values[0])}.{base}({', '.join([*values[1:], *keywords])})"
+    is_method = base.endswith("_") and not base.startswith("_") and hasattr(torch.Tensor, base)
+    if is_method and overload != "out" and isinstance(args[0], torch.Tensor):
+        return f"{_operand(values[0])}.{base}({', '.join([*values[1:], *keywords])})"
     return _exact(func, values, kwargs, text)
 
 
@@ -129,7 +129,8 @@ def _at(dim: int, part: str) -> str:
 
 
 def _slice(args: Any, kwargs: Any, values: list[str], keywords: list[str]) -> str | None:
-    dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
+    given: list[Any] = [*args[1:], *(0, None, None, 1)[len(args) - 1 :]]
+    dim, start, end, step = given
     if step != 1 or dim < 0:
         return None
     size = args[0].shape[dim]

@@ -22,7 +22,8 @@ def region(offset, shape, dtype, zones, fill=0, stride=None):
     buffer = flat.as_strided(shape, stride, offset // size)
     payload = (sum((n - 1) * s for n, s in zip(shape, stride)) + 1) if 0 not in shape else 0
     start, end = offset - zones[0], offset + payload * size + zones[1]
-    ZONES[buffer.data_ptr()] = (start // size, offset // size, offset // size + payload, end // size)
+    first = offset // size
+    ZONES[buffer.data_ptr()] = (start // size, first, first + payload, end // size)
     poison_zones(buffer, 0)
     if payload:
         buffer.copy_(torch.full(shape, fill, dtype=wide(dtype)))
@@ -37,7 +38,8 @@ def wide(dtype):
 def poison(buffer):
     """What a buffer without content of its own holds: a trap number, or a finite signature."""
     if buffer.numel():
-        buffer.copy_(torch.full(buffer.shape, POISON[buffer.dtype][world], dtype=wide(buffer.dtype)))
+        value = POISON[buffer.dtype][world]
+        buffer.copy_(torch.full(buffer.shape, value, dtype=wide(buffer.dtype)))
 ''',
     "poison_zones": '''
 def poison_zones(buffer, which):

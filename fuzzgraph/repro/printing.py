@@ -1,8 +1,8 @@
 """Prints recorded operations as Python functions over named buffers.
 
 A tensor is found by its place: a variable of the function, a slice of one, an engine buffer, or a
-view of the whole arena. `Memory` collects what the module's head must declare; a function is printed
-twice or more, until it is known which names are used and which leave their function.
+view of the whole arena. `Memory` collects what the module's head must declare; a function is
+printed twice or more, until it is known which names are used and which leave their function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fuzzgraph.memory.operations import facts_of
 from fuzzgraph.repro.geometry import Place, place_of, slice_text
 from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import dtype_text, tensor_text
-from fuzzgraph.repro.naming import Names
+from fuzzgraph.repro.naming import Names, identifier
 from fuzzgraph.repro.operations import argument_text, expression
 from fuzzgraph.repro.trace import Event, Recording, tensors_of_event
 
@@ -396,6 +396,4 @@ def _within(place: Place, base: Place) -> bool:
 
 def graph_name(key: str) -> str:
     """Name of the function that stands for a captured graph."""
-    from fuzzgraph.repro.naming import identifier
-
     return f"graph_{identifier(key)}"

@@ -17,7 +17,7 @@ from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
 from fuzzgraph.ports import Target
-from fuzzgraph.repro.checks import Check, Unsupported, check_for, statements
+from fuzzgraph.repro.checks import Check, Unsupported, check_for
 from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import assignments, contents, dtype_text, scalar_text
 from fuzzgraph.repro.naming import region_names
@@ -114,10 +114,10 @@ class _Script:
             "",
             *(f"    {line}" for line in case_table(case)),
             "",
-            "What follows are the engine's own operations, as they were recorded, with the source",
-            "line that issued each; nothing else of the engine is needed. Memory lies as the engine",
-            "allocated it. The script measures again: exit code 1 and the finding, or 0 if it is",
-            "gone.",
+            "What follows are the engine's own operations, as they were recorded, with the source"
+            " line that issued each; nothing else of the engine is needed. Memory lies as the"
+            " engine allocated it. The script measures again: exit code 1 and the finding, or 0 if"
+            " it is gone.",
             "",
             f"Needs torch{' and triton' * self._uses_triton()} only: python THIS_FILE",
             f"Seen with torch {torch.__version__}, Python {platform.python_version()}, on the CPU.",
@@ -146,10 +146,7 @@ class _Script:
         arena = self.recording.memory.arena
         used = [r for r in self.recording.regions() if id(r) in self.memory.used]
         dtypes = {region.dtype for region in used}
-        poisons = [
-            f"    {dtype_text(dtype)}: ({', '.join(scalar_text(poison_value(dtype, w)) for w in (0, 1))}),"
-            for dtype in sorted(dtypes, key=str)
-        ]
+        poisons = [f"    {_poison_entry(dtype)}," for dtype in sorted(dtypes, key=str)]
         top = max((region.end for region in self.recording.regions()), default=arena.front)
         lines = [
             "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red zones",
@@ -158,8 +155,8 @@ class _Script:
             "  # untouched pages cost nothing",
             f"TOP = {top}  # end of what the engine allocated",
             "ZONES = {}",
-            "# What memory that nobody wrote holds, in two worlds: a page, row and slot that exists",
-            "# and belongs to nobody, or a finite value far from anything computed here.",
+            "# What memory that nobody wrote holds, in two worlds: a page, row and slot that",
+            "# exists and belongs to nobody, or a finite value far from anything computed here.",
             "POISON = {",
             *poisons,
             "}",
@@ -171,8 +168,8 @@ class _Script:
         if self.memory.wide:
             lines += [
                 "",
-                "# The engine addresses memory as a kernel does, by base and offset without bounds: a",
-                "# number such as the one added to an index is the place of a buffer in all of MEMORY.",
+                "# The engine addresses memory as a kernel does, by base and offset without",
+                "# bounds: numbers added to an index are places of buffers in all of MEMORY.",
             ]
             lines += [f"{name} = {code}" for name, code in self.memory.wide.values()]
         if any("captured" in line for line in self._main_lines()):
@@ -233,7 +230,7 @@ class _Script:
         return "The step without a graph."
 
     def _all_worlds(self) -> list[tuple[str, str, tuple[torch.Tensor, torch.Tensor]]]:
-        """(function, docstring, bytes before and after) of what changes memory between the steps."""
+        """(function, docstring, bytes before and after) of what changes memory between steps."""
         worlds = []
         for run in self.recording.runs:
             if run.kind == "step" and run.unlaid is not None and run.start is not None:
@@ -311,9 +308,14 @@ class _Script:
         body += self._main_lines()
         calls = {f"{name}()" for name, _, _ in self._all_worlds()} - {f"{n}()" for n in self.laid}
         body = [line for line in body if line not in calls]
-        story = f'    """{self.check.story} The result is the exit code."""'
+        story = f'    """{self.check.story}"""  # the result is the exit code'
         head = ["# ---- the check", "", "", "def main():", story]
         return ["", "", *head, *statements(body)]
+
+
+def _poison_entry(dtype: torch.dtype) -> str:
+    values = ", ".join(scalar_text(poison_value(dtype, which)) for which in (0, 1))
+    return f"{dtype_text(dtype)}: ({values})"
 
 
 def _table_changes(name: str, was: torch.Tensor, now: torch.Tensor) -> list[str]:
@@ -355,7 +357,7 @@ def _declared(recording: Recording) -> dict[int, str]:
 
 
 def _pinned(recording: Recording, checked: Iterable[Region]) -> set[int]:
-    """Graph intermediates that need their place in the arena, for something else finds them there."""
+    """Graph intermediates that need their place in the arena: something else finds them there."""
     pinned = {id(region) for region in checked}
     graph_regions = {id(r): r for r in recording.regions() if r.segment == "graph"}
     for graph in recording.graphs.values():
@@ -384,3 +386,9 @@ def _regions_of(recording: Recording, tensors: Iterable[torch.Tensor]) -> set[in
 
 def _is_contiguous(region: Region) -> bool:
     return region.stride == torch.empty(region.shape, device="meta").stride()
+
+
+def statements(lines: Iterable[str], indent: int = 4) -> list[str]:
+    """Statements of a function body, those of several lines kept together."""
+    space = " " * indent
+    return [space + line if line else "" for text in lines for line in text.split("\n")]

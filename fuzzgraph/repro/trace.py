@@ -62,11 +62,11 @@ class Run:
     failure: Failure | None = None
 
 
-class _LastAttempt(TorchDispatchMode):
+class _LastAttempt(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Knows the operation that is being run, should it not come back."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.op: RecordedOp | None = None
 
     def __torch_dispatch__(
@@ -203,7 +203,7 @@ class Recording:
     def _replay(self, graph: Graph) -> None:
         """Replay step by step, noting what each operation is about to touch."""
         work = [op for op in graph.trace if op.replayed]
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             self.memory.poison_graph_pool()
             with torch.inference_mode():
                 for op, step in zip(work, graph._steps, strict=True):
@@ -213,7 +213,7 @@ class Recording:
                 self._failed = None
 
     def _note(self, op: RecordedOp) -> None:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # type: ignore[attr-defined]
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             lifts = op.kind == "operation" and facts_of(op.func).is_lift
             for tensor in tensors_of_event(op)[0]:
                 self._note_host(tensor)
@@ -230,10 +230,8 @@ class Recording:
         if address in self._known or self.offset(address) is not None:
             return
         self._known.add(address)
-        whole = torch.empty(0, dtype=tensor.dtype).set_(
-            storage, 0, (storage.nbytes() // tensor.element_size(),)
-        )
-        self.host[address] = whole.clone()
+        count = storage.nbytes() // tensor.element_size()
+        self.host[address] = tensor.as_strided((count,), (1,), 0).clone()
 
     def _note_reach(self, op: RecordedOp) -> None:
         if op.kind != "operation":
@@ -258,7 +256,7 @@ class Recording:
         base = op.name.split(".")[1]
         index = _row_index(base, op.args)
         if position == 0 and index is not None:
-            starts = index.reshape(-1).unique() * tensor.stride(0) * tensor.element_size()
+            starts = torch.unique(index) * tensor.stride(0) * tensor.element_size()
             begin = tensor.data_ptr() - self.memory.arena.address
             for start in starts.tolist():
                 self._mark(begin + start)

@@ -26,9 +26,9 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH
 def verify(path: str | Path, times: int = 3, *, deadline: float = DEADLINE) -> str:
     """How often the file reproduces its finding, e.g. '3/3'.
 
-    A run counts if it exits with code 1 and prints the finding's headline; a traceback, another code
-    or a run past the deadline does not. A script that does not ask for FuzzGraph runs isolated, where
-    it cannot be imported.
+    A run counts if it exits with code 1 and prints the finding's headline; a traceback, another
+    code or a run past the deadline does not. A script that does not ask for FuzzGraph runs
+    isolated, where it cannot be imported.
 
     Raises:
         UsageError: the file cannot be read, or is no export of FuzzGraph's.
@@ -57,9 +57,9 @@ def _constants(path: Path) -> dict[str, object]:
         ) from None
     found: dict[str, object] = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if isinstance(node.value, ast.Constant):
-                found[node.targets[0].id] = node.value.value
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
+                found[name] = value
     if not isinstance(found.get("HEADLINE"), str):
         raise UsageError(
             f"{path}: has no HEADLINE to look for. Give a script or test file written by"

@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fuzzgraph.finding import CLAUSES, Finding
+import msgspec
 
+from fuzzgraph.finding import CLAUSES, Finding
 
 if TYPE_CHECKING:
     from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
@@ -49,8 +50,6 @@ def padded_size(config: EngineConfig, step: ReplayStep) -> tuple[int, int | None
 
 def config_text(config: EngineConfig) -> str:
     """What differs from the defaults of a config, and the captured sizes."""
-    import msgspec
-
     given = msgspec.to_builtins(config)
     shown = {"capture_bs": list(config.capture_bs), "page_size": config.page_size, **given}
     return ", ".join(f"{name}={value!r}" for name, value in shown.items())
@@ -74,7 +73,10 @@ def case_table(case: Case) -> list[str]:
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, [*widths, 0])).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _row_text(row: BatchRow) -> str:
