@@ -8,7 +8,7 @@ import msgspec
 
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
-from fuzzgraph.reporting.duration import short
+from fuzzgraph.reporting.amounts import counted, short
 from fuzzgraph.reporting.wording import finding_text
 
 __all__ = ["ending", "joined", "setup_line", "verdict_line"]
@@ -43,7 +43,7 @@ def verdict_line(summary: RunSummary) -> str:
     """One line: how much was run, and what it showed."""
     found = len(summary.findings)
     flaky = sum(reported.flaky for reported in summary.findings)
-    shown = "nothing found" if not found else f"{found} finding{'s' * (found > 1)}"
+    shown = "nothing found" if not found else counted(found, "finding")
     if flaky:
         shown += f" ({flaky} flaky)"
     return f"{shown} in {summary.cases} cases, {short(summary.seconds)}, {summary.rate:.0f} cases/s"

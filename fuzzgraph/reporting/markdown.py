@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.reporting.duration import short
+from fuzzgraph.reporting.amounts import short
 from fuzzgraph.reporting.ending import setup_line, verdict_line
 from fuzzgraph.reporting.wording import finding_text
 

@@ -15,7 +15,7 @@ from fuzzgraph.events import (
     Progress,
     Shrunk,
 )
-from fuzzgraph.reporting.duration import short
+from fuzzgraph.reporting.amounts import counted, short
 from fuzzgraph.reporting.ending import setup_line
 from fuzzgraph.reporting.wording import finding_head
 
@@ -35,7 +35,7 @@ def start_line(event: CampaignStarted) -> str:
     if event.examples is not None:
         limits.append(f"{event.examples} examples")
     if event.max_findings is not None:
-        limits.append(f"{event.max_findings} findings at most")
+        limits.append(f"{counted(event.max_findings, 'finding')} at most")
     budget = ", ".join(limits) or "no limit, Ctrl-C ends it"
     corpus = f", {event.corpus_cases} corpus cases first" if event.corpus_cases else ""
     return f"{begin}{budget}{corpus}"
@@ -48,7 +48,7 @@ def progress_line(event: Progress) -> str:
         parts.append(f"{short(event.seconds_left)} left")
     if event.examples_left is not None:
         parts.append(f"{event.examples_left} examples left")
-    parts.append(f"{event.findings} finding{'s' * (event.findings != 1)}")
+    parts.append(counted(event.findings, "finding"))
     if event.doing not in ("fuzzing", "done"):
         parts.append(event.doing)
     return "  ".join(parts)
@@ -67,7 +67,10 @@ class PlainProgress:
         elif isinstance(event, FindingNew):
             self._say(f"found {event.id}: {event.finding.message}")
         elif isinstance(event, Shrunk):
-            self._say(f"shrunk {event.id} to {event.steps} steps, {event.requests} requests")
+            self._say(
+                f"shrunk {event.id} to {counted(event.steps, 'step')}, "
+                f"{counted(event.requests, 'request')}"
+            )
         elif isinstance(event, Progress) and self._due(event):
             self._told = event.seconds
             self._say(progress_line(event))

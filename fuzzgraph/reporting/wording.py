@@ -132,9 +132,14 @@ def _plain(value: object) -> str:
 
 
 def _whereabouts(reported: ReportedFinding) -> list[str]:
-    lines = [f"found   after {reported.after_cases} cases, {reported.after_seconds:.1f} s"]
+    lines = []
+    how = []
+    if reported.after_cases:
+        how.append(f"after {reported.after_cases} cases, {reported.after_seconds:.1f} s")
     if reported.shrink_tries:
-        lines[0] += f"; shrunk in {reported.shrink_tries} tries, {reported.shrink_seconds:.1f} s"
+        how.append(f"shrunk in {reported.shrink_tries} tries, {reported.shrink_seconds:.1f} s")
+    if how:
+        lines.append(f"found   {'; '.join(how)}")
     if reported.case_path:
         lines.append(f"case    {reported.case_path}")
     for export in reported.exports:

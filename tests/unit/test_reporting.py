@@ -205,7 +205,7 @@ PLAIN = """\
 fuzzing builtin, recorder on cpu; seed 1; 1m00s, 4 corpus cases first
 found x-1: 16 elements changed in the red zone after kv_indices (+0..+15)
    12s  1200 cases  101/s  48s left  1 finding
-shrunk x-1 to 2 steps, 1 requests
+shrunk x-1 to 2 steps, 1 request
 """
 
 
