@@ -101,10 +101,10 @@ class Campaign:
         Raises:
             UsageError: the target cannot be opened or the folder not be written.
         """
-        self._emit(self._started())
         error = ""
         reason: Reason = "failed"
         with interruptible(self._watch):
+            self._emit(self._started())
             try:
                 reason = self._search()
                 self._docket.settle()
