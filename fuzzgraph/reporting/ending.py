@@ -44,6 +44,8 @@ def verdict_line(summary: RunSummary) -> str:
     found = len(summary.findings)
     flaky = sum(reported.flaky for reported in summary.findings)
     shown = "nothing found" if not found else counted(found, "finding")
+    if summary.error:
+        shown = f"the run failed, {shown}"
     if flaky:
         shown += f" ({flaky} flaky)"
     return f"{shown} in {summary.cases} cases, {short(summary.seconds)}, {summary.rate:.0f} cases/s"
