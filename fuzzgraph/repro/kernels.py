@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from typing import Any
 
@@ -28,6 +29,7 @@ class Kernels:
         if name not in self._sources:
             self._sources[name] = ""
             text = textwrap.dedent(inspect.getsource(plain))
+            text = "@triton.jit\n" + text[re.search(r"^def ", text, re.M).start() :]
             self._needs(plain)
             del self._sources[name]  # callees come first
             self._sources[name] = text

@@ -227,6 +227,8 @@ class _Script:
             return "The last step on a session without a past."
         if any(isinstance(event, RecordedGraph) for event in run.events):
             return "The host's updates before the replay, then the replay."
+        if run.batch.via == "graph":
+            return "The host's updates before the replay, up to what raises."
         return "The step without a graph."
 
     def _all_worlds(self) -> list[tuple[str, str, tuple[torch.Tensor, torch.Tensor]]]:

@@ -104,7 +104,7 @@ class History(Check):
 
     def record(self, recording: Recording, batch: Batch) -> None:
         recording.lay(batch)
-        before = recording.image()
+        before = recording.opened.moment().image
         super().record(recording, batch)
         self._forget(recording, batch, before)
         twin = Run(batch, "twin")

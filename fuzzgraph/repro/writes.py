@@ -80,7 +80,7 @@ class NewKV(ForeignWrite):
             f"slots = {slots}  # of the batch's new tokens",
             "# what the model defines for them, stored as the pool stores it",
             f"want = {tensor_text(self._truth)}",
-            f"return report(differences({name!r}, {name}[slots], want, 'by the model'))",
+            f"return report(differences('{name}[slots]', {name}[slots], want, 'by the model'))",
         ]
 
 
@@ -97,12 +97,16 @@ class KeptOutput(Check):
         if region is None:
             raise Unsupported("the result that was handed out does not lie in guarded memory")
         self._mine = region
+        mode = next(run.batch.mode for run in recording.runs if run.batch.step == source)
+        self._promised = recording.opened.session.keeps_outputs(mode)
         super().record(recording, batch)
 
     def regions(self, recording: Recording) -> list[Region]:
         return [self._mine]
 
     def lines(self, step: str, names: dict[int, str]) -> list[str]:
+        if not self._promised:
+            return [f"{step}()", "return report([])  # this engine promises to keep no results"]
         name = names[id(self._mine)]
         since = self.finding.detail.get("kept_from")
         return [

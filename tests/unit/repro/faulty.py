@@ -1,0 +1,168 @@
+"""Engines with one thing changed, one for each kind of finding, and the cases that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.execution import Execution
+from fuzzgraph.finding import Finding
+from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
+from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
+from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.registry import GraphSlot, PaddingPolicy
+from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.slots import Slots
+from fuzzgraph.world import Batch
+
+
+class SmallIndices(KvIndices):
+    def indices_capacity(self) -> int:
+        return self.max_rows * self.row_width // 4
+
+
+class RaisingIndices(KvIndices):
+    """An operation that raises, once sequences are longer than at capture."""
+
+    def write_indptr(self, view: KvView) -> None:
+        super().write_indptr(view)
+        if int(view.kv_lens.sum()) > 2 * view.rows:
+            view.ends.copy_(torch.zeros(99, dtype=torch.int32))
+
+
+class KeptRows(Slots):
+    def req_pool_indices(self) -> GraphSlot:
+        return replace(super().req_pool_indices(), policy=PaddingPolicy.KEEP)
+
+
+class KeptWriteSlots(Slots):
+    def out_cache_loc(self) -> GraphSlot:
+        return replace(super().out_cache_loc(), policy=PaddingPolicy.KEEP)
+
+
+class NoPositions(Model):
+    def project(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return self.embed.index_select(0, input_ids)
+
+
+class GraphForgetsPositions(GraphRunner):
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        self.current().static.registry.slots["positions"].buffer.zero_()
+
+
+class PromisesOutputs(GraphRunner):
+    def keeps_outputs(self) -> bool:
+        return True
+
+
+class Reallocates(GraphRunner):
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        slot = self.current().static.registry.slots["seq_lens"]
+        slot.buffer = slot.buffer.clone()
+
+
+def engine(**changes: Any) -> BuiltinTarget:
+    return BuiltinTarget(replace(Parts(), **changes))
+
+
+def indices(kind: type[KvIndices]) -> BuiltinTarget:
+    return engine(builder_parts=BuilderParts(kv_indices=kind))
+
+
+def rows(*lengths: int) -> tuple[BatchRow, ...]:
+    return tuple(BatchRow(request=i, seq_len=length) for i, length in enumerate(lengths))
+
+
+def case(*steps: ReplayStep, **config: Any) -> Case:
+    settings: dict[str, Any] = {"capture_bs": (2,), "req_pool_size": 3, "kv_pool_pages": 24}
+    settings |= config
+    return validate(Case(schema_version=1, config=EngineConfig(**settings), steps=steps))
+
+
+def shrinking(**config: Any) -> Case:
+    """Two requests, then one of them."""
+    return case(ReplayStep(rows=rows(4, 3)), ReplayStep(finish=(1,), rows=rows(5)), **config)
+
+
+def once(*lengths: int, **config: Any) -> Case:
+    return case(ReplayStep(rows=rows(*lengths)), **config)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A finding that is to be exported: where it comes from and which one it is."""
+
+    name: str
+    target: Callable[[], BuiltinTarget]
+    case: Case
+    oracle: str
+    buffer: str
+    """Part of the finding's buffer."""
+    says: str
+    """What the script's own measurement must print."""
+
+    def finding(self) -> Finding:
+        findings = Execution(self.target(), cache_size=0).run_case(self.case).findings
+        return next(f for f in findings if f.oracle == self.oracle and self.buffer in f.buffer)
+
+
+KINDS = (
+    Kind(
+        "red-zone", lambda: indices(SmallIndices), once(9, 9), "footprint", "kv_indices",
+        "elements written behind kv_indices (8 elements)",
+    ),
+    Kind(
+        "foreign-write", lambda: engine(slots=KeptWriteSlots), shrinking(free_padding="zero"),
+        "footprint", "kv_pool",
+        "changed; the batch owns",
+    ),
+    Kind(
+        "reads", lambda: engine(slots=KeptRows), shrinking(), "noninterference", "kv_indices",
+        "kv_indices[",
+    ),
+    Kind(
+        "history", lambda: engine(slots=KeptRows), shrinking(), "history", "req_pool_indices",
+        "req_pool_indices[1] is 4, 0 without the past",
+    ),
+    Kind(
+        "kept-output", lambda: engine(decode=PromisesOutputs),
+        case(ReplayStep(rows=rows(4, 3)), ReplayStep(rows=rows(5, 4))), "history", "attention",
+        "when it was handed out",
+    ),
+    Kind(
+        "contract", lambda: engine(slots=KeptRows), shrinking(), "contract", "req_pool_indices",
+        "req_pool_indices[1] of a padded row is 4, must be 0",
+    ),
+    Kind(
+        "address", lambda: engine(decode=Reallocates), once(4, 3), "contract", "seq_lens",
+        "lies at another address than the graph captured",
+    ),
+    Kind(
+        "computes", lambda: engine(model=NoPositions), once(4, 3), "reference", "attention",
+        "attention[",
+    ),
+    Kind(
+        "new-kv", lambda: engine(model=NoPositions), once(4, 3), "reference", "kv_pool",
+        "by the model",
+    ),
+    Kind(
+        "eager", lambda: engine(decode=GraphForgetsPositions), once(4, 3), "eager", "attention",
+        "attention[",
+    ),
+    Kind(
+        "survival", lambda: indices(RaisingIndices), once(9, 9), "survival", "",
+        "raised RuntimeError",
+    ),
+    Kind(
+        "triton", lambda: engine(slots=KeptRows), shrinking(kernels="triton"), "noninterference",
+        "kv_indices", "kv_indices[",
+    ),
+)  # fmt: skip

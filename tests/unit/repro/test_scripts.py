@@ -1,0 +1,127 @@
+"""Every kind of finding as a standalone script, run where FuzzGraph cannot be imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from faulty import KINDS, Kind
+from running import run_scripts
+
+from fuzzgraph.repro import export_script
+from fuzzgraph.repro.wording import headline
+from fuzzgraph.targets.builtin import BuiltinTarget
+
+LONGEST = 700
+"""Lines of a script for a case of this size; with kernel source a few hundred more."""
+
+
+class Exported:
+    """The scripts of one kind, from the engine that has the bug and from the healthy one."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.finding = kind.finding()
+        self.bad = export_script(kind.case, self.finding, kind.target(), proven=False)
+        self.good = export_script(kind.case, self.finding, BuiltinTarget(), proven=False)
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, Exported]:
+    return {kind.name: Exported(kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def ran(
+    exported: dict[str, Exported], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[object, str]]:
+    scripts = {f"{name}-bad": each.bad for name, each in exported.items()}
+    scripts |= {f"{name}-good": each.good for name, each in exported.items()}
+    return run_scripts(tmp_path_factory.mktemp("scripts"), scripts)
+
+
+NAMES = [kind.name for kind in KINDS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_script_of_the_faulty_engine_exits_1_and_prints_the_finding(
+    name: str, exported: dict[str, Exported], ran: dict[str, tuple[object, str]]
+) -> None:
+    code, printed = ran[f"{name}-bad"]
+    assert code == 1, printed
+    assert printed.startswith(headline(exported[name].finding))
+    assert exported[name].kind.says in printed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_export_from_the_healthy_engine_exits_0(
+    name: str, ran: dict[str, tuple[object, str]]
+) -> None:
+    code, printed = ran[f"{name}-good"]
+    assert code == 0, printed
+    assert "FINDING" not in printed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_needs_torch_only(name: str, exported: dict[str, Exported]) -> None:
+    tree = ast.parse(exported[name].bad)
+    modules = {
+        alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    allowed = {"base64", "sys", "zlib", "torch"} | ({"os", "triton"} if name == "triton" else set())
+    assert modules <= allowed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_names_no_path_of_this_machine(name: str, exported: dict[str, Exported]) -> None:
+    text = exported[name].bad
+    assert str(Path.home()) not in text
+    assert not re.findall(r"['\"\s(]/(?:home|root|tmp|work|usr|var)/", text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_stays_short_enough_to_read(name: str, exported: dict[str, Exported]) -> None:
+    assert len(exported[name].bad.splitlines()) < LONGEST
+
+
+def test_a_script_says_which_line_of_the_engine_issued_an_operation(
+    exported: dict[str, Exported],
+) -> None:
+    lines = exported["red-zone"].bad.splitlines()
+    written = next(i for i, line in enumerate(lines) if "out=kv_indices" in line)
+    assert re.search(
+        r"# kv_indices\.py:\d+ in write_indices", "\n".join(lines[written - 1 : written + 1])
+    )
+
+
+def test_a_script_shows_where_the_buffer_was_allocated(exported: dict[str, Exported]) -> None:
+    text = exported["red-zone"].bad
+    assert re.search(r"# kv_indices\.py:\d+ in __init__.*\n?kv_indices = region\(", text)
+
+
+def test_a_script_tells_the_case_as_a_table(exported: dict[str, Exported]) -> None:
+    text = exported["history"].bad
+    assert "raw_bs 1 -> 2" in text
+    assert "r0 (5, 1), r1 left" in text
+
+
+def test_a_script_is_the_same_each_time_it_is_exported(exported: dict[str, Exported]) -> None:
+    kind = exported["red-zone"].kind
+    again = export_script(kind.case, exported["red-zone"].finding, kind.target(), proven=False)
+    assert again == exported["red-zone"].bad
+
+
+def test_a_kernel_comes_with_its_source(exported: dict[str, Exported]) -> None:
+    text = exported["triton"].bad
+    assert "@triton.jit\ndef _attend(" in text
+    assert 'os.environ["TRITON_INTERPRET"] = "1"' in text

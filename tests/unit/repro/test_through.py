@@ -1,0 +1,126 @@
+"""Files that need FuzzGraph: the pytest file, the script of last resort, and the issue text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from faulty import KINDS, once, shrinking
+
+from fuzzgraph.events import Setup
+from fuzzgraph.finding import Finding
+from fuzzgraph.repro import export_issue, export_pytest, export_script, verify
+from fuzzgraph.targets.builtin import BuiltinTarget
+
+READS = next(kind for kind in KINDS if kind.name == "history")
+ENGINE = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from faulty import KINDS
+def make():
+    return next(kind for kind in KINDS if kind.name == "history").target()
+"""
+
+
+@pytest.fixture
+def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
+    (tmp_path / "engine_of_mine.py").write_text(ENGINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return Setup(target="engine_of_mine:make")
+
+
+def broken(message: str = "the text", **changes: object) -> Finding:
+    finding = Finding(
+        oracle="contract",
+        clause="metadata",
+        target="builtin",
+        step=0,
+        mode="decode",
+        buffer="seq_lens",
+        symptom="broken_contract",
+        stage="replay",
+        message=message,
+    )
+    return msgspec.structs.replace(finding, **changes)
+
+
+def test_the_pytest_file_fails_with_the_finding(tmp_path: Path, setup: Setup) -> None:
+    text = export_pytest(READS.case, READS.finding(), setup)
+    path = tmp_path / "test_repro.py"
+    path.write_text(text)
+    assert verify(path, times=1) == "1/1"
+
+
+def test_the_pytest_file_passes_on_the_healthy_engine(tmp_path: Path) -> None:
+    path = tmp_path / "test_repro.py"
+    path.write_text(export_pytest(READS.case, READS.finding(), BuiltinTarget()))
+    assert verify(path, times=1) == "0/1"
+
+
+def test_the_test_is_named_by_clause_buffer_and_digest() -> None:
+    text = export_pytest(READS.case, READS.finding(), BuiltinTarget())
+    assert "def test_history_req_pool_indices_" in text
+
+
+def test_what_operations_cannot_show_becomes_a_script_through_fuzzgraph(
+    tmp_path: Path, setup: Setup
+) -> None:
+    finding = msgspec.structs.replace(READS.finding(), symptom="missing")
+    text = export_script(READS.case, finding, setup)
+    path = tmp_path / "repro.py"
+    path.write_text(text)
+    assert "needs FuzzGraph" in text
+    assert verify(path, times=1) == "1/1"
+
+
+def test_an_unproven_script_gives_way_to_one_through_fuzzgraph() -> None:
+    """The healthy engine shows no such finding, so its operations cannot either."""
+    text = export_script(READS.case, READS.finding(), BuiltinTarget())
+    assert "NEEDS_FUZZGRAPH = True" in text
+    assert "did not show the finding" in text
+
+
+def test_an_engine_of_its_own_process_is_run_through_fuzzgraph() -> None:
+    class Isolated(BuiltinTarget):
+        isolated = True
+
+    text = export_script(once(4), broken(), Isolated(name="far"))
+    assert "dict(target='far')" in text.replace('"', "'")
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ['"""\nimport os\nos._exit(7)\n"""', "'''\\", "{0!r}", "`code` | <b> # x\n\n# y", "\x00\x1b["],
+)
+def test_text_of_a_finding_is_data_in_every_export(hostile: str) -> None:
+    finding = broken(hostile, buffer=hostile, target=hostile)
+    case, setup = shrinking(), Setup(target="builtin")
+    script = export_script(case, finding, setup, proven=False)
+    for text in (script, export_pytest(case, finding, setup)):
+        compile(text, "export", "exec")
+        assert "\nimport os\nos._exit(7)" not in text
+    issue = export_issue(case, finding, setup)
+    assert [line for line in issue.splitlines() if line.startswith("# ")] == issue.splitlines()[:1]
+
+
+def test_the_issue_tells_case_finding_and_how_to_reproduce() -> None:
+    kind = next(kind for kind in KINDS if kind.name == "red-zone")
+    finding = msgspec.structs.replace(kind.finding(), confirmed="3/3")
+    text = export_issue(kind.case, finding, Setup(target="builtin", fault="mine"))
+    assert text.startswith(
+        "# builtin: write outside decode.kv\\_indices (graph replay, mode decode)"
+    )
+    assert "| 0 | decode | graph | raw\\_bs 2 -\\> 2 | r0 (9, 1), r1 (9, 1) |" in text
+    assert "`python repro.py`" in text
+    assert "`pytest test_repro.py`" in text
+    assert "It showed in 3/3 fresh sessions." in text
+    assert "- Allocated at: `kv_indices.py:" in text
+
+
+def test_an_issue_without_a_rate_claims_none() -> None:
+    assert "fresh sessions" not in export_issue(once(4), broken(), Setup())
