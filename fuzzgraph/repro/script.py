@@ -151,7 +151,7 @@ class _Script:
         lines = [
             "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red zones",
             "",
-            f"MEMORY = torch.zeros({arena.capacity}, dtype=torch.uint8)"
+            f"MEMORY = torch.empty({arena.capacity}, dtype=torch.uint8)"
             "  # untouched pages cost nothing",
             f"TOP = {top}  # end of what the engine allocated",
             "ZONES = {}",
