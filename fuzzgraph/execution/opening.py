@@ -18,6 +18,7 @@ from fuzzgraph.memory import (
     AttributeSnapshot,
     AttributeWatch,
     GuardedMemory,
+    Image,
     Perturbation,
     restore_attributes,
 )
@@ -66,7 +67,7 @@ def innermost_line(error: BaseException) -> str:
 class Moment:
     """Bytes and attributes of a session at one moment."""
 
-    image: torch.Tensor
+    image: Image
     attributes: AttributeSnapshot
 
 
@@ -84,7 +85,7 @@ class OpenSession:
     opening_hits: list[ZoneHit] = field(default_factory=list)
     _captured: Moment = field(init=False)
     _watch: AttributeWatch = field(init=False)
-    _images: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
+    _images: dict[int, Image] = field(init=False, default_factory=dict)
     _fields: dict[str, Field] = field(init=False)
 
     def remember_capture(self) -> None:
@@ -93,9 +94,10 @@ class OpenSession:
         self._captured = Moment(self.memory.snapshot(), self._watch.first)
         self._fields = {declared.name: declared for declared in self.session.fields}
 
-    def moment(self) -> Moment:
-        """This moment, to come back to."""
-        return Moment(self.memory.snapshot(), self._watch.snapshot())
+    def moment(self, instead_of: Moment | None = None) -> Moment:
+        """This moment, to come back to; the memory of one that is over is used again."""
+        image = self.memory.snapshot(None if instead_of is None else instead_of.image)
+        return Moment(image, self._watch.snapshot())
 
     def restore(self, moment: Moment) -> None:
         """Bytes and attributes as they were at that moment."""
@@ -161,6 +163,7 @@ def open_session(
         zone_bytes=256 if isolated else 128,
         tail_factor=config.page_size,
         tail_cap=(64 if isolated else 2) << 10,
+        keep_pool=isolated,
     )
     engine = open_engine(graphs, memory)
     stage = "open"

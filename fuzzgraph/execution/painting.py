@@ -16,7 +16,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import Content, content_for
-from fuzzgraph.memory import GuardedMemory, Perturbation
+from fuzzgraph.memory import GuardedMemory, Image, Perturbation
 from fuzzgraph.observation import ForeignWrite
 from fuzzgraph.ports import Pools
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, Batch, IntArray
@@ -107,7 +107,7 @@ class Painter:
             if table is not None:
                 table.fill_unreserved(world)
 
-    def keep_reserved(self, image: torch.Tensor) -> None:
+    def keep_reserved(self, image: Image) -> None:
         """Bring the reserved slot and state from `image`: padded rows may leave anything there."""
         for plane in self._all_planes:
             plane.tensor[RESERVED_SLOT].copy_(self.memory.as_in(image, plane.tensor[RESERVED_SLOT]))
@@ -207,11 +207,11 @@ class Truth:
 
         return Perturbation(f"{table.name} (rows of others, or beyond the sequence)", change)
 
-    def foreign_writes(self, before: torch.Tensor) -> list[ForeignWrite]:
+    def foreign_writes(self, before: Image) -> list[ForeignWrite]:
         """What changed since `before` although the batch does not own it, or was written wrong."""
         return [*self._slot_writes(before), *self._state_writes(before), *self._map_writes(before)]
 
-    def _slot_writes(self, before: torch.Tensor) -> Iterator[ForeignWrite]:
+    def _slot_writes(self, before: Image) -> Iterator[ForeignWrite]:
         batch, painter = self._batch, self._painter
         new_kv: tuple[torch.Tensor, ...] = ()
         if batch.mode != "draft":  # there, later tokens follow from the model's own outputs
@@ -223,7 +223,7 @@ class Truth:
             expected.index_copy_(0, slots, truth)
             yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
 
-    def _state_writes(self, before: torch.Tensor) -> Iterator[ForeignWrite]:
+    def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
         plane = self._painter.state
         if plane is not None:
             expected = self._rows_then(plane, before)
@@ -231,13 +231,13 @@ class Truth:
             expected[own] = plane.rows[own]
             yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
 
-    def _rows_then(self, plane: _Plane, before: torch.Tensor) -> torch.Tensor:
+    def _rows_then(self, plane: _Plane, before: Image) -> torch.Tensor:
         """The plane's bytes before the step, the reserved row as it is now."""
         rows = _as_bytes(self._painter.memory.as_in(before, plane.tensor)).clone()
         rows[RESERVED_SLOT] = plane.rows[RESERVED_SLOT]
         return rows
 
-    def _map_writes(self, before: torch.Tensor) -> Iterator[ForeignWrite]:
+    def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:
         for table in (self._painter.req_to_token, self._painter.encoder_to_token):
             if table is None:
                 continue

@@ -66,6 +66,8 @@ class StepRunner:
         self._second_opinion = second_opinion
         self._strict_nan = strict_nan
         self._kept = KeptResults()
+        self._before: Moment | None = None
+        self._after: Moment | None = None
 
     def run(self, batch: Batch) -> StepRecord:
         """All runs of one step; the session is left as world A left it."""
@@ -74,7 +76,7 @@ class StepRunner:
         step.promised_outputs = session.promised_outputs(batch.mode)
         truth = opened.painter.read(batch)
         truth.lay()
-        before = opened.moment()
+        before = self._before = opened.moment(self._before)
         opened.graphs.replayed.clear()
         try:
             step.runs["replay"] = self._execute(batch, "replay")
@@ -84,7 +86,7 @@ class StepRunner:
             return step
         self._check_memory(step, truth, before)
         self._add_expectation(step)
-        after = opened.moment()
+        after = self._after = opened.moment(self._after)
         try:
             self._run_twins(step, truth, before)
         except SessionLost as lost:

@@ -7,6 +7,7 @@ from fuzzgraph.memory.attributes import (
     snapshot_attributes,
 )
 from fuzzgraph.memory.guard import GuardedMemory, Listener
+from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.poison import NAN_WORLD, poison_value
 from fuzzgraph.memory.regions import Region, Segment
 from fuzzgraph.memory.worlds import Perturbation
@@ -16,6 +17,7 @@ __all__ = [
     "AttributeSnapshot",
     "AttributeWatch",
     "GuardedMemory",
+    "Image",
     "Listener",
     "Perturbation",
     "Region",

@@ -28,7 +28,7 @@ MARGIN_BYTES = 64 << 10
 
 
 class Arena:
-    """Aligned memory in two parts: persistent from the front, scratch from three quarters on."""
+    """Aligned memory in three parts: engine from the front, graph pool from the middle, scratch."""
 
     def __init__(self, device: torch.device, capacity: int | None = None) -> None:
         if capacity is None:
@@ -45,8 +45,13 @@ class Arena:
         self.address = self.bytes.data_ptr()
         self.storage_key = storage_key(self.bytes)
         self.front = MARGIN_BYTES
+        self.graph_front = self.capacity // 2
         self.scratch_front = self.capacity // 4 * 3
-        self._ends = (self.scratch_front - MARGIN_BYTES, self.capacity - MARGIN_BYTES)
+        self._ends: dict[str, int] = {
+            "engine": self.graph_front - MARGIN_BYTES,
+            "graph": self.scratch_front - MARGIN_BYTES,
+            "scratch": self.capacity - MARGIN_BYTES,
+        }
         self._typed: dict[torch.dtype, torch.Tensor] = {torch.uint8: self.bytes}
 
     def typed(self, dtype: torch.dtype) -> torch.Tensor:
@@ -62,19 +67,18 @@ class Arena:
         """The tensor of this shape whose first element lies `offset` bytes into the arena."""
         return self.typed(dtype).as_strided(size, stride, offset // dtype.itemsize)
 
-    def claim(self, start: int, end: int, *, scratch: bool) -> None:
-        """Check that bytes [start, end) still fit.
+    def claim(self, start: int, end: int, segment: str) -> None:
+        """Check that bytes [start, end) still fit into a segment's part.
 
         Raises:
             UsageError: the arena is full; says how much was asked for and how to enlarge it.
         """
-        limit = self._ends[scratch]
+        limit = self._ends[segment]
         if end > limit:
-            part = "scratch" if scratch else "persistent"
             raise UsageError(
                 f"guarded memory is full: an allocation of {end - start} bytes (red zones "
-                f"included) does not fit into the {part} part, {limit - start} bytes are left of "
-                f"an arena of {self.capacity}. Use a smaller config, or a GuardedMemory with a "
+                f"included) does not fit into the {segment} part, {limit - start} bytes are left "
+                f"of an arena of {self.capacity}. Use a smaller config, or a GuardedMemory with a "
                 f"larger capacity."
             )
 

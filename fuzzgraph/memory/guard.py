@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.memory.arena import Arena, address_of, storage_key
+from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.operations import Facts, facts_of, tensors_in
 from fuzzgraph.memory.placement import Layout, extent
@@ -85,6 +86,8 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         capacity: bytes of the arena; None chooses 512 MiB of address space on a CPU (untouched
             pages are free) and 64 MiB on a device.
         adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
+        keep_pool: whether snapshots hold the graph pool too: for engines that read a graph's
+            outputs again after other work was done. Each replay poisons the pool first anyway.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         world: int = 0,
         capacity: int | None = None,
         adopt_numpy: bool = True,
+        keep_pool: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = torch.empty(0, device=device).device
@@ -106,6 +110,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._worlds = Worlds(self._layout)
         self._resizing = Resizing(self._layout)
         self._adopt_numpy = adopt_numpy
+        self._keep_pool = keep_pool
         self._storage = self.arena.storage_key
         self._segment: Segment = "engine"
         self._listener: Listener | None = None
@@ -279,8 +284,11 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # ---- snapshot
 
     @_unguarded
-    def snapshot(self) -> torch.Tensor:
-        """Copy of all engine and graph memory; scratch is not part of it.
+    def snapshot(self, into: Image | None = None) -> Image:
+        """Copy of all engine memory, and of the graph pool where `keep_pool` says so.
+
+        Args:
+            into: an earlier image that is no longer needed; its memory is used again.
 
         Raises:
             FuzzGraphError: taken while memory is perturbed.
@@ -290,22 +298,34 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "snapshot() while red zones or the graph pool are perturbed would mix two worlds. "
                 "Call restore(snapshot) first."
             )
-        return self.arena.bytes[self.arena.front : self._layout.top].clone()
+        return self._image(into)
+
+    def _image(self, into: Image | None = None) -> Image:
+        arena, layout = self.arena, self._layout
+        engine = arena.bytes[arena.front : layout.engine_top]
+        pool = arena.bytes[arena.graph_front : layout.graph_top] if self._keep_pool else None
+        if into is None or len(into.engine) != len(engine) or pool is not None:
+            return Image(engine.clone(), None if pool is None else pool.clone())
+        into.engine.copy_(engine)
+        return into
+
+    def _put_back(self, image: Image) -> None:
+        arena = self.arena
+        arena.bytes[arena.front : arena.front + len(image.engine)].copy_(image.engine)
+        if image.pool is not None:
+            arena.bytes[arena.graph_front : arena.graph_front + len(image.pool)].copy_(image.pool)
 
     @_unguarded
-    def restore(self, snapshot: torch.Tensor) -> None:
+    def restore(self, snapshot: Image) -> None:
         """Put memory back, red zones included, and return to the home world.
 
         What was allocated after the snapshot keeps its content.
         """
-        front = self.arena.front
-        self.arena.bytes[front : front + snapshot.numel()].copy_(snapshot)
-        self._worlds.come_home()
+        self._put_back(snapshot)
+        self._worlds.come_home(pool_restored=snapshot.pool is not None)
 
     @_unguarded
-    def image_in(
-        self, snapshot: torch.Tensor, world: int, changes: Iterable[Perturbation]
-    ) -> torch.Tensor:
+    def image_in(self, snapshot: Image, world: int, changes: Iterable[Perturbation]) -> Image:
         """What a snapshot looks like in another world: its red zones, its pool, and `changes`.
 
         Memory is left as the snapshot has it.
@@ -314,23 +334,21 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.zone_perturbation(world).apply()
         for change in changes:
             change.apply()
-        front = self.arena.front
-        image = self.arena.bytes[front : front + snapshot.numel()].clone()
+        image = self._image()
         self.restore(snapshot)
         return image
 
     @_unguarded
-    def restore_in(self, image: torch.Tensor, world: int) -> None:
+    def restore_in(self, image: Image, world: int) -> None:
         """Put memory to an image that `image_in` made, and live in its world until `restore`."""
-        front = self.arena.front
-        self.arena.bytes[front : front + image.numel()].copy_(image)
+        self._put_back(image)
         self._worlds.move_to(world)
 
     @_unguarded
-    def as_in(self, snapshot: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        """A guarded tensor as it was in a snapshot: a view of the snapshot, same shape."""
+    def as_in(self, snapshot: Image, tensor: torch.Tensor) -> torch.Tensor:
+        """An engine tensor as it was in a snapshot: a view of the snapshot, same shape."""
         offset = address_of(tensor) - self.arena.address - self.arena.front
-        base = snapshot.view(tensor.dtype)
+        base = snapshot.engine.view(tensor.dtype)
         return base.as_strided(tensor.shape, tensor.stride(), offset // tensor.dtype.itemsize)
 
     # ---- red zones and worlds

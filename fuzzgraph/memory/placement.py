@@ -47,9 +47,11 @@ class Layout:
     ) -> None:
         self.arena = arena
         self.world = world
-        self.persistent: list[Region] = []
+        self.engine: list[Region] = []
+        self.graph: list[Region] = []
         self.scratch: list[Region] = []
-        self.top = arena.front
+        self.engine_top = arena.front
+        self.graph_top = arena.graph_front
         self._zone_bytes = -(-zone_bytes // ROW_BYTES) * ROW_BYTES
         self._tail_factor = tail_factor
         self._tail_cap = tail_cap
@@ -63,6 +65,11 @@ class Layout:
             for dtype in COMMON_DTYPES:
                 self.poison_row(dtype, world)
 
+    @property
+    def persistent(self) -> list[Region]:
+        """Engine buffers and graph intermediates, ascending."""
+        return self.engine + self.graph
+
     def restart_scratch(self) -> None:
         """Free what the last scratch run allocated."""
         self.scratch = []
@@ -74,9 +81,14 @@ class Layout:
         """Memory for a tensor like this one: zones poisoned, payload too if it is born empty."""
         if segment == "scratch":
             return self._scratch_slot(func, like, born_empty)
-        region = self._place(like, segment, born_empty, self.top)
-        self.top = region.end
-        self.persistent.append(region)
+        if segment == "graph":
+            region = self._place(like, segment, born_empty, self.graph_top)
+            self.graph_top = region.end
+            self.graph.append(region)
+        else:
+            region = self._place(like, segment, born_empty, self.engine_top)
+            self.engine_top = region.end
+            self.engine.append(region)
         slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
         slot.block.copy_(slot.row)
         return slot
@@ -115,7 +127,7 @@ class Layout:
                 after = max(before, min(int(nbytes * self._tail_factor), self._tail_cap))
         offset = start + before
         end = -(-(offset + nbytes + after) // ROW_BYTES) * ROW_BYTES
-        self.arena.claim(start, end, scratch=segment == "scratch")
+        self.arena.claim(start, end, segment)
         where = innermost_source()
         dtype = str(like.dtype).removeprefix("torch.")
         return Region(
@@ -144,17 +156,20 @@ class Layout:
         offset = address_of(tensor) - self.arena.address
         if not 0 <= offset < self.arena.capacity:
             return None
-        scratch = offset >= self.arena.scratch_front
-        return find_region(self.scratch if scratch else self.persistent, offset)
+        if offset < self.arena.graph_front:
+            return find_region(self.engine, offset)
+        if offset < self.arena.scratch_front:
+            return find_region(self.graph, offset)
+        return find_region(self.scratch, offset)
 
     def name_regions(self, roots: Mapping[str, object]) -> None:
         """Call each engine buffer what the engine calls it; the shortest path wins."""
         named: set[int] = set()
         for path, address in walk_tensors(roots):
             offset = address - self.arena.address
-            if not 0 <= offset < self.top:
+            if not 0 <= offset < self.engine_top:
                 continue
-            region = find_region(self.persistent, offset)
+            region = find_region(self.engine, offset)
             if region is not None and id(region) not in named:
                 named.add(id(region))
                 region.name = path

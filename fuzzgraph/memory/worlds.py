@@ -43,8 +43,8 @@ class Worlds:
         self._expected: torch.Tensor | None = None
         self._region_worlds: dict[int, int] = {}
         self._resident = self._home
-        self._pool_world = self._home
-        self._pool: list[_Span] = []
+        self._pool_world = self._pool_holds = self._home
+        self._pool: list[_Span] = []  # none before the first capture
         self._pooled = 0
         self._scratch_plans: dict[tuple[int, ...], ZonePlan] = {}
 
@@ -53,11 +53,13 @@ class Worlds:
         """Whether no perturbation has been applied since the last restore."""
         return self._expected is None
 
-    def come_home(self) -> None:
+    def come_home(self, *, pool_restored: bool = True) -> None:
         """Memory has been restored: expect the home world again."""
         self._expected = None
         self._region_worlds = {}
         self._pool_world = self._resident = self._home
+        if pool_restored:
+            self._pool_holds = self._home
 
     def move_to(self, world: int) -> None:
         """Memory has been restored to an image of `world`: expect that everywhere."""
@@ -68,10 +70,10 @@ class Worlds:
     # ---- red zones
 
     def _zone_plan(self) -> ZonePlan:
-        persistent = self._layout.persistent
-        if self._planned != len(persistent):
-            self._plan = ZonePlan(self._layout.arena, persistent)
-            self._planned = len(persistent)
+        layout = self._layout
+        if self._planned != len(layout.engine) + len(layout.graph):
+            self._plan = ZonePlan(layout.arena, layout.persistent)
+            self._planned = len(layout.engine) + len(layout.graph)
             self._expected = None if self.at_home else self._rebuilt_expectation()
         return self._plan
 
@@ -100,6 +102,8 @@ class Worlds:
     def intact(self) -> bool:
         """Whether no red zone changed; one comparison, one flag read back."""
         plan = self._zone_plan()
+        if self._pool_holds != self._pool_world:
+            self.poison_pool()  # no replay has done it since the world changed
         if not plan.intact(self._expectation(plan)):
             return False
         if not self._layout.scratch:
@@ -137,9 +141,6 @@ class Worlds:
         self._region_worlds.update((id(region), world) for region in regions)
         plan.write(self._expected)
 
-    def _graph_regions(self) -> list[Region]:
-        return [region for region in self._layout.persistent if region.segment == "graph"]
-
     def zones_and_pool(self, world: int) -> Perturbation:
         """All red zones and the content of the graph pool at once."""
 
@@ -152,7 +153,7 @@ class Worlds:
 
     def each_zone(self, world: int) -> list[Perturbation]:
         """The same, piece by piece: the graph pool, then the red zones of each engine buffer."""
-        buffers = [region for region in self._layout.persistent if region.segment == "engine"]
+        buffers = self._layout.engine
         return [self.pool(world), *(self._zones_of(region, world) for region in buffers)]
 
     def _zones_of(self, region: Region, world: int) -> Perturbation:
@@ -162,7 +163,7 @@ class Worlds:
         """What graph intermediates hold before a replay writes them, their zones included."""
 
         def apply() -> None:
-            self._move(self._graph_regions(), world)
+            self._move(self._layout.graph, world)
             self._pool_world = world
             self.poison_pool()
 
@@ -172,9 +173,8 @@ class Worlds:
         """Engine buffers that were born empty and that nothing has written since."""
         return [
             self._payload_of(region, world)
-            for region in self._layout.persistent
-            if region.segment == "engine"
-            and region.born_empty
+            for region in self._layout.engine
+            if region.born_empty
             and region.nbytes
             and not region.touched
             and self._holds_poison(region)
@@ -202,11 +202,12 @@ class Worlds:
     # ---- the graph pool
 
     def poison_pool(self) -> None:
-        """Put poison into all graph intermediates, one copy per contiguous span."""
-        if self._pooled != len(self._layout.persistent):
+        """Put poison into all graph intermediates, by one copy."""
+        if self._pooled != len(self._layout.graph):
             self._plan_pool()
         for span in self._pool:
             span.poison(self._pool_world)
+        self._pool_holds = self._pool_world
 
     def is_poison(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor still holds what `poison_pool` put there."""
@@ -215,15 +216,8 @@ class Worlds:
         return torch.equal(raw, row.repeat(-(-raw.numel() // ROW_BYTES))[: raw.numel()])
 
     def _plan_pool(self) -> None:
-        self._pooled = len(self._layout.persistent)
-        runs: list[list[Region]] = []
-        end = -1
-        for region in self._graph_regions():
-            if region.start != end:
-                runs.append([])
-            runs[-1].append(region)
-            end = region.end
-        self._pool = [_Span(self._layout, run) for run in runs]
+        self._pooled = len(self._layout.graph)
+        self._pool = [_Span(self._layout, list(self._layout.graph))] if self._pooled else []
 
 
 class _Span:

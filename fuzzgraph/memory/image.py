@@ -1,0 +1,17 @@
+"""What guarded memory held at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Image"]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Bytes of the engine's part of an arena, and of the graph pool where it was asked for."""
+
+    engine: torch.Tensor
+    pool: torch.Tensor | None
