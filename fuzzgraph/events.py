@@ -134,6 +134,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     shards: int = 1
     reason: Reason = "time"
     seconds: float = 0.0
+    """Of the search, with the shrinking in between."""
+    total_seconds: float = 0.0
+    """With what came after it: more shrinking, writing and executing repros."""
     cases: int = 0
     corpus_cases: int = 0
     steps: int = 0
@@ -151,7 +154,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     out: str = ""
     """Folder of the run."""
     rate: float = 0.0
-    """Computed: cases per second, shrinking and exporting included."""
+    """Computed: cases per second of the search."""
     exit_code: int = 0
     """Computed: 0 nothing found, 1 findings, 3 the run failed."""
 

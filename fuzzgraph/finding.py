@@ -52,5 +52,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def key(self) -> FindingKey:
-        """What makes two findings the same: oracle, clause, target, buffer and step kind."""
-        return (self.oracle, self.clause, self.target, self.buffer, self.mode)
+        """What makes two findings the same: oracle, clause, target, buffer and step kind.
+
+        What happens before the first step, at warm-up or capture, has no step kind.
+        """
+        mode = self.mode if self.step >= 0 else ""
+        return (self.oracle, self.clause, self.target, self.buffer, mode)

@@ -88,6 +88,7 @@ class Campaign:
             watch=self._watch,
             tick=self._tally.tick,
         )
+        self._searched: float | None = None
         self._docket = Docket(plan, self._folder, pursuit, self._watch)
         self._tally.findings = lambda: self._docket.taken_up
 
@@ -107,6 +108,7 @@ class Campaign:
             self._emit(self._started())
             try:
                 reason = self._search()
+                self._searched = self._watch.seconds
                 self._docket.settle()
                 self._folder.finish_run(self._summary(reason, error))  # exports may be killed
                 self._docket.export()
@@ -229,7 +231,8 @@ class Campaign:
             profile=plan.profile,
             shards=plan.shards,
             reason=reason,
-            seconds=round(self._watch.seconds, 3),
+            seconds=round(self._watch.seconds if self._searched is None else self._searched, 3),
+            total_seconds=round(self._watch.seconds, 3),
             cases=tally.cases,
             corpus_cases=tally.corpus_cases,
             steps=tally.steps,

@@ -18,7 +18,7 @@ import click
 import fuzzgraph
 from fuzzgraph.errors import FuzzGraphError, UsageError
 
-__all__ = ["main", "run_command"]
+__all__ = ["main", "root_command", "run_command"]
 
 WRONG_CALL = 2
 RUN_FAILED = 3
@@ -64,7 +64,7 @@ class _Verbs(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(fuzzgraph.__version__, prog_name="fuzzgraph")
-def _fuzzgraph() -> None:
+def root_command() -> None:
     """Fuzz captured GPU graphs of LLM serving engines.
 
     Exit codes: 0 nothing found, 1 findings, 2 the call was wrong, 3 the run itself failed.
@@ -74,7 +74,7 @@ def _fuzzgraph() -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code; what is wrong is said in one line."""
     try:
-        code = _fuzzgraph.main(list(arguments), prog_name="fuzzgraph", standalone_mode=False)
+        code = root_command.main(list(arguments), prog_name="fuzzgraph", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help(), err=True)
         return WRONG_CALL

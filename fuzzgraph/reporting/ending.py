@@ -77,6 +77,7 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         first,
         reason=next((one.reason for one in summaries if one.reason != first.reason), first.reason),
         seconds=max(one.seconds for one in summaries),
+        total_seconds=max(one.total_seconds for one in summaries),
         cases=sum(one.cases for one in summaries),
         corpus_cases=sum(one.corpus_cases for one in summaries),
         steps=sum(one.steps for one in summaries),

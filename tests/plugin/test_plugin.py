@@ -248,6 +248,7 @@ def run_on_two(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_work_and_report_a_finding_once(
     pytester: pytest.Pytester,
 ) -> None:
@@ -272,6 +273,7 @@ def test_two_processes_share_the_work_and_report_a_finding_once(
     assert len(list(ElementTree.parse(pytester.path / "r.xml").getroot().iter("failure"))) == 1
 
 
+@pytest.mark.slow
 def test_each_of_two_processes_gets_one_shard(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(PATCHED)
     pytester.makepyfile("".join(f"def test_{n}(): pass\n" for n in range(30)))

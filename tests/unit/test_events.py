@@ -75,6 +75,12 @@ def test_findings_with_another_key_have_another_name() -> None:
     assert len(names) == 6
 
 
+def test_what_breaks_before_the_first_step_is_the_same_whatever_the_step_would_have_been() -> None:
+    keys = {finding(step=-1, mode=mode).key for mode in ("decode", "idle")}
+    assert len(keys) == 1
+    assert finding_id(keys.pop()).startswith("footprint-kv_indices-")
+
+
 def test_a_finding_name_is_fit_for_a_file() -> None:
     name = finding_id(finding(buffer="runner.buffers['x/../y']").key)
     assert "/" not in name and "'" not in name
