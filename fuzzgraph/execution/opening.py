@@ -15,12 +15,11 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.execution.painting import Painter
 from fuzzgraph.graphs import GraphKind, open_engine
 from fuzzgraph.memory import (
-    AttributeSnapshot,
     AttributeWatch,
+    Bindings,
     GuardedMemory,
     Image,
     Perturbation,
-    restore_attributes,
 )
 from fuzzgraph.observation import Field, RunKind, Stumble, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session, Target
@@ -68,7 +67,7 @@ class Moment:
     """Bytes and attributes of a session at one moment."""
 
     image: Image
-    attributes: AttributeSnapshot
+    attributes: Bindings
 
 
 @dataclass(slots=True)
@@ -94,15 +93,22 @@ class OpenSession:
         self._captured = Moment(self.memory.snapshot(), self._watch.first)
         self._fields = {declared.name: declared for declared in self.session.fields}
 
-    def moment(self, instead_of: Moment | None = None) -> Moment:
-        """This moment, to come back to; the memory of one that is over is used again."""
+    def moment(
+        self, instead_of: Moment | None = None, attributes: Bindings | None = None
+    ) -> Moment:
+        """This moment, to come back to.
+
+        Args:
+            instead_of: one that is over, whose memory is used again.
+            attributes: the bindings, where they are known.
+        """
         image = self.memory.snapshot(None if instead_of is None else instead_of.image)
-        return Moment(image, self._watch.snapshot())
+        return Moment(image, attributes or self._watch.moment())
 
     def restore(self, moment: Moment) -> None:
         """Bytes and attributes as they were at that moment."""
         self.memory.restore(moment.image)
-        restore_attributes(moment.attributes)
+        self._watch.restore(moment.attributes)
 
     def reset(self) -> None:
         """As it was just after capture."""
@@ -120,7 +126,7 @@ class OpenSession:
             image = self.memory.image_in(self._captured.image, world, changes)
             self._images[world] = image
         self.memory.restore_in(image, world)
-        restore_attributes(self._captured.attributes)
+        self._watch.restore(self._captured.attributes)
 
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
         """Each declared field with the whole buffer that the engine writes it to.

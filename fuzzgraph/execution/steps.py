@@ -76,7 +76,8 @@ class StepRunner:
         step.promised_outputs = session.promised_outputs(batch.mode)
         truth = opened.painter.read(batch)
         truth.lay()
-        before = self._before = opened.moment(self._before)
+        known = self._after.attributes if self._after else None
+        before = self._before = opened.moment(self._before, known)
         opened.graphs.replayed.clear()
         try:
             step.runs["replay"] = self._execute(batch, "replay")

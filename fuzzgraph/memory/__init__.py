@@ -2,7 +2,6 @@
 
 from fuzzgraph.memory.attributes import (
     AttributeSnapshot,
-    AttributeWatch,
     restore_attributes,
     snapshot_attributes,
 )
@@ -10,12 +9,14 @@ from fuzzgraph.memory.guard import GuardedMemory, Listener
 from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.poison import NAN_WORLD, poison_value
 from fuzzgraph.memory.regions import Region, Segment
+from fuzzgraph.memory.watch import AttributeWatch, Bindings
 from fuzzgraph.memory.worlds import Perturbation
 
 __all__ = [
     "NAN_WORLD",
     "AttributeSnapshot",
     "AttributeWatch",
+    "Bindings",
     "GuardedMemory",
     "Image",
     "Listener",

@@ -14,7 +14,7 @@ import numpy as np
 
 from fuzzgraph.memory.regions import is_opaque, slot_names
 
-__all__ = ["AttributeSnapshot", "AttributeWatch", "restore_attributes", "snapshot_attributes"]
+__all__ = ["AttributeSnapshot", "restore_attributes", "snapshot_attributes", "walk_into"]
 
 _MAX_NODES = 20_000
 
@@ -33,6 +33,23 @@ class AttributeSnapshot:
         self.sets: list[tuple[Any, set[Any]]] = []
         self.arrays: list[tuple[Any, Any]] = []
         self.slotted: list[tuple[Any, dict[str, Any]]] = []
+
+    def remember_again(self, earlier: AttributeSnapshot, fresh: list[Any]) -> None:
+        """Copy the lists, sets, arrays and slots of an earlier snapshot as they are now.
+
+        What they hold goes to `fresh`, to be followed.
+        """
+        for items, _ in earlier.lists:
+            copy = list(items)
+            self.lists.append((items, copy))
+            fresh.extend(copy)
+        for members, _ in earlier.sets:
+            self.sets.append((members, set(members)))
+            fresh.extend(members)
+        for array, _ in earlier.arrays:
+            self.arrays.append((array, array.copy()))
+        for value, _ in earlier.slotted:
+            _remember_slots(self, value, fresh)
 
 
 def _kind_of(kind: type) -> int:
@@ -59,53 +76,11 @@ def _kind_of(kind: type) -> int:
 def snapshot_attributes(roots: Mapping[str, object]) -> AttributeSnapshot:
     """Remember the bindings of every plain object, dict, list and set reachable from `roots`."""
     snapshot = AttributeSnapshot()
-    _walk(snapshot, list(roots.values()), set())
+    walk_into(snapshot, list(roots.values()), set())
     return snapshot
 
 
-class AttributeWatch:
-    """Takes the same snapshot again and again, quickly.
-
-    Which containers there are is found once. Later only bindings that have changed since are
-    followed, so an object that the engine makes between two snapshots is remembered as well.
-    """
-
-    def __init__(self, roots: Mapping[str, object]) -> None:
-        self.first = AttributeSnapshot()
-        self._known: set[int] = set()
-        _walk(self.first, list(roots.values()), self._known)
-        self._dicts = [
-            (bindings, list(map(id, saved.values()))) for bindings, saved in self.first.dicts
-        ]
-        self._lists = [(items, list(map(id, copy))) for items, copy in self.first.lists]
-
-    def snapshot(self) -> AttributeSnapshot:
-        """The bindings of now."""
-        now = AttributeSnapshot()
-        fresh: list[Any] = []
-        for bindings, ids in self._dicts:
-            saved = dict(bindings)
-            now.dicts.append((bindings, saved))
-            if list(map(id, saved.values())) != ids:
-                fresh.extend(saved.values())
-        for items, ids in self._lists:
-            copy = list(items)
-            now.lists.append((items, copy))
-            if list(map(id, copy)) != ids:
-                fresh.extend(copy)
-        for members, _ in self.first.sets:
-            now.sets.append((members, set(members)))
-            fresh.extend(members)
-        for array, _ in self.first.arrays:
-            now.arrays.append((array, array.copy()))
-        for value, _ in self.first.slotted:
-            _remember_slots(now, value, fresh)
-        if fresh:
-            _walk(now, fresh, set(self._known))
-        return now
-
-
-def _walk(snapshot: AttributeSnapshot, queue: list[Any], seen: set[int]) -> None:
+def walk_into(snapshot: AttributeSnapshot, queue: list[Any], seen: set[int]) -> None:
     """Remember everything in the queue that is not in `seen`, and all that it leads to."""
     kinds = _kinds
     for value in queue:  # grows while it is walked

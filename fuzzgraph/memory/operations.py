@@ -18,6 +18,12 @@ _EMPTY = (
     "empty_permuted",
 )
 _RESIZE = ("resize_", "resize_as_")
+_INDEXING = {
+    "aten.index": "read",
+    "aten.index_put": "write",
+    "aten.index_put_": "write",
+    "aten.repeat_interleave": "repeat",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,14 @@ class Facts:
     forbidden: str
     """Why a capture refuses it: 'a value' or 'a shape' that depends on data, else ''."""
     random: bool
+    text: str
+    """With overload, e.g. `aten.cumsum.default`."""
+    call: Any
+    """Runs it, without the Python frame of the overload."""
+    reshapes: bool
+    """It may give a tensor that it writes another size, stride or place."""
+    index: str
+    """`read`, `write` or `repeat` where arguments decide whether a capture refuses it, else ''."""
 
 
 def facts_of(func: Any) -> Facts:
@@ -57,16 +71,22 @@ def facts_of(func: Any) -> Facts:
         forbidden = "value"
     elif torch.Tag.dynamic_output_shape in tags:
         forbidden = "shape"
+    name = f"{namespace}.{base}"
+    may_resize = any(a.kwarg_only for _, a in written) or base in _RESIZE
     return Facts(
-        name=f"{namespace}.{base}",
+        name=name,
         writes=tuple(a.name if a.kwarg_only else index for index, a in written),
         outs=tuple(a.name for _, a in written if a.kwarg_only),
         is_empty=namespace == "aten" and base in _EMPTY,
         is_lift=namespace == "aten" and base == "lift_fresh",
-        may_resize=any(a.kwarg_only for _, a in written) or base in _RESIZE,
+        may_resize=may_resize,
         is_resize=namespace == "aten" and base in _RESIZE,
         forbidden=forbidden,
         random=torch.Tag.nondeterministic_seeded in tags,
+        text=str(func),
+        call=getattr(func, "_op", func),
+        reshapes=bool(written) and (may_resize or torch.Tag.inplace_view in tags),
+        index=_INDEXING.get(name, ""),
     )
 
 

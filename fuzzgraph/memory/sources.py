@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from functools import cache
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
@@ -32,9 +31,12 @@ _SKIPPED = (
 )
 
 
-@cache
-def _is_skipped(filename: str) -> bool:
-    return filename.startswith(_SKIPPED)
+_NAMES: dict[str, str] = {}
+"""What a file of code is called in a source line, '' where it is skipped."""
+_LINES: dict[tuple[int, int], tuple[CodeType, str]] = {}
+"""Source lines by code object and instruction; the code is kept, so that its id stays its own."""
+_REMEMBERED = 1 << 16
+"""Source lines kept, so that a long run stays flat."""
 
 
 def innermost_source(depth: int = 1) -> str:
@@ -42,7 +44,24 @@ def innermost_source(depth: int = 1) -> str:
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         code = frame.f_code
-        if not _is_skipped(code.co_filename):
-            return f"{os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
+        name = _NAMES.get(code.co_filename)
+        if name is None:
+            name = _NAMES[code.co_filename] = _name_of(code.co_filename)
+        if name:
+            known = _LINES.get((id(code), frame.f_lasti))
+            return known[1] if known is not None else _remember(frame, name)
         frame = frame.f_back
     return ""
+
+
+def _name_of(filename: str) -> str:
+    return "" if filename.startswith(_SKIPPED) else os.path.basename(filename)
+
+
+def _remember(frame: FrameType, name: str) -> str:
+    code = frame.f_code
+    line = f"{name}:{frame.f_lineno} in {code.co_name}"
+    if len(_LINES) >= _REMEMBERED:
+        _LINES.clear()
+    _LINES[id(code), frame.f_lasti] = code, line
+    return line
