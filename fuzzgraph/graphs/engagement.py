@@ -41,11 +41,14 @@ def tensors_of(value: Any, path: str = "output") -> list[tuple[str, torch.Tensor
 
 
 def unwritten_outputs(memory: GuardedMemory, outputs: Any) -> tuple[str, ...]:
-    """Outputs in the graph pool whose every byte is still poison."""
+    """Float outputs in the graph pool whose every byte is still poison.
+
+    Integers are left out: their poison is a small number that a real result may well be.
+    """
     return tuple(
         path
         for path, tensor in tensors_of(outputs)
-        if tensor.numel()
+        if tensor.numel() and tensor.is_floating_point()
         and (region := memory.region_of(tensor)) is not None
         and region.segment == "graph"
         and memory.is_poison(tensor)

@@ -176,7 +176,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fresh: Tensors = ()
         if facts.may_resize:
             fresh = self._resizing.make_room(func, facts, args, kwargs or {}, self._segment)
-        out = func(*args, **kwargs) if kwargs else func(*args)
+        out = facts.call(*args, **kwargs) if kwargs else facts.call(*args)
         if out.__class__ is tuple or out.__class__ is list:
             out, fresh = self._adopt_each(func, facts, out, args, kwargs)
         elif isinstance(out, torch.Tensor) and out.untyped_storage()._cdata != self._storage:
@@ -390,6 +390,8 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _holds(key: int, values: Any) -> bool:
     """Whether a tensor among the arguments has this storage."""
     for value in values:
+        if value.__class__ is int:
+            continue
         if isinstance(value, torch.Tensor):
             if value.untyped_storage()._cdata == key:
                 return True

@@ -131,7 +131,7 @@ class Layout:
         where = innermost_source()
         dtype = str(like.dtype).removeprefix("torch.")
         return Region(
-            name=f"{dtype}{list(like.shape)} of {where}",
+            name=f"{dtype} of {where}",
             segment=segment,
             dtype=like.dtype,
             shape=tuple(like.shape),

@@ -78,7 +78,7 @@ def test_a_region_nobody_holds_is_named_by_its_line() -> None:
     with memory.intercept("engine"):
         torch.zeros(2, 3)
     memory.name_regions({})
-    assert memory.regions[0].name.startswith("float32[2, 3] of test_state.py:")
+    assert memory.regions[0].name.startswith("float32 of test_state.py:")
 
 
 def test_walking_a_cycle_ends() -> None:
