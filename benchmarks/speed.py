@@ -3,7 +3,8 @@
 Two figures, taken block by block so that both see the same machine: cases a second end to end
 (Hypothesis' generation, every run that the oracles need, all checks), and the cost of that relative
 to the bare run (sessions cached alike, capture, prepare, replay, one reference). Medians and
-spreads over the blocks; the shapes of the cases are counted beside them.
+spreads over the blocks; the shapes of the cases are counted beside them. Taken twice: for decode at
+tiny shapes, and for all that a campaign draws by default.
 
     python benchmarks/speed.py [--blocks 12] [--write reports/speed.md]
 """
@@ -15,7 +16,7 @@ import platform
 import statistics
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,8 +24,20 @@ import torch
 from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
+from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import DEFAULT, cases
 from fuzzgraph.targets import open_target
+
+
+def tiny(reach: Reach) -> Reach:
+    """Decode at tiny shapes, with every feature that decode has."""
+    return replace(
+        reach,
+        modes=("decode", "idle"),
+        page_sizes=(1, 2, 3, 16),
+        max_batch=4,
+        max_context_len=16,
+    )
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,7 @@ class Block:
         return self.full_seconds / self.bare_seconds
 
 
-def run_block(number: int, full: Execution, bare: Execution) -> Block:
+def run_block(number: int, reach: Reach, full: Execution, bare: Execution) -> Block:
     """Draw a block, run every case fully and then bare, each on its own cached sessions."""
     drawn: list[Case] = []
     spent = findings = 0
@@ -64,7 +77,7 @@ def run_block(number: int, full: Execution, bare: Execution) -> Block:
         bare_seconds += time.perf_counter() - middle
         drawn.append(case)
 
-    strategy = cases(full.target.reach, DEFAULT.at(number))
+    strategy = cases(reach, DEFAULT.at(number))
     start = time.perf_counter()
     draw(strategy, number, BLOCK, run)
     spent = time.perf_counter() - start
@@ -102,16 +115,22 @@ def spread(values: list[float], unit: str = "") -> str:
     return f"{statistics.median(values):.1f}{unit} (from {low:.1f} to {high:.1f})"
 
 
-def report(blocks: list[Block]) -> str:
-    """The figures as Markdown."""
+def measure(reach: Reach, count: int) -> list[Block]:
+    """So many blocks, after one that warms caches and code paths and is not counted."""
+    full, bare = Execution(open_target("builtin")), Execution(open_target("builtin"))
+    blocks = [run_block(number, reach, full, bare) for number in range(count + 1)]
+    full.close()
+    bare.close()
+    return blocks[1:]
+
+
+def table(title: str, blocks: list[Block]) -> list[str]:
+    """The figures of one kind of cases as Markdown."""
     generation = [1e3 * b.generation_seconds / len(b.drawn) for b in blocks]
     full = [1e3 * b.full_seconds / len(b.drawn) for b in blocks]
     bare = [1e3 * b.bare_seconds / len(b.drawn) for b in blocks]
-    lines = [
-        "# Speed of the built-in engine on the recorder, one core",
-        "",
-        f"Median over {len(blocks)} blocks of {BLOCK} generated cases (least to greatest).",
-        "Written by `make bench-speed`.",
+    return [
+        f"## {title}",
         "",
         "| figure | value |",
         "|---|---|",
@@ -124,6 +143,20 @@ def report(blocks: list[Block]) -> str:
         "",
         "Shapes: " + ";\n".join(shapes(blocks)) + ".",
         "",
+    ]
+
+
+def report(count: int) -> str:
+    """All figures."""
+    reach = open_target("builtin").reach
+    lines = [
+        "# Speed of the built-in engine on the recorder, one core",
+        "",
+        f"Median over {count} blocks of {BLOCK} generated cases (least to greatest).",
+        "Written by `make bench-speed`.",
+        "",
+        *table("Decode, tiny shapes", measure(tiny(reach), count)),
+        *table("All modes and shapes of the default profile", measure(reach, count)),
         f"torch {torch.__version__} with one thread, Python {platform.python_version()},"
         f" {platform.machine()}.",
         "",
@@ -133,13 +166,10 @@ def report(blocks: list[Block]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    full, bare = Execution(open_target("builtin")), Execution(open_target("builtin"))
-    run_block(0, full, bare)  # warms caches and code paths; not counted
-    blocks = [run_block(number, full, bare) for number in range(1, options.blocks + 1)]
-    text = report(blocks)
+    text = report(options.blocks)
     print(text)
     if options.write:
         options.write.write_text(text)
