@@ -8,7 +8,7 @@ operations the method itself. All arguments are frozen at capture.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -38,17 +38,25 @@ def frozen(value: Any) -> Any:
 
 def in_place(func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
     """An operation that writes its own arguments."""
+    call = _IN_PLACE.get(func)
+    if call is None:
+        call = _IN_PLACE[func] = _in_place_call(func, facts)
+    return partial(call, *args, **kwargs) if kwargs else partial(call, *args)
+
+
+_IN_PLACE: dict[Any, Any] = {}
+"""The quickest call of an in-place operation, by operator."""
+
+
+def _in_place_call(func: Any, facts: Facts) -> Any:
     name = func.overloadpacket.__name__
-    call: Any = func
     if facts.outs == ("out",):
         call = getattr(torch, name, None)
-        if type(call) is not _BUILTIN or facts.name != f"aten.{name}":
-            call = func
+        if type(call) is _BUILTIN and facts.name == f"aten.{name}":
+            return call
     elif facts.name in _METHODS:
-        call = getattr(torch.Tensor, name)
-    if not kwargs:
-        return lambda: call(*args)
-    return lambda: call(*args, **kwargs)
+        return getattr(torch.Tensor, name)
+    return facts.call
 
 
 _METHODS = {
@@ -86,21 +94,26 @@ def straight_into(
     if facts.random or not result.is_contiguous() or not result.numel():
         return None
     if facts.name in _COPIES:  # `copy_` converts and lays out as they do
-        source, copy = args[0], result.copy_
-        return lambda: copy(source)
-    if any(_overlap(result, each) for each in args if isinstance(each, torch.Tensor)):
-        return None
-    key = (func, _signature(args), _signature(kwargs.items()))
-    if key not in _PROVEN:
-        _PROVEN[key] = _prove(func, args, kwargs, result)
-    form = _PROVEN[key]
+        return partial(result.copy_, args[0])
+    start = result.data_ptr()
+    end = start + result.nbytes
+    for each in args:
+        if isinstance(each, torch.Tensor) and _overlaps(each, start, end):
+            return None
+    key = (func, _signature(args), _signature(kwargs.items()) if kwargs else ())
+    form = _PROVEN.get(key, key)
+    if form is key:
+        form = _PROVEN[key] = _prove(func, args, kwargs, result)
     return None if form is None else _out_call(form, args, kwargs, result)
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether an operation may refuse to read `other` while it writes `one`: views of one arena."""
-    start, begin = one.data_ptr(), other.data_ptr()
-    return start < begin + extent(other) * other.itemsize and begin < start + one.nbytes
+def _overlaps(other: torch.Tensor, start: int, end: int) -> bool:
+    """Whether an operation may refuse to read `other` while it writes [start, end): one arena."""
+    begin = other.data_ptr()
+    if begin >= end:
+        return False
+    contiguous = other.is_contiguous()
+    return start < begin + (other.nbytes if contiguous else extent(other) * other.itemsize)
 
 
 _PROVEN: dict[Any, Any] = {}
@@ -112,7 +125,7 @@ def _signature(values: Any) -> tuple[Any, ...]:
     kinds: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            kinds.append((value.dtype, value.dim(), value.is_contiguous()))
+            kinds += value.dtype, value.dim(), value.is_contiguous()
         elif isinstance(value, (list, tuple)):
             kinds.append(_signature(value))
         else:
@@ -163,10 +176,10 @@ def _same_arguments(rest: list[tuple[str, str]], wanted: list[tuple[str, str]]) 
 def _out_call(
     call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
 ) -> Step:
+    if not kwargs:
+        return partial(call, *args, out=result)
     kept = {name: value for name, value in kwargs.items() if name not in _PLACEMENT}
-    if kept:
-        return lambda: call(*args, **kept, out=result)
-    return lambda: call(*args, out=result)
+    return partial(call, *args, **kept, out=result)
 
 
 def _reproduces(step: Step, result: torch.Tensor, wanted: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ default generator's state of the moment, as eager ones do; a device graph advanc
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -63,22 +64,33 @@ class Recorder:
         """
         watched = WatchedForward(forward)
         tape = _Tape(key)
-        with self.memory.intercept("graph", tape), HostReads(key):
+        with self.memory.intercept("graph", tape), HostReads(key, tape.forget):
             outputs = watched()
         return RecordedGraph(key, self, tape, watched, outputs)
 
 
 class _Tape(Listener):
-    """Keeps what happens during a capture, as trace and as replay steps."""
+    """Keeps what happens during a capture, as raw trace and as replay steps.
+
+    A tensor of the engine's is kept as an alias that nobody can rebind or resize; one alias serves
+    until the tensor itself is rebound or resized.
+    """
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.trace: list[RecordedOp] = []
+        self.trace: list[_Raw | RecordedOp] = []
         self.steps: list[Step] = []
+        self._aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """By identity; the tensor is kept too, so that its identity stays its own."""
         self._resized: torch.Tensor | None = None
 
+    def forget(self) -> None:
+        """A tensor may have got other memory or another shape."""
+        self._aliases.clear()
+
     def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
-        refuse_forbidden(facts, func, args, kwargs, self.key)
+        if facts.forbidden or facts.index or facts.is_lift:
+            refuse_forbidden(facts, func, args, kwargs, self.key)
         if facts.is_resize:
             self._resized = frozen(args[0])
 
@@ -91,17 +103,32 @@ class _Tape(Listener):
         out: Any,
         fresh: tuple[torch.Tensor, ...],
     ) -> None:
-        with torch._C.DisableTorchFunction():  # our own bookkeeping may read what it likes
+        if facts.reshapes:  # aliases of its own: a replay may reshape them again
+            self.forget()
             args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
-            results = [item for item in _listed(out) if isinstance(item, torch.Tensor)]
-            works = bool(facts.writes or fresh) and not facts.is_empty
-            outputs = tuple(result.detach() for result in results)
-            source = innermost_source()
-            self.trace.append(
-                RecordedOp(str(func), func, args, kwargs, outputs, source, replayed=works)
-            )
-            if works:
-                self.steps.append(self._step(func, facts, args, kwargs, _listed(out), fresh))
+        else:
+            args = self._kept(args)
+            kwargs = {name: self._keep(item) for name, item in kwargs.items()} if kwargs else _NONE
+        works = bool(facts.writes or fresh) and not facts.is_empty
+        alias = self._keep(out)
+        self.trace.append((func, facts, args, kwargs, alias, innermost_source(), works))
+        if works:
+            self.steps.append(self._step(func, facts, args, kwargs, out, alias, fresh))
+
+    def _keep(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            known = self._aliases.get(id(value))
+            if known is None:
+                known = self._aliases[id(value)] = value, value.detach()
+            return known[1]
+        kind = value.__class__
+        if kind is tuple or kind is list:
+            return kind(map(self._keep, value))
+        return value
+
+    def _kept(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        keep, plain = self._keep, _PLAIN
+        return tuple([item if item.__class__ in plain else keep(item) for item in args])
 
     def _step(
         self,
@@ -109,7 +136,8 @@ class _Tape(Listener):
         facts: Facts,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        results: list[Any],
+        out: Any,
+        alias: Any,
         fresh: tuple[torch.Tensor, ...],
     ) -> Step:
         """The call that does this operation again."""
@@ -118,8 +146,11 @@ class _Tape(Listener):
             return _grown(self._resized, args[0])
         if facts.writes:
             return in_place(func, facts, args, kwargs)
+        if isinstance(out, torch.Tensor):
+            step = straight_into(func, facts, args, kwargs, alias)
+            return copy_back(func, args, kwargs, [alias]) if step is None else step
         ids = set(map(id, fresh))
-        kept = [result.detach() if id(result) in ids else None for result in results]
+        kept = [each if id(own) in ids else None for own, each in zip(out, alias, strict=True)]
         if len(kept) == 1 and kept[0] is not None:
             step = straight_into(func, facts, args, kwargs, kept[0])
             if step is not None:
@@ -131,7 +162,21 @@ class _Tape(Listener):
     ) -> None:
         args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
         self.trace.append(launched_op(executor, args, kwargs))
-        self.steps.append(lambda: launch(executor, *args, **kwargs))
+        self.steps.append(partial(launch, executor, *args, **kwargs))
+
+
+_Raw = tuple[Any, Facts, tuple[Any, ...], dict[str, Any], Any, str, bool]
+"""Operator, facts, arguments, keywords, results, source line, whether a replay runs it."""
+_NONE: dict[str, Any] = {}
+_PLAIN = frozenset((int, float, bool, type(None), torch.dtype, torch.device, str))
+
+
+def _public(raw: _Raw | RecordedOp) -> RecordedOp:
+    if isinstance(raw, RecordedOp):
+        return raw
+    func, facts, args, kwargs, out, source, works = raw
+    outputs = tuple(item for item in _listed(out) if isinstance(item, torch.Tensor))
+    return RecordedOp(facts.text, func, args, dict(kwargs), outputs, source, replayed=works)
 
 
 def _listed(out: Any) -> list[Any]:
@@ -158,12 +203,20 @@ class RecordedGraph(Generic[Outputs]):
     ) -> None:
         self.key = key
         self.outputs = outputs
-        self.trace: tuple[RecordedOp, ...] = tuple(tape.trace)
+        self._raw = tape.trace
+        self._trace: tuple[RecordedOp, ...] | None = None
         self._memory = recorder.memory
         self._replayed = recorder.replayed
         self._steps = tuple(tape.steps)
         self._watched = watched
         self._replays = 0
+
+    @property
+    def trace(self) -> tuple[RecordedOp, ...]:
+        """Every operation and launch of the capture, in order; exporters print it."""
+        if self._trace is None:
+            self._trace = tuple(map(_public, self._raw))
+        return self._trace
 
     def replay(self) -> None:
         """Poison the shared pool, then run the recorded work again."""

@@ -10,6 +10,7 @@ device. Addresses (`data_ptr`) and writes through NumPy views taken earlier are 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -35,6 +36,9 @@ _HOST_COPIES = {
     torch.Tensor.new_tensor: "Tensor.new_tensor",
 }
 
+_SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+_WATCHED = frozenset((*_HOST_READS, *_HOST_COPIES, _SET_DATA))
+
 
 def _refuse(what: str, key: str) -> NoReturn:
     raise CaptureError(
@@ -44,23 +48,34 @@ def _refuse(what: str, key: str) -> NoReturn:
 
 
 class HostReads(TorchFunctionMode):
-    """Active during a capture only: refuses reads back to the host and pageable host copies."""
+    """Active during a capture only: refuses reads back to the host and pageable host copies.
 
-    def __init__(self, key: str) -> None:
+    Tells `rebound` of a tensor whose `.data` was replaced, which no dispatch shows.
+    """
+
+    def __init__(self, key: str, rebound: Callable[[], None]) -> None:
         super().__init__()
         self._key = key
+        self._rebound = rebound
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        if func not in _WATCHED:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        self._check(func, args)
+        result = func(*args, **(kwargs or {}))
+        if func == _SET_DATA:
+            self._rebound()
+        return result
+
+    def _check(self, func: Any, args: tuple[Any, ...]) -> None:
         name = _HOST_READS.get(func)
         if name is not None:
             _refuse(f"Tensor.{name}() read {_described(args[0])} on the host", self._key)
         copy = _HOST_COPIES.get(func)
         if copy is not None and not (args and isinstance(args[-1], torch.Tensor)):
             _refuse(f"{copy} copied pageable host memory", self._key)
-        return func(*args, **kwargs)
 
 
 def _described(tensor: Any) -> str:
@@ -75,21 +90,21 @@ def refuse_forbidden(
     Raises:
         CaptureError: a value or a shape depends on data; names operation, graph and line.
     """
-    base = facts.name.partition(".")[2]
-    if base == "index_put_" or base == "index_put":
-        forbidden = "shape" if _mask_needs_shape(args) else ""
-    elif base == "index":
-        forbidden = "shape" if _has_mask(args[1]) else ""
-    elif base == "repeat_interleave":
-        forbidden = "" if kwargs.get("output_size") is not None else facts.forbidden
-    else:
-        forbidden = facts.forbidden
+    forbidden = _forbidden(facts, args, kwargs) if facts.index else facts.forbidden
     if forbidden == "value":
         _refuse(f"{func} read a value back to the host", key)
     if forbidden == "shape":
         _refuse(f"{func} has a result whose shape depends on data", key)
     if facts.is_lift and args[0].dim():  # a scalar that is written somewhere is a fill there
         _refuse("A Python value became a tensor, a pageable host copy,", key)
+
+
+def _forbidden(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if facts.index == "write":
+        return "shape" if _mask_needs_shape(args) else ""
+    if facts.index == "read":
+        return "shape" if _has_mask(args[1]) else ""
+    return "" if kwargs.get("output_size") is not None else facts.forbidden
 
 
 def _has_mask(indices: Any) -> bool:
