@@ -7,7 +7,7 @@ VENV ?= .venv
 TIME ?= 60s
 # Processes of `make test`
 JOBS ?= 2
-# More options for pip, e.g. PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# More options for pip, e.g. the index from which a machine without a GPU takes its torch
 PIP_FLAGS ?=
 
 BIN := $(VENV)/bin

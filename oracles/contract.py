@@ -131,7 +131,7 @@ def _first_unequal(got: list[int], want: list[int]) -> int:
 
 def _count_breaches(
     field: Field,
-    value: np.ndarray,  # type: ignore[type-arg]
+    value: np.ndarray,
     step: StepRecord,
     seen: Observation,
 ) -> Iterator[Breach]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph import reference
-from fuzzgraph.memory import Perturbation, Region
+from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.comparison import same_bits
 from fuzzgraph.repro.check import Check, Unsupported, seen_tensor
 from fuzzgraph.repro.trace import Recording, Run
@@ -117,7 +117,7 @@ class History(Check):
         self.others.append(twin)
         self._live = self._part(recording)
 
-    def _forget(self, recording: Recording, batch: Batch, before: torch.Tensor) -> None:
+    def _forget(self, recording: Recording, batch: Batch, before: Image) -> None:
         """Just after capture, with this step's truth and the past's harmless leftovers."""
         opened = recording.opened
         opened.reset()
