@@ -48,7 +48,8 @@ def unwritten_outputs(memory: GuardedMemory, outputs: Any) -> tuple[str, ...]:
     return tuple(
         path
         for path, tensor in tensors_of(outputs)
-        if tensor.numel() and tensor.is_floating_point()
+        if tensor.numel()
+        and tensor.is_floating_point()
         and (region := memory.region_of(tensor)) is not None
         and region.segment == "graph"
         and memory.is_poison(tensor)
