@@ -72,9 +72,9 @@ class Eager(Check):
     def lines(self, step: str, names: dict[int, str]) -> list[str]:
         buffer = repr(self.finding.buffer)
         head = [
-            "saved = MEMORY.narrow(0, 0, TOP).clone()",
+            "saved = save()",
             f"got = {step}()[:{self._live}]  # the live rows",
-            "MEMORY.narrow(0, 0, TOP).copy_(saved)",
+            "restore(saved)",
             "want = eager()",
         ]
         if not self._tolerance:

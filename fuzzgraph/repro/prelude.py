@@ -49,6 +49,17 @@ def poison_zones(buffer, which):
     for part in (flat[start:first], flat[stop:end]):
         part.copy_(torch.full(part.shape, POISON[buffer.dtype][which], dtype=wide(buffer.dtype)))
 ''',
+    "save": '''
+def save():
+    """A copy of all that the engine allocated."""
+    return [MEMORY[start:end].clone() for start, end in SPANS]
+''',
+    "restore": '''
+def restore(saved):
+    """Put memory back to what it was."""
+    for (start, end), part in zip(SPANS, saved):
+        MEMORY[start:end] = part
+''',
     "overruns": '''
 def overruns(name, buffer):
     """What was written before the first or behind the last element of a buffer."""
@@ -122,8 +133,8 @@ def report(lines):
 ''',
 }
 _ORDER = (
-    "wide", "bits", "unpacked", "poison_zones", "poison", "region", "overruns", "differences",
-    "errors", "changed", "report",
+    "wide", "bits", "unpacked", "save", "restore", "poison_zones", "poison", "region",
+    "overruns", "differences", "errors", "changed", "report",
 )  # fmt: skip
 
 

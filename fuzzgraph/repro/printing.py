@@ -375,6 +375,12 @@ class Function:
                 return variable.name + found
             first = (place.address - variable.place.address) // place.dtype.itemsize
             return f"{variable.name}.as_strided({place.shape}, {place.stride}, {first})"
+        region = self.memory.recording.memory.region_of(tensor)
+        if (
+            region is not None and tensor.numel()
+        ):  # something else than this function's operations made it
+            self.memory.pinned.add(id(region))
+            return self.text(tensor)
         return self._literal(tensor)
 
     # ---- kernels

@@ -16,6 +16,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
+from fuzzgraph.memory.operations import facts_of
 from fuzzgraph.ports import Target
 from fuzzgraph.repro.checks import Check, Unsupported, check_for
 from fuzzgraph.repro.kernels import Kernels
@@ -147,13 +148,12 @@ class _Script:
         used = [r for r in self.recording.regions() if id(r) in self.memory.used]
         dtypes = {region.dtype for region in used}
         poisons = [f"    {_poison_entry(dtype)}," for dtype in sorted(dtypes, key=str)]
-        top = max((region.end for region in self.recording.regions()), default=arena.front)
         lines = [
             "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red zones",
             "",
             f"MEMORY = torch.empty({arena.capacity}, dtype=torch.uint8)"
             "  # untouched pages cost nothing",
-            f"TOP = {top}  # end of what the engine allocated",
+            f"SPANS = {self.recording.spans}  # where the engine allocated",
             "ZONES = {}",
             "# What memory that nobody wrote holds, in two worlds: a page, row and slot that",
             "# exists and belongs to nobody, or a finite value far from anything computed here.",
@@ -173,7 +173,7 @@ class _Script:
             ]
             lines += [f"{name} = {code}" for name, code in self.memory.wide.values()]
         if any("captured" in line for line in self._main_lines()):
-            lines += ["", "captured = MEMORY.narrow(0, 0, TOP).clone()  # just after capture"]
+            lines += ["", "captured = save()  # just after capture"]
         return lines
 
     def _declaration(self, region: Region) -> list[str]:
@@ -366,11 +366,9 @@ def _pinned(recording: Recording, checked: Iterable[Region]) -> set[int]:
         made: set[int] = set()
         for op in graph.trace:
             arguments, results = tensors_of_event(op)
-            for tensor in results:
-                region = recording.memory.region_of(tensor)
-                if op.replayed and region is not None:
-                    made.add(id(region))
             pinned |= _regions_of(recording, arguments) - made
+            if op.replayed and op.kind == "operation" and not facts_of(op.func).writes:
+                made |= _regions_of(recording, results)
     for run in recording.runs:
         for event in (*run.events, *run.looks):
             if not isinstance(event, RecordedGraph):

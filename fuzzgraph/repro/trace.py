@@ -93,6 +93,9 @@ class Recording:
         self._known: set[int] = set()
         self._alive: list[Any] = []
         self._laid: torch.Tensor | None = None
+        self._regions = [each for each in self.memory.regions if each.segment != "scratch"]
+        self.spans = _spans(self._regions)
+        """(start, end) in the arena of the parts that hold regions."""
         self.captured = self.image()
 
     # ---- running
@@ -149,28 +152,30 @@ class Recording:
         return run
 
     def image(self) -> torch.Tensor:
-        """Bytes of engine and graph memory as they are now, from the arena's front on."""
-        front = self.memory.arena.front
-        top = max((region.end for region in self.regions()), default=front)
-        return self.memory.arena.bytes[front:top].clone()
+        """Bytes of engine and graph memory as they are now, span after span."""
+        raw = self.memory.arena.bytes
+        return torch.cat([raw[:0], *(raw[start:end] for start, end in self.spans)])
 
     # ---- memory
 
     def regions(self) -> list[Region]:
-        """Engine and graph memory."""
-        return [each for each in self.memory.regions if each.segment != "scratch"]
+        """Engine and graph memory, ascending."""
+        return self._regions
 
     def payload(self, region: Region, image: torch.Tensor) -> torch.Tensor:
         """A region's content in bytes saved earlier, in its own form."""
-        start = region.offset - self.memory.arena.front
-        raw = image[start : start + region.nbytes]
-        flat = raw.view(region.dtype)
-        return flat.as_strided(region.shape, region.stride, flat.storage_offset())
+        flat = self.raw(region, image).clone().view(region.dtype)
+        return flat.as_strided(region.shape, region.stride)
 
     def raw(self, region: Region, image: torch.Tensor) -> torch.Tensor:
         """A region's payload in bytes saved earlier, as uint8."""
-        start = region.offset - self.memory.arena.front
-        return image[start : start + region.nbytes]
+        at = 0
+        for start, end in self.spans:
+            if start <= region.offset < end:
+                first = at + region.offset - start
+                return image[first : first + region.nbytes]
+            at += end - start
+        raise AssertionError(f"region {region.name} lies in no span")
 
     def zone_bytes(self, region: Region) -> torch.Tensor:
         """A copy of both red zones of a region, uint8."""
@@ -271,6 +276,16 @@ class Recording:
         for region in self.regions():
             if region.start <= offset < region.end:
                 self.reached.add(id(region))
+
+
+def _spans(regions: list[Region]) -> tuple[tuple[int, int], ...]:
+    spans: list[tuple[int, int]] = []
+    for region in regions:
+        if spans and region.start - spans[-1][1] < 1 << 16:
+            spans[-1] = (spans[-1][0], region.end)
+        else:
+            spans.append((region.start, region.end))
+    return tuple(spans)
 
 
 _ALONG_ROWS = {"index_select", "index_copy_", "index_fill_", "index_add_", "gather", "scatter_"}

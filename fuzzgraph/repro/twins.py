@@ -87,9 +87,9 @@ class Interference(Check):
 
     def lines(self, step: str, names: dict[int, str]) -> list[str]:
         return [
-            "saved = MEMORY.narrow(0, 0, TOP).clone()",
+            "saved = save()",
             f"first = {step}()",
-            "MEMORY.narrow(0, 0, TOP).copy_(saved)",
+            "restore(saved)",
             "change_memory_of_others()",
             f"second = {step}()",
             "other = 'before memory that the batch does not own was changed'",
@@ -146,7 +146,7 @@ class History(Check):
         (world, _, _) = self.changes[0]
         return [
             f"got = {step}(){self._live}",
-            "MEMORY.narrow(0, 0, TOP).copy_(captured)",
+            "restore(captured)",
             f"{world}()",
             f"want = without_past(){self._live}",
             f"return report(differences({self.finding.buffer!r}, got, want, 'without the past'))",
