@@ -1,8 +1,9 @@
 """Tells a finding that is new from one that a reported finding already explains.
 
 One bug often breaks several clauses at once. The finding whose case was shrunk is the primary
-one; what else the shrunk case breaks are its companions. A companion is explained only where
-the primary shows too, so that a second bug with the same look is not swallowed.
+one; what else the shrunk case breaks are its companions, and so is what another oracle says of the
+same buffer in the same kind of step. A companion is explained only where the primary shows too, so
+that a second bug with the same look is not swallowed.
 """
 
 from __future__ import annotations
@@ -46,11 +47,13 @@ class Known:
         """Those that no finding taken up explains so far, one per key, in the order given."""
         findings = list(findings)
         explained: set[FindingKey] = set()
+        places: set[tuple[str, str]] = set()
         for key in self.primaries(findings):
             explained |= {key} | (self._companions_of(key) or frozenset())
+            places.add(_place(key))
         fresh: dict[FindingKey, Finding] = {}
         for finding in findings:
-            if finding.key not in explained:
+            if finding.key not in explained and _place(finding.key) not in places:
                 fresh.setdefault(finding.key, finding)
         return list(fresh.values())
 
@@ -59,3 +62,9 @@ class Known:
         if found is None and (found := self._look_up(key)) is not None:
             self.report(key, found)
         return found
+
+
+def _place(key: FindingKey) -> tuple[str, str]:
+    """Buffer and kind of step; a finding without a buffer is in no place but its own."""
+    oracle, _, _, buffer, mode = key
+    return (buffer or oracle, mode)

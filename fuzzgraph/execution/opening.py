@@ -79,8 +79,6 @@ class OpenSession:
     graphs: GraphEngine
     memory: GuardedMemory
     painter: Painter
-    guards_eager: bool
-    """Whether eager runs allocate in guarded memory too: kernels that may overrun need it."""
     opening_hits: list[ZoneHit] = field(default_factory=list)
     _captured: Moment = field(init=False)
     _watch: AttributeWatch = field(init=False)
@@ -182,7 +180,6 @@ def open_session(
             engine,
             memory,
             Painter(session.pools, config, memory),
-            guards_eager=isolated,
         )
         opened.painter.fill_unowned(0)
         stage = "warmup"

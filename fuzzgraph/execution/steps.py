@@ -108,7 +108,7 @@ class StepRunner:
         stage = "eager" if eagerly else "prepare"
         try:
             if eagerly:
-                self._run_eagerly(batch)
+                session.eager(batch)
             else:
                 session.prepare_replay(batch)
                 stage = "replay"
@@ -117,13 +117,6 @@ class StepRunner:
             return session.observe(batch)
         except Exception as error:  # whatever the engine raises is the finding
             raise SessionLost.at(stage, run, error) from error
-
-    def _run_eagerly(self, batch: Batch) -> None:
-        if not self._opened.guards_eager:
-            self._opened.session.eager(batch)
-            return
-        with self._opened.memory.intercept("scratch"):
-            self._opened.session.eager(batch)
 
     def _check_memory(self, step: StepRecord, truth: Truth, before: Moment) -> None:
         opened, session, batch = self._opened, self._opened.session, step.batch
