@@ -83,6 +83,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the planted fault; '' for none."""
     device: str = "cpu"
     graphs: str = "recorder"
+    strict_nan: bool = False
+    """Whether each step also runs with NaN in all memory that its batch does not own."""
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

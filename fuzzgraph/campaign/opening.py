@@ -59,6 +59,8 @@ def checked_setup(
     fault: str = "",
     device: str = "cpu",
     graphs: str = "",
+    *,
+    strict_nan: bool = False,
 ) -> Setup:
     """A setup whose parts fit together; an empty `graphs` becomes what the device has.
 
@@ -87,7 +89,14 @@ def checked_setup(
             f"release={release!r}: target 'builtin' has no releases. Drop --release, or name a "
             "target that has them (see 'fuzzgraph targets')."
         )
-    return Setup(target=target, release=release, fault=fault, device=device, graphs=graphs)
+    return Setup(
+        target=target,
+        release=release,
+        fault=fault,
+        device=device,
+        graphs=graphs,
+        strict_nan=strict_nan,
+    )
 
 
 def _require_device() -> None:
@@ -140,7 +149,12 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
         )
     from fuzzgraph.execution import Execution
 
-    execution = Execution(target, graphs=cast(Any, setup.graphs), device=setup.device)
+    execution = Execution(
+        target,
+        graphs=cast(Any, setup.graphs),
+        device=setup.device,
+        strict_nan=setup.strict_nan,
+    )
     return Opened(setup, target, execution, execution.close)
 
 
@@ -185,7 +199,11 @@ def _in_worker(setup: Setup, target: Target) -> Opened:
             )
         paths = [releases.ensure(package, setup.release)]
     client = worker.open_client(
-        setup.target, paths=paths, graphs=cast(Any, setup.graphs), device=setup.device
+        setup.target,
+        paths=paths,
+        graphs=cast(Any, setup.graphs),
+        device=setup.device,
+        strict_nan=setup.strict_nan,
     )
     return Opened(setup, target, client, client.close)
 

@@ -46,6 +46,8 @@ def replay_command(path: str, setup: Setup) -> str:
         words += ["--device", setup.device]
     if setup.graphs == "recorder" and setup.device != "cpu":
         words += ["--graphs", setup.graphs]
+    if setup.strict_nan:
+        words.append("--strict-nan")
     return " ".join(words)
 
 

@@ -74,14 +74,21 @@ case_argument = click.argument("case", metavar="CASE")
 
 
 def setup_options(command: F) -> F:
-    """--target, --release, --fault, --device, --graphs, handed over as one `setup`."""
+    """--target, --release, --fault, --device, --graphs, --strict-nan, as one `setup`."""
 
     def gather(
-        target: str, release: str, fault: str, device: str, graphs: str | None, **rest: Any
+        target: str,
+        release: str,
+        fault: str,
+        device: str,
+        graphs: str | None,
+        strict_nan: bool,
+        **rest: Any,
     ) -> object:
         from fuzzgraph.campaign.opening import checked_setup
 
-        return command(setup=checked_setup(target, release, fault, device, graphs or ""), **rest)
+        setup = checked_setup(target, release, fault, device, graphs or "", strict_nan=strict_nan)
+        return command(setup=setup, **rest)
 
     gather.__name__ = command.__name__
     gather.__doc__ = command.__doc__
@@ -109,6 +116,11 @@ _SETUP_OPTIONS = (
         metavar="[recorder|device]",
         callback=one_of("recorder", "device"),
         help="What captures; default: device graphs on cuda, the recorder on cpu.",
+    ),
+    click.option(
+        "--strict-nan",
+        is_flag=True,
+        help="Run each step also with NaN in memory that its batch does not own.",
     ),
 )
 

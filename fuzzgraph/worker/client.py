@@ -255,6 +255,7 @@ def open_client(
     *,
     paths: Sequence[Path] = (),
     graphs: Literal["recorder", "device"] = "recorder",
+    strict_nan: bool = False,
     device: str = "cpu",
     folder: Path | None = None,
     case_seconds: float = _CASE_SECONDS,
@@ -265,7 +266,7 @@ def open_client(
         UsageError: unknown target; AdapterUnavailable: no engine.
     """
     found = tuple(str(path) for path in paths)
-    opening = Open(target=target, paths=found, graphs=graphs, device=device)
+    opening = Open(target=target, paths=found, graphs=graphs, device=device, strict_nan=strict_nan)
     client = WorkerClient(opening, folder=folder, case_seconds=case_seconds)
     try:
         client.start()

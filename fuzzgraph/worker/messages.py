@@ -40,6 +40,7 @@ class Open(_Message, frozen=True):
     paths: tuple[str, ...] = ()
     """Folders to put first on `sys.path`, e.g. an unpacked release."""
     graphs: Literal["recorder", "device"] = "recorder"
+    strict_nan: bool = False
     device: str = "cpu"
 
 

@@ -87,7 +87,9 @@ def _open(message: Open, stages: StageFile) -> Execution:
     if load is not None:
         load()  # an engine's imports take seconds: before the first case's deadline runs
     staged = StagedTarget(target, stages)
-    return Execution(staged, graphs=message.graphs, device=message.device)
+    return Execution(
+        staged, graphs=message.graphs, device=message.device, strict_nan=message.strict_nan
+    )
 
 
 def _target(name: str) -> Target:
