@@ -59,7 +59,7 @@ class Plan:
     confirm_times: int = 3
     shrink_seconds: float = 20.0
     """What one finding may take to shrink, even past the end of the budget."""
-    export_seconds: float = 30.0
+    export_seconds: float = 240.0
     """What executing the repros may take in all; those after that are written only."""
     progress_seconds: float = 1.0
 
