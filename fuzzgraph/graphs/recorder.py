@@ -111,7 +111,7 @@ class _Tape(Listener):
             kwargs = {name: self._keep(item) for name, item in kwargs.items()} if kwargs else _NONE
         works = bool(facts.writes or fresh) and not facts.is_empty
         alias = self._keep(out)
-        self.trace.append((func, facts, args, kwargs, alias, innermost_source(), works))
+        self.trace.append((func, facts, args, kwargs, alias, innermost_source(_GUARD), works))
         if works:
             self.steps.append(self._step(func, facts, args, kwargs, out, alias, fresh))
 
@@ -167,6 +167,9 @@ class _Tape(Listener):
 
 _Raw = tuple[Any, Facts, tuple[Any, ...], dict[str, Any], Any, str, bool]
 """Operator, facts, arguments, keywords, results, source line, whether a replay runs it."""
+_GUARD = 4
+"""Frames of the guard and its listener between an operation and the engine's line: no need to look
+at these."""
 _NONE: dict[str, Any] = {}
 _PLAIN = frozenset((int, float, bool, type(None), torch.dtype, torch.device, str))
 
