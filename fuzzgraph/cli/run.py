@@ -71,7 +71,7 @@ def run(
             out=fresh_folder(out, seed),
             profile=profile,
             shrink_seconds=60.0 if profile == "nightly" else 20.0,
-            export_seconds=600.0 if profile == "nightly" else 30.0,
+            export_seconds=600.0 if profile == "nightly" else 240.0,
         )
         return _run(plan, opened, seeds, as_json=as_json)
 
