@@ -33,6 +33,9 @@ class Check:
     story: ClassVar[str] = ""
     """What the check does, in one sentence: the docstring of `main`."""
 
+    opening: ClassVar[bool] = False
+    """Whether the opening of the engine has to be recorded as well, and no step."""
+
     finding: Finding
     config: EngineConfig
     run: Run | None = None

@@ -6,6 +6,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.finding import Finding
+from fuzzgraph.repro.capture import AtCapture
 from fuzzgraph.repro.check import Check, Unsupported
 from fuzzgraph.repro.claims import claims_of
 from fuzzgraph.repro.computes import Computes, Eager
@@ -27,7 +28,7 @@ class Contract(Check):
         assert self.run is not None and self.run.seen is not None
         self._claims = claims_of(self.finding, recording, self.run.seen, batch, self.config)
         if self._claims is None:
-            raise Unsupported("what is wrong is a Python object or a value kept since capture")
+            raise Unsupported("what is wrong is a Python object")
 
     def results(self, run: Run) -> dict[str, torch.Tensor]:
         assert self._claims is not None
@@ -72,6 +73,8 @@ def check_for(finding: Finding, config: EngineConfig) -> Check:
         raise Unsupported("it happened before the first step")
     if finding.oracle == "reference" and "indices" in finding.detail:
         return NewKV(finding, config)
+    if finding.oracle == "contract" and "at capture" in finding.message:
+        return AtCapture(finding, config)
     if finding.oracle == "history" and "kept_from" in finding.detail:
         return KeptOutput(finding, config)
     kinds: dict[str, type[Check]] = {

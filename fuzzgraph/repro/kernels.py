@@ -29,7 +29,7 @@ class Kernels:
         if name not in self._sources:
             self._sources[name] = ""
             text = textwrap.dedent(inspect.getsource(plain))
-            text = "@triton.jit\n" + text[re.search(r"^def ", text, re.M).start() :]
+            text = "@triton.jit\ndef " + re.split(r"^def ", text, maxsplit=1, flags=re.M)[1]
             self._needs(plain)
             del self._sources[name]  # callees come first
             self._sources[name] = text

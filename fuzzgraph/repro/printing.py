@@ -231,10 +231,15 @@ class Function:
             return self._poison(op)
         return self._define(op, keep=is_graph)
 
-    @staticmethod
-    def _is_view(op: RecordedOp) -> bool:
-        storages = {t.untyped_storage().data_ptr() for t in tensors_of_event(op)[0]}
-        return all(out.untyped_storage().data_ptr() in storages for out in op.outputs)
+    def _is_view(self, op: RecordedOp) -> bool:
+        """Whether every result lies in the memory of an argument."""
+        homes = {self._home(tensor) for tensor in tensors_of_event(op)[0]}
+        return all(self._home(output) in homes for output in op.outputs)
+
+    def _home(self, tensor: torch.Tensor) -> int:
+        """Identity of the allocation: the region in the arena, the storage elsewhere."""
+        region = self.memory.recording.memory.region_of(tensor)
+        return tensor.untyped_storage().data_ptr() if region is None else id(region)
 
     def _written(self, op: RecordedOp) -> list[str]:
         base = op.func.overloadpacket.__name__

@@ -40,7 +40,10 @@ def standalone_script(case: Case, finding: Finding, target: Target) -> str:
     if finding.step >= len(batches):
         raise Unsupported(f"the case has no step {finding.step}")
     check = check_for(finding, case.config)
-    recording = Recording.of(case, target, finding.step)
+    if check.opening:
+        recording = Recording.of_opening(case, target)
+    else:
+        recording = Recording.of(case, target, finding.step)
     if recording.runs and recording.runs[-1].failure is not None:
         raise Unsupported(f"an earlier step raised {recording.runs[-1].failure.error}")
     with torch.no_grad():
@@ -218,11 +221,14 @@ class _Script:
         return function.lines(events, returns=results, last=last)
 
     def _run_name(self, run: Run) -> str:
-        return {"eager": "eager", "twin": "without_past"}.get(run.kind, f"step_{run.batch.step}")
+        names = {"eager": "eager", "twin": "without_past", "capture": "at_capture"}
+        return names.get(run.kind, f"step_{run.batch.step}")
 
     def _run_doc(self, run: Run) -> str:
         if run.kind == "eager":
             return "The same forward without a graph, unpadded."
+        if run.kind == "capture":
+            return "What the engine wrote into the buffer until the graph was captured."
         if run.kind == "twin":
             return "The last step on a session without a past."
         if any(isinstance(event, RecordedGraph) for event in run.events):
@@ -306,11 +312,12 @@ class _Script:
         for run in self.recording.runs:
             if run.kind == "step" and run.batch.step < self.last:
                 body += [f"world_{run.batch.step}()", f"step_{run.batch.step}()"]
-        body.append(f"world_{self.last}()")
+        if not self.check.opening:
+            body.append(f"world_{self.last}()")
         body += self._main_lines()
         calls = {f"{name}()" for name, _, _ in self._all_worlds()} - {f"{n}()" for n in self.laid}
         body = [line for line in body if line not in calls]
-        story = f'    """{self.check.story}"""  # the result is the exit code'
+        story = f'    """{self.check.story}"""'
         head = ["# ---- the check", "", "", "def main():", story]
         return ["", "", *head, *statements(body)]
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuzzgraph.case import Case
+from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.execution.opening import OpenSession, open_session
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.layout import plan
@@ -24,7 +24,7 @@ from fuzzgraph.memory.operations import facts_of, tensors_in
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
-from fuzzgraph.ports import Target
+from fuzzgraph.ports import GraphEngine, Session, Target
 from fuzzgraph.world import Batch
 
 __all__ = ["Event", "Failure", "Graph", "Recording", "Run", "tensors_of_event"]
@@ -48,7 +48,7 @@ class Run:
     """One way through one step."""
 
     batch: Batch
-    kind: Literal["step", "eager", "twin"] = "step"
+    kind: Literal["step", "eager", "twin", "capture"] = "step"
     start: torch.Tensor | None = None
     """Bytes when the run began to prepare, the step's world laid out."""
     unlaid: torch.Tensor | None = None
@@ -78,6 +78,32 @@ class _LastAttempt(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+class _WatchedTarget:
+    """A target whose opening, warm-up and capture are traced."""
+
+    def __init__(self, target: Target) -> None:
+        self.name, self.reach = target.name, target.reach
+        self._target = target
+        self.events: list[Event] = []
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        return self._target.unsupported(config)
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
+        with tracing(self.events.append):
+            session = self._target.open(config, graphs)
+        for name in ("warm_up", "capture"):
+            setattr(session, name, self._traced(getattr(session, name)))
+        return session
+
+    def _traced(self, method: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            with tracing(self.events.append):
+                method()
+
+        return call
+
+
 class Recording:
     """A session with everything that was run on it."""
 
@@ -86,6 +112,8 @@ class Recording:
         self.memory = opened.memory
         self.runs: list[Run] = []
         self.graphs: dict[str, Graph] = {}
+        self.opening: list[Event] = []
+        """Operations of open, warm-up and capture, where these were recorded."""
         self.host: dict[int, torch.Tensor] = {}
         """Content of host memory that the engine read, by the address of its storage."""
         self.reached: set[int] = set()
@@ -105,11 +133,20 @@ class Recording:
     def of(cls, case: Case, target: Target, steps: int) -> Recording:
         """Run the first `steps` steps on a fresh session of `target`."""
         device = torch.device("cpu")
-        opened = open_session(target, case.config, graphs="recorder", device=device)
-        recording = cls(opened)
+        recording = cls(open_session(target, case.config, graphs="recorder", device=device))
         for batch in plan(case)[:steps]:
             if recording.add(batch).failure is not None:
                 break
+        return recording
+
+    @classmethod
+    @torch.no_grad()
+    def of_opening(cls, case: Case, target: Target) -> Recording:
+        """Open a fresh session of `target` and keep the operations of that."""
+        watched = _WatchedTarget(target)
+        device = torch.device("cpu")
+        recording = cls(open_session(watched, case.config, graphs="recorder", device=device))
+        recording.opening = watched.events
         return recording
 
     @torch.no_grad()

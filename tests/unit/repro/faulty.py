@@ -16,8 +16,9 @@ from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
 from fuzzgraph.targets.builtin.model import Model
 from fuzzgraph.targets.builtin.parts import Parts
-from fuzzgraph.targets.builtin.registry import GraphSlot, PaddingPolicy
+from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
 from fuzzgraph.world import Batch
 
@@ -60,6 +61,12 @@ class GraphForgetsPositions(GraphRunner):
 class PromisesOutputs(GraphRunner):
     def keeps_outputs(self) -> bool:
         return True
+
+
+class CapturesLongRows(GraphRunner):
+    def fill_dummies(self, registry: BufferRegistry, extent: Extent) -> None:
+        super().fill_dummies(registry, extent)
+        registry.view("seq_lens", extent).fill_(3)
 
 
 class Reallocates(GraphRunner):
@@ -140,6 +147,10 @@ KINDS = (
     Kind(
         "contract", lambda: engine(slots=KeptRows), shrinking(), "contract", "req_pool_indices",
         "req_pool_indices[1] of a padded row is 4, must be 0",
+    ),
+    Kind(
+        "at-capture", lambda: engine(decode=CapturesLongRows), once(4), "contract", "seq_lens",
+        "seq_lens[0] is 3, 1 by the rule that the replay follows",
     ),
     Kind(
         "address", lambda: engine(decode=Reallocates), once(4, 3), "contract", "seq_lens",

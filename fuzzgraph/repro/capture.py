@@ -1,0 +1,137 @@
+"""What the capture itself wrote into a buffer: the operations that led to a value it saw.
+
+The opening of the engine, its warm-up and its capture are recorded. Of all that only what the value
+depends on is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fuzzgraph.graphs import RecordedGraph, RecordedOp
+from fuzzgraph.memory.operations import facts_of, tensors_in
+from fuzzgraph.repro.check import Check, Unsupported
+from fuzzgraph.repro.literals import tensor_text
+from fuzzgraph.repro.trace import Event, Recording, Run
+from fuzzgraph.world import Batch
+
+__all__ = ["AtCapture", "leading_to"]
+
+_MOST = 200
+"""Operations that are still printed."""
+_ALL_MEMORY = 1 << 20
+"""Bytes from which on a view is one of all memory; what is written through it lies in pools."""
+
+
+class AtCapture(Check):
+    """A value that the graph saw at capture against the rule that the replay follows."""
+
+    story = (
+        "At capture the graph sees what the rule of the replay says for the capture's own batch."
+    )
+    opening = True
+
+    def record(self, recording: Recording, batch: Batch) -> None:
+        values = recording.opened.session.capture_values(batch)
+        name = self.finding.buffer
+        if name not in values:
+            raise Unsupported(f"{name!r} was not recorded at capture")
+        self._value, self._truth = values[name]
+        events = leading_to(recording.opening, self._value)
+        self.run = Run(batch, "capture", events=list(events))
+        recording.runs = [self.run]
+
+    def results(self, run: Run) -> dict[str, torch.Tensor]:
+        return {self.finding.buffer: self._value}
+
+    def lines(self, step: str, names: dict[int, str]) -> list[str]:
+        want = self._truth.to(self._value.dtype)
+        return [
+            "got = at_capture()",
+            f"want = {tensor_text(want)}",
+            "other = 'by the rule that the replay follows'",
+            f"return report(differences({self.finding.buffer!r}, got, want, other))",
+        ]
+
+
+def leading_to(events: Sequence[Event], value: torch.Tensor) -> list[Event]:
+    """The operations that a tensor's content depends on, in order.
+
+    Raises:
+        Unsupported: none wrote it, or they are too many to read.
+    """
+    wanted: list[torch.Tensor] = [value]
+    found: list[Event] = []
+    for event in reversed(events):
+        if isinstance(event, RecordedGraph):
+            continue  # a replay while opening: warm-up of a graph that is already captured
+        written = _written(event)
+        if not any(_overlap(one, two) for one in written for two in wanted):
+            continue
+        found.append(event)
+        if _overwrites(event):
+            wanted = [one for one in wanted if not any(_covers(two, one) for two in written)]
+        wanted += [tensor for tensor in _read(event) if tensor.numel()]
+    if not found or len(found) > _MOST:
+        raise Unsupported(f"the value at capture depends on {len(found)} operations")
+    return found[::-1]
+
+
+def _written(op: RecordedOp) -> list[torch.Tensor]:
+    if op.kind != "operation":
+        return tensors_in([*op.args, *op.kwargs.values()])
+    facts = facts_of(op.func)
+    if not facts.writes:
+        return list(op.outputs)
+    values: list[Any] = [op.kwargs[w] if isinstance(w, str) else op.args[w] for w in facts.writes]
+    return tensors_in([*values, *(item for v in values if isinstance(v, list) for item in v)])
+
+
+def _read(op: RecordedOp) -> list[torch.Tensor]:
+    """Tensors that an operation reads; of a view or a fill none but its own base."""
+    every = tensors_in([*op.args, *op.kwargs.values()])
+    if _overwrites(op):
+        written = set(map(id, _written(op)))
+        return [tensor for tensor in every if id(tensor) not in written]
+    return every
+
+
+def _overwrites(op: RecordedOp) -> bool:
+    """Whether what it writes no longer depends on what was there."""
+    if op.kind != "operation":
+        return False
+    facts = facts_of(op.func)
+    base = op.func.overloadpacket.__name__
+    if not facts.writes:
+        return True
+    return bool(facts.outs) or base in (
+        "fill_",
+        "zero_",
+        "copy_",
+        "_foreach_copy_",
+        "_foreach_zero_",
+    )
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+    if not one.numel() or not two.numel():
+        return False
+    (start, end), (first, last) = _span(one), _span(two)
+    if max(end - start, last - first) > _ALL_MEMORY:
+        return False
+    return start < last and first < end
+
+
+def _covers(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether a write to all of `one` leaves nothing of `two`."""
+    (start, end), (first, last) = _span(one), _span(two)
+    return one.is_contiguous() and start <= first and last <= end
