@@ -101,6 +101,14 @@ class Content:
 
     config: EngineConfig
 
+    def build(self) -> Content:
+        """Compute every table now, before an engine opens.
+
+        They outlive sessions: computed under a session's guard, they would lie in its memory.
+        """
+        _ = self.weights, self.encoder_table, self.has_table and self.plane_table
+        return self
+
     @cached_property
     def dtype(self) -> torch.dtype:
         return DTYPES[self.config.dtype]

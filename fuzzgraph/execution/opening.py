@@ -11,6 +11,7 @@ import torch
 
 import fuzzgraph
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
 from fuzzgraph.errors import UsageError
 from fuzzgraph.execution.painting import Painter
 from fuzzgraph.graphs import GraphKind, open_engine
@@ -126,6 +127,14 @@ class OpenSession:
         self.memory.restore_in(image, world)
         self._watch.restore(self._captured.attributes)
 
+    def close(self) -> None:
+        """End the session and give its memory back at once; none of its tensors may be used again.
+
+        Engines are full of reference cycles: the garbage collector would come much later.
+        """
+        self.session.close()
+        self.memory.release()
+
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
         """Each declared field with the whole buffer that the engine writes it to.
 
@@ -161,6 +170,7 @@ def open_session(
     Raises:
         SessionLost: the engine raised at one of these stages.
     """
+    content_for(config).build()
     isolated = bool(getattr(target, "isolated", False))
     memory = GuardedMemory(
         device,

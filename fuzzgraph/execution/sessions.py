@@ -29,14 +29,14 @@ class SessionCache:
         opened = self._open(config)
         self._sessions[config] = opened
         while len(self._sessions) > self._size:
-            self._sessions.popitem(last=False)[1].session.close()
+            self._sessions.popitem(last=False)[1].close()
         return opened
 
     def forget(self, config: EngineConfig) -> None:
         """Drop a session that was lost."""
         opened = self._sessions.pop(config, None)
         if opened is not None:
-            opened.session.close()
+            opened.close()
 
     def clear(self) -> None:
         for config in list(self._sessions):

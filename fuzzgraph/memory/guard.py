@@ -351,6 +351,10 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         base = snapshot.engine.view(tensor.dtype)
         return base.as_strided(tensor.shape, tensor.stride(), offset // tensor.dtype.itemsize)
 
+    def release(self) -> None:
+        """Give the arena's memory back; every tensor in it is dead from then on."""
+        self.arena.bytes.untyped_storage().resize_(0)
+
     # ---- red zones and worlds
 
     @_unguarded

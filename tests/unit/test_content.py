@@ -162,3 +162,14 @@ def test_next_token_works_on_tensors_and_arrays_alike() -> None:
 
     assert of_array.tolist() == of_tensor.tolist()
     assert sorted(of_array.tolist()) == tokens.tolist()
+
+
+def test_built_tables_do_not_lie_in_the_memory_of_the_session_that_opens_next() -> None:
+    from fuzzgraph.memory import GuardedMemory
+
+    config = EngineConfig(max_context_len=23, max_encoder_len=2)
+    memory = GuardedMemory()
+    content = content_for(config).build()
+    with memory.intercept("engine"):
+        tables = [*content.weights.values(), *content.plane_table, *content.encoder_table]
+    assert all(memory.region_of(table) is None for table in tables)
