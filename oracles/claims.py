@@ -35,7 +35,7 @@ def claim(
         buffer=buffer,
         symptom=symptom,
         stage=stage or ("eager" if step.batch.via == "eager" else "replay"),
-        message=f"step {step.index}{size}: {message}",
+        message=f"{'before any step' if step.index < 0 else f'step {step.index}'}{size}: {message}",
         severity=severity,
         detail=detail,
     )

@@ -83,7 +83,7 @@ class Execution:
             opened = self._sessions.get(case.config)
         except SessionLost as lost:
             return self._lost_while_opening(case, batches[0], lost)
-        if opened.opening_hits:
+        if opened.opening_hits or opened.opening_writes:
             return self._hit_while_opening(case, batches[0], opened)
         return self._run_steps(case, batches, opened)
 
@@ -153,7 +153,7 @@ class Execution:
 
     def _hit_while_opening(self, case: Case, batch: Batch, opened: OpenSession) -> Verdict:
         step = self._before_any_step(case.config, batch)
-        step.zone_hits = opened.opening_hits
+        step.zone_hits, step.foreign_writes = opened.opening_hits, opened.opening_writes
         findings = tuple(f for f in self._judge(step) if f.symptom != "missing")
         return Verdict(case, self.target.name, findings)
 

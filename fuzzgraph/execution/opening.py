@@ -22,7 +22,7 @@ from fuzzgraph.memory import (
     Image,
     Perturbation,
 )
-from fuzzgraph.observation import Field, RunKind, Stumble, ZoneHit
+from fuzzgraph.observation import Field, ForeignWrite, RunKind, Stumble, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session, Target
 from fuzzgraph.world import TRAPS
 
@@ -81,6 +81,7 @@ class OpenSession:
     memory: GuardedMemory
     painter: Painter
     opening_hits: list[ZoneHit] = field(default_factory=list)
+    opening_writes: list[ForeignWrite] = field(default_factory=list)
     _captured: Moment = field(init=False)
     _watch: AttributeWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
@@ -205,5 +206,6 @@ def open_session(
     memory.name_regions(session.roots)
     opened.painter.use_region_names()
     opened.opening_hits = memory.zone_hits("capture")
+    opened.opening_writes = opened.painter.written_in_capture()
     opened.remember_capture()
     return opened

@@ -107,6 +107,23 @@ class Painter:
             if table is not None:
                 table.fill_unreserved(world)
 
+    def written_in_capture(self) -> list[ForeignWrite]:
+        """What warm-up and capture changed of what `fill_unowned(0)` had put there."""
+        found: list[ForeignWrite] = []
+        for plane in self._all_planes:
+            rows = plane.rows[RESERVED_SLOT + 1 :]
+            changed = (rows != plane.filler[0]).any(1).nonzero().flatten() + RESERVED_SLOT + 1
+            if len(changed):
+                what: Literal["slot", "state"] = "state" if plane is self.state else "slot"
+                found.append(ForeignWrite(plane.name, what, changed[:8].tolist()))
+        for table in (self.req_to_token, self.encoder_to_token):
+            if table is not None:
+                rows = table.table[RESERVED_ROW + 1 :]
+                changed = (rows != _TRAPS[0]).any(1).nonzero().flatten() + RESERVED_ROW + 1
+                if len(changed):
+                    found.append(ForeignWrite(table.name, "row", changed[:8].tolist()))
+        return found
+
     def keep_reserved(self, image: Image) -> None:
         """Bring the reserved slot and state from `image`: padded rows may leave anything there."""
         for plane in self._all_planes:
