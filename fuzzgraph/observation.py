@@ -184,8 +184,8 @@ class StepRecord:
     address_changes: list[AddressChange] = field(default_factory=list)
     kept_changes: list[KeptOutput] = field(default_factory=list)
     stumbles: list[Stumble] = field(default_factory=list)
-    guilty: str = ""
-    """Region whose don't-care content changed the result, found by bisection."""
+    guilty: Mapping[str, str] = field(default_factory=dict)
+    """Output or field -> region whose don't-care content changed it, found by bisection."""
     at_capture: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Metadata values that the graph of this size saw at capture, for the capture/replay check."""
     capture_truth: Mapping[str, torch.Tensor] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fuzzgraph.finding import Clause, Finding, Severity, Stage, Symptom
@@ -37,5 +38,10 @@ def claim(
         stage=stage or ("eager" if step.batch.via == "eager" else "replay"),
         message=f"{'before any step' if step.index < 0 else f'step {step.index}'}{size}: {message}",
         severity=severity,
-        detail=detail,
+        detail={name: _readable(value) for name, value in detail.items()},
     )
+
+
+def _readable(value: Any) -> Any:
+    """JSON has no NaN and no infinity: such a value is kept as its name."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

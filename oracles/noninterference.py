@@ -54,7 +54,7 @@ class NonInterference:
                 yield self._finding(step, name, f"{name}{worst} in the other world", worst)
 
     def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
-        guilty = step.guilty or "memory that could not be narrowed down"
+        guilty = step.guilty.get(name, "memory that could not be narrowed down")
         return claim(
             step,
             self.name,

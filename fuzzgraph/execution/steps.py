@@ -6,7 +6,7 @@ start from saved bytes and attributes and leave no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -199,8 +199,7 @@ class StepRunner:
         step.nan_world = world == NAN_WORLD
         suspects = self._suspects(step, truth, world)
         step.runs["other_world"] = self._in_other_world(batch, before, suspects)
-        if not _same(step.runs["other_world"], replay):
-            step.guilty = self._find_guilty(step, before, suspects)
+        step.guilty = self._find_guilty(step, before, suspects)
         opened.reset()
         self._catch_up(truth, before)
         step.runs["twin"] = self._execute(batch, "twin")
@@ -222,25 +221,42 @@ class StepRunner:
             change.apply()
         return self._execute(batch, "other_world")
 
-    def _find_guilty(self, step: StepRecord, before: Moment, suspects: list[Perturbation]) -> str:
-        """Bisect the changed places down to those that the result depends on."""
+    def _find_guilty(
+        self, step: StepRecord, before: Moment, suspects: list[Perturbation]
+    ) -> dict[str, str]:
+        """For all that differs in the other world, the changed places it depends on."""
+        open_names = set(_differing(step.runs["other_world"], step.runs["replay"]))
+        guilty: dict[str, str] = {}
+        while open_names:
+            culprits = self._bisect(step, before, suspects, open_names)
+            explained = open_names & self._changed_by(step, before, culprits) or set(open_names)
+            places = ", ".join(change.region for change in culprits)
+            guilty.update(dict.fromkeys(explained, places))
+            open_names -= explained
+        return guilty
 
-        def guilty(part: list[Perturbation]) -> bool:
-            try:
-                seen = self._in_other_world(step.batch, before, part)
-            except SessionLost:
-                return True
-            return not _same(seen, step.runs["replay"])
-
+    def _bisect(
+        self, step: StepRecord, before: Moment, suspects: list[Perturbation], names: set[str]
+    ) -> list[Perturbation]:
+        """The fewest changed places found, by halves, that change one of `names`."""
         while len(suspects) > 1:
             half = len(suspects) // 2
-            if guilty(suspects[:half]):
+            if names & self._changed_by(step, before, suspects[:half]):
                 suspects = suspects[:half]
-            elif guilty(suspects[half:]):
+            elif names & self._changed_by(step, before, suspects[half:]):
                 suspects = suspects[half:]
             else:  # only together
                 break
-        return ", ".join(change.region for change in suspects)
+        return suspects
+
+    def _changed_by(self, step: StepRecord, before: Moment, part: list[Perturbation]) -> set[str]:
+        """Outputs and fields that differ once this part of the don't-care memory is changed."""
+        replay = step.runs["replay"]
+        try:
+            seen = self._in_other_world(step.batch, before, part)
+        except SessionLost:
+            return {*replay.outputs, *replay.metadata}
+        return set(_differing(seen, replay))
 
 
 def _engagements(replayed: Sequence[CapturedGraph[object]]) -> tuple[Engagement, ...]:
@@ -260,9 +276,14 @@ def _fits_ladder(batch: Batch, config: EngineConfig) -> bool:
 
 def _same(one: Observation, two: Observation) -> bool:
     """Outputs and used metadata agree bit for bit, padded rows included."""
+    return next(_differing(one, two), None) is None
+
+
+def _differing(one: Observation, two: Observation) -> Iterator[str]:
+    """Names of the outputs and used metadata that do not agree bit for bit."""
     for first, second in ((one.outputs, two.outputs), (one.metadata, two.metadata)):
         if first.keys() != second.keys():
-            return False
-        if not all(same_bits(value, second[name]) for name, value in first.items()):
-            return False
-    return True
+            yield from first.keys() ^ second.keys()
+        for name, value in first.items():
+            if name in second and not same_bits(value, second[name]):
+                yield name

@@ -352,8 +352,13 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return base.as_strided(tensor.shape, tensor.stride(), offset // tensor.dtype.itemsize)
 
     def release(self) -> None:
-        """Give the arena's memory back; every tensor in it is dead from then on."""
-        self.arena.bytes.untyped_storage().resize_(0)
+        """Give the arena's memory back; every tensor in it is dead from then on.
+
+        A storage that NumPy has looked into cannot be resized: it goes with its last reference.
+        """
+        storage = self.arena.bytes.untyped_storage()
+        if storage.resizable():
+            storage.resize_(0)
 
     # ---- red zones and worlds
 
