@@ -48,6 +48,8 @@ class GraphEngine(Protocol):
 
     name: str
     device: torch.device
+    captured: int
+    """Graphs captured so far; a metadata target captures none."""
     replayed: list[CapturedGraph[object]]
     """Graphs in the order of their replays, until the harness clears it."""
 

@@ -125,7 +125,7 @@ class StepRunner:
             step.zone_hits = opened.memory.zone_hits(stage)
             opened.memory.repair_zones()
         step.foreign_writes = truth.foreign_writes(before.image)
-        if _fits_ladder(batch, step.config):
+        if opened.graphs.captured and _fits_ladder(batch, step.config):
             step.engagements = _engagements(opened.graphs.replayed)
         if batch.via == "graph":
             step.address_changes = [

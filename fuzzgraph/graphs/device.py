@@ -43,6 +43,7 @@ class DeviceGraphs:
         self.memory = memory
         self.device = memory.device
         self._pool = torch.cuda.graph_pool_handle()
+        self.captured = 0
         self.replayed: list[CapturedGraph[object]] = []
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> DeviceGraph[Outputs]:
@@ -66,6 +67,7 @@ class DeviceGraphs:
                 f"The device refused to capture graph {key!r}: {message}. "
                 "Move what it names to prepare_replay, before the graph."
             ) from error
+        self.captured += 1
         return DeviceGraph(key, self, graph, watched, outputs)
 
     def _warm_up(self, forward: Callable[[], Any]) -> None:

@@ -54,6 +54,7 @@ class Recorder:
     def __init__(self, memory: GuardedMemory) -> None:
         self.memory = memory
         self.device = memory.device
+        self.captured = 0
         self.replayed: list[CapturedGraph[object]] = []
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> RecordedGraph[Outputs]:
@@ -66,6 +67,7 @@ class Recorder:
         tape = _Tape(key)
         with self.memory.intercept("graph", tape), HostReads(key, tape.forget):
             outputs = watched()
+        self.captured += 1
         return RecordedGraph(key, self, tape, watched, outputs)
 
 

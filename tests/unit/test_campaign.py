@@ -420,7 +420,7 @@ def test_repros_are_executed_as_long_as_there_is_time_for_it(tmp_path: Path) -> 
     def export(reported: ReportedFinding, folder: RunFolder, execute: bool) -> tuple[()]:
         assert (folder.path / "summary.json").exists()
         executed.append(execute)
-        clock.now += 12.0
+        clock.now += 100.0
         return ()
 
     Hunt(tmp_path, FakeRunner(many_bugs), clock=clock, export=export, examples=100).run()
