@@ -7,8 +7,9 @@ from typing import Any
 
 from fuzzgraph.finding import Clause, Finding, Severity, Stage, Symptom
 from fuzzgraph.observation import StepRecord
+from fuzzgraph.oracles.comparison import Difference
 
-__all__ = ["claim"]
+__all__ = ["claim", "mismatch"]
 
 
 def claim(
@@ -39,6 +40,24 @@ def claim(
         message=f"{'before any step' if step.index < 0 else f'step {step.index}'}{size}: {message}",
         severity=severity,
         detail={name: _readable(value) for name, value in detail.items()},
+    )
+
+
+def mismatch(
+    step: StepRecord, oracle: str, clause: Clause, name: str, worst: Difference, message: str
+) -> Finding:
+    """A finding that output `name` is off, most of all at `worst`."""
+    return claim(
+        step,
+        oracle,
+        clause,
+        buffer=name,
+        symptom="mismatch",
+        message=message,
+        index=list(worst.index),
+        got=worst.got,
+        want=worst.want,
+        count=worst.count,
     )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
-from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.claims import mismatch
 from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_difference
 
 __all__ = ["Eager"]
@@ -41,18 +41,8 @@ class Eager:
             got = replay.outputs[name][: len(want)]
             worst = self._compare(step, name, replay, eager, got, want)
             if worst is not None:
-                yield claim(
-                    step,
-                    self.name,
-                    self.clause,
-                    buffer=name,
-                    symptom="mismatch",
-                    message=f"replayed {name}{worst} by the same engine run eagerly",
-                    index=list(worst.index),
-                    got=worst.got,
-                    want=worst.want,
-                    count=worst.count,
-                )
+                text = f"replayed {name}{worst} by the same engine run eagerly"
+                yield mismatch(step, self.name, self.clause, name, worst, text)
 
     def _compare(
         self,

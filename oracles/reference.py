@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import RunKind, StepRecord
-from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.claims import claim, mismatch
 from fuzzgraph.oracles.comparison import beyond_yardstick
 
 __all__ = ["Reference"]
@@ -48,18 +48,8 @@ class Reference:
             got = outputs[name][: len(want)]
             worst = beyond_yardstick(got, want, step.yardstick.get(name), step.value_bound)
             if worst is not None:
-                yield claim(
-                    step,
-                    self.name,
-                    self.clause,
-                    buffer=name,
-                    symptom="mismatch",
-                    message=f"{name}{worst} against float64 attention",
-                    index=list(worst.index),
-                    got=worst.got,
-                    want=worst.want,
-                    count=worst.count,
-                )
+                text = f"{name}{worst} against float64 attention"
+                yield mismatch(step, self.name, self.clause, name, worst, text)
 
     def _new_kv(self, step: StepRecord) -> Iterable[Finding]:
         for write in step.foreign_writes:

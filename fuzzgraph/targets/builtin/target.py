@@ -7,34 +7,17 @@ from typing import Literal
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach
+from fuzzgraph.reach import WIDEST
 from fuzzgraph.targets.builtin.parts import Parts
 from fuzzgraph.targets.builtin.session import BuiltinSession
 
 __all__ = ["BuiltinTarget"]
 
-_EVERYTHING = Reach(
-    modes=("decode", "target_verify", "draft_extend", "draft", "prefill", "idle"),
+_EVERYTHING = replace(
+    WIDEST,
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
-    page_maps=("csr", "page_table"),
-    attentions=("mha", "mla"),
-    dtypes=("float32", "bfloat16", "float16"),
-    kv_dtypes=("auto", "float8_e4m3fn"),
-    metadata=("full", "raw_out_graph", "raw_in_graph"),
-    runners=("graph", "cpu_graph"),
-    prefill_runners=("piecewise", "breakable"),
-    seq_len_fill_values=(0, 1),
-    free_paddings=("keep", "zero", "copy_live"),
     max_context_len=1024,
-    max_tp_size=8,
     max_spec_topk=8,
-    max_spec_steps=5,
-    max_draft_tokens=8,
-    sliding_window=True,
-    encoder=True,
-    recurrent_state=True,
-    split_kv=True,
-    mrope=True,
 )
 
 
