@@ -8,11 +8,12 @@ The figure that counts is growth after the first five minutes, when caches are f
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
 from fuzzgraph.campaign.generation import BLOCK, draw
-from fuzzgraph.case import Case
+from fuzzgraph.case import Case, encode_case
 from fuzzgraph.execution import Execution
 from fuzzgraph.strategies import DEFAULT, cases
 from fuzzgraph.targets import open_target
@@ -37,7 +38,9 @@ def watch(minutes: float) -> tuple[list[tuple[float, int, float]], int]:
     def one(case: Case) -> None:
         nonlocal run, findings
         if time.monotonic() - begin < 60 * minutes:
-            findings += bool(execution.run_case(case).findings)
+            if found := execution.run_case(case).findings:
+                findings += 1
+                print(f"{found[0].message}\n{encode_case(case).decode()}", file=sys.stderr)
             run += 1
 
     block = 0
