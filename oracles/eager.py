@@ -21,8 +21,8 @@ _CUT_BY_PADDING = frozenset({"moe"})
 class Eager:
     """Live outputs equal the eager ones: bit for bit under the same plan, else by the yardstick.
 
-    The plan includes the frozen maximum length and the split count: other values mean another
-    order of summation.
+    The plan includes the frozen maximum length, the split count and the padded size: other values
+    mean another order of summation, also inside one library call.
     """
 
     name = "eager"
@@ -53,7 +53,7 @@ class Eager:
         got: torch.Tensor,
         want: torch.Tensor,
     ) -> Difference | None:
-        if replay.plan == eager.plan:
+        if replay.plan == eager.plan and replay.padded_tokens == eager.padded_tokens:
             return first_difference(got, want)
         truth = step.expected.get(name)
         if truth is None or not want.dtype.is_floating_point:
