@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from fuzzgraph.case import Case, digest
+from fuzzgraph.case import Case
 from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
@@ -25,7 +25,7 @@ from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.prelude import prelude
 from fuzzgraph.repro.printing import Function, Memory, Shared, graph_name
 from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
-from fuzzgraph.repro.wording import case_table, config_text, docstring, headline, law, plain
+from fuzzgraph.repro.wording import docstring, headline, opening
 
 __all__ = ["standalone_script"]
 
@@ -107,17 +107,7 @@ class _Script:
     def _docstring(self) -> str:
         finding, case = self.finding, self.case
         lines = [
-            headline(finding),
-            "",
-            plain(finding.message),
-            "",
-            law(finding),
-            "",
-            f"Engine config: {config_text(case.config)}",
-            f"Case {digest(case)[:12]}:",
-            "",
-            *(f"    {line}" for line in case_table(case)),
-            "",
+            *opening(case, finding),
             "What follows are the engine's own operations, as they were recorded, with the source"
             " line that issued each; nothing else of the engine is needed. Memory lies as the"
             " engine allocated it. The script measures again: exit code 1 and the finding, or 0 if"

@@ -11,7 +11,7 @@ from fuzzgraph.case import Case, digest, encode_case
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.naming import identifier
-from fuzzgraph.repro.wording import case_table, config_text, docstring, headline, law, plain
+from fuzzgraph.repro.wording import docstring, headline, opening, plain
 
 __all__ = ["install_lines", "pytest_file", "setup_words", "through_script"]
 
@@ -79,17 +79,7 @@ if __name__ == "__main__":
 def _head(case: Case, finding: Finding, setup: Setup, why: list[str]) -> str:
     return docstring(
         [
-            headline(finding),
-            "",
-            plain(finding.message),
-            "",
-            law(finding),
-            "",
-            f"Engine config: {config_text(case.config)}",
-            f"Case {digest(case)[:12]}:",
-            "",
-            *(f"    {line}" for line in case_table(case)),
-            "",
+            *opening(case, finding),
             *why,
         ]
     )

@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fuzzgraph.case import digest
 from fuzzgraph.finding import CLAUSES, Finding
 
 if TYPE_CHECKING:
     from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 
-__all__ = ["case_table", "config_text", "docstring", "headline", "law", "padded_size", "plain"]
+__all__ = [
+    "case_table",
+    "config_text",
+    "docstring",
+    "headline",
+    "law",
+    "opening",
+    "padded_size",
+    "plain",
+]
 
 
 def law(finding: Finding) -> str:
@@ -82,6 +92,23 @@ def case_table(case: Case) -> list[str]:
 def _row_text(row: BatchRow) -> str:
     encoder = f", encoder {row.encoder_len}" if row.encoder_len else ""
     return f"r{row.request} ({row.seq_len}, {row.new_tokens}{encoder})"
+
+
+def opening(case: Case, finding: Finding) -> list[str]:
+    """How every export begins: the finding, the law it broke, the engine and the steps."""
+    return [
+        headline(finding),
+        "",
+        plain(finding.message),
+        "",
+        law(finding),
+        "",
+        f"Engine config: {config_text(case.config)}",
+        f"Case {digest(case)[:12]}:",
+        "",
+        *(f"    {line}" for line in case_table(case)),
+        "",
+    ]
 
 
 def docstring(lines: Iterable[str], width: int = 98) -> str:
