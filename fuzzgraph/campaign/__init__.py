@@ -9,6 +9,7 @@ from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strate
 from fuzzgraph.campaign.plan import Budget, Plan, parse_time
 from fuzzgraph.campaign.pursuit import replay_command
 from fuzzgraph.campaign.runner import Runner, VerdictLike
+from fuzzgraph.campaign.sought import seek
 
 __all__ = [
     "DEFAULT_CORPUS",
@@ -27,5 +28,6 @@ __all__ = [
     "open_setup",
     "parse_time",
     "replay_command",
+    "seek",
     "strategy_of",
 ]

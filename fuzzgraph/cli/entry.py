@@ -29,6 +29,7 @@ _VERBS = {
     "shrink": "fuzzgraph.cli.cases:shrink",
     "export": "fuzzgraph.cli.cases:export",
     "faults": "fuzzgraph.cli.faults:faults",
+    "known-bugs": "fuzzgraph.cli.known_bugs:known_bugs",
     "corpus": "fuzzgraph.cli.corpus:corpus",
     "targets": "fuzzgraph.cli.about:targets",
     "releases": "fuzzgraph.cli.about:releases",

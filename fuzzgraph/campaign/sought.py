@@ -1,0 +1,52 @@
+"""A campaign that looks for certain findings and ends once each of them is confirmed and shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign.hunting import hunt
+from fuzzgraph.campaign.loop import Campaign
+from fuzzgraph.campaign.opening import Opened
+from fuzzgraph.campaign.plan import Plan
+from fuzzgraph.events import Event, FindingNew, RunSummary, Shrunk
+from fuzzgraph.finding import Finding
+
+__all__ = ["seek"]
+
+
+class _Watcher:
+    """Follows the events until `wanted` of the sought ones are shrunk."""
+
+    def __init__(self, name_of: Callable[[Finding], object], wanted: int | None) -> None:
+        self._name_of = name_of
+        self._wanted = wanted
+        self._taken_up: dict[str, object] = {}
+        self._shrunk: set[object] = set()
+        self.campaign: Campaign | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, FindingNew) and (name := self._name_of(event.finding)) is not None:
+            self._taken_up[event.id] = name
+        elif isinstance(event, Shrunk) and event.id in self._taken_up:
+            self._shrunk.add(self._taken_up[event.id])
+            if self.campaign is not None and len(self._shrunk) == self._wanted:
+                self.campaign.interrupt()
+
+    def start(self, campaign: Campaign) -> None:
+        self.campaign = campaign
+
+
+def seek(
+    plan: Plan, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
+) -> RunSummary:
+    """Run a campaign of generated cases only, without exports.
+
+    Args:
+        plan: its budget ends the run at the latest.
+        opened: the target; the caller closes it.
+        name_of: what a finding counts as, None for nothing that is sought.
+        wanted: how many different names end the run; None lets it take its whole time.
+    """
+    watcher = _Watcher(name_of, wanted)
+    return hunt(plan, watcher, opened=opened, export=no_export, on_start=watcher.start)

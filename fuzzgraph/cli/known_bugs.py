@@ -1,0 +1,161 @@
+"""`fuzzgraph known-bugs`: bugs of released engines, and whether the fuzzer finds them there."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fuzzgraph.cli.options import as_json, duration, say_json, whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fuzzgraph.events import RunSummary
+    from fuzzgraph.known_bugs import BugScore, KnownBug, Other, Search, Sighting
+
+__all__ = ["known_bugs"]
+
+_names = click.argument("names", metavar="[NAME]...", nargs=-1)
+_catalogue = click.option(
+    "--catalogue", type=Path, help="Folder of the catalogue. [corpus/known_bugs]"
+)
+
+
+@click.group()
+def known_bugs() -> None:
+    """Bugs that released engines had."""
+
+
+def _chosen(catalogue: Path | None, names: Sequence[str]) -> dict[str, KnownBug]:
+    from fuzzgraph.known_bugs import DEFAULT_CATALOGUE, chosen, load
+
+    return chosen(load(catalogue or DEFAULT_CATALOGUE), names)
+
+
+@known_bugs.command("list")
+@_names
+@_catalogue
+@as_json
+def list_(names: tuple[str, ...], catalogue: Path | None, as_json: bool) -> int:
+    """Show the catalogue: all bugs, or those named."""
+    bugs = _chosen(catalogue, names)
+    if as_json:
+        say_json({"known_bugs": [{"name": name, **_record(bug)} for name, bug in bugs.items()]})
+        return 0
+    width = max(map(len, bugs), default=0)
+    for name, bug in bugs.items():
+        where = (
+            f"{bug.target} {_span(bug.broken)}" if bug.broken else f"not driven: {bug.not_driven}"
+        )
+        click.echo(f"{name.ljust(width)}  {where}")
+    return 0
+
+
+def _record(bug: KnownBug) -> dict[str, Any]:
+    import msgspec
+
+    return dict(msgspec.to_builtins(bug))
+
+
+def _span(releases: Sequence[str]) -> str:
+    return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
+
+
+@known_bugs.command()
+@_names
+@click.option(
+    "--time",
+    "seconds",
+    metavar="TIME",
+    default="120s",
+    show_default=True,
+    callback=duration,
+    help="For each release.",
+)
+@click.option(
+    "--seed", metavar="N", default="1", show_default=True, callback=whole_number(0),
+    help="Same seed, same cases.",
+)  # fmt: skip
+@click.option("--out", type=Path, help="New folder of the runs. [reports/runs/TIME-SEED]")
+@_catalogue
+@as_json
+def run(
+    names: tuple[str, ...],
+    seconds: float,
+    seed: int,
+    out: Path | None,
+    catalogue: Path | None,
+    as_json: bool,
+) -> int:
+    """Fuzz the broken and the fixed releases of all known bugs, or of those named.
+
+    Exit code 1 says that a bug was missed in a broken release or came up in a fixed one.
+    """
+    from fuzzgraph.campaign import fresh_folder
+    from fuzzgraph.known_bugs import score
+
+    bugs = _chosen(catalogue, names)
+    hunt = _Hunt(seconds, seed, fresh_folder(out, seed))
+    width = max(map(len, bugs), default=0)
+
+    def progress(name: str, seen: Sighting, wanted: bool) -> None:
+        click.echo(f"{name.ljust(width)}  {_line(seen, wanted)}", err=as_json)
+
+    scores, others = score(bugs, hunt, progress)
+    code = 1 if _failed(scores) else 0
+    if as_json:
+        say_json({"known_bugs": scores, "others": others, "seed": seed, "exit_code": code})
+    else:
+        click.echo(_end(scores, others))
+    return code
+
+
+class _Hunt:
+    """The ordinary campaign, in a worker for each release, without the corpus."""
+
+    def __init__(self, seconds: float, seed: int, out: Path) -> None:
+        self._seconds, self._seed, self._out = seconds, seed, out
+
+    def __call__(self, search: Search) -> RunSummary:
+        from fuzzgraph.campaign import Budget, Plan, checked_setup, open_setup, seek
+
+        setup = checked_setup(search.target, search.release)
+        folder = self._out / f"{search.target}-{search.release}"
+        with closing(open_setup(setup)) as opened:
+            folder.mkdir(parents=True)
+            plan = Plan(setup=setup, seed=self._seed, budget=Budget(self._seconds), out=folder)
+            return seek(plan, opened, search.bug_of, search.wanted)
+
+
+def _line(seen: Sighting, wanted: bool) -> str:
+    if wanted and not seen.found:
+        return f"{seen.release:<14} MISSED in {seen.cases} cases {seen.message}".rstrip()
+    if wanted:
+        return (
+            f"{seen.release:<14} found    {seen.seconds:>6.1f} s {seen.after_cases:>6} cases  "
+            f"{seen.steps} steps {seen.requests} requests  {seen.clause}: {seen.buffer or '-'}"
+        )
+    if seen.clause:
+        return f"{seen.release:<14} FALSE ALARM  {seen.message}"
+    return f"{seen.release:<14} silent in {seen.cases} cases"
+
+
+def _failed(scores: Sequence[BugScore]) -> bool:
+    driven = [one for one in scores if not one.not_driven]
+    return any(not one.found or one.false_alarms for one in driven)
+
+
+def _end(scores: Sequence[BugScore], others: Sequence[Other]) -> str:
+    driven = [one for one in scores if not one.not_driven]
+    found = sum(one.found for one in driven)
+    alarms = sum(one.false_alarms for one in driven)
+    lines = [f"not driven: {one.name} ({one.not_driven})" for one in scores if one.not_driven]
+    lines += [f"also in {one.target} {one.release}: {one.message}" for one in others]
+    lines.append(
+        f"{found} of {len(driven)} known bugs found in every broken release; "
+        f"{alarms} false alarms on fixed ones"
+    )
+    return "\n".join(lines)

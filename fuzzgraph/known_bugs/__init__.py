@@ -1,0 +1,23 @@
+"""Bugs that released engines had: what they are, and whether the fuzzer finds them there.
+
+How a release is fuzzed is the campaign's affair; the caller hands it in.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.known_bugs.catalogue import DEFAULT_CATALOGUE, Expectation, KnownBug, chosen, load
+from fuzzgraph.known_bugs.scoring import BugScore, Hunt, Other, Search, Sighting, score
+
+__all__ = [
+    "DEFAULT_CATALOGUE",
+    "BugScore",
+    "Expectation",
+    "Hunt",
+    "KnownBug",
+    "Other",
+    "Search",
+    "Sighting",
+    "chosen",
+    "load",
+    "score",
+]

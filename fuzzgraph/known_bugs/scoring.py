@@ -1,0 +1,185 @@
+"""Scores the fuzzer over real releases: found where the bug is, silent about it where it is not.
+
+Every release is fuzzed once for all bugs of the same target: a run on a release that has bugs ends
+when all of them are found, one that has to acquit a bug takes its whole time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fuzzgraph.events import ReportedFinding, RunSummary, is_full_rate
+from fuzzgraph.finding import Finding
+from fuzzgraph.known_bugs.catalogue import KnownBug
+
+__all__ = ["BugScore", "Hunt", "Other", "Search", "Sighting", "score"]
+
+
+class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one bug on one release."""
+
+    release: str
+    cases: int
+    """Cases of the whole run."""
+    found: bool = False
+    """A generated case shows it, shrunk, in every fresh session."""
+    clause: str = ""
+    buffer: str = ""
+    seconds: float = 0.0
+    """Until the first case that shows it."""
+    after_cases: int = 0
+    steps: int = 0
+    """Of the shrunk case, as `requests`."""
+    requests: int = 0
+    confirmed: str = ""
+    message: str = ""
+    case_path: str = ""
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding that is none of the catalogue's: judge it."""
+
+    target: str
+    release: str
+    id: str
+    message: str
+    case_path: str
+
+
+class BugScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One bug over its releases."""
+
+    name: str
+    source: str
+    target: str
+    found: bool
+    """In every broken release."""
+    false_alarms: int
+    """Fixed releases in which the same finding came up."""
+    broken: tuple[Sighting, ...] = ()
+    fixed: tuple[Sighting, ...] = ()
+    not_driven: str = ""
+
+
+@dataclass(slots=True)
+class Search:
+    """What one release is fuzzed for."""
+
+    target: str
+    release: str
+    has: dict[str, KnownBug] = field(default_factory=dict)
+    lacks: dict[str, KnownBug] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> int | None:
+        """How many bugs end the run; None for one that takes its whole time."""
+        return None if self.lacks else len(self.has)
+
+    def bug_of(self, finding: Finding) -> str | None:
+        """The bug that a finding is, of those that the release has."""
+        return next((name for name, bug in self.has.items() if bug.is_seen_in(finding)), None)
+
+
+Hunt = Callable[[Search], RunSummary]
+"""Fuzzes a release; may end once all wanted bugs are shrunk."""
+
+
+def _searches(bugs: Mapping[str, KnownBug]) -> list[Search]:
+    searches: dict[tuple[str, str], Search] = {}
+
+    def of(bug: KnownBug, release: str) -> Search:
+        return searches.setdefault((bug.target, release), Search(bug.target, release))
+
+    for name, bug in bugs.items():
+        for release in bug.broken:
+            of(bug, release).has[name] = bug
+        for release in bug.fixed:
+            of(bug, release).lacks[name] = bug
+    return list(searches.values())
+
+
+def score(
+    bugs: Mapping[str, KnownBug],
+    hunt: Hunt,
+    progress: Callable[[str, Sighting, bool], None] = lambda name, seen, wanted: None,
+) -> tuple[tuple[BugScore, ...], tuple[Other, ...]]:
+    """Fuzz each release of the bugs, and tell what was found of each.
+
+    Args:
+        bugs: by name; those that are not driven are only listed.
+        hunt: fuzzes one release.
+        progress: is told of every bug and release as soon as its run is over, with whether the
+            release has the bug.
+
+    Returns:
+        the scores in the order of `bugs`, and what else was found.
+    """
+    seen: dict[tuple[str, str], Sighting] = {}
+    others: list[Other] = []
+    for search in _searches(bugs):
+        summary = hunt(search)
+        asked = {**search.has, **search.lacks}
+        for name, bug in asked.items():
+            seen[name, search.release] = _sighting(bug, search.release, summary)
+            progress(name, seen[name, search.release], name in search.has)
+        others += _others(asked.values(), search, summary)
+    return tuple(_scored(name, bug, seen) for name, bug in bugs.items()), tuple(others)
+
+
+def _sighting(bug: KnownBug, release: str, summary: RunSummary) -> Sighting:
+    for reported in summary.findings:
+        finding = _that_shows(bug, reported)
+        if finding is not None:
+            return Sighting(
+                release=release,
+                cases=summary.cases,
+                found=reported.source == "generated" and is_full_rate(reported.finding.confirmed),
+                clause=finding.clause,
+                buffer=finding.buffer,
+                seconds=reported.after_seconds,
+                after_cases=reported.after_cases,
+                steps=len(reported.case.steps),
+                requests=len({row.request for s in reported.case.steps for row in s.rows}),
+                confirmed=reported.finding.confirmed,
+                message=finding.message,
+                case_path=reported.case_path,
+            )
+    return Sighting(release=release, cases=summary.cases)
+
+
+def _that_shows(bug: KnownBug, reported: ReportedFinding) -> Finding | None:
+    """The finding by which a case shows the bug; one that came up beside another counts too."""
+    return next((f for f in (reported.finding, *reported.also) if bug.is_seen_in(f)), None)
+
+
+def _others(bugs: Iterable[KnownBug], search: Search, summary: RunSummary) -> list[Other]:
+    known = list(bugs)
+    return [
+        Other(
+            target=search.target,
+            release=search.release,
+            id=reported.id,
+            message=reported.finding.message,
+            case_path=reported.case_path,
+        )
+        for reported in summary.findings
+        if not any(_that_shows(bug, reported) for bug in known)
+    ]
+
+
+def _scored(name: str, bug: KnownBug, seen: Mapping[tuple[str, str], Sighting]) -> BugScore:
+    broken = tuple(seen[name, release] for release in bug.broken)
+    fixed = tuple(seen[name, release] for release in bug.fixed)
+    return BugScore(
+        name=name,
+        source=bug.source,
+        target=bug.target,
+        found=bool(broken) and all(one.found for one in broken),
+        false_alarms=sum(bool(one.clause) for one in fixed),
+        broken=broken,
+        fixed=fixed,
+        not_driven=bug.not_driven,
+    )

@@ -1,0 +1,87 @@
+"""`fuzzgraph known-bugs`: a whole run on a runner without an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fuzzgraph.campaign import Opened
+from fuzzgraph.cli.entry import run_command
+from fuzzgraph.events import Setup
+from tests.fakes import FakeRunner, opener, paged
+
+ENTRY = """
+source = "engine PR 1"
+summary = "Pages for tokens."
+target = "sglang-aiter"
+broken = ["1.0"]
+fixed = ["1.1"]
+confirmed = "for this test"
+expect = [{clause = "writes", buffer = "kv_indices"}]
+"""
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bugs").mkdir()
+    (tmp_path / "bugs" / "engine-pr-1.toml").write_text(ENTRY)
+    return tmp_path / "bugs"
+
+
+def releases_with(monkeypatch: pytest.MonkeyPatch, *broken: str) -> None:
+    """Engines of which those releases have the bug."""
+
+    def open_setup(setup: Setup) -> Opened:
+        return opener(FakeRunner(paged if setup.release in broken else lambda case: ()))(setup)
+
+    monkeypatch.setattr("fuzzgraph.campaign.open_setup", open_setup)
+
+
+def run(catalogue: Path, *more: str) -> int:
+    return run_command(["known-bugs", "run", "--catalogue", str(catalogue), "--time", "1s", *more])
+
+
+def test_a_bug_found_and_acquitted_exits_with_0(
+    catalogue: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    releases_with(monkeypatch, "1.0")
+    assert run(catalogue, "--json", "--out", "runs") == 0
+    record = json.loads(capsys.readouterr().out)
+    (bug,) = record["known_bugs"]
+    assert (bug["found"], bug["false_alarms"], record["exit_code"]) == (True, 0, 0)
+    (seen,) = bug["broken"]
+    assert (seen["clause"], seen["buffer"], seen["confirmed"]) == ("writes", "kv_indices", "3/3")
+    assert Path(seen["case_path"]).is_file()
+
+
+def test_a_bug_that_comes_up_in_a_fixed_release_exits_with_1(
+    catalogue: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    releases_with(monkeypatch, "1.0", "1.1")
+    assert run(catalogue) == 1
+    assert "1.1            FALSE ALARM" in capsys.readouterr().out
+
+
+def test_a_bug_that_is_missed_exits_with_1(
+    catalogue: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    releases_with(monkeypatch)
+    assert run(catalogue) == 1
+    assert "0 of 1 known bugs found" in capsys.readouterr().out
+
+
+def test_the_list_names_target_and_releases(
+    catalogue: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["known-bugs", "list", "--catalogue", str(catalogue)]) == 0
+    assert capsys.readouterr().out == "engine-pr-1  sglang-aiter 1.0\n"
+
+
+def test_an_unknown_bug_is_refused_in_one_line(
+    catalogue: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(catalogue, "no-such-bug") == 2
+    assert "'no-such-bug' is not in the catalogue" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""What counts as found, missed and a false alarm, on runs that never happened."""
+
+from __future__ import annotations
+
+from fuzzgraph.case import digest
+from fuzzgraph.events import ReportedFinding, RunSummary, Setup, Source, finding_id
+from fuzzgraph.finding import Finding
+from fuzzgraph.known_bugs import Expectation, KnownBug, Search, score
+from tests.fakes import case, finding
+
+
+def bug(
+    *, broken: tuple[str, ...], fixed: tuple[str, ...] = (), buffer: str = "kv_indices"
+) -> KnownBug:
+    return KnownBug(
+        source="engine PR 1",
+        summary="A buffer is too small.",
+        target="fake",
+        broken=broken,
+        fixed=fixed,
+        expect=(Expectation(clause="writes", buffer=buffer),),
+        confirmed="for this test",
+    )
+
+
+def reported(
+    one: Finding, *, also: tuple[Finding, ...] = (), source: Source = "generated"
+) -> ReportedFinding:
+    shown = case(2, 1)
+    return ReportedFinding(
+        id=finding_id(one.key), finding=one, case=shown, digest=digest(shown), also=also,
+        source=source, after_cases=7, after_seconds=1.5,
+    )  # fmt: skip
+
+
+class Releases:
+    """A hunt that finds in each release what it is told to, and remembers what it was asked."""
+
+    def __init__(self, **found: list[ReportedFinding]) -> None:
+        self._found = {name.replace("_", "."): each for name, each in found.items()}
+        self.asked: list[tuple[str, int | None]] = []
+
+    def __call__(self, search: Search) -> RunSummary:
+        self.asked.append((search.release, search.wanted))
+        found = tuple(self._found.get(f"v{search.release}", ()))
+        setup = Setup(target=search.target, release=search.release)
+        return RunSummary(fuzzgraph="0", setup=setup, seed=1, cases=100, findings=found)
+
+
+SEEN = finding(confirmed="3/3")
+
+
+def test_a_bug_seen_in_every_broken_release_and_in_no_fixed_one_is_found() -> None:
+    hunt = Releases(v1_0=[reported(SEEN)], v1_1=[reported(SEEN)])
+    (one,), others = score({"b": bug(broken=("1.0", "1.1"), fixed=("1.2",))}, hunt)
+    assert (one.found, one.false_alarms, others) == (True, 0, ())
+    first = one.broken[0]
+    assert (first.seconds, first.after_cases, first.steps, first.requests) == (1.5, 7, 2, 2)
+
+
+def test_one_broken_release_without_it_is_a_miss() -> None:
+    (one,), _ = score({"b": bug(broken=("1.0", "1.1"))}, Releases(v1_0=[reported(SEEN)]))
+    assert not one.found
+    assert [seen.found for seen in one.broken] == [True, False]
+
+
+def test_the_same_finding_in_a_fixed_release_is_a_false_alarm() -> None:
+    hunt = Releases(v1_0=[reported(SEEN)], v1_1=[reported(SEEN)])
+    (one,), _ = score({"b": bug(broken=("1.0",), fixed=("1.1",))}, hunt)
+    assert (one.found, one.false_alarms) == (True, 1)
+
+
+def test_what_does_not_confirm_every_time_is_no_find() -> None:
+    flaky = reported(finding(confirmed="2/3"))
+    (one,), _ = score({"b": bug(broken=("1.0",))}, Releases(v1_0=[flaky]))
+    assert not one.found
+
+
+def test_a_case_of_a_corpus_is_no_find() -> None:
+    saved = reported(SEEN, source="corpus")
+    (one,), _ = score({"b": bug(broken=("1.0",))}, Releases(v1_0=[saved]))
+    assert not one.found
+
+
+def test_a_bug_that_shows_beside_another_finding_is_found() -> None:
+    beside = reported(finding("contract", "metadata", confirmed="3/3"), also=(finding(),))
+    (one,), others = score({"b": bug(broken=("1.0",))}, Releases(v1_0=[beside]))
+    assert (one.found, others) == (True, ())
+
+
+def test_a_release_is_fuzzed_once_for_all_bugs_of_its_target() -> None:
+    bugs = {
+        "wide": bug(broken=("1.0",), fixed=("1.1",)),
+        "late": bug(broken=("1.0", "1.1"), buffer="page_table"),
+    }
+    hunt = Releases(v1_0=[reported(SEEN)])
+    score(bugs, hunt)
+    assert hunt.asked == [("1.0", 2), ("1.1", None)]
+
+
+def test_a_finding_of_no_known_bug_is_listed_beside_the_scores() -> None:
+    stranger = reported(finding(buffer="seq_lens", confirmed="3/3"))
+    _, (other,) = score({"b": bug(broken=("1.0",))}, Releases(v1_0=[reported(SEEN), stranger]))
+    assert (other.release, other.id) == ("1.0", stranger.id)
+
+
+def test_a_bug_that_is_not_driven_is_listed_and_never_run() -> None:
+    hunt = Releases()
+    idle = KnownBug(source="engine PR 2", summary="Compiled.", not_driven="it lies in C++")
+    (one,), _ = score({"b": idle}, hunt)
+    assert (one.found, one.not_driven, hunt.asked) == (False, "it lies in C++", [])
