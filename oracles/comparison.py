@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 __all__ = ["Difference", "beyond_yardstick", "first_difference", "same_bits"]
@@ -88,5 +89,6 @@ def _at(unequal: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> Differe
     if not count:
         return None
     flat = int(unequal.reshape(-1).to(torch.uint8).argmax())
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), unequal.shape))
+    # NumPy's, because torch's own imports a symbolic algebra package: half a second, tens of MiB
+    index = tuple(int(i) for i in np.unravel_index(flat, tuple(unequal.shape)))
     return Difference(index, float(got[index]), float(want[index]), count)

@@ -29,6 +29,10 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
 
+_COLLECTIONS = (5_000, 10, 10)
+"""Thresholds of the garbage collector: cached sessions are a hundred thousand objects that live
+long, and Python's own thresholds walk all of them every few dozen cases."""
+
 
 class Execution:
     """Runs cases on one target, with one graph engine, and lets the oracles judge.
@@ -167,6 +171,7 @@ def _settle_process() -> None:
     torch.set_num_threads(1)  # oversubscription
     gc.collect()
     gc.freeze()  # full collections over half a million objects of imports
+    gc.set_threshold(*_COLLECTIONS)
 
 
 def _with_rate(finding: Finding, rate: str) -> Finding:

@@ -177,6 +177,7 @@ class Layout:
 
 def extent(tensor: torch.Tensor) -> int:
     """Elements from the first to the last one a strided tensor can reach."""
-    if not tensor.numel():
-        return 0
+    elements = tensor.numel()
+    if not elements or tensor.is_contiguous():
+        return elements
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))

@@ -8,6 +8,7 @@ differently. A poison row is that value repeated over 64 bytes, the arena's unit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -96,9 +97,12 @@ def poison_row(dtype: torch.dtype, world: int) -> torch.Tensor:
     return row.view(torch.int64)
 
 
-def poison_rows(dtypes: list[torch.dtype], counts: list[int], world: int) -> npt.NDArray[np.int64]:
+def poison_rows(
+    dtypes: Sequence[torch.dtype], counts: npt.ArrayLike, world: int
+) -> npt.NDArray[np.int64]:
     """int64 [sum(counts), 8]: `counts[i]` rows of poison for `dtypes[i]`, one after the other."""
     if not dtypes:
         return np.empty((0, 8), dtype=np.int64)
-    table = np.stack([poison_row(dtype, world).numpy() for dtype in dtypes])
-    return table[np.repeat(np.arange(len(dtypes)), counts)]
+    kinds = {dtype: number for number, dtype in enumerate(dict.fromkeys(dtypes))}
+    table = np.stack([poison_row(dtype, world).numpy() for dtype in kinds])
+    return table[np.repeat([kinds[dtype] for dtype in dtypes], counts)]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from fuzzgraph.memory.arena import Arena
-from fuzzgraph.memory.poison import ROW_BYTES, poison_row
+from fuzzgraph.memory.poison import ROW_BYTES, poison_row, poison_rows
 from fuzzgraph.memory.regions import Region
 from fuzzgraph.observation import ZoneHit
 
@@ -28,18 +28,21 @@ class ZonePlan:
     """Which rows of the arena are red zones of some regions, and what they must hold."""
 
     def __init__(self, arena: Arena, regions: Sequence[Region]) -> None:
-        partial = [region for region in regions if (region.offset + region.nbytes) % ROW_BYTES]
-        full = [_full_rows(region) for region in regions]
-        counts = [len(rows) for rows in full]
-        self._partial = len(partial)
-        self._regions = [*partial, *regions]
-        self._counts = np.array([1] * len(partial) + counts, dtype=np.int64)
-        edges = [(region.offset + region.nbytes) // ROW_BYTES for region in partial]
-        rows = np.concatenate([np.array(edges, dtype=np.int64), *full]).astype(np.int64)
-        mask = np.array([_edge_mask(region) for region in partial], dtype=np.uint8)
+        bounds = np.array(
+            [(r.start, r.offset, r.offset + r.nbytes, r.end) for r in regions], dtype=np.int64
+        ).reshape(-1, 4)
+        ends = bounds[:, 2]
+        cut = np.flatnonzero(ends % ROW_BYTES)
+        bounds[:, 2] += -ends % ROW_BYTES
+        bounds //= ROW_BYTES
+        full, counts = _rows_between(bounds.reshape(-1, 2))
+        rows = np.concatenate([bounds[cut, 2] - 1, full])
+        self._partial = len(cut)
+        self._regions = [*(regions[int(index)] for index in cut), *regions]
+        self._counts = np.concatenate([np.ones_like(cut), counts.reshape(-1, 2).sum(1)])
         self._arena = arena
         self.index = torch.from_numpy(rows).to(arena.device)
-        self._mask_host = mask.reshape(-1, ROW_BYTES).view(np.int64)
+        self._mask_host = _edge_masks(np.array([regions[int(i)].nbytes for i in cut]))
         self._mask = torch.from_numpy(self._mask_host).to(arena.device)
         self._seen = arena.rows.new_empty((len(rows), ROW_BYTES // 8))
         self._edges_seen = self._seen[: self._partial]
@@ -55,10 +58,7 @@ class ZonePlan:
         return found
 
     def _poison(self, world: int) -> npt.NDArray[np.int64]:
-        if not self._regions:
-            return np.empty((0, ROW_BYTES // 8), dtype=np.int64)
-        each = np.stack([poison_row(region.dtype, world).numpy() for region in self._regions])
-        return np.repeat(each, self._counts, axis=0)
+        return poison_rows([region.dtype for region in self._regions], self._counts, world)
 
     def intact(self, expected: torch.Tensor) -> bool:
         """Whether every zone row holds what it must; one flag is read back from the device."""
@@ -82,16 +82,19 @@ class ZonePlan:
         return torch.where(mask, self.expected(world), expected)
 
 
-def _full_rows(region: Region) -> npt.NDArray[np.int64]:
-    before = np.arange(region.start // ROW_BYTES, region.offset // ROW_BYTES)
-    first = -(-(region.offset + region.nbytes) // ROW_BYTES)
-    return np.concatenate([before, np.arange(first, region.end // ROW_BYTES)])
+def _rows_between(
+    bounds: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """All numbers from bounds[i, 0] up to bounds[i, 1], one pair after the other; how many each."""
+    first, counts = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
+    starts = np.cumsum(counts) - counts
+    return np.arange(counts.sum()) + np.repeat(first - starts, counts), counts
 
 
-def _edge_mask(region: Region) -> npt.NDArray[np.uint8]:
-    mask = np.full(ROW_BYTES, 0xFF, dtype=np.uint8)
-    mask[: (region.offset + region.nbytes) % ROW_BYTES] = 0
-    return mask
+def _edge_masks(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """int64 [n, 8]: 0xFF behind the payload in the row in which a payload of `nbytes` ends."""
+    behind = np.arange(ROW_BYTES) >= (nbytes % ROW_BYTES)[:, None]
+    return np.where(behind, np.uint8(0xFF), np.uint8(0)).view(np.int64)
 
 
 def zone_hits_in(arena: Arena, regions: Iterable[tuple[Region, int]], stage: str) -> list[ZoneHit]:
