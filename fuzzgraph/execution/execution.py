@@ -29,7 +29,7 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
 
-_COLLECTIONS = (5_000, 10, 10)
+_COLLECTIONS = (10_000, 10, 5)
 """Thresholds of the garbage collector: cached sessions are a hundred thousand objects that live
 long, and Python's own thresholds walk all of them every few dozen cases."""
 
@@ -134,7 +134,7 @@ class Execution:
         padded = 0
         wavers = False
         for count, batch in enumerate(batches, start=1):
-            step = runner.run(batch)
+            step = runner.run(batch, last=count == len(batches))
             if (seen := step.runs.get("replay")) is not None:
                 padded += seen.padded_bs > seen.raw_bs or seen.padded_tokens > seen.num_tokens
             wavers |= step.wavers

@@ -69,8 +69,13 @@ class StepRunner:
         self._before: Moment | None = None
         self._after: Moment | None = None
 
-    def run(self, batch: Batch) -> StepRecord:
-        """All runs of one step; the session is left as world A left it."""
+    def run(self, batch: Batch, *, last: bool = False) -> StepRecord:
+        """All runs of one step; the session is left as world A left it.
+
+        Args:
+            batch: the step.
+            last: no step follows; the session is then left as the last twin left it.
+        """
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
         step.promised_outputs = session.promised_outputs(batch.mode)
@@ -87,12 +92,13 @@ class StepRunner:
             return step
         self._check_memory(step, truth, before)
         self._add_expectation(step)
-        after = self._after = opened.moment(self._after)
+        self._after = None if last else opened.moment(self._after)
         try:
             self._run_twins(step, truth, before)
         except SessionLost as lost:
             step.stumbles.append(lost.stumble)
-        opened.restore(after)
+        if self._after is not None:
+            opened.restore(self._after)
         return step
 
     def run_bare(self, batch: Batch) -> Observation:

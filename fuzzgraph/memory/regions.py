@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -90,6 +91,7 @@ def is_opaque(kind: type) -> bool:
     return root in _FOREIGN or root in sys.stdlib_module_names or module.startswith(_HARNESS)
 
 
+@lru_cache(maxsize=1024)
 def slot_names(kind: type) -> tuple[str, ...]:
     """Every `__slots__` name of a type and its bases."""
     names: list[str] = []
