@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -91,9 +90,18 @@ def is_opaque(kind: type) -> bool:
     return root in _FOREIGN or root in sys.stdlib_module_names or module.startswith(_HARNESS)
 
 
-@lru_cache(maxsize=1024)
+_SLOT_NAMES: dict[type, tuple[str, ...]] = {}
+
+
 def slot_names(kind: type) -> tuple[str, ...]:
     """Every `__slots__` name of a type and its bases."""
+    known = _SLOT_NAMES.get(kind)
+    if known is None:
+        known = _SLOT_NAMES[kind] = _find_slot_names(kind)
+    return known
+
+
+def _find_slot_names(kind: type) -> tuple[str, ...]:
     names: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
