@@ -98,7 +98,7 @@ def poison_row(dtype: torch.dtype, world: int) -> torch.Tensor:
 
 
 def poison_rows(
-    dtypes: Sequence[torch.dtype], counts: npt.ArrayLike, world: int
+    dtypes: Sequence[torch.dtype], counts: Sequence[int] | npt.NDArray[np.int64], world: int
 ) -> npt.NDArray[np.int64]:
     """int64 [sum(counts), 8]: `counts[i]` rows of poison for `dtypes[i]`, one after the other."""
     if not dtypes:
