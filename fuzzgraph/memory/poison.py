@@ -105,4 +105,5 @@ def poison_rows(
         return np.empty((0, 8), dtype=np.int64)
     kinds = {dtype: number for number, dtype in enumerate(dict.fromkeys(dtypes))}
     table = np.stack([poison_row(dtype, world).numpy() for dtype in kinds])
-    return table[np.repeat([kinds[dtype] for dtype in dtypes], counts)]
+    rows: npt.NDArray[np.int64] = table[np.repeat([kinds[dtype] for dtype in dtypes], counts)]
+    return rows
