@@ -13,14 +13,13 @@ Only allocations on the guard's device are guarded; pinned host memory belongs t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from fuzzgraph.errors import AdapterUnavailable, CaptureError
-from fuzzgraph.graphs.engagement import WatchedForward, unwritten_outputs
+from fuzzgraph.graphs.engagement import WatchedForward, WatchedGraph
 from fuzzgraph.memory.guard import GuardedMemory
-from fuzzgraph.observation import Engagement
 from fuzzgraph.ports import CapturedGraph
 
 __all__ = ["DeviceGraph", "DeviceGraphs"]
@@ -79,7 +78,7 @@ class DeviceGraphs:
         torch.cuda.current_stream(self.device).wait_stream(stream)
 
 
-class DeviceGraph(Generic[Outputs]):
+class DeviceGraph(WatchedGraph[Outputs]):
     """A captured device graph."""
 
     def __init__(
@@ -90,31 +89,9 @@ class DeviceGraph(Generic[Outputs]):
         watched: WatchedForward[Outputs],
         outputs: Outputs,
     ) -> None:
-        self.key = key
-        self.outputs = outputs
-        self._memory = graphs.memory
-        self._replayed = graphs.replayed
+        super().__init__(key, graphs.memory, graphs.replayed, watched, outputs)
         self._graph = graph
-        self._watched = watched
-        self._replays = 0
 
-    def replay(self) -> None:
-        """Poison the shared pool, then launch the graph and wait for it."""
-        self._memory.poison_graph_pool()
-        self._watched.replaying = True
-        self._replays += 1
-        self._replayed.append(self)
-        try:
-            self._graph.replay()
-            torch.cuda.synchronize(self._memory.device)
-        finally:
-            self._watched.replaying = False
-
-    @property
-    def engaged(self) -> Engagement:
-        """Whether replays ran no Python of the engine and rewrote their outputs."""
-        return Engagement(
-            self._replays,
-            self._watched.calls_in_replay,
-            unwritten_outputs(self._memory, self.outputs) if self._replays else (),
-        )
+    def _run(self) -> None:
+        self._graph.replay()
+        torch.cuda.synchronize(self._memory.device)

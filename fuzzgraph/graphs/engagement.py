@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from fuzzgraph.memory.guard import GuardedMemory
+from fuzzgraph.observation import Engagement
+from fuzzgraph.ports import CapturedGraph
 
-__all__ = ["WatchedForward", "tensors_of", "unwritten_outputs"]
+__all__ = ["WatchedForward", "WatchedGraph", "tensors_of", "unwritten_outputs"]
 
 Outputs = TypeVar("Outputs")
 
@@ -25,6 +28,57 @@ class WatchedForward(Generic[Outputs]):
     def __call__(self) -> Outputs:
         self.calls_in_replay += self.replaying
         return self._forward()
+
+
+class WatchedGraph(ABC, Generic[Outputs]):
+    """A captured graph that can prove of each replay that it was one.
+
+    Args:
+        key: what the engine calls the graph, e.g. `decode[4]`.
+        memory: the guarded memory that it was captured in.
+        log: where every replay is noted, in order.
+        watched: the captured function.
+        outputs: what it returned at capture; replays rewrite it.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        memory: GuardedMemory,
+        log: list[CapturedGraph[object]],
+        watched: WatchedForward[Outputs],
+        outputs: Outputs,
+    ) -> None:
+        self.key = key
+        self.outputs = outputs
+        self._memory = memory
+        self._log = log
+        self._watched = watched
+        self._replays = 0
+
+    def replay(self) -> None:
+        """Poison the shared pool, then run the captured work again and wait for its end."""
+        self._memory.poison_graph_pool()
+        self._watched.replaying = True
+        self._replays += 1
+        self._log.append(self)
+        try:
+            self._run()
+        finally:
+            self._watched.replaying = False
+
+    @abstractmethod
+    def _run(self) -> None:
+        """The captured work, without any Python of the engine."""
+
+    @property
+    def engaged(self) -> Engagement:
+        """Whether replays ran no Python of the engine and rewrote their outputs."""
+        return Engagement(
+            self._replays,
+            self._watched.calls_in_replay,
+            unwritten_outputs(self._memory, self.outputs) if self._replays else (),
+        )
 
 
 def tensors_of(value: Any, path: str = "output") -> list[tuple[str, torch.Tensor]]:

@@ -15,12 +15,13 @@ default generator's state of the moment, as eager ones do; a device graph advanc
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from fuzzgraph.graphs.engagement import WatchedForward, unwritten_outputs
+from fuzzgraph.graphs.engagement import WatchedForward, WatchedGraph
 from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straight_into
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
 from fuzzgraph.memory.guard import GuardedMemory, Listener
@@ -28,7 +29,6 @@ from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
-from fuzzgraph.observation import Engagement
 from fuzzgraph.ports import CapturedGraph
 
 __all__ = ["RecordedGraph", "Recorder", "host_copy"]
@@ -195,7 +195,7 @@ def _grown(old: torch.Tensor, new: torch.Tensor) -> Step:
     return lambda: target.copy_(source)
 
 
-class RecordedGraph(Generic[Outputs]):
+class RecordedGraph(WatchedGraph[Outputs]):
     """A captured list of operations, replayed on the memory it was captured on."""
 
     def __init__(
@@ -206,15 +206,10 @@ class RecordedGraph(Generic[Outputs]):
         watched: WatchedForward[Outputs],
         outputs: Outputs,
     ) -> None:
-        self.key = key
-        self.outputs = outputs
+        super().__init__(key, recorder.memory, recorder.replayed, watched, outputs)
         self._raw = tape.trace
         self._trace: tuple[RecordedOp, ...] | None = None
-        self._memory = recorder.memory
-        self._replayed = recorder.replayed
         self._steps = tuple(tape.steps)
-        self._watched = watched
-        self._replays = 0
 
     @property
     def trace(self) -> tuple[RecordedOp, ...]:
@@ -223,31 +218,8 @@ class RecordedGraph(Generic[Outputs]):
             self._trace = tuple(map(_public, self._raw))
         return self._trace
 
-    def replay(self) -> None:
-        """Poison the shared pool, then run the recorded work again."""
-        self._memory.poison_graph_pool()
-        self._watched.replaying = True
-        self._replays += 1
-        self._replayed.append(self)
-        try:
-            with torch.inference_mode():
-                if self._memory.intercepting:
-                    with self._memory.unseen():
-                        self._run()
-                else:
-                    self._run()
-        finally:
-            self._watched.replaying = False
-
     def _run(self) -> None:
-        for step in self._steps:
-            step()
-
-    @property
-    def engaged(self) -> Engagement:
-        """Whether replays ran no Python of the engine and rewrote their outputs."""
-        return Engagement(
-            self._replays,
-            self._watched.calls_in_replay,
-            unwritten_outputs(self._memory, self.outputs) if self._replays else (),
-        )
+        unseen = self._memory.unseen() if self._memory.intercepting else nullcontext()
+        with torch.inference_mode(), unseen:
+            for step in self._steps:
+                step()
