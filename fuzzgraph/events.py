@@ -1,27 +1,41 @@
-"""What happens in a campaign, as typed records, and what is left at its end.
+"""What happens in a campaign, as typed records.
 
 The campaign emits these, `reporting` and the pytest plugin consume them. On disk
-they are JSON lines. Nothing here decides or prints anything.
+they are JSON lines, and every report can be made again from them alone. Nothing here decides or
+prints anything; what is left at the end are `records`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from fuzzgraph.case import Case
+from fuzzgraph.coverage import Coverage
 from fuzzgraph.errors import UsageError
-from fuzzgraph.finding import Finding, FindingKey
+from fuzzgraph.finding import Finding
+from fuzzgraph.records import (
+    Export,
+    ExportKind,
+    Reason,
+    ReportedFinding,
+    RunSummary,
+    Setup,
+    Source,
+    Status,
+    finding_id,
+    is_full_rate,
+)
 
 __all__ = [
     "CampaignFinished",
     "CampaignStarted",
     "CaseRun",
+    "CoverageSeen",
     "Emit",
     "Event",
     "Export",
@@ -29,6 +43,7 @@ __all__ = [
     "Exported",
     "FindingFlaky",
     "FindingNew",
+    "FindingPursued",
     "FindingRepeated",
     "Outcome",
     "Progress",
@@ -38,134 +53,15 @@ __all__ = [
     "Setup",
     "Shrunk",
     "Source",
+    "Status",
     "decode_event",
     "encode_event",
     "finding_id",
     "is_full_rate",
-    "read_events",
+    "read_log",
 ]
 
-Source = Literal["corpus", "generated"]
 Outcome = Literal["clean", "finding", "skipped", "nondeterministic"]
-ExportKind = Literal["script", "pytest", "issue"]
-Reason = Literal["time", "examples", "findings", "interrupted", "corpus", "failed"]
-
-
-def finding_id(key: FindingKey) -> str:
-    """Name of a finding, fit for a file: oracle, buffer, mode and six digits of its key.
-
-    >>> finding_id(("footprint", "writes", "builtin", "kv_indices", "decode"))
-    'footprint-kv_indices-decode-f4df28'
-    """
-    oracle, _, _, buffer, mode = key
-    tail = hashlib.sha256("\0".join(key).encode()).hexdigest()[:6]
-    words = [re.sub(r"[^A-Za-z0-9_.]+", "_", word)[:40] for word in (oracle, buffer, mode) if word]
-    return "-".join([*words, tail])
-
-
-def is_full_rate(rate: str) -> bool:
-    """Whether a rate such as '3/3' says every time.
-
-    >>> is_full_rate("3/3"), is_full_rate("2/3"), is_full_rate("")
-    (True, False, False)
-    """
-    hits, _, times = rate.partition("/")
-    return bool(times) and hits == times
-
-
-class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a case is run on."""
-
-    target: str = "builtin"
-    release: str = ""
-    """Release of the engine, e.g. '0.5.12'; '' for the installed one."""
-    fault: str = ""
-    """Name of the planted fault; '' for none."""
-    device: str = "cpu"
-    graphs: str = "recorder"
-    strict_nan: bool = False
-    """Whether each step also runs with NaN in all memory that its batch does not own."""
-
-
-class Export(msgspec.Struct, frozen=True, kw_only=True):
-    """A repro written to disk."""
-
-    kind: ExportKind
-    path: str
-    rate: str = ""
-    """How often it failed when it was executed, e.g. '3/3'; '' where it is only text."""
-    error: str = ""
-    """Why there is none; the finding stands without it."""
-
-
-class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding with the case that shows it."""
-
-    id: str
-    finding: Finding
-    """As seen on `case`; `confirmed` holds the rate in fresh sessions."""
-    case: Case
-    """The shrunk case, or the one that was found where shrinking did not hold."""
-    digest: str
-    also: tuple[Finding, ...] = ()
-    """Other clauses that the same case breaks."""
-    source: Source = "generated"
-    after_cases: int = 0
-    after_seconds: float = 0.0
-    shrink_tries: int = 0
-    shrink_seconds: float = 0.0
-    case_path: str = ""
-    exports: tuple[Export, ...] = ()
-    replay: str = ""
-    """The one command that replays it."""
-    flaky: bool = False
-    """Computed: it was tried in fresh sessions and did not show in every one."""
-
-    def __post_init__(self) -> None:
-        rate = self.finding.confirmed
-        msgspec.structs.force_setattr(self, "flaky", bool(rate) and not is_full_rate(rate))
-
-
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign in one record: the content of `summary.json`."""
-
-    fuzzgraph: str
-    setup: Setup
-    seed: int
-    profile: str = "ci"
-    shards: int = 1
-    reason: Reason = "time"
-    seconds: float = 0.0
-    """Of the search, with the shrinking in between."""
-    total_seconds: float = 0.0
-    """With what came after it: more shrinking, writing and executing repros."""
-    cases: int = 0
-    corpus_cases: int = 0
-    steps: int = 0
-    skipped: int = 0
-    nondeterministic: int = 0
-    findings: tuple[ReportedFinding, ...] = ()
-    repeats: dict[str, int] = {}
-    """Finding id -> how many further cases showed it."""
-    beside: dict[str, tuple[Finding, ...]] = {}
-    """Finding id of another shard -> what was seen only beside it."""
-    bad_entries: tuple[str, ...] = ()
-    """Corpus entries that could not be read, one line each."""
-    error: str = ""
-    """Why the run itself failed; '' if it did not."""
-    out: str = ""
-    """Folder of the run."""
-    rate: float = 0.0
-    """Computed: cases per second of the search."""
-    exit_code: int = 0
-    """Computed: 0 nothing found, 1 findings, 3 the run failed."""
-
-    def __post_init__(self) -> None:
-        rate = round(self.cases / self.seconds, 1) if self.seconds else 0.0
-        msgspec.structs.force_setattr(self, "rate", rate)
-        msgspec.structs.force_setattr(
-            self, "exit_code", 3 if self.error else 1 if self.findings else 0
-        )
 
 
 def _snake(name: str) -> str:
@@ -186,6 +82,12 @@ class CampaignStarted(_Event, frozen=True, kw_only=True):
     max_findings: int | None = None
     corpus_cases: int = 0
     out: str = ""
+    started: str = ""
+    """UTC, ISO 8601."""
+    fuzzgraph: str = ""
+    only_new: bool = False
+    beyond: tuple[str, ...] = ()
+    """What the target cannot express."""
 
 
 class CaseRun(_Event, frozen=True, kw_only=True):
@@ -230,6 +132,12 @@ class Shrunk(_Event, frozen=True, kw_only=True):
     seconds: float
 
 
+class FindingPursued(_Event, frozen=True, kw_only=True):
+    """Confirmed, shrunk and saved; its repros follow at the end."""
+
+    reported: ReportedFinding
+
+
 class Exported(_Event, frozen=True, kw_only=True):
     """A finding is done: shrunk, saved, exported."""
 
@@ -246,6 +154,19 @@ class Progress(_Event, frozen=True, kw_only=True):
     doing: str = "fuzzing"
     seconds_left: float | None = None
     examples_left: int | None = None
+    skipped: int = 0
+    dimensions: int = 0
+    """Dimension values covered so far."""
+    pairs: int = 0
+    """Pairs of them covered by one case."""
+    deaths: int = 0
+    corpus_cases: int = 0
+
+
+class CoverageSeen(_Event, frozen=True, kw_only=True):
+    """All that was covered so far; told ever more rarely, and at the end."""
+
+    coverage: Coverage
 
 
 class CampaignFinished(_Event, frozen=True, kw_only=True):
@@ -259,8 +180,10 @@ Event: TypeAlias = (
     | FindingRepeated
     | FindingFlaky
     | Shrunk
+    | FindingPursued
     | Exported
     | Progress
+    | CoverageSeen
     | CampaignFinished
 )
 Emit = Callable[[Event], None]
@@ -287,8 +210,26 @@ def decode_event(line: bytes | str) -> Event:
         ) from None
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """Events of a file, in order; a last line cut short by a kill is left out."""
-    for line in path.read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n") and line.strip():
-            yield decode_event(line)
+def read_log(path: Path) -> tuple[list[Event], list[str]]:
+    """The events of a log, and one line about each part of it that is damaged.
+
+    Raises:
+        UsageError: it cannot be read at all.
+    """
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror}). Name the folder of a run."
+        ) from None
+    events: list[Event] = []
+    bad: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            events.append(_DECODER.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            cut = "cut short" if not line.endswith(b"\n") else str(error)
+            bad.append(f"{path.name}:{number}: no event ({cut}); left out")
+    return events, bad

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from fuzzgraph.case import Mode
 
-__all__ = ["WIDEST", "Reach"]
+__all__ = ["WIDEST", "Reach", "lacking"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +70,22 @@ WIDEST = Reach(
     mrope=True,
 )
 """All that a case can say: the reach of a target without limits of its own."""
+
+
+def lacking(reach: Reach) -> tuple[str, ...]:
+    """What a case can say and this reach cannot, one line for each field; limits left out.
+
+    >>> lacking(Reach(modes=("decode", "draft", "prefill", "idle")))[0]
+    'modes: target_verify, draft_extend'
+    """
+    lines = []
+    for field in fields(Reach):
+        widest, here = getattr(WIDEST, field.name), getattr(reach, field.name)
+        name = field.name.replace("_", " ")
+        if isinstance(widest, tuple):
+            missing = [str(value) for value in widest if value not in here]
+            if missing:
+                lines.append(f"{name}: {', '.join(missing)}")
+        elif widest is True and here is False:
+            lines.append(name)
+    return tuple(lines)

@@ -24,7 +24,10 @@ class Difference:
 
     def __str__(self) -> str:
         place = ", ".join(map(str, self.index))
-        return f"[{place}]: got {self.got:g}, expected {self.want:g} ({self.count} elements differ)"
+        got, want = f"{self.got:g}", f"{self.want:g}"
+        if got == want:  # apart in the last bits only: say all of them
+            got, want = repr(self.got), repr(self.want)
+        return f"[{place}]: got {got}, expected {want} ({self.count} elements differ)"
 
 
 def same_bits(got: torch.Tensor, want: torch.Tensor) -> bool:

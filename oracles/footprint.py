@@ -46,6 +46,7 @@ class Footprint:
             payload=hit.payload,
             side=hit.side,
             allocated_at=hit.allocated_at,
+            found=" ".join(map(str, hit.written)),
         )
 
     def _foreign(self, step: StepRecord, write: ForeignWrite) -> Finding:

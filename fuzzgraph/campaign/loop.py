@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
 
 from hypothesis.strategies import SearchStrategy
 
@@ -52,7 +53,10 @@ class Campaign:
         emit: receives every event, in order.
         minimise: shrinks a case while a condition holds.
         export: writes the repro of a finding.
+        dimensions: names of what a case covers.
         corpus: cases to run first.
+        beyond: what the target cannot express, for the report.
+        deaths: how often the engine's process has died so far.
         bad_entries: corpus entries that could not be read, for the summary.
     """
 
@@ -65,6 +69,9 @@ class Campaign:
         *,
         minimise: Minimise,
         export: Exporter,
+        dimensions: Callable[[Case], Iterable[str]] = lambda case: (),
+        beyond: Sequence[str] = (),
+        deaths: Callable[[], int] = lambda: 0,
         corpus: Sequence[Entry] = (),
         bad_entries: Iterable[str] = (),
         clock: Clock = time.monotonic,
@@ -73,6 +80,9 @@ class Campaign:
         self._runner = runner
         self._strategy = strategy
         self._emit = emit
+        self._dimensions = dimensions
+        self._beyond = tuple(beyond)
+        self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._corpus = corpus
         self._bad_entries = list(bad_entries)
         self._folder = RunFolder(plan.out, plan.shard, plan.shards)
@@ -91,6 +101,7 @@ class Campaign:
         self._searched: float | None = None
         self._docket = Docket(plan, self._folder, pursuit, self._watch)
         self._tally.findings = lambda: self._docket.taken_up
+        self._tally.deaths = deaths
 
     def interrupt(self) -> None:
         """End after the case at hand, as Ctrl-C does."""
@@ -151,6 +162,7 @@ class Campaign:
             self._run(case, "generated")
         except InvalidCase:  # the pools are too small for it; the strategies draw few of these
             self._tally.count("skipped", 0, from_corpus=False)
+            self._tally.skip("contradicts itself: its requests do not fit into the pools")
 
     def _stop_if_over(self, *, generating: bool = True) -> None:
         """Raise `Enough` if the budget is spent."""
@@ -166,6 +178,10 @@ class Campaign:
         verdict = self._verdict(case)
         outcome = _outcome(verdict)
         self._tally.count(outcome, verdict.steps, from_corpus=source == "corpus")
+        if verdict.skipped:
+            self._tally.skip(verdict.skipped)
+        else:
+            self._tally.cover(self._dimensions(case))
         if self._tally.worth_telling(outcome, source):
             self._emit(
                 CaseRun(
@@ -213,6 +229,9 @@ class Campaign:
             max_findings=plan.budget.findings,
             corpus_cases=len(self._corpus),
             out=str(plan.out),
+            started=self._started_at,
+            fuzzgraph=fuzzgraph.__version__,
+            beyond=self._beyond,
         )
 
     def _finish(self, reason: Reason, error: str) -> RunSummary:
@@ -230,6 +249,7 @@ class Campaign:
             seed=plan.seed,
             profile=plan.profile,
             shards=plan.shards,
+            started=self._started_at,
             reason=reason,
             seconds=round(self._watch.seconds if self._searched is None else self._searched, 3),
             total_seconds=round(self._watch.seconds, 3),
@@ -237,11 +257,15 @@ class Campaign:
             corpus_cases=tally.corpus_cases,
             steps=tally.steps,
             skipped=tally.skipped,
+            skips=dict(tally.skips.most_common()),
+            beyond=self._beyond,
             nondeterministic=tally.nondeterministic,
+            deaths=tally.deaths(),
             findings=tuple(self._docket.reported),
             repeats=dict(tally.repeats),
             beside={name: tuple(found) for name, found in self._docket.beside.items()},
             bad_entries=tuple(self._bad_entries),
+            coverage=tally.coverage.record(),
             error=error,
             out=str(plan.out),
         )

@@ -51,6 +51,8 @@ class Opened:
     target: _Described
     runner: Runner
     close: Callable[[], None]
+    deaths: Callable[[], int] = lambda: 0
+    """How often the engine's own process has died; it has none unless it runs in a worker."""
 
 
 def checked_setup(
@@ -205,7 +207,7 @@ def _in_worker(setup: Setup, target: Target) -> Opened:
         device=setup.device,
         strict_nan=setup.strict_nan,
     )
-    return Opened(setup, target, client, client.close)
+    return Opened(setup, target, client, client.close, lambda: client.deaths)
 
 
 def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStrategy[Case]]:

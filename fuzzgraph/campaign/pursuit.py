@@ -19,6 +19,7 @@ from fuzzgraph.events import (
     Exported,
     FindingFlaky,
     FindingNew,
+    FindingPursued,
     ReportedFinding,
     Setup,
     Shrunk,
@@ -182,6 +183,7 @@ class Pursuit:
             reported, case_path=path, replay=replay_command(path, self._plan.setup)
         )
         self._folder.finish(reported)
+        self._emit(FindingPursued(shard=self._plan.shard, reported=reported))
         return reported
 
     def write_repro(self, reported: ReportedFinding, *, execute: bool) -> ReportedFinding:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.stopping import Stopwatch
-from fuzzgraph.events import Emit, Outcome, Progress, Source
+from fuzzgraph.coverage import CoverageMap
+from fuzzgraph.events import CoverageSeen, Emit, Outcome, Progress, Source
 
 __all__ = ["Tally"]
 
 _FULL_REPEATS = 10
 _FULL_OUTCOMES = 1000
+_SKIPS_NAMED = 40
+_COVERAGE_EVERY = 1.1
+"""By how much the time has grown when coverage is told again: about a hundred times a night."""
 
 
 @dataclass(slots=True)
@@ -29,10 +33,14 @@ class Tally:
     skipped: int = 0
     nondeterministic: int = 0
     findings: Callable[[], int] = lambda: 0
+    deaths: Callable[[], int] = lambda: 0
+    coverage: CoverageMap = field(default_factory=CoverageMap)
+    skips: Counter[str] = field(default_factory=Counter)
     repeats: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     _told_at: float = 0.0
     _told_cases: int = 0
+    _cover_at: float = 10.0
 
     @property
     def examples(self) -> int:
@@ -45,6 +53,15 @@ class Tally:
         self.steps += steps
         self.skipped += outcome == "skipped"
         self.nondeterministic += outcome == "nondeterministic"
+
+    def skip(self, reason: str) -> None:
+        """Count why a case was not run; reasons beyond the first forty share one line."""
+        known = reason in self.skips or len(self.skips) < _SKIPS_NAMED
+        self.skips[reason if known else "other reasons"] += 1
+
+    def cover(self, names: Iterable[str]) -> int:
+        """Take in what a case that ran has covered; how many pairs were new."""
+        return self.coverage.add(names)
 
     def repeat(self, finding: str) -> bool:
         """Count one more case with a known finding; whether to say so, ever more rarely."""
@@ -78,6 +95,14 @@ class Tally:
                 doing=doing,
                 seconds_left=self.watch.seconds_left,
                 examples_left=None if limit is None else max(0, limit - self.examples),
+                skipped=self.skipped,
+                dimensions=self.coverage.dimensions,
+                pairs=self.coverage.pairs,
+                deaths=self.deaths(),
+                corpus_cases=self.corpus_cases,
             )
         )
         self._told_at, self._told_cases = now, self.cases
+        if always or now >= self._cover_at:
+            self._cover_at = max(now + 10.0, now * _COVERAGE_EVERY)
+            self.emit(CoverageSeen(shard=self.plan.shard, coverage=self.coverage.record()))

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from fuzzgraph.coverage import Coverage
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import (
     CampaignFinished,
     CampaignStarted,
     CaseRun,
+    CoverageSeen,
     Event,
     Exported,
     FindingFlaky,
     FindingNew,
+    FindingPursued,
     FindingRepeated,
     Progress,
     ReportedFinding,
@@ -24,7 +27,7 @@ from fuzzgraph.events import (
     decode_event,
     encode_event,
     finding_id,
-    read_events,
+    read_log,
 )
 from fuzzgraph.reporting import EventFile
 from tests.fakes import case, finding
@@ -38,7 +41,9 @@ EVENTS: tuple[Event, ...] = (
     FindingRepeated(id="x", digest="d"),
     FindingFlaky(id="x", rate="1/3"),
     Shrunk(id="x", before="a", after="b", steps=1, requests=1, tries=9, seconds=0.1),
+    FindingPursued(reported=REPORTED),
     Exported(reported=REPORTED),
+    CoverageSeen(coverage=Coverage(cases={"a": 2, "b": 1}, together=("2", "1"))),
     Progress(seconds=1.0, cases=5, steps=10, findings=0, rate=5.0),
     CampaignFinished(summary=SUMMARY),
 )
@@ -51,14 +56,43 @@ def test_an_event_reads_back_from_its_line(event: Event) -> None:
     assert decode_event(line) == event
 
 
-def test_a_file_cut_short_by_a_kill_reads_up_to_its_last_whole_line(tmp_path: Path) -> None:
+def log_of(tmp_path: Path) -> Path:
     path = tmp_path / "events.jsonl"
     file = EventFile(path)
     for event in EVENTS:
         file(event)
     file.close()
+    return path
+
+
+def test_a_log_cut_short_by_a_kill_reads_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    path = log_of(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
-    assert list(read_events(path)) == list(EVENTS[:-1])
+    events, bad = read_log(path)
+    assert events == list(EVENTS[:-1])
+    assert bad == [f"events.jsonl:{len(EVENTS)}: no event (cut short); left out"]
+
+
+def test_a_damaged_line_of_a_log_costs_that_line_and_is_named(tmp_path: Path) -> None:
+    path = log_of(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[1] = b'{"event": "unheard_of"}\n'
+    lines[3] = b"\xff\x00 no JSON\n"
+    path.write_bytes(b"".join(lines))
+    events, bad = read_log(path)
+    assert events == [EVENTS[0], EVENTS[2], *EVENTS[4:]]
+    assert [line.partition(": no event")[0] for line in bad] == ["events.jsonl:2", "events.jsonl:4"]
+
+
+def test_a_log_that_goes_on_after_a_kill_starts_on_a_line_of_its_own(tmp_path: Path) -> None:
+    path = log_of(tmp_path)
+    path.write_bytes(path.read_bytes()[:-5])
+    file = EventFile(path)
+    file(EVENTS[0])
+    file.close()
+    events, bad = read_log(path)
+    assert events == [*EVENTS[:-1], EVENTS[0]]
+    assert len(bad) == 1
 
 
 def test_a_line_that_is_no_event_is_refused_with_the_way_out() -> None:

@@ -1,0 +1,177 @@
+"""What is left of a campaign: its setup, its findings with their cases, its figures.
+
+`events` carry these while it runs; on disk they are `finding.json` and `summary.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Literal
+
+import msgspec
+
+from fuzzgraph.case import Case
+from fuzzgraph.coverage import Coverage
+from fuzzgraph.finding import Finding, FindingKey
+
+__all__ = [
+    "Export",
+    "ExportKind",
+    "Reason",
+    "ReportedFinding",
+    "RunSummary",
+    "Setup",
+    "Source",
+    "Status",
+    "finding_id",
+    "is_full_rate",
+]
+
+Source = Literal["corpus", "generated"]
+ExportKind = Literal["script", "pytest", "issue"]
+Reason = Literal["time", "examples", "findings", "interrupted", "corpus", "failed", "killed"]
+Status = Literal["new", "known", "tolerated"]
+"""new: nobody has said anything about it. known: the baseline has it. tolerated: the ledger does,
+with an issue and a day on which that ends."""
+
+
+def finding_id(key: FindingKey) -> str:
+    """Name of a finding, fit for a file: oracle, buffer, mode and six digits of its key.
+
+    >>> finding_id(("footprint", "writes", "builtin", "kv_indices", "decode"))
+    'footprint-kv_indices-decode-f4df28'
+    """
+    oracle, _, _, buffer, mode = key
+    tail = hashlib.sha256("\0".join(key).encode()).hexdigest()[:6]
+    words = [re.sub(r"[^A-Za-z0-9_.]+", "_", word)[:40] for word in (oracle, buffer, mode) if word]
+    return "-".join([*words, tail])
+
+
+def is_full_rate(rate: str) -> bool:
+    """Whether a rate such as '3/3' says every time.
+
+    >>> is_full_rate("3/3"), is_full_rate("2/3"), is_full_rate("")
+    (True, False, False)
+    """
+    hits, _, times = rate.partition("/")
+    return bool(times) and hits == times
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a case is run on."""
+
+    target: str = "builtin"
+    release: str = ""
+    """Release of the engine, e.g. '0.5.12'; '' for the installed one."""
+    fault: str = ""
+    """Name of the planted fault; '' for none."""
+    device: str = "cpu"
+    graphs: str = "recorder"
+    strict_nan: bool = False
+    """Whether each step also runs with NaN in all memory that its batch does not own."""
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """A repro written to disk."""
+
+    kind: ExportKind
+    path: str
+    rate: str = ""
+    """How often it failed when it was executed, e.g. '3/3'; '' where it is only text."""
+    error: str = ""
+    """Why there is none; the finding stands without it."""
+
+
+class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding with the case that shows it."""
+
+    id: str
+    finding: Finding
+    """As seen on `case`; `confirmed` holds the rate in fresh sessions."""
+    case: Case
+    """The shrunk case, or the one that was found where shrinking did not hold."""
+    digest: str
+    also: tuple[Finding, ...] = ()
+    """Other clauses that the same case breaks."""
+    source: Source = "generated"
+    after_cases: int = 0
+    after_seconds: float = 0.0
+    shrink_tries: int = 0
+    shrink_seconds: float = 0.0
+    case_path: str = ""
+    exports: tuple[Export, ...] = ()
+    replay: str = ""
+    """The one command that replays it."""
+    status: Status = "new"
+    issue: str = ""
+    """Where it is being dealt with, as the ledger says; '' where it says nothing."""
+    flaky: bool = False
+    """Computed: it was tried in fresh sessions and did not show in every one."""
+
+    def __post_init__(self) -> None:
+        rate = self.finding.confirmed
+        msgspec.structs.force_setattr(self, "flaky", bool(rate) and not is_full_rate(rate))
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A campaign in one record: the content of `summary.json`."""
+
+    fuzzgraph: str
+    setup: Setup
+    seed: int
+    profile: str = "ci"
+    shards: int = 1
+    started: str = ""
+    """When it began by the wall clock, UTC, ISO 8601; labels a night, measures nothing."""
+    reason: Reason = "time"
+    seconds: float = 0.0
+    """Of the search, with the shrinking in between."""
+    total_seconds: float = 0.0
+    """With what came after it: more shrinking, writing and executing repros."""
+    cases: int = 0
+    corpus_cases: int = 0
+    steps: int = 0
+    skipped: int = 0
+    skips: dict[str, int] = {}
+    """Why cases were skipped -> how many; the rarest are put together."""
+    beyond: tuple[str, ...] = ()
+    """What the target cannot express, so that nothing like it was drawn."""
+    nondeterministic: int = 0
+    deaths: int = 0
+    """Times the engine's process died or hung; 0 where it has none of its own."""
+    findings: tuple[ReportedFinding, ...] = ()
+    repeats: dict[str, int] = {}
+    """Finding id -> how many further cases showed it."""
+    beside: dict[str, tuple[Finding, ...]] = {}
+    """Finding id of another shard -> what was seen only beside it."""
+    only_new: bool = False
+    """Whether findings of the baseline leave the exit code alone."""
+    quarantined: dict[str, int] = {}
+    """Ledger entry -> how many cases it kept from running."""
+    mended: tuple[str, ...] = ()
+    """Tolerated entries whose case was run and did not fail, one line each."""
+    bad_entries: tuple[str, ...] = ()
+    """Entries of corpus, ledger, baseline or event log that could not be used, one line each."""
+    coverage: Coverage = Coverage()
+    error: str = ""
+    """Why the run itself failed; '' if it did not."""
+    out: str = ""
+    """Folder of the run."""
+    rate: float = 0.0
+    """Computed: cases per second of the search."""
+    exit_code: int = 0
+    """Computed: 0 nothing found that counts, 1 findings that do, 3 the run failed."""
+
+    def __post_init__(self) -> None:
+        rate = round(self.cases / self.seconds, 1) if self.seconds else 0.0
+        msgspec.structs.force_setattr(self, "rate", rate)
+        code = 3 if self.error else 1 if any(map(self.counts, self.findings)) else 0
+        msgspec.structs.force_setattr(self, "exit_code", code)
+
+    def counts(self, reported: ReportedFinding) -> bool:
+        """Whether a finding decides the exit code: not tolerated, and new where only that is asked.
+
+        A tolerated one never does; a known one only without `only_new`.
+        """
+        return reported.status == "new" or (reported.status == "known" and not self.only_new)
