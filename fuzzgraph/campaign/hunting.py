@@ -12,9 +12,11 @@ from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
+from fuzzgraph.campaign.reports import write_reports
 from fuzzgraph.corpus import Loaded
 from fuzzgraph.events import Emit, Event, RunSummary
-from fuzzgraph.reporting import EventFile, joined, markdown
+from fuzzgraph.reach import lacking
+from fuzzgraph.reporting import EventFile, joined
 
 __all__ = ["DEFAULT_CORPUS", "hunt", "join_shards", "load_corpus"]
 
@@ -30,7 +32,7 @@ def hunt(
     export: Exporter | None = None,
     on_start: Callable[[Campaign], None] = lambda campaign: None,
 ) -> RunSummary:
-    """Run a campaign and leave events.jsonl, summary.json and report.md in its folder.
+    """Run a campaign and leave its events, summary and reports in its folder.
 
     Args:
         plan: what to do; its folder exists.
@@ -43,7 +45,7 @@ def hunt(
     Raises:
         UsageError: an unknown name, a target that cannot be opened, a folder that cannot be used.
     """
-    from fuzzgraph.strategies import minimise
+    from fuzzgraph.strategies import dimensions, minimise
 
     seeds = seeds or Loaded()
     own = opened is None
@@ -58,6 +60,9 @@ def hunt(
             _both(events, emit),
             minimise=minimise,
             export=export or Exporting(plan.setup),
+            dimensions=dimensions,
+            beyond=lacking(opened.target.reach),
+            deaths=opened.deaths,
             corpus=seeds.entries,
             bad_entries=seeds.bad_lines,
         )
@@ -67,7 +72,8 @@ def hunt(
         events.close()
         if own:
             opened.close()
-    _write_report(folder, summary)
+    if folder.whole:
+        write_reports(plan.out, summary)
     return summary
 
 
@@ -97,10 +103,5 @@ def join_shards(out: Path) -> RunSummary | None:
         return None
     summary = joined(summaries)
     RunFolder(out).finish_run(summary)
-    _write_report(RunFolder(out), summary)
+    write_reports(out, summary)
     return summary
-
-
-def _write_report(folder: RunFolder, summary: RunSummary) -> None:
-    if folder.whole:
-        corpus.write_atomically(folder.path / "report.md", markdown(summary).encode())

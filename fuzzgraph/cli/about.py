@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -90,12 +91,24 @@ def fetch(requirements: tuple[str, ...], as_json: bool) -> int:
 
 
 @click.command()
+@click.argument("of", metavar="[case|event|summary]", default="case")
 @as_json
-def schema(as_json: bool) -> int:
-    """Print the JSON schema of a case file."""
-    from fuzzgraph.case import case_schema
+def schema(of: str, as_json: bool) -> int:
+    """Print the JSON schema of a case file, of a line of the event log, or of summary.json."""
+    import msgspec
 
-    say_json(case_schema())
+    from fuzzgraph.case import case_schema
+    from fuzzgraph.errors import UsageError
+    from fuzzgraph.events import Event, RunSummary
+
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "case": case_schema,
+        "event": lambda: msgspec.json.schema(Event),
+        "summary": lambda: msgspec.json.schema(RunSummary),
+    }
+    if of not in makers:
+        raise UsageError(f"schema={of!r} is unknown. Use one of: {', '.join(makers)}.")
+    say_json(makers[of]())
     return 0
 
 

@@ -28,6 +28,7 @@ _VERBS = {
     "replay": "fuzzgraph.cli.cases:replay",
     "shrink": "fuzzgraph.cli.cases:shrink",
     "export": "fuzzgraph.cli.cases:export",
+    "report": "fuzzgraph.cli.report:report",
     "faults": "fuzzgraph.cli.faults:faults",
     "known-bugs": "fuzzgraph.cli.known_bugs:known_bugs",
     "corpus": "fuzzgraph.cli.corpus:corpus",

@@ -1,4 +1,4 @@
-"""Shows what a campaign emits: terminal, JSON lines, Markdown. Decides nothing."""
+"""Shows what a campaign emits: terminal, JSON lines, and the reports. Decides nothing."""
 
 from __future__ import annotations
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from fuzzgraph.coverage import Coverage, CoverageMap
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.amounts import counted, short
 from fuzzgraph.reporting.wording import finding_text
 
-__all__ = ["ending", "joined", "setup_line", "verdict_line"]
+__all__ = ["ending", "headline", "joined", "reason_words", "setup_line", "verdict_line"]
 
 _REASONS: dict[Reason, str] = {
     "time": "the time is up",
@@ -20,7 +22,13 @@ _REASONS: dict[Reason, str] = {
     "interrupted": "it was interrupted",
     "corpus": "the corpus was run",
     "failed": "the run failed",
+    "killed": "it was killed",
 }
+
+
+def reason_words(summary: RunSummary) -> str:
+    """Why the run ended, in a few words."""
+    return _REASONS[summary.reason]
 
 
 def setup_line(setup: Setup) -> str:
@@ -39,16 +47,24 @@ def ending(summary: RunSummary) -> str:
     return "\n\n".join([*parts, "\n".join(_figures(summary))])
 
 
+def headline(summary: RunSummary) -> str:
+    """What was found, and how much of it is flaky, known or tolerated."""
+    found = summary.findings
+    shown = "nothing found" if not found else counted(len(found), "finding")
+    kinds = {
+        "flaky": sum(reported.flaky for reported in found),
+        "known": sum(reported.status == "known" for reported in found),
+        "tolerated": sum(reported.status == "tolerated" for reported in found),
+    }
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    failed = "the run failed, " if summary.error else ""
+    return f"{failed}{shown}{f' ({told})' if told else ''}"
+
+
 def verdict_line(summary: RunSummary) -> str:
     """One line: how much was run, and what it showed."""
-    found = len(summary.findings)
-    flaky = sum(reported.flaky for reported in summary.findings)
-    shown = "nothing found" if not found else counted(found, "finding")
-    if summary.error:
-        shown = f"the run failed, {shown}"
-    if flaky:
-        shown += f" ({flaky} flaky)"
-    return f"{shown} in {summary.cases} cases, {short(summary.seconds)}, {summary.rate:.0f} cases/s"
+    amount = f"{summary.cases} cases, {short(summary.seconds)}, {summary.rate:.0f} cases/s"
+    return f"{headline(summary)} in {amount}"
 
 
 def _figures(summary: RunSummary) -> list[str]:
@@ -61,7 +77,7 @@ def _figures(summary: RunSummary) -> list[str]:
     lines = [
         verdict_line(summary),
         f"  {', '.join(counts)}; seed {summary.seed}; {setup_line(summary.setup)}",
-        f"  stopped because {_REASONS[summary.reason]}"
+        f"  stopped because {reason_words(summary)}"
         + (f"; report in {summary.out}" if summary.out else ""),
     ]
     lines += [f"  bad corpus entry: {line}" for line in summary.bad_entries]
@@ -82,10 +98,15 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         corpus_cases=sum(one.corpus_cases for one in summaries),
         steps=sum(one.steps for one in summaries),
         skipped=sum(one.skipped for one in summaries),
+        skips=_added(one.skips for one in summaries),
+        deaths=sum(one.deaths for one in summaries),
+        quarantined=_added(one.quarantined for one in summaries),
+        mended=tuple(dict.fromkeys(line for one in summaries for line in one.mended)),
+        coverage=_covered(summaries),
         nondeterministic=sum(one.nondeterministic for one in summaries),
         findings=_put_together(summaries),
         beside={},
-        repeats=_added(summaries),
+        repeats=_added(one.repeats for one in summaries),
         bad_entries=tuple(dict.fromkeys(line for one in summaries for line in one.bad_entries)),
         error="; ".join(one.error for one in summaries if one.error),
     )
@@ -106,9 +127,15 @@ def _beside(reported: ReportedFinding, summaries: Sequence[RunSummary]) -> Seque
     return list({other.key: other for other in seen if other.key not in known}.values())
 
 
-def _added(summaries: Sequence[RunSummary]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)
+
+
+def _covered(summaries: Sequence[RunSummary]) -> Coverage:
+    whole = CoverageMap()
     for one in summaries:
-        for name, count in one.repeats.items():
-            total[name] = total.get(name, 0) + count
-    return total
+        whole.absorb(one.coverage)
+    return whole.record()

@@ -1,33 +1,55 @@
-"""A run as a Markdown page."""
+"""A run as a Markdown page, fit for the summary of a CI job."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.reporting.amounts import short
 from fuzzgraph.reporting.ending import setup_line, verdict_line
+from fuzzgraph.reporting.left_out import left_out
+from fuzzgraph.reporting.nights import Night
+from fuzzgraph.reporting.sentences import sentence
 from fuzzgraph.reporting.wording import finding_text
 
 __all__ = ["markdown"]
 
+_IN_FULL = 20
+"""Findings told in full; GitHub shows one megabyte of a summary."""
 
-def markdown(summary: RunSummary) -> str:
-    """Figures, a table of findings, and each of them in full."""
+
+def markdown(summary: RunSummary, nights: Sequence[Night] = ()) -> str:
+    """Figures, a table of findings, the first of them in full, what did not run, the trend."""
     parts = [f"# FuzzGraph run: {verdict_line(summary)}", _figures(summary)]
+    if summary.error:
+        parts.append(f"**The run failed:** `{summary.error}`")
     if summary.findings:
         parts.append(_table(summary))
     parts += [
-        f"## {reported.id}\n\n```text\n{finding_text(reported)}\n```"
-        for reported in summary.findings
+        f"## {_escaped(sentence(reported.finding))}\n\n```text\n{finding_text(reported)}\n```"
+        for reported in summary.findings[:_IN_FULL]
     ]
-    if summary.bad_entries:
-        parts.append("## Bad corpus entries\n\n" + "\n".join(f"- {e}" for e in summary.bad_entries))
-    if summary.error:
-        parts.append(f"## The run failed\n\n`{summary.error}`")
+    if summary.mended:
+        lines = "\n".join(f"- {_escaped(line)}" for line in summary.mended)
+        parts.append(f"## Tolerated, and no longer failing\n\n{lines}")
+    if len(nights) > 1:
+        parts.append(_nights(nights))
+    missing = left_out(summary)
+    if missing:
+        rows = "\n".join(f"| {_escaped(what)} | {_escaped(why)} |" for what, why in missing)
+        parts.append(f"## What did not run, and why\n\n| | |\n|---|---|\n{rows}")
     return "\n\n".join(parts) + "\n"
 
 
+def _escaped(text: str) -> str:
+    """Text that Markdown prints as it is, also in a table."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
+
+
 def _figures(summary: RunSummary) -> str:
+    coverage = summary.coverage
     rows = {
         "target": setup_line(summary.setup),
         "seed": summary.seed,
@@ -37,8 +59,10 @@ def _figures(summary: RunSummary) -> str:
         "cases": f"{summary.cases} ({summary.corpus_cases} from the corpus)",
         "steps": summary.steps,
         "cases per second": f"{summary.rate:.0f}",
+        "covered": f"{len(coverage.cases)} dimension values, {coverage.pairs} pairs of them",
         "skipped": summary.skipped,
         "nondeterministic": summary.nondeterministic,
+        "engine deaths": summary.deaths,
         "ended by": summary.reason,
         "fuzzgraph": summary.fuzzgraph,
     }
@@ -48,8 +72,8 @@ def _figures(summary: RunSummary) -> str:
 
 
 def _table(summary: RunSummary) -> str:
-    head = ["| finding | broken clause | buffer | oracle | steps | rate | cases with it |"]
-    head.append("|---|---|---|---|---|---|---|")
+    head = ["| finding | broken clause | buffer | oracle | steps | rate | cases with it | status |"]
+    head.append("|---|---|---|---|---|---|---|---|")
     return "\n".join([*head, *(_row(summary, reported) for reported in summary.findings)])
 
 
@@ -63,5 +87,16 @@ def _row(summary: RunSummary, reported: ReportedFinding) -> str:
         str(len(reported.case.steps)),
         finding.confirmed,
         str(1 + summary.repeats.get(reported.id, 0)),
+        " ".join(filter(None, (reported.status, reported.issue))),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _nights(nights: Sequence[Night]) -> str:
+    rows = [
+        f"| {night.label}{' (cut short)' if night.failed else ''} | {night.findings} "
+        f"| {len(night.fresh)} | {len(night.gone)} | {night.cases} |"
+        for night in reversed(nights)
+    ]
+    head = "| night | findings | new | gone | cases |\n|---|---|---|---|---|"
+    return "\n".join(["## Night after night", "", head, *rows])

@@ -1,11 +1,14 @@
-"""Progress of a run: one line that moves on a terminal, a plain line now and then elsewhere."""
+"""Progress of a run: a few lines that move on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 from typing import TextIO
 
-from rich.console import Console
+import msgspec
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from fuzzgraph.events import (
@@ -22,6 +25,8 @@ from fuzzgraph.reporting.wording import finding_head
 __all__ = ["LiveProgress", "PlainProgress", "progress_line", "progress_on", "start_line"]
 
 _PLAIN_SECONDS = 10.0
+_BAR = 24
+"""Width of the bar that shows how much of the budget is spent."""
 
 
 def start_line(event: CampaignStarted) -> str:
@@ -49,6 +54,10 @@ def progress_line(event: Progress) -> str:
     if event.examples_left is not None:
         parts.append(f"{event.examples_left} examples left")
     parts.append(counted(event.findings, "finding"))
+    if event.pairs:
+        parts.append(f"{event.pairs} pairs")
+    if event.deaths:
+        parts.append(f"{event.deaths} engine deaths")
     if event.doing not in ("fuzzing", "done"):
         parts.append(event.doing)
     return "  ".join(parts)
@@ -85,12 +94,25 @@ class PlainProgress:
         """Nothing to take down."""
 
 
+def _budget_used(event: Progress) -> float | None:
+    """Share of the budget that is spent; None where there is no limit."""
+    if event.seconds_left is not None:
+        whole = event.seconds + event.seconds_left
+        return event.seconds / whole if whole else 1.0
+    if event.examples_left is not None:
+        done = event.cases - event.corpus_cases
+        return done / (done + event.examples_left) if done + event.examples_left else 1.0
+    return None
+
+
 class LiveProgress:
-    """One line at the bottom of a terminal; findings scroll past above it."""
+    """The figures, the budget and the coverage at the bottom of a terminal; findings scroll past
+    above them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._pairs = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, CampaignStarted):
@@ -100,7 +122,20 @@ class LiveProgress:
             head = finding_head(event.finding)
             self._console.print(Text("\n".join(head[:2]), style="bold red"))
         elif isinstance(event, Progress):
-            self._live.update(Text(progress_line(event), style="cyan"), refresh=True)
+            self._live.update(self._figures(event), refresh=True)
+
+    def _figures(self, event: Progress) -> Group:
+        line = Text(progress_line(msgspec.structs.replace(event, pairs=0)), style="cyan")
+        below = Table.grid(padding=(0, 2))
+        used = _budget_used(event)
+        bar = "" if used is None else ProgressBar(total=1.0, completed=used, width=_BAR)
+        below.add_row(bar, Text(self._coverage(event), style="dim"))
+        return Group(line, below)
+
+    def _coverage(self, event: Progress) -> str:
+        fresh, self._pairs = event.pairs - self._pairs, event.pairs
+        grown = f" (+{fresh})" if fresh > 0 else ""
+        return f"{event.dimensions} dimension values, {event.pairs} pairs{grown}"
 
     def close(self) -> None:
         """Take the line down."""

@@ -56,8 +56,18 @@ def test_a_run_that_finds_something_exits_with_1_and_leaves_everything(
     assert run_command(["run", "--examples", "100", "--seed", "1", "--out", "r"]) == 1
     assert 'BROKEN "writes only what its batch owns": kv_indices' in capsys.readouterr().out
     left = {path.name for path in (folder / "r").iterdir()}
-    assert left == {"events.jsonl", "summary.json", "report.md", "findings", "corpus"}
-    assert "| footprint |" in (folder / "r" / "report.md").read_text()
+    assert left == {
+        "events.jsonl",
+        "summary.json",
+        "summary.md",
+        "report.html",
+        "report.json",
+        "report.sarif",
+        "junit.xml",
+        "findings",
+        "corpus",
+    }
+    assert "| footprint |" in (folder / "r" / "summary.md").read_text()
     (kept,) = (folder / "r" / "corpus").iterdir()
     assert kept.stem == digest(load_case(kept))
 

@@ -1,0 +1,57 @@
+"""`fuzzgraph report`: the reports of a run again, from its event log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fuzzgraph.cli.options import as_json, one_of, say_json
+
+if TYPE_CHECKING:
+    from fuzzgraph.reporting.formats import Format
+
+__all__ = ["report"]
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=Path)
+@click.option(
+    "--as",
+    "kind",
+    metavar="[html|junit|sarif|markdown|json]",
+    callback=one_of("html", "junit", "sarif", "markdown", "json"),
+    help="Only this one. [all of them]",
+)
+@click.option("--out", type=Path, help="File to write, with --as. [in DIR]")
+@click.option("--history", type=Path, help="Folder of earlier runs, for the trend. [beside DIR]")
+@as_json
+def report(
+    folder: Path, kind: Format | None, out: Path | None, history: Path | None, as_json: bool
+) -> int:
+    """Make the reports of a run again, also of one that was killed. DIR is its folder."""
+    from fuzzgraph.campaign.reports import gathered, rebuilt, write_reports
+    from fuzzgraph.corpus import write_atomically
+    from fuzzgraph.errors import UsageError
+    from fuzzgraph.reporting.formats import FORMATS
+    from fuzzgraph.reporting.formats import report as written
+
+    if out is not None and kind is None:
+        raise UsageError(f"--out={str(out)!r} needs one report. Say which with --as.")
+    summary = rebuilt(folder)
+    if out is not None and kind is not None:
+        write_atomically(out, written(kind, summary, gathered(folder, summary, history)))
+        paths = [out]
+    else:
+        kinds = FORMATS if kind is None else (kind,)
+        paths = write_reports(folder, summary, kinds=kinds, history=history)
+    if as_json:
+        names = [str(path) for path in paths]
+        say_json({"folder": str(folder), "paths": names, "bad": summary.bad_entries})
+        return 0
+    for path in paths:
+        click.echo(path)
+    for line in summary.bad_entries:
+        click.echo(f"left out: {line}", err=True)
+    return 0

@@ -1,0 +1,267 @@
+"""Puts the page together: what the template shows is decided here, how it looks there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
+from fuzzgraph.finding import CLAUSES
+from fuzzgraph.reporting.amounts import short
+from fuzzgraph.reporting.ending import headline, reason_words, setup_line
+from fuzzgraph.reporting.families import Crossing, crossings, families_of
+from fuzzgraph.reporting.html.evidence import Evidence, evidence
+from fuzzgraph.reporting.html.memory_map import memory_map
+from fuzzgraph.reporting.html.timeline import timeline
+from fuzzgraph.reporting.html.trend import trend
+from fuzzgraph.reporting.left_out import left_out
+from fuzzgraph.reporting.nights import Night
+from fuzzgraph.reporting.sentences import law_parts, place, sentence
+from fuzzgraph.reporting.wording import case_table, config_line
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+__all__ = ["Material", "html"]
+
+_SCRIPTS_BYTES = 500_000
+_DRAWINGS_BYTES = 600_000
+"""Room for either, as written on the page, which stays below 2 MB: beyond it a history is a table
+and a repro is named by its file."""
+_DRAWN = 200
+"""Findings told in full; those beyond are in the table."""
+
+Scripts = Mapping[str, Mapping[ExportKind, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What the page is made of besides the summary."""
+
+    nights: Sequence[Night] = ()
+    scripts: Scripts = field(default_factory=dict)
+    """Finding id -> kind of export -> its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chapter:
+    """One finding, ready to print; the strings of `drawings` are markup, all others are text."""
+
+    number: int
+    reported: ReportedFinding
+    sentence: str
+    clause: str
+    law: tuple[str, str, str]
+    place: str
+    badge: str
+    facts: tuple[tuple[str, str], ...]
+    evidence: Evidence
+    config: str
+    timeline: str
+    """'' where there was no room; the table then stands for it."""
+    table: str
+    memory_map: str
+    also: tuple[str, ...]
+    repros: tuple[tuple[str, str], ...]
+    """Name and text of what can be copied."""
+    files: tuple[tuple[str, str], ...]
+    """Name and relative path of what lies beside the page."""
+
+
+class _Room:
+    """Bytes that are left for one kind of content."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def takes(self, markup: str) -> bool:
+        """Whether it still fits; it is then counted."""
+        size = len(markup.encode())
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+
+def html(summary: RunSummary, material: Material | None = None) -> str:
+    """The whole page, self-contained."""
+    material = material or Material()
+    scripts_room, drawings_room = _Room(_SCRIPTS_BYTES), _Room(_DRAWINGS_BYTES)
+    chapters = [
+        _chapter(
+            number,
+            summary,
+            reported,
+            _repros(material.scripts.get(reported.id, {}), scripts_room),
+            drawings_room,
+        )
+        for number, reported in enumerate(summary.findings[:_DRAWN], start=1)
+    ]
+    return _template().render(
+        summary=summary,
+        style=_style(),
+        title=headline(summary),
+        mode_of=_mode_of,
+        setup=setup_line(summary.setup),
+        figures=_figures(summary),
+        reason=reason_words(summary),
+        chapters=chapters,
+        rest=len(summary.findings) - len(chapters),
+        nights=material.nights,
+        trend=trend(material.nights) if len(material.nights) > 1 else "",
+        families=list(families_of(summary.coverage)),
+        grid=_grid(summary),
+        openings=_openings(summary),
+        left_out=left_out(summary),
+        short=short,
+    )
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_resource("page.html.j2"))
+
+
+def _resource(name: str) -> str:
+    return files("fuzzgraph.reporting.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def _style() -> str:
+    """The sheet without comments and indentation."""
+    sheet = re.sub(r"/\*.*?\*/", "", _resource("page.css"), flags=re.DOTALL)
+    return re.sub(r"\n\s*", "\n", sheet).strip()
+
+
+def _figures(summary: RunSummary) -> list[tuple[str, str]]:
+    mean = summary.steps / summary.cases if summary.cases else 0.0
+    figures = [
+        ("cases", f"{summary.cases:,}"),
+        ("a second", f"{summary.rate:.0f}"),
+        ("steps each", f"{mean:.1f}"),
+        ("search", short(summary.seconds)),
+    ]
+    if summary.coverage.cases:
+        figures.append(("dimension values", str(len(summary.coverage.cases))))
+        figures.append(("pairs of them", f"{summary.coverage.pairs:,}"))
+    if summary.deaths:
+        figures.append(("engine deaths", str(summary.deaths)))
+    return figures
+
+
+def _chapter(
+    number: int,
+    summary: RunSummary,
+    reported: ReportedFinding,
+    repros: Sequence[tuple[str, str]],
+    room: _Room,
+) -> _Chapter:
+    finding = reported.finding
+    drawn, mapped = timeline(reported.case, finding), memory_map(reported.case, finding)
+    return _Chapter(
+        number=number,
+        reported=reported,
+        sentence=sentence(finding),
+        clause=CLAUSES[finding.clause],
+        law=law_parts(finding),
+        place=place(finding),
+        badge=_badge(reported),
+        facts=tuple(_facts(summary, reported)),
+        evidence=evidence(finding),
+        config=config_line(reported.case.config),
+        timeline=drawn if room.takes(drawn) else "",
+        table="\n".join(case_table(reported.case, mark=finding.step)),
+        memory_map=mapped if room.takes(mapped) else "",
+        also=tuple(
+            f"{sentence(other)} ({CLAUSES[other.clause]}; {other.oracle})"
+            for other in reported.also
+        ),
+        repros=tuple(repros),
+        files=tuple(_files(reported)),
+    )
+
+
+def _mode_of(reported: ReportedFinding) -> str:
+    finding = reported.finding
+    return finding.mode.replace("_", " ") if finding.step >= 0 else "before the first step"
+
+
+def _badge(reported: ReportedFinding) -> str:
+    if reported.status != "new":
+        return reported.status
+    if not reported.finding.confirmed:
+        return "unconfirmed"
+    return "flaky" if reported.flaky else ""
+
+
+def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, str]]:
+    finding = reported.finding
+    confirmed = finding.confirmed or "the run ended before it was tried"
+    times = 1 + summary.repeats.get(reported.id, 0)
+    facts = [
+        ("shows in fresh sessions", confirmed),
+        ("oracle", finding.oracle),
+        ("symptom", finding.symptom.replace("_", " ")),
+        ("stage", finding.stage),
+        ("cases with it", f"{times:,}"),
+    ]
+    if reported.after_cases:
+        found = f"case {reported.after_cases}, {reported.after_seconds:.1f} s"
+        facts.append(("first seen", f"{found} ({reported.source})"))
+    if reported.shrink_tries:
+        effort = f"{reported.shrink_tries} tries, {reported.shrink_seconds:.1f} s"
+        facts.append(("shrunk with", effort))
+    if finding.severity == "nan":
+        facts.append(("severity", "NaN that no mask lets through changed the result"))
+    return facts
+
+
+_COPIED: dict[ExportKind, str] = {
+    "script": "Script: needs what its first lines say, and not FuzzGraph",
+    "pytest": "Test: needs FuzzGraph",
+}
+
+
+def _repros(scripts: Mapping[ExportKind, str], room: _Room) -> list[tuple[str, str]]:
+    """Those that still fit; the short test goes in first."""
+    chosen: dict[ExportKind, str] = {}
+    for kind in ("pytest", "script"):
+        text = scripts.get(kind, "")
+        if text and room.takes(escape(text)):
+            chosen[kind] = text
+    return [(name, chosen[kind]) for kind, name in _COPIED.items() if kind in chosen]
+
+
+def _files(reported: ReportedFinding) -> list[tuple[str, str]]:
+    folder = f"findings/{reported.id}"
+    names = [export.path.rsplit("/", 1)[-1] for export in reported.exports if export.path]
+    return [(name, f"{folder}/{name}") for name in ("case.json", *names) if reported.case_path]
+
+
+def _grid(summary: RunSummary) -> list[tuple[str, list[Crossing | None]]]:
+    """Rows of the pair table: family, and its crossing with each earlier one; None is empty."""
+    families = list(families_of(summary.coverage))
+    found = {(one.first, one.second): one for one in crossings(summary.coverage)}
+    return [
+        (family, [found.get((other, family)) for other in families[: position or None][:position]])
+        for position, family in enumerate(families)
+    ]
+
+
+def _openings(summary: RunSummary, shown: int = 12) -> list[tuple[str, str, list[str]]]:
+    """The crossings with most pairs still open, and some of those pairs."""
+    worst = sorted(crossings(summary.coverage), key=lambda one: -len(one.open))[:shown]
+    return [
+        (one.first, one.second, [f"{a} with {b}" for a, b in one.open[:4]])
+        for one in worst
+        if one.open
+    ]

@@ -1,0 +1,93 @@
+"""A run as JUnit XML: one test for the campaign, one that failed for each finding."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+from fuzzgraph.events import ReportedFinding, RunSummary
+from fuzzgraph.finding import CLAUSES
+from fuzzgraph.reporting.ending import ending, setup_line
+from fuzzgraph.reporting.sentences import sentence
+from fuzzgraph.reporting.wording import finding_text
+
+__all__ = ["junit"]
+
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 cannot hold, not even escaped: an engine's log may have it."""
+
+
+def junit(summary: RunSummary) -> bytes:
+    """The document with its declaration; tolerated and known findings are skipped tests."""
+    counted = [one for one in summary.findings if summary.counts(one)]
+    suite = ElementTree.Element(
+        "testsuite",
+        name="fuzzgraph",
+        tests=str(1 + len(summary.findings)),
+        failures=str(len(counted)),
+        errors=str(int(bool(summary.error))),
+        skipped=str(len(summary.findings) - len(counted)),
+        time=f"{summary.total_seconds:.3f}",
+    )
+    if summary.started:
+        suite.set("timestamp", summary.started[:19])
+    _properties(suite, summary)
+    _campaign(suite, summary)
+    for reported in summary.findings:
+        _finding(suite, summary, reported)
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    body: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return body + b"\n"
+
+
+def _properties(suite: ElementTree.Element, summary: RunSummary) -> None:
+    figures = {
+        "setup": setup_line(summary.setup),
+        "seed": summary.seed,
+        "cases": summary.cases,
+        "cases_per_second": summary.rate,
+        "pairs_covered": summary.coverage.pairs,
+        "fuzzgraph": summary.fuzzgraph,
+    }
+    group = ElementTree.SubElement(suite, "properties")
+    for name, value in figures.items():
+        ElementTree.SubElement(group, "property", name=name, value=_clean(str(value)))
+
+
+def _campaign(suite: ElementTree.Element, summary: RunSummary) -> None:
+    test = ElementTree.SubElement(
+        suite,
+        "testcase",
+        classname=f"fuzzgraph.{summary.setup.target}",
+        name="campaign",
+        time=f"{summary.total_seconds:.3f}",
+    )
+    if summary.error:
+        error = ElementTree.SubElement(test, "error", message=_clean(summary.error))
+        error.text = _clean(summary.error)
+    figures = ending(summary).rsplit("\n\n", 1)[-1]
+    ElementTree.SubElement(test, "system-out").text = _clean(figures)
+
+
+def _finding(suite: ElementTree.Element, summary: RunSummary, reported: ReportedFinding) -> None:
+    test = ElementTree.SubElement(
+        suite,
+        "testcase",
+        classname=f"fuzzgraph.{summary.setup.target}.{reported.finding.oracle}",
+        name=_clean(reported.id),
+        time=f"{reported.shrink_seconds:.3f}",
+    )
+    message = _clean(sentence(reported.finding))
+    if not summary.counts(reported):
+        why = f"{reported.status} {reported.issue}".strip()
+        ElementTree.SubElement(test, "skipped", message=_clean(f"{why}: {message}"))
+        return
+    kind = _clean(CLAUSES[reported.finding.clause])
+    failure = ElementTree.SubElement(test, "failure", message=message, type=kind)
+    failure.text = _clean(finding_text(reported))
+
+
+def _clean(text: str) -> str:
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,166 @@
+"""Findings as SARIF 2.1.0, for code hosts that show and compare them.
+
+One rule for each clause of the law. A result is the same from night to night by its fingerprint,
+which is the key of the finding; flaky ones are warnings, tolerated ones are suppressed with their
+issue. Locations are the case files, relative to the folder of the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from fuzzgraph.events import ReportedFinding, RunSummary
+from fuzzgraph.finding import CLAUSES, Clause
+from fuzzgraph.reporting.sentences import LAW, seen, sentence
+from fuzzgraph.reporting.wording import case_table, config_line
+
+__all__ = ["SCHEMA", "sarif"]
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_BASE = "RUN"
+_RULES: tuple[Clause, ...] = tuple(CLAUSES)
+
+
+def sarif(summary: RunSummary) -> dict[str, Any]:
+    """The log of one run, ready for JSON."""
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": _driver(summary)},
+                "automationDetails": {"id": f"fuzzgraph/{summary.setup.target}/"},
+                "originalUriBaseIds": {
+                    _BASE: {"description": {"text": "The folder of the run."}},
+                },
+                "invocations": [_invocation(summary)],
+                "results": [_result(summary, reported) for reported in summary.findings],
+                "columnKind": "unicodeCodePoints",
+            }
+        ],
+    }
+
+
+def _driver(summary: RunSummary) -> dict[str, Any]:
+    return {
+        "name": "FuzzGraph",
+        "semanticVersion": summary.fuzzgraph,
+        "rules": [_rule(clause) for clause in _RULES],
+    }
+
+
+def _rule(clause: Clause) -> dict[str, Any]:
+    return {
+        "id": clause,
+        "name": f"Replay{clause.title()}",
+        "shortDescription": {"text": f"A replay {CLAUSES[clause]}."},
+        "fullDescription": {"text": LAW},
+        "defaultConfiguration": {"level": "error"},
+        "properties": {"tags": ["correctness", "gpu-graph"], "precision": "very-high"},
+    }
+
+
+def _invocation(summary: RunSummary) -> dict[str, Any]:
+    invocation: dict[str, Any] = {
+        "executionSuccessful": not summary.error,
+        "exitCode": summary.exit_code,
+        "toolExecutionNotifications": [
+            {"level": "warning", "message": {"text": line}} for line in summary.bad_entries
+        ],
+    }
+    if summary.error:
+        invocation["toolExecutionNotifications"].append(
+            {"level": "error", "message": {"text": summary.error}}
+        )
+    if summary.started:
+        invocation["startTimeUtc"] = summary.started.replace("+00:00", "Z")
+    return invocation
+
+
+def _result(summary: RunSummary, reported: ReportedFinding) -> dict[str, Any]:
+    finding = reported.finding
+    result: dict[str, Any] = {
+        "ruleId": finding.clause,
+        "ruleIndex": _RULES.index(finding.clause),
+        "level": _level(reported),
+        "message": {"text": _message(reported)},
+        "locations": [_location(reported)],
+        "partialFingerprints": {"findingKey/v1": _fingerprint(reported)},
+        "baselineState": "unchanged" if reported.status == "known" else "new",
+        "codeFlows": [{"threadFlows": [{"locations": _steps(reported)}]}],
+        "occurrenceCount": 1 + summary.repeats.get(reported.id, 0),
+        "properties": {
+            "id": reported.id,
+            "oracle": finding.oracle,
+            "symptom": finding.symptom,
+            "stage": finding.stage,
+            "step": finding.step,
+            "mode": finding.mode,
+            "target": finding.target,
+            "confirmed": finding.confirmed,
+            "config": config_line(reported.case.config),
+            "case": reported.digest,
+            "replay": reported.replay,
+        },
+    }
+    if reported.status == "tolerated":
+        result["suppressions"] = [
+            {"kind": "external", "status": "accepted", "justification": reported.issue}
+        ]
+    return result
+
+
+def _level(reported: ReportedFinding) -> str:
+    if reported.status == "tolerated":
+        return "note"
+    return "warning" if reported.flaky or reported.finding.severity == "nan" else "error"
+
+
+def _message(reported: ReportedFinding) -> str:
+    finding = reported.finding
+    rate = f" Shows {finding.confirmed} in fresh sessions." if finding.confirmed else ""
+    return f"{sentence(finding)}. {seen(finding)}.{rate}"
+
+
+def _fingerprint(reported: ReportedFinding) -> str:
+    return hashlib.sha256("\0".join(reported.finding.key).encode()).hexdigest()
+
+
+def _location(reported: ReportedFinding) -> dict[str, Any]:
+    finding = reported.finding
+    location: dict[str, Any] = {
+        "physicalLocation": {
+            "artifactLocation": {
+                "uri": f"findings/{reported.id}/case.json",
+                "uriBaseId": _BASE,
+            },
+            "region": {"startLine": 1},
+        }
+    }
+    if finding.buffer:
+        location["logicalLocations"] = [
+            {
+                "name": finding.buffer,
+                "fullyQualifiedName": f"{finding.target}.{finding.buffer}",
+                "kind": "variable",
+            }
+        ]
+    return location
+
+
+def _steps(reported: ReportedFinding) -> list[dict[str, Any]]:
+    """The history as a flow; the step that broke the law is the essential one."""
+    _, *lines = case_table(reported.case)
+    flow = []
+    for index, line in enumerate(lines):
+        location = _location(reported) | {"message": {"text": " ".join(line.split())}}
+        broken = index == max(reported.finding.step, 0)
+        flow.append(
+            {
+                "location": location,
+                "executionOrder": index + 1,
+                "importance": "essential" if broken else "important",
+            }
+        )
+    return flow
