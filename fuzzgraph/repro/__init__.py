@@ -34,10 +34,10 @@ def export_script(case: Case, finding: Finding, on: Setup | Target, *, proven: b
     Raises:
         UsageError: the setup names an unknown target or fault.
     """
-    from fuzzgraph.repro.checks import Unsupported
     from fuzzgraph.repro.opening import target_of
     from fuzzgraph.repro.script import standalone_script
     from fuzzgraph.repro.through import through_script
+    from fuzzgraph.repro.unsupported import Unsupported
 
     setup = _setup_of(on)
     target = target_of(on) if isinstance(on, Setup) else on

@@ -13,9 +13,10 @@ import torch
 
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory.operations import facts_of, tensors_in
-from fuzzgraph.repro.check import Check, Unsupported
+from fuzzgraph.repro.check import Check
 from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.trace import Event, Recording, Run
+from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import Batch
 
 __all__ = ["AtCapture", "leading_to"]

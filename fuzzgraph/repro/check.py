@@ -17,13 +17,10 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.memory import Region
 from fuzzgraph.observation import Observation
 from fuzzgraph.repro.trace import Recording, Run
+from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import Batch
 
-__all__ = ["Check", "Unsupported", "seen_tensor"]
-
-
-class Unsupported(Exception):
-    """The finding cannot be shown by the operations alone; says why."""
+__all__ = ["Check", "seen_tensor"]
 
 
 @dataclass

@@ -7,15 +7,16 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.capture import AtCapture
-from fuzzgraph.repro.check import Check, Unsupported
+from fuzzgraph.repro.check import Check
 from fuzzgraph.repro.claims import claims_of
 from fuzzgraph.repro.computes import Computes, Eager
 from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.repro.twins import History, Interference
+from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.repro.writes import ForeignWrite, KeptOutput, NewKV, RedZone
 from fuzzgraph.world import Batch
 
-__all__ = ["Check", "Unsupported", "check_for"]
+__all__ = ["Check", "check_for"]
 
 
 class Contract(Check):

@@ -6,9 +6,10 @@ import torch
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.repro.check import Check, Unsupported, seen_tensor
+from fuzzgraph.repro.check import Check, seen_tensor
 from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.trace import Recording, Run
+from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import Batch
 
 __all__ = ["Computes", "Eager"]

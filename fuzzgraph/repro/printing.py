@@ -22,6 +22,7 @@ from fuzzgraph.repro.literals import dtype_text, tensor_text
 from fuzzgraph.repro.naming import Names, identifier
 from fuzzgraph.repro.operations import argument_text, expression
 from fuzzgraph.repro.trace import Event, Recording, tensors_of_event
+from fuzzgraph.repro.unsupported import Unsupported
 
 __all__ = ["Function", "Memory", "commented"]
 
@@ -381,12 +382,13 @@ class Function:
             first = (place.address - variable.place.address) // place.dtype.itemsize
             return f"{variable.name}.as_strided({place.shape}, {place.stride}, {first})"
         region = self.memory.recording.memory.region_of(tensor)
-        if (
-            region is not None and tensor.numel()
-        ):  # something else than this function's operations made it
-            self.memory.pinned.add(id(region))
-            return self.text(tensor)
-        return self._literal(tensor)
+        if region is None or not tensor.numel():
+            return self._literal(tensor)
+        if region.segment == "scratch":
+            raise Unsupported("the engine kept a result of its warm-up, which no step computes")
+        # something else than this function's operations made it
+        self.memory.pinned.add(id(region))
+        return self.text(tensor)
 
     # ---- kernels
 

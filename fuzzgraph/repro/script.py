@@ -18,13 +18,14 @@ from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
 from fuzzgraph.memory.operations import facts_of
 from fuzzgraph.ports import Target
-from fuzzgraph.repro.checks import Check, Unsupported, check_for
+from fuzzgraph.repro.checks import Check, check_for
 from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import assignments, contents, dtype_text, scalar_text
 from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.prelude import prelude
 from fuzzgraph.repro.printing import Function, Memory, Shared, graph_name
 from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
+from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.repro.wording import docstring, headline, opening
 
 __all__ = ["standalone_script"]

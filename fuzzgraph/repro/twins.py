@@ -7,8 +7,9 @@ import torch
 from fuzzgraph import reference
 from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.comparison import same_bits
-from fuzzgraph.repro.check import Check, Unsupported, seen_tensor
+from fuzzgraph.repro.check import Check, seen_tensor
 from fuzzgraph.repro.trace import Recording, Run
+from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import Batch
 
 __all__ = ["History", "Interference"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fuzzgraph.content import content_for
 from fuzzgraph.finding import Finding
 from fuzzgraph.memory import Region
-from fuzzgraph.repro.check import Check, Unsupported
+from fuzzgraph.repro.check import Check
 from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.trace import Recording
+from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import RESERVED_SLOT, Batch
 
 __all__ = ["ForeignWrite", "KeptOutput", "NewKV", "RedZone"]

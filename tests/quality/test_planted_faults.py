@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import get_args
 
@@ -9,9 +10,11 @@ import pytest
 
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import UsageError
+from fuzzgraph.events import Setup
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import FAULTS, fault_named, open_fault, score
 from fuzzgraph.finding import CLAUSES
+from fuzzgraph.repro import export_script
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.builtin.faults.fault import Kind
 from fuzzgraph.targets.builtin.parts import Parts
@@ -30,10 +33,13 @@ def healthy() -> Execution:
 
 
 @every_fault
-def test_a_fault_is_found_on_its_stored_case(name: str) -> None:
-    execution = Execution(open_fault(name))
-    assert execution.run_case(stored(name)).findings
+def test_a_fault_is_found_on_its_stored_case_and_exported_as_a_script(name: str) -> None:
+    case, execution = stored(name), Execution(open_fault(name))
+    findings = execution.run_case(case).findings
     execution.close()
+    assert findings
+    script = export_script(case, findings[0], Setup(target="builtin", fault=name), proven=False)
+    assert ast.parse(script) and findings[0].clause in script
 
 
 @every_fault
