@@ -61,6 +61,10 @@ class GraphEngine(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Give back what the captured graphs hold; none of them may be replayed again."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Pools:

@@ -134,6 +134,7 @@ class OpenSession:
         Engines are full of reference cycles: the garbage collector would come much later.
         """
         self.session.close()
+        self.graphs.close()
         self.memory.release()
 
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:

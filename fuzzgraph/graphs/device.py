@@ -44,6 +44,7 @@ class DeviceGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         self.captured = 0
         self.replayed: list[CapturedGraph[object]] = []
+        self._graphs: list[DeviceGraph[Any]] = []
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> DeviceGraph[Outputs]:
         """Capture one run of `forward` after a warm-up run on a side stream.
@@ -67,7 +68,16 @@ class DeviceGraphs:
                 "Move what it names to prepare_replay, before the graph."
             ) from error
         self.captured += 1
-        return DeviceGraph(key, self, graph, watched, outputs)
+        captured = DeviceGraph(key, self, graph, watched, outputs)
+        self._graphs.append(captured)
+        return captured
+
+    def close(self) -> None:
+        """Give back what the graphs hold, their device memory included."""
+        for graph in self._graphs:
+            graph.close()
+        self._graphs.clear()
+        self.replayed.clear()
 
     def _warm_up(self, forward: Callable[[], Any]) -> None:
         """One run outside the graph, so that libraries create their workspaces before it."""
@@ -95,3 +105,7 @@ class DeviceGraph(WatchedGraph[Outputs]):
     def _run(self) -> None:
         self._graph.replay()
         torch.cuda.synchronize(self._memory.device)
+
+    def close(self) -> None:
+        super().close()
+        self._graph.reset()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 
+from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.observation import Engagement
 from fuzzgraph.ports import CapturedGraph
@@ -28,6 +29,14 @@ class WatchedForward(Generic[Outputs]):
     def __call__(self) -> Outputs:
         self.calls_in_replay += self.replaying
         return self._forward()
+
+    def forget(self) -> None:
+        """Let go of the function, and with it of the engine that it belongs to."""
+        self._forward = _closed
+
+
+def _closed() -> NoReturn:
+    raise FuzzGraphError("a captured function was called after its graph engine was closed")
 
 
 class WatchedGraph(ABC, Generic[Outputs]):
@@ -70,6 +79,14 @@ class WatchedGraph(ABC, Generic[Outputs]):
     @abstractmethod
     def _run(self) -> None:
         """The captured work, without any Python of the engine."""
+
+    def close(self) -> None:
+        """Give back what the graph holds; it cannot be replayed again.
+
+        An engine's runner holds its graphs and they hold the runner's forward: such circles would
+        wait for the garbage collector, thousands of objects for each session.
+        """
+        self._watched.forget()
 
     @property
     def engaged(self) -> Engagement:

@@ -56,6 +56,7 @@ class Recorder:
         self.device = memory.device
         self.captured = 0
         self.replayed: list[CapturedGraph[object]] = []
+        self._graphs: list[RecordedGraph[Any]] = []
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> RecordedGraph[Outputs]:
         """Record one run of `forward`.
@@ -68,7 +69,16 @@ class Recorder:
         with self.memory.intercept("graph", tape), HostReads(key, tape.forget):
             outputs = watched()
         self.captured += 1
-        return RecordedGraph(key, self, tape, watched, outputs)
+        graph = RecordedGraph(key, self, tape, watched, outputs)
+        self._graphs.append(graph)
+        return graph
+
+    def close(self) -> None:
+        """Give back what the graphs hold."""
+        for graph in self._graphs:
+            graph.close()
+        self._graphs.clear()
+        self.replayed.clear()
 
 
 class _Tape(Listener):
@@ -223,3 +233,7 @@ class RecordedGraph(WatchedGraph[Outputs]):
         with torch.inference_mode(), unseen:
             for step in self._steps:
                 step()
+
+    def close(self) -> None:
+        super().close()
+        self._raw, self._trace, self._steps = [], None, ()

@@ -116,7 +116,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._listener: Listener | None = None
         self._depth = 0
         self._touched: set[int] = set()
-        self._hook = LaunchHook(self._launch)
+        self._hook = LaunchHook()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -136,7 +136,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if segment == "scratch" and (self._depth == 0 or outer[0] != "scratch"):
             self._layout.restart_scratch()
         if self._depth == 0:
-            self._hook.install()
+            self._hook.install(self._launch)
             self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
         try:
@@ -359,6 +359,7 @@ class GuardedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = self.arena.bytes.untyped_storage()
         if storage.resizable():
             storage.resize_(0)
+        self._layout.forget()
 
     # ---- red zones and worlds
 

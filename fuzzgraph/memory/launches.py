@@ -20,18 +20,17 @@ Launch = Callable[..., Any]
 class LaunchHook:
     """Routes every interpreted launch through `seen(original, executor, args, kwargs)`."""
 
-    def __init__(self, seen: Callable[[Launch, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        self._seen = seen
+    def __init__(self) -> None:
         self._class: Any = None
         self._original: Launch | None = None
 
-    def install(self) -> None:
+    def install(self, seen: Callable[[Launch, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         """Set the hook; does nothing while Triton has not been imported."""
         if "triton" not in sys.modules or self._class is not None:
             return
         from triton.runtime.interpreter import GridExecutor
 
-        seen, original = self._seen, GridExecutor.__call__
+        original = GridExecutor.__call__
 
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             return seen(original, executor, args, kwargs)

@@ -70,6 +70,11 @@ class Layout:
         """Engine buffers and graph intermediates, ascending."""
         return self.engine + self.graph
 
+    def forget(self) -> None:
+        """Drop every region and what was prepared to hand them out again."""
+        self.engine, self.graph, self.scratch = [], [], []
+        self._scratch_slots, self._last_scratch, self._this_scratch = {}, [], []
+
     def restart_scratch(self) -> None:
         """Free what the last scratch run allocated."""
         self.scratch = []

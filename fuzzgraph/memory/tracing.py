@@ -73,8 +73,8 @@ def tracing(callback: Callable[[RecordedOp], None]) -> Iterator[None]:
         callback(launched_op(executor, args, kwargs))
         return result
 
-    hook = LaunchHook(launched)
-    hook.install()
+    hook = LaunchHook()
+    hook.install(launched)
     try:
         with _Trace(callback):
             yield
