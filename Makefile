@@ -63,7 +63,7 @@ sglang: $(SGLANG_READY)
 $(SGLANG_READY): $(READY) constraints/sglang.txt
 	@echo "sglang: installing what its releases import"
 	@$(PIP) -c constraints/dev.txt -c constraints/sglang.txt -e ".[sglang]"
-	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13
+	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13 sglang==0.5.23
 	@touch $@
 
 bench-speed: $(READY)

@@ -82,6 +82,8 @@ class Observation:
     """Frozen scalars and other plain values that select the kernel plan (max length, splits)."""
     types: dict[str, str] = field(default_factory=dict)
     """Type name of each metadata object that the forward dereferences."""
+    declined: str = ""
+    """The engine's documented rule by which this batch takes no graph; '' where it must."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,8 @@ def _field_breaches(
         yield from _page_table_breaches(field, value, step)
     elif field.name == "num_token_non_padded":
         yield from _count_breaches(field, value, step, seen)
+    elif field.name == "seq_lens_sum" and "seq_lens" in values:
+        yield from _sum_breaches(field, value, values["seq_lens"], seen)
     elif field.axis in ("requests", "tokens"):
         live = seen.raw_bs if field.axis == "requests" else seen.num_tokens
         yield from _live_breaches(field, value, batch)
@@ -144,6 +146,18 @@ def _count_breaches(
             field.name,
             f"{field.name} is {int(value.flat[0])}, rank {step.config.attn_tp_rank} of"
             f" {step.config.attn_tp_size} has {live} live tokens of {seen.num_tokens}",
+        )
+
+
+def _sum_breaches(
+    field: Field, value: Values, lengths: Values, seen: Observation
+) -> Iterator[Breach]:
+    """Builders size what they write by it: padded rows have lengths too."""
+    if int(value.flat[0]) != (total := int(lengths[: seen.padded_bs].sum())):
+        yield (
+            field.name,
+            f"{field.name} is {int(value.flat[0])}, the lengths of the {seen.padded_bs} padded rows"
+            f" add up to {total}",
         )
 
 

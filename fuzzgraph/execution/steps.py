@@ -131,7 +131,8 @@ class StepRunner:
             step.zone_hits = opened.memory.zone_hits(stage)
             opened.memory.repair_zones()
         step.foreign_writes = truth.foreign_writes(before.image)
-        if opened.graphs.captured and _fits_ladder(batch, step.config):
+        declined = step.runs["replay"].declined
+        if opened.graphs.captured and not declined and _fits_ladder(batch, step.config):
             step.engagements = _engagements(opened.graphs.replayed)
         if batch.via == "graph":
             step.address_changes = [

@@ -37,11 +37,32 @@ def _sglang_aiter_verify() -> Target:
     return verify_target()
 
 
+def _sglang_buffers() -> Target:
+    from fuzzgraph.targets.sglang.buffers import BufferTarget
+
+    return BufferTarget()
+
+
+def _sglang_buffers_verify() -> Target:
+    from fuzzgraph.targets.sglang.buffers import verify_target
+
+    return verify_target()
+
+
+def _sglang_cpu_graph() -> Target:
+    from fuzzgraph.targets.sglang.cpu_graph import CpuGraphTarget
+
+    return CpuGraphTarget()
+
+
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin", _builtin),
     ("builtin-triton", _builtin_triton),
     ("sglang-aiter", _sglang_aiter),
     ("sglang-aiter-verify", _sglang_aiter_verify),
+    ("sglang-buffers", _sglang_buffers),
+    ("sglang-buffers-verify", _sglang_buffers_verify),
+    ("sglang-cpu-graph", _sglang_cpu_graph),
 )
 """Name and opener of the targets that come with FuzzGraph."""
 

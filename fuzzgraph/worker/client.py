@@ -121,6 +121,23 @@ class WorkerClient:
             raise
         assert isinstance(answer, Ready)
 
+    def retarget(self, target: str) -> None:
+        """Open another target of the same engine; its imports are kept where the child runs.
+
+        Raises:
+            UsageError, WorkerFailed: as `start`.
+        """
+        self._opening = msgspec.structs.replace(self._opening, target=target)
+        if self._child is None:
+            self.start()
+            return
+        try:
+            answer = self._ask(self._opening, self._opening_seconds)
+        except _Died:
+            self.start()
+            return
+        assert isinstance(answer, Ready)
+
     def run_case(self, case: Case) -> Verdict:
         """The child's verdict; its death is a finding of the survival oracle.
 

@@ -38,6 +38,8 @@ ABSENT: Mapping[str, str] = {
     "sgl_kernel": _KERNELS,
     "starlette": _HTTP,
     "torchvision": _VISION,
+    "tvm_ffi": _KERNELS,
+    "xgrammar": "constrained answers; no server is started",
     "zmq": "talks between server processes; there is one process",
 }
 """Top-level module -> why nothing is lost without it."""
@@ -72,6 +74,11 @@ class _Nothing(metaclass=_Meta):
     def __init__(self, *args: object, **kwargs: object) -> None: ...
 
     def __init_subclass__(cls, **kwargs: object) -> None: ...
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """As the type of a field of the engine's HTTP models: anything goes."""
+        return {"type": "any"}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         decorated = args[0] if len(args) == 1 and not kwargs else None

@@ -9,35 +9,25 @@ affair. Sliding windows, encoders, FP8 KV and draft runners are not driven here.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.observation import Field, Observation
-from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.aiter_fields import aiter_fields
-from fuzzgraph.targets.sglang.batches import forward_batch
-from fuzzgraph.targets.sglang.decode_runner import (
-    RUNNER_MODULE,
-    capture_all,
-    open_decode_runner,
-)
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
+from fuzzgraph.targets.sglang.input_fields import input_names
 from fuzzgraph.targets.sglang.loading import engine_module
-from fuzzgraph.targets.sglang.stand_ins import become_one_rank, model_runner
-from fuzzgraph.world import Batch
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 
 __all__ = ["AiterSession", "AiterTarget", "verify_target"]
 
 _BACKEND = "sglang.srt.layers.attention.aiter_backend"
 _UNIFIED = "SGLANG_USE_AITER_UNIFIED_ATTN"
-_INPUTS = ("input_ids", "positions", "req_pool_indices", "seq_lens", "seq_lens_cpu",
-           "out_cache_loc")  # fmt: skip
 _METADATA = ("kv_indptr", "kv_indices", "qo_indptr", "kv_last_page_len", "mask_indptr",
              "custom_mask")  # fmt: skip
 _PLAN = ("max_q_len", "max_kv_len", "max_extend_len", "num_kv_splits")
@@ -100,34 +90,12 @@ class AiterTarget:
 
     def load(self) -> None:
         """Import the release of this process; `open` does it where nobody has."""
-        _load_once()
+        load_once(_BACKEND)
 
 
 def verify_target() -> AiterTarget:
     """`sglang-aiter-verify`: the target model's graphs of a server with speculation."""
     return AiterTarget("target_verify")
-
-
-_loaded = False
-
-
-def _load_once() -> None:
-    """Imports the release, and takes its objects out of the garbage collector's passes.
-
-    The engine collects before every capture; over the half million objects of its own imports that
-    takes longer than all the rest.
-    """
-    global _loaded
-    if _loaded:
-        return
-    # Tensors that imports make belong to the process, not to the session that came first.
-    with _disable_current_modes():
-        for name in (_BACKEND, RUNNER_MODULE, "sglang.srt.speculative.eagle_info"):
-            engine_module(name)
-    become_one_rank()
-    gc.collect()
-    gc.freeze()
-    _loaded = True
 
 
 @contextlib.contextmanager
@@ -144,61 +112,17 @@ def _attention_kind(config: EngineConfig) -> Iterator[None]:
             os.environ[_UNIFIED] = before
 
 
-class AiterSession:
+class AiterSession(DecodeSession):
     """One backend and one decode runner with its captured graphs."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
-        self._config = config
-        self._frozen: dict[int, dict[str, int]] = {}
-        self._eager = False
-        self._last_batch: Any = None
-        self._verifies = config.modes == ("target_verify",)
-        self.fields: tuple[Field, ...] = aiter_fields(config)
-        self._model_runner = model_runner(config, graphs.device, verify=self._verifies)
-        with _attention_kind(config):
-            self.backend = engine_module(_BACKEND).AiterAttnBackend(self._model_runner)
-        self._model_runner.attn_backend = self.backend
-        self.runner = open_decode_runner(self._model_runner, config, graphs, self._remember)
-        self.pools = Pools(req_to_token=self._model_runner.req_to_token_pool.req_to_token)
+        self.fields = aiter_fields(config)
+        self.inputs = input_names(config)
+        super().__init__(config, graphs, backend="aiter")
 
-    @property
-    def roots(self) -> Mapping[str, object]:
-        """The backend, the runner's buffers, the pools; engine configuration is left out."""
-        return {
-            "backend": self.backend,
-            "buffers": self.runner.buffers,
-            "req_to_token_pool": self._model_runner.req_to_token_pool,
-            "kv_pool": self._model_runner.token_to_kv_pool,
-        }
-
-    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return ()
-
-    def keeps_outputs(self, mode: Mode) -> bool:
-        return False
-
-    def warm_up(self) -> None:
-        """The runner's capture loop warms up each size itself."""
-
-    def capture(self) -> None:
-        self._use()
-        capture_all(self.runner)
-
-    def _use(self) -> None:
-        """Sessions share the process; each brings its own server arguments with it."""
-        arguments = engine_module("sglang.srt.server_args")
-        arguments.set_global_server_args_for_scheduler(self._model_runner.server_args)
-
-    def _remember(self, padded_bs: int) -> None:
-        """Addresses that the graph of this size has frozen."""
-        self._frozen[padded_bs] = {
-            name: tensor.data_ptr() for name, tensor in self._written().items()
-        }
-
-    def _written(self) -> dict[str, torch.Tensor]:
-        """Buffers that the engine writes at a replay and the captured kernels read, unsliced."""
-        inputs = {name: getattr(self.runner.buffers, name) for name in _INPUTS}
-        return {**inputs, **self._metadata_tensors()}
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        with _attention_kind(self._config):
+            return engine_module(_BACKEND).AiterAttnBackend(runner)
 
     def _metadata_tensors(self) -> dict[str, torch.Tensor]:
         """Tensors of the backend's current metadata, page tables by their own name."""
@@ -207,61 +131,6 @@ class AiterSession:
         if found.get("kv_indices") is not None and found["kv_indices"].dim() == 2:
             found["page_table"] = found.pop("kv_indices")
         return found
-
-    def prepare_replay(self, batch: Batch) -> None:
-        self._use()
-        self._last_batch = forward_batch(batch, self._model_runner)
-        # The model runner asks `can_run` before it takes the graph, and goes eager otherwise.
-        self._eager = not self.runner.can_run(self._last_batch)
-        if self._eager:
-            self._prepare_eagerly()
-        else:
-            self.runner.replay_prepare(self._last_batch)
-
-    def replay(self, batch: Batch) -> None:
-        if not self._eager:
-            self.runner.graphs[self.runner.bs].replay()
-
-    def eager(self, batch: Batch) -> None:
-        """The backend's metadata for a forward without a graph."""
-        self._use()
-        self._eager = True
-        self._last_batch = forward_batch(batch, self._model_runner)
-        self._prepare_eagerly()
-
-    def _prepare_eagerly(self) -> None:
-        if self._last_batch.batch_size:  # an idle batch needs no metadata
-            self.backend.init_forward_metadata(self._last_batch)
-
-    def observe(self, batch: Batch) -> Observation:
-        """The used part of the metadata, padded rows included."""
-        eager = self._eager
-        padded_bs = batch.raw_bs if eager else self.runner.bs
-        width = 1 if eager else self.runner.num_tokens_per_bs
-        padded_tokens = batch.num_tokens if eager else padded_bs * width
-        seen = Observation(batch.raw_bs, padded_bs, batch.num_tokens, padded_tokens)
-        if eager and not batch.raw_bs:
-            return seen
-        if eager:
-            lens = self._last_batch.seq_lens
-        else:
-            seen.metadata.update(self._inputs(padded_bs, padded_tokens))
-            lens = seen.metadata["seq_lens"]
-        seen.metadata.update(self._used(lens))
-        metadata = self.backend.forward_metadata
-        seen.plan = {name: getattr(metadata, name, None) for name in _PLAN}
-        seen.types = {"forward_metadata": type(metadata).__name__}
-        return seen
-
-    def _inputs(self, padded_bs: int, padded_tokens: int) -> dict[str, torch.Tensor]:
-        """The rows and tokens of the static inputs that this replay's graph covers."""
-        by_token = ("input_ids", "positions", "out_cache_loc")
-        return {
-            name: getattr(self.runner.buffers, name)[
-                : padded_tokens if name in by_token else padded_bs
-            ].clone()
-            for name in _INPUTS
-        }
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a kernel reads of the metadata: below the last offset, below each row's length."""
@@ -275,22 +144,12 @@ class AiterSession:
             found["custom_mask"] = found["custom_mask"][: found["mask_indptr"][-1]]
         return found
 
-    def results(self) -> Mapping[str, torch.Tensor]:
-        return {}
+    def _plan(self) -> dict[str, object]:
+        metadata = self.backend.forward_metadata
+        return {name: getattr(metadata, name, None) for name in _PLAN}
 
-    def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
-        """For the size replayed last (at first the largest); none after an eager step."""
-        if self._eager:  # the metadata belongs to no graph
-            return {}
-        frozen = self._frozen.get(getattr(self.runner, "bs", self.runner.max_bs), {})
-        written = self._written()
-        return {name: (written[name], frozen[name]) for name in written if name in frozen}
-
-    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing outlives the session."""
+    def _types(self) -> dict[str, str]:
+        return {"forward_metadata": type(self.backend.forward_metadata).__name__}
 
 
 def _below(table: torch.Tensor, lens: torch.Tensor, page_size: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from fuzzgraph.world import Batch, IntArray
 __all__ = ["forward_batch"]
 
 
-def _tensor(values: IntArray, device: str) -> torch.Tensor:
+def _tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
     """A tensor of its own: the batch is the harness's, and is used again for the twins."""
     return torch.tensor(values, device=device)
 
@@ -57,6 +57,11 @@ def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
             "out_cache_loc": _tensor(batch.slot_mapping, device),
             "positions": _tensor(batch.positions, device),
             "mrope_positions": _mrope(batch, device),
+            "encoder_lens": _encoder_lens(batch, runner),
+            **_token_counts(info.ForwardBatch, batch.num_tokens, device),
+            # All data-parallel ranks agree to take the graph.
+            "can_run_dp_cuda_graph": True,
+            "can_run_decode_cuda_graph": True,
             "return_logprob": False,
             "capture_hidden_mode": spec.capture_hidden_mode
             if spec
@@ -75,6 +80,23 @@ def _mrope(batch: Batch, device: str) -> torch.Tensor | None:
     if batch.mrope is None:
         return None
     return _tensor(np.tile(batch.mrope, (3, 1)), device)
+
+
+def _token_counts(struct: type, num_tokens: int, device: str) -> dict[str, Any]:
+    """The data-parallel rank's tokens; the runner works out its own share of them.
+
+    The whole count got a field of its own in 0.5.20; the other one is left empty since.
+    """
+    count = _tensor([num_tokens], device).int()
+    if "global_num_token_non_padded" not in {entry.name for entry in dataclasses.fields(struct)}:
+        return {"num_token_non_padded": count}
+    return {"global_num_token_non_padded": count, "global_num_token_non_padded_cpu": num_tokens}
+
+
+def _encoder_lens(batch: Batch, runner: ModelRunner) -> torch.Tensor | None:
+    if not runner.model_config.is_encoder_decoder:
+        return None
+    return _tensor(batch.encoder_lens, runner.device)
 
 
 def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:

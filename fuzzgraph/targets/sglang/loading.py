@@ -10,10 +10,11 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.sglang.absent import allow_absent
 
-__all__ = ["engine_module", "package_root", "release"]
+__all__ = ["call_with_known", "engine_module", "has_module", "package_root", "release"]
 
 
 def package_root() -> Path:
@@ -91,6 +92,18 @@ def _quiet() -> Iterator[None]:
     """sglang prints hints about missing kernels to stdout, which belongs to our callers."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
+
+
+def has_module(name: str) -> bool:
+    """Whether this release has the module, without importing it."""
+    path = package_root().joinpath(*name.split(".")[1:])
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Calls it with those arguments that it has in this release."""
+    known = inspect.signature(function).parameters
+    return function(**{name: value for name, value in arguments.items() if name in known})
 
 
 def engine_module(name: str) -> Any:

@@ -4,128 +4,73 @@ Real here: `ServerArgs` (its defaults, without the probing of its constructor), 
 `MHATokenToKVPool` and `MLATokenToKVPool`, `ForwardBatch`, the spec-decode inputs, the attention
 backend, the whole decode runner. Stood in for:
 
-* the distributed groups, because there is one process: `OneRank`;
+* the distributed groups, because there is one process: `ranks`;
 * the model runner and its model config, because their constructors load a model: plain objects
   with the attributes that the code under test reads, each from the case's config.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.configuration import Configuration
+from fuzzgraph.targets.sglang.loading import call_with_known, engine_module, has_module
+from fuzzgraph.targets.sglang.ranks import Group
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
-__all__ = ["ModelRunner", "OneRank", "become_one_rank", "model_runner"]
+__all__ = ["ModelRunner", "model_runner"]
 
-_GROUPS = ("_WORLD", "_TP", "_PP", "_ATTN_TP", "_ATTN_CP", "_MOE_EP", "_MOE_TP", "_MOE_DP")
 _EXTRA_CONTEXT = 4
 """Columns of `req_to_token` beyond the context (sglang ModelRunner, init of the memory pool)."""
 _MLA_HEADS = 16
 """AITER's MLA takes 4, 8 or multiples of 16 heads; the metadata does not depend on the number."""
 
 
-class OneRank:
-    """A process group of one: rank 0 of 1, nothing to wait for, captures on the current stream."""
-
-    rank = 0
-    rank_in_group = 0
-    world_size = 1
-    ca_comm = None
-
-    def barrier(self) -> None: ...
-
-    @contextlib.contextmanager
-    def graph_capture(self, context: Any = None, stream: Any = None) -> Iterator[Any]:
-        """The graph engine opens the capture itself, on its own stream."""
-        yield context or SimpleNamespace(stream=stream)
-
-
-def become_one_rank() -> None:
-    """Make this process the only rank of every group that the release knows."""
-    state = engine_module("sglang.srt.distributed.parallel_state")
-    group = OneRank()
-    for name in _GROUPS:
-        if hasattr(state, name):
-            setattr(state, name, group)
-
-
-def server_args(config: EngineConfig, device: torch.device, *, verify: bool) -> Any:
-    """The engine's own `ServerArgs`: its defaults, and what the case's config says.
-
-    Its constructor is left out: it reads a model from disk and probes the machine.
-    """
-    module = engine_module("sglang.srt.server_args")
-    args = object.__new__(module.ServerArgs)
-    for entry in dataclasses.fields(module.ServerArgs):
-        if entry.default_factory is not dataclasses.MISSING:
-            setattr(args, entry.name, entry.default_factory())
-        elif entry.default is not dataclasses.MISSING:
-            setattr(args, entry.name, entry.default)
-    args.model_path = ""
-    args.device = device.type
-    args.page_size = config.page_size
-    args.cuda_graph_bs = list(config.capture_bs)
-    args.cuda_graph_max_bs = config.capture_bs[-1]
-    args.attention_backend = "aiter"
-    args.max_running_requests = config.req_pool_size
-    args.enable_cudagraph_gc = True  # spares a pass over the whole heap at every capture
-    if verify:
-        args.speculative_algorithm = "EAGLE"
-        args.speculative_num_steps = config.spec_steps
-        args.speculative_eagle_topk = config.spec_topk
-        args.speculative_num_draft_tokens = config.draft_tokens
-    module.set_global_server_args_for_scheduler(args)
-    return args
-
-
 class ModelRunner:
     """The attributes of sglang's model runner that backend and decode runner read.
 
-    Slots instead of a `__dict__`, so that a walk over the engine's state ends here: what hangs
-    below is configuration, or a pool that is reached by its own name.
+    They lie in a slot, so that a walk over the engine's state ends here: what hangs below is
+    configuration, or a pool that is reached by its own name.
     """
 
-    __slots__ = (
-        "attn_backend", "canary_manager", "device", "device_timer", "dtype", "gpu_id",
-        "hisparse_coordinator", "is_draft_worker", "is_hybrid_swa", "kv_cache_dtype", "model",
-        "model_config", "page_size", "req_to_token_pool", "server_args", "sliding_window_size",
-        "spec_algorithm", "token_table", "token_to_kv_pool", "token_to_kv_pool_allocator",
-        "tp_group", "use_ngram_embedding",
-    )  # fmt: skip
-
-    attn_backend: Any
-    device: str
-    model: Any
-    req_to_token_pool: Any
-    server_args: Any
-    spec_algorithm: Any
-    token_to_kv_pool: Any
+    __slots__ = ("_attributes",)
 
     def __init__(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            setattr(self, name, value)
+        object.__setattr__(self, "_attributes", attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._attributes[name]
+        except KeyError:
+            raise AttributeError(
+                f"the model runner's stand-in has no {name!r}, which this release reads"
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._attributes[name] = value
 
 
 def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
+    hf_config = SimpleNamespace(
+        architectures=["LlamaForCausalLM"], max_source_positions=config.max_encoder_len
+    )
     return SimpleNamespace(
         attention_arch=arch.MLA if mla else arch.MHA,
         context_len=config.max_context_len,
         dtype=dtype,
         get_num_kv_heads=lambda tp_size, *_: config.num_kv_heads // tp_size,
         head_dim=config.head_dim,
-        hf_config=SimpleNamespace(),
+        hf_config=hf_config,
+        hf_text_config=hf_config,
         hidden_size=config.num_q_heads * config.head_dim,
-        is_encoder_decoder=False,
+        is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=False,
         is_multimodal=False,
         num_attention_heads=_MLA_HEADS if mla else config.num_q_heads,
@@ -165,30 +110,72 @@ def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> A
     return pools.MHATokenToKVPool(slots, head_num=1, head_dim=1, **common)
 
 
-def model_runner(config: EngineConfig, device: torch.device, *, verify: bool) -> ModelRunner:
+def model_runner(
+    config: EngineConfig, device: torch.device, *, backend: str, speculative: bool = False
+) -> ModelRunner:
     """A model runner for `config` with the engine's own pools, without backend and model."""
     dtype = getattr(torch, config.dtype)
-    return ModelRunner(
-        canary_manager=None,
+    settings = Configuration(config, device, backend=backend, speculative=speculative)
+    kv = kv_pool(config, device, dtype)
+    width = config.draft_tokens if speculative else 1
+    allocator = SimpleNamespace(page_size=config.page_size, get_kvcache=lambda: kv)
+    runner = ModelRunner(
+        **_ABSENT,
+        configuration=settings,
+        decode_num_tokens_per_bs=lambda *_, **__: width,
+        decode_num_tokens_per_req=lambda *_, **__: width,
         device=device.type,
-        device_timer=None,
         dtype=dtype,
         gpu_id=device.index or 0,
-        hisparse_coordinator=None,
-        is_draft_worker=False,
-        is_hybrid_swa=False,
         kv_cache_dtype=dtype,
         model_config=_model_config(config, dtype),
         page_size=config.page_size,
         req_to_token_pool=request_pool(config, device),
-        server_args=server_args(config, device, verify=verify),
-        sliding_window_size=None,
-        spec_algorithm=_spec_algorithm("EAGLE" if verify else None),
-        token_table=None,
-        token_to_kv_pool=kv_pool(config, device, dtype),
-        token_to_kv_pool_allocator=SimpleNamespace(page_size=config.page_size),
-        tp_group=OneRank(),
-        use_ngram_embedding=False,
+        server_args=settings.server_args,
+        spec_algorithm=_spec_algorithm("EAGLE" if speculative else None),
+        token_to_kv_pool=kv,
+        token_to_kv_pool_allocator=allocator,
+        tp_group=Group(config.attn_tp_size, config.attn_tp_rank),
+    )
+    runner.kv_index_translator = _index_translator(runner, config)
+    return runner
+
+
+_ABSENT: Mapping[str, Any] = {
+    # Features that are switched off, and objects that only they need.
+    "canary_manager": None,
+    "capture_head_hooks": (),
+    "capture_tail_hooks": (),
+    "device_timer": None,
+    "get_aux_hidden_states_width": lambda: None,
+    "get_pp_proxy_dspark_hidden_size": lambda: None,
+    "get_pp_proxy_residual_num_blocks": lambda: None,
+    "get_pp_proxy_topk_size": lambda: None,
+    "hisparse_coordinator": None,
+    "is_draft_worker": False,
+    "is_hybrid_swa": False,
+    "lora_manager": None,
+    "model": None,
+    "ngram_embedding_manager": SimpleNamespace(enabled=False, table=None),
+    "sliding_window_size": None,
+    "token_table": None,
+    "use_ngram_embedding": False,
+}
+
+
+def _index_translator(runner: ModelRunner, config: EngineConfig) -> Any:
+    """The engine's own, where the release has one."""
+    name = "sglang.srt.mem_cache.kv_index_translator"
+    if not has_module(name):
+        return None
+    return call_with_known(
+        engine_module(name).KVIndexTranslator,
+        req_to_token=runner.req_to_token_pool.req_to_token,
+        token_to_kv_pool_allocator=runner.token_to_kv_pool_allocator,
+        token_to_kv_pool=runner.token_to_kv_pool,
+        page_size=config.page_size,
+        device=runner.device,
+        is_draft_worker=False,
     )
 
 

@@ -1,0 +1,104 @@
+"""Metadata target `sglang-buffers`: the decode runner's input buffers, without any backend.
+
+The release's own decode runner pads and fills them: `DecodeInputBuffers` up to 0.5.12, the buffer
+registry from 0.5.13 on. Its attention backend is a witness, so that nothing but the runner is
+judged, on one rank of several as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.observation import Field
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reach import Reach
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
+from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.targets.sglang.witness import witness
+
+__all__ = ["BufferSession", "BufferTarget", "verify_target"]
+
+_SUM = "sglang replay of the decode runner: seq_lens_sum + (bs - raw_bs) * seq_len_fill_value"
+
+
+class BufferTarget:
+    """The decode runner of the sglang release that this process holds."""
+
+    package = "sglang"
+    """Released package that the engine comes in."""
+    isolated = True
+    """It runs in a process of its own: one process holds one release."""
+
+    def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
+        self.name = "sglang-buffers" if mode == "decode" else "sglang-buffers-verify"
+        self._mode: Mode = mode
+        self.reach = Reach(
+            modes=(mode,),
+            max_batch=16,
+            max_context_len=64,
+            seq_len_fill_values=(1, 0),
+            max_tp_size=8,
+            max_spec_steps=3,
+            max_spec_topk=4,
+            max_draft_tokens=4,
+            mrope=True,
+            encoder=mode == "decode",
+            capture_beyond_pool=True,
+        )
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        """Names the first setting that this target does not drive."""
+        if config.modes != (self._mode,):
+            return f"captures {self._mode} graphs only, not {list(config.modes)}"
+        for name, value in (
+            ("kv_dtype", "auto"), ("metadata", "full"), ("runner", "graph"), ("page_size", 1),
+            ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
+            ("recurrent_state", False),
+        ):  # fmt: skip
+            if getattr(config, name) != value:
+                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
+        ranks, largest = config.attn_tp_size, config.capture_bs[-1]
+        if largest % ranks or largest > -(-config.req_pool_size // ranks) * ranks and ranks > 1:
+            # The engine drops sizes that ranks cannot share, or that no batch can reach.
+            return f"attn_tp_size={ranks} keeps no graph of {largest} rows"
+        return None
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
+        """Pools and decode runner of this release.
+
+        Raises:
+            AdapterUnavailable: there is no sglang here, or it lacks a module.
+        """
+        self.load()
+        return BufferSession(config, graphs)
+
+    def load(self) -> None:
+        """Import the release of this process; `open` does it where nobody has."""
+        load_once("sglang.srt.layers.attention.base_attn_backend")
+
+
+def verify_target() -> BufferTarget:
+    """`sglang-buffers-verify`: the target model's graphs of a server with speculation."""
+    return BufferTarget("target_verify")
+
+
+class BufferSession(DecodeSession):
+    """One decode runner whose backend only looks on."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+        self.inputs = input_names(config)
+        total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
+        self.fields = (*input_fields(config, config.seq_len_fill_value), total)
+        super().__init__(config, graphs, backend="triton")
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        return witness(self._config.seq_len_fill_value)
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the backend was handed; it must be what the buffers hold."""
+        handed: dict[str, torch.Tensor] = self.backend.handed_tensors()
+        return handed

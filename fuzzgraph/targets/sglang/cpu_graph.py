@@ -1,0 +1,96 @@
+"""Metadata target `sglang-cpu-graph`: the runner for compiled forwards on CPUs.
+
+The release's own `CPUGraphRunner` pads and fills the inputs that it captured; its attention backend
+is a witness. There is no device graph: what is judged is what the compiled forward is handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reach import Reach
+from fuzzgraph.targets.sglang.cpu_runner import RUNNER_MODULE, CpuRunner
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
+from fuzzgraph.targets.sglang.input_fields import input_fields
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.targets.sglang.witness import witness
+from fuzzgraph.world import Batch
+
+__all__ = ["CpuGraphSession", "CpuGraphTarget"]
+
+_HANDED = ("input_ids", "positions", "req_pool_indices", "seq_lens", "out_cache_loc")
+
+
+class CpuGraphTarget:
+    """The CPU-graph runner of the sglang release that this process holds."""
+
+    name = "sglang-cpu-graph"
+    package = "sglang"
+    """Released package that the engine comes in."""
+    isolated = True
+    """It runs in a process of its own: one process holds one release."""
+    reach = Reach(
+        max_batch=16,
+        max_context_len=64,
+        seq_len_fill_values=(1, 0),
+        mrope=True,
+        capture_beyond_pool=False,
+    )
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        """Names the first setting that this target does not drive."""
+        for name, value in (
+            ("modes", ("decode",)), ("kv_dtype", "auto"), ("metadata", "full"), ("page_size", 1),
+            ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
+            ("recurrent_state", False), ("attn_tp_size", 1), ("max_encoder_len", 0),
+        ):  # fmt: skip
+            if getattr(config, name) != value:
+                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
+        return None
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> CpuGraphSession:
+        """Pools and runner of this release.
+
+        Raises:
+            AdapterUnavailable: there is no sglang here, or it lacks a module.
+        """
+        self.load()
+        return CpuGraphSession(config, graphs)
+
+    def load(self) -> None:
+        """Import the release of this process; `open` does it where nobody has."""
+        load_once(RUNNER_MODULE)
+
+
+class CpuGraphSession(DecodeSession):
+    """One CPU-graph runner whose backend only looks on."""
+
+    inputs = _HANDED
+    runner: CpuRunner
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+        declared = input_fields(config, config.seq_len_fill_value)
+        self.fields = tuple(field for field in declared if field.name in _HANDED)
+        super().__init__(config, graphs, backend="torch_native")
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        return witness(self._config.seq_len_fill_value)
+
+    def _open_runner(self, graphs: GraphEngine) -> Any:
+        return CpuRunner(self._model_runner, self._config)
+
+    def _input(self, name: str, padded_bs: int) -> torch.Tensor:
+        found: torch.Tensor = getattr(self.runner.prepared, name)
+        return found
+
+    def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
+        """A compiled forward is handed its inputs; it froze no addresses."""
+        return {}
+
+    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+        return {}

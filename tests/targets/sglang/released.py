@@ -1,0 +1,81 @@
+"""Released sglang in workers, and the cases that tests run on it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzzgraph import releases
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
+from fuzzgraph.finding import Finding
+from fuzzgraph.worker import WorkerClient, open_client
+
+_COMPANIONS = ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm")
+
+
+def release_path(version: str) -> Path:
+    """Folder of a release that lies in the cache; the test is skipped where it does not."""
+    missing = [name for name in _COMPANIONS if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{missing[0]} is not installed; run 'make sglang'")
+    found = [entry for entry in releases.installed() if entry.package == "sglang"]
+    paths = {entry.version: entry.path for entry in found}
+    if version not in paths:
+        pytest.skip(f"sglang {version} is not in the cache; run 'make sglang'")
+    return paths[version]
+
+
+class Workers:
+    """One child per release, started when first asked for; it changes targets as asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: dict[str, tuple[str, WorkerClient]] = {}
+
+    def findings(self, version: str, case: Case, target: str) -> tuple[Finding, ...]:
+        """What the oracles say of a case that the target must be able to run."""
+        verdict = self._client(version, target).run_case(case)
+        assert verdict.skipped == ""
+        return verdict.findings
+
+    def _client(self, version: str, target: str) -> WorkerClient:
+        if version not in self._open:
+            paths, folder = [release_path(version)], self._folder / version
+            self._open[version] = target, open_client(target, paths=paths, folder=folder)
+        opened, client = self._open[version]
+        if opened != target:
+            client.retarget(target)
+            self._open[version] = target, client
+        return client
+
+    def close(self) -> None:
+        for _, client in self._open.values():
+            client.close()
+
+
+def decode_case(*batches: tuple[int, ...], mode: Mode = "decode", **settings: Any) -> Case:
+    """Steps with rows of these lengths; each step has requests of its own, its rows are reused."""
+    new = 2 if mode == "target_verify" else 1
+    steps = tuple(
+        ReplayStep(
+            mode=mode,
+            rows=tuple(
+                BatchRow(request=100 * index + row, seq_len=length, new_tokens=new)
+                for row, length in enumerate(lengths)
+            ),
+            finish=tuple(100 * (index - 1) + row for row in range(len(batches[index - 1])))
+            if index
+            else (),
+        )
+        for index, lengths in enumerate(batches)
+    )
+    config = EngineConfig(
+        **{
+            "modes": (mode,), "capture_bs": (1, 2, 4), "max_context_len": 64,
+            "kv_pool_pages": 300, **settings,
+        }
+    )  # fmt: skip
+    return validate(Case(schema_version=1, config=config, steps=steps))
