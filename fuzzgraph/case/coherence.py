@@ -1,0 +1,155 @@
+"""Which histories make sense: every step against the config and against the steps before it."""
+
+from __future__ import annotations
+
+from fuzzgraph.case.config_rules import refuse, validate_config
+from fuzzgraph.case.words import BatchRow, Case, EngineConfig, Mode, ReplayStep
+
+__all__ = ["validate"]
+
+_MOST_STEPS = 1000
+_MOST_REQUESTS = 1 << 20
+
+
+def validate(case: Case) -> Case:
+    """Return the case if it is coherent.
+
+    Raises:
+        InvalidCase: names the first field that contradicts another, its value and the way out.
+    """
+    config = case.config
+    validate_config(config)
+    _check_whole(case)
+    live: dict[int, int] = {}
+    for index, step in enumerate(case.steps):
+        where = f"steps[{index}]"
+        _finish(live, step, where)
+        _check_step(config, step, where)
+        _add_rows(live, config, step, where)
+        if step.mode != "idle":
+            _check_size(config, step, where)
+    return case
+
+
+def _check_whole(case: Case) -> None:
+    pages = case.config.kv_pool_pages
+    if not case.steps:
+        refuse("steps", (), "is empty", "Give at least one step.")
+    if len(case.steps) > _MOST_STEPS:
+        refuse("steps", len(case.steps), f"are more than {_MOST_STEPS}", "Split the case.")
+    if not 0 <= case.seed < 1 << 63:
+        refuse("seed", case.seed, "must lie in 0..2**63-1", "Use a non-negative seed.")
+    if not 0 <= case.shared_prefix_pages <= pages:
+        refuse(
+            "shared_prefix_pages",
+            case.shared_prefix_pages,
+            f"must lie in 0..kv_pool_pages={pages}",
+            "Lower it.",
+        )
+
+
+def _finish(live: dict[int, int], step: ReplayStep, where: str) -> None:
+    for request in step.finish:
+        if live.pop(request, None) is None:
+            refuse(
+                f"{where}.finish",
+                request,
+                "names a request that is not live",
+                "Add the request in an earlier step, or drop it here.",
+            )
+
+
+def _check_step(config: EngineConfig, step: ReplayStep, where: str) -> None:
+    if step.mode == "idle" and step.rows:
+        refuse(f"{where}.rows", len(step.rows), "must be empty in mode 'idle'", "Drop the rows.")
+    if step.mode != "idle" and step.mode not in config.modes:
+        refuse(
+            f"{where}.mode",
+            step.mode,
+            f"is not captured; config.modes={list(config.modes)}",
+            "Add it there, or change the step.",
+        )
+    names = [row.request for row in step.rows]
+    if len(set(names)) != len(names):
+        refuse(f"{where}.rows", names, "name a request twice", "Keep one row per request.")
+
+
+def _add_rows(live: dict[int, int], config: EngineConfig, step: ReplayStep, where: str) -> None:
+    """`live` maps each live request to its encoder length."""
+    for position, row in enumerate(step.rows):
+        _check_row(config, step.mode, row, f"{where}.rows[{position}]")
+        if live.setdefault(row.request, row.encoder_len) != row.encoder_len:
+            refuse(
+                f"{where}.rows[{position}].encoder_len",
+                row.encoder_len,
+                f"contradicts {live[row.request]} given earlier for request {row.request}",
+                "An encoder output never changes: use one length.",
+            )
+    if len(live) > config.req_pool_size:
+        refuse(
+            f"{where}: live requests",
+            len(live),
+            f"exceed req_pool_size={config.req_pool_size}",
+            "Finish some, or raise config.req_pool_size.",
+        )
+
+
+def _expected_new_tokens(config: EngineConfig, mode: Mode) -> tuple[int, int]:
+    """Smallest and largest `new_tokens` of a row in `mode`."""
+    if mode == "target_verify":
+        return config.draft_tokens, config.draft_tokens
+    if mode == "draft_extend":
+        return 0, config.draft_tokens
+    if mode == "draft":
+        return 0, 0
+    if mode == "prefill":
+        return 1, config.max_context_len
+    return 1, 1
+
+
+def _check_row(config: EngineConfig, mode: Mode, row: BatchRow, where: str) -> None:
+    low, high = _expected_new_tokens(config, mode)
+    if not low <= row.new_tokens <= high:
+        refuse(
+            f"{where}.new_tokens",
+            row.new_tokens,
+            f"must lie in {low}..{high} in mode {mode!r}",
+            "Change the row or the mode.",
+        )
+    least = max(row.new_tokens, 1)
+    if not least <= row.seq_len <= config.max_context_len:
+        refuse(
+            f"{where}.seq_len",
+            row.seq_len,
+            f"must lie in {least}..max_context_len={config.max_context_len}",
+            "Shorten the request, or raise config.max_context_len.",
+        )
+    if not 0 <= row.request < _MOST_REQUESTS:
+        refuse(
+            f"{where}.request",
+            row.request,
+            f"must lie in 0..{_MOST_REQUESTS - 1}",
+            "Use a small request id.",
+        )
+    if not 0 <= row.encoder_len <= config.max_encoder_len:
+        refuse(
+            f"{where}.encoder_len",
+            row.encoder_len,
+            f"must lie in 0..max_encoder_len={config.max_encoder_len}",
+            "Shorten it, or raise config.max_encoder_len.",
+        )
+
+
+def _check_size(config: EngineConfig, step: ReplayStep, where: str) -> None:
+    if step.mode == "prefill":
+        size = sum(row.new_tokens for row in step.rows)
+        ladder, name = config.capture_tokens, "capture_tokens"
+    else:
+        size, ladder, name = len(step.rows), config.capture_bs, "capture_bs"
+    if step.via == "graph" and size > ladder[-1] and not config.eager_above_ladder:
+        refuse(
+            f"{where}: size",
+            size,
+            f"exceeds max({name})={ladder[-1]} and eager_above_ladder is false",
+            f"Add a size >= {size} to config.{name}, or shrink the batch.",
+        )

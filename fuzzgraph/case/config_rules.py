@@ -1,0 +1,139 @@
+"""Which configs make sense: bounds, ladders of captured sizes, features that exclude each other."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from fuzzgraph.case.words import EngineConfig
+from fuzzgraph.errors import InvalidCase
+
+__all__ = ["refuse", "validate_config"]
+
+_LIMITS = {  # a case file is untrusted: bound what it can make us allocate
+    "page_size": 1024,
+    "max_context_len": 1 << 17,
+    "req_pool_size": 4096,
+    "kv_pool_pages": 1 << 20,
+    "num_q_heads": 256,
+    "num_kv_heads": 256,
+    "head_dim": 1024,
+    "v_head_dim": 1024,
+    "spec_steps": 16,
+    "spec_topk": 16,
+    "draft_tokens": 64,
+    "attn_tp_size": 64,
+}
+_LARGEST_CAPTURE = 8192
+
+
+def refuse(where: str, value: object, rule: str, way_out: str) -> NoReturn:
+    """Raise the one line that every refused case gets."""
+    raise InvalidCase(f"{where}={value!r} {rule}. {way_out}")
+
+
+def validate_config(config: EngineConfig) -> None:
+    """Return if the config is coherent.
+
+    Raises:
+        InvalidCase: names the first field that is out of bounds or contradicts another.
+    """
+    _check_bounds(config)
+    _check_ladder("capture_bs", config.capture_bs)
+    _check_ladder("capture_tokens", config.capture_tokens)
+    _check_modes(config)
+    _check_heads(config)
+    _check_rank(config)
+    _check_decode_only(config)
+
+
+def _check_bounds(config: EngineConfig) -> None:
+    for name, limit in _LIMITS.items():
+        value = getattr(config, name)
+        if not 1 <= value <= limit:
+            refuse(f"config.{name}", value, f"must lie in 1..{limit}", "Change the config.")
+    for name in ("split_kv", "sliding_window", "max_encoder_len", "attn_tp_rank"):
+        value = getattr(config, name)
+        if value < 0:
+            refuse(f"config.{name}", value, "is negative", "Use 0 to switch it off.")
+
+
+def _check_ladder(name: str, sizes: tuple[int, ...]) -> None:
+    if any(size < 1 for size in sizes) or list(sizes) != sorted(set(sizes)):
+        refuse(
+            f"config.{name}",
+            sizes,
+            "must be ascending sizes >= 1 without repeats",
+            "Sort it and drop repeats.",
+        )
+    if sizes and sizes[-1] > _LARGEST_CAPTURE:
+        refuse(f"config.{name}", sizes[-1], f"exceeds {_LARGEST_CAPTURE}", "Use a smaller size.")
+
+
+def _check_modes(config: EngineConfig) -> None:
+    modes = config.modes
+    if not modes or "idle" in modes or len(set(modes)) != len(modes):
+        refuse(
+            "config.modes",
+            modes,
+            "must name each captured mode once, idle excepted",
+            "List for example ['decode'].",
+        )
+    if set(modes) != {"prefill"} and not config.capture_bs:
+        refuse("config.capture_bs", (), "is empty", "Name at least one batch size, e.g. [1].")
+    if "prefill" in modes and not config.capture_tokens:
+        refuse(
+            "config.capture_tokens",
+            (),
+            "is empty although prefill is captured",
+            "Name at least one token count, e.g. [8].",
+        )
+
+
+def _check_heads(config: EngineConfig) -> None:
+    if config.num_q_heads % config.num_kv_heads:
+        refuse(
+            "config.num_q_heads",
+            config.num_q_heads,
+            f"is no multiple of num_kv_heads={config.num_kv_heads}",
+            "Make it one.",
+        )
+    if config.attention != "mla":
+        return
+    if config.num_kv_heads != 1 or config.v_head_dim > config.head_dim:
+        refuse(
+            "config.attention",
+            "mla",
+            f"needs num_kv_heads=1 and v_head_dim <= head_dim; got {config.num_kv_heads} and "
+            f"{config.v_head_dim} > {config.head_dim}",
+            "Change these or use 'mha'.",
+        )
+
+
+def _check_rank(config: EngineConfig) -> None:
+    if config.attn_tp_rank >= config.attn_tp_size:
+        refuse(
+            "config.attn_tp_rank",
+            config.attn_tp_rank,
+            f"must be below attn_tp_size={config.attn_tp_size}",
+            "Lower the rank.",
+        )
+
+
+def _check_decode_only(config: EngineConfig) -> None:
+    """Features that exist in decode alone."""
+    if config.modes == ("decode",):
+        return
+    if config.recurrent_state:
+        refuse(
+            "config.recurrent_state",
+            True,
+            f"goes with modes=['decode'] only; got {list(config.modes)}",
+            "Drop one of the two.",
+        )
+    if config.runner == "cpu_graph":
+        refuse(
+            "config.runner",
+            "cpu_graph",
+            f"captures decode only; got modes {list(config.modes)}",
+            "Use runner='graph'.",
+        )

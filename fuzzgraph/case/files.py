@@ -1,0 +1,72 @@
+"""Cases as files: canonical JSON out, strict JSON in, the digest that names a case."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fuzzgraph.case.coherence import validate
+from fuzzgraph.case.words import SCHEMA_VERSION, Case
+from fuzzgraph.errors import InvalidCase
+
+__all__ = ["case_schema", "decode_case", "digest", "encode_case", "load_case"]
+
+
+def encode_case(case: Case) -> bytes:
+    """Canonical JSON: sorted keys, defaults omitted; equal cases give equal bytes."""
+    return msgspec.json.encode(case, order="deterministic")
+
+
+def digest(case: Case) -> str:
+    """First 12 hex digits of the SHA-256 of the canonical JSON: the name of the case."""
+    return hashlib.sha256(encode_case(case)).hexdigest()[:12]
+
+
+def decode_case(text: bytes | str, where: str = "case") -> Case:
+    """Parse and validate strict JSON.
+
+    Raises:
+        InvalidCase: not JSON, an unknown field, a wrong type, another schema version, or a
+            contradiction; `where` is named in the message.
+    """
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidCase(
+            f"{where}: not valid JSON ({error}). Write it with 'fuzzgraph export'."
+        ) from None
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InvalidCase(
+            f"{where}: schema_version={version!r} is not supported; this FuzzGraph reads "
+            f"{SCHEMA_VERSION}. Convert the case, or use the FuzzGraph that wrote it."
+        )
+    try:
+        return validate(msgspec.convert(found, Case))
+    except msgspec.ValidationError as error:
+        raise InvalidCase(f"{where}: {error}. See corpus/case.schema.json for the form.") from None
+    except InvalidCase as error:
+        raise InvalidCase(f"{where}: {error}") from None
+
+
+def load_case(path: Path) -> Case:
+    """Read a case file.
+
+    Raises:
+        InvalidCase: the file cannot be read, or `decode_case` refuses it.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InvalidCase(
+            f"{path}: cannot be read ({error.strerror}). Give the path of a case file."
+        ) from None
+    return decode_case(text, where=str(path))
+
+
+def case_schema() -> dict[str, Any]:
+    """The published JSON schema of a case file."""
+    return msgspec.json.schema(Case)
