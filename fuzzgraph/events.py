@@ -45,6 +45,7 @@ __all__ = [
     "FindingNew",
     "FindingPursued",
     "FindingRepeated",
+    "FindingWaiting",
     "Outcome",
     "Progress",
     "Reason",
@@ -85,6 +86,10 @@ class CampaignStarted(_Event, frozen=True, kw_only=True):
     started: str = ""
     """UTC, ISO 8601."""
     fuzzgraph: str = ""
+    corpus: str = ""
+    """Folder of the cases to run first; '' for none."""
+    ledger: str = ""
+    baseline: str = ""
     only_new: bool = False
     beyond: tuple[str, ...] = ()
     """What the target cannot express."""
@@ -108,6 +113,16 @@ class FindingNew(_Event, frozen=True, kw_only=True):
     id: str
     finding: Finding
     case: Case
+
+
+class FindingWaiting(_Event, frozen=True, kw_only=True):
+    """Seen only beside one that is not shrunk yet, which may explain it."""
+
+    id: str
+    finding: Finding
+    case: Case
+    beside: tuple[Finding, ...] = ()
+    """What else the case showed."""
 
 
 class FindingRepeated(_Event, frozen=True, kw_only=True):
@@ -161,6 +176,9 @@ class Progress(_Event, frozen=True, kw_only=True):
     """Pairs of them covered by one case."""
     deaths: int = 0
     corpus_cases: int = 0
+    nondeterministic: int = 0
+    block: int = 0
+    """Number of the block of generated cases; a resumed run begins with it again."""
 
 
 class CoverageSeen(_Event, frozen=True, kw_only=True):
@@ -178,6 +196,7 @@ Event: TypeAlias = (
     | CaseRun
     | FindingNew
     | FindingRepeated
+    | FindingWaiting
     | FindingFlaky
     | Shrunk
     | FindingPursued

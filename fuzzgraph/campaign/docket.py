@@ -9,6 +9,7 @@ that is not shrunk yet waits for that, and is often explained by it. Repros are 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -16,7 +17,9 @@ from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.known import Known
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Pursuit, Sighting
+from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.stopping import Stopwatch
+from fuzzgraph.case import Case
 from fuzzgraph.events import ReportedFinding, finding_id
 from fuzzgraph.finding import Finding, FindingKey
 
@@ -29,7 +32,15 @@ _KEPT = 1 / 4
 class Docket:
     """Findings seen and not yet reported, and those reported."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, pursuit: Pursuit, watch: Stopwatch) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        pursuit: Pursuit,
+        watch: Stopwatch,
+        counts: Callable[[Finding], bool] = lambda finding: True,
+    ) -> None:
+        self._counts = counts
         self.known = Known(folder.companions)
         self.reported: list[ReportedFinding] = []
         self.beside: dict[str, list[Finding]] = {}
@@ -40,6 +51,24 @@ class Docket:
         self._pending: deque[tuple[Sighting, Finding]] = deque()
         self._waiting: dict[FindingKey, Sighting] = {}
         self._spent = 0.0
+
+    def take_back(self, past: Past) -> None:
+        """Go on with what a killed run had found, finished or not."""
+        for reported in past.reported.values():
+            key = reported.finding.key
+            self.known.report(key, [other.key for other in reported.also])
+            self.reported.append(reported)
+        for new in past.unfinished.values():
+            self.known.take_up(new.finding.key)
+            self._pending.append((_seen_before(past, new.case, new.finding), new.finding))
+        for put_off in past.waiting.values():
+            findings = (put_off.finding, *put_off.beside)
+            self._waiting[put_off.finding.key] = _seen_before(past, put_off.case, *findings)
+
+    @property
+    def counting(self) -> int:
+        """Findings reported that decide the exit code: those the budget is about."""
+        return sum(self._counts(reported.finding) for reported in self.reported)
 
     @property
     def taken_up(self) -> int:
@@ -60,7 +89,9 @@ class Docket:
         if fresh and not self.known.unresolved(seen.findings):
             self._take_up(seen, fresh.pop(0))
         for finding in fresh:
-            self._waiting.setdefault(finding.key, seen)
+            if finding.key not in self._waiting:
+                self._pursuit.put_off(seen, finding)
+                self._waiting[finding.key] = seen
         while self._pending and self._due():
             self._pursue(*self._pending.popleft())
             self._reconsider()
@@ -81,7 +112,9 @@ class Docket:
         begin = self._watch.seconds
         for index, reported in enumerate(self.reported):
             late = self._watch.seconds - begin > self._plan.export_seconds
-            execute = not late and not self._watch.interrupted
+            if any(one.kind == "script" and (one.rate or one.error) for one in reported.exports):
+                continue  # done before the run was resumed
+            execute = not late and not self._watch.interrupted and reported.status == "new"
             self.reported[index] = self._pursuit.write_repro(reported, execute=execute)
 
     def _due(self) -> bool:
@@ -145,3 +178,7 @@ class Docket:
     def _add_to(self, index: int, finding: Finding) -> None:
         reported = self.reported[index]
         self.reported[index] = msgspec.structs.replace(reported, also=(*reported.also, finding))
+
+
+def _seen_before(past: Past, case: Case, *findings: Finding) -> Sighting:
+    return Sighting(case, findings, "generated", past.last.cases, past.last.seconds)

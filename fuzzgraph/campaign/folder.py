@@ -10,9 +10,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
+from filelock import FileLock, Timeout
 
 from fuzzgraph import corpus
-from fuzzgraph.case import Case
+from fuzzgraph.case import Case, encode_case
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import FindingKey
@@ -76,11 +77,39 @@ class RunFolder:
     def summary(self) -> Path:
         return self.path / f"summary{self._suffix}.json"
 
+    @property
+    def running(self) -> Path:
+        """The case at hand, written before it is run."""
+        return self.path / f"running{self._suffix}.json"
+
+    def set_out(self, case: Case) -> None:
+        """Leave word of the case that is run next. Not renamed into place, which would cost as much
+        as a small case: a kill within the write hits a case that has not been run."""
+        try:
+            self.running.write_bytes(encode_case(case))
+        except OSError as error:
+            raise _refused(self.path, error) from None
+
+    def lock(self) -> FileLock:
+        """Hold the folder for this process.
+
+        Raises:
+            UsageError: another one has it.
+        """
+        lock = FileLock(self.path / f".lock{self._suffix}")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise UsageError(
+                f"{self.path}: another run is at work here. Wait for it, or name another folder."
+            ) from None
+        return lock
+
     def of(self, finding: str) -> Path:
         return self.path / "findings" / finding
 
-    def claim(self, finding: str, case: Case) -> bool:
-        """Whether the finding is ours to work on; its case is on disk before anything else."""
+    def claim(self, finding: str) -> bool:
+        """Whether the finding is ours to work on: no other shard has it."""
         folder = self.of(finding)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -89,8 +118,11 @@ class RunFolder:
             return False
         except OSError as error:
             raise _refused(folder, error) from None
-        corpus.write_atomically(folder / "found.json", corpus.readable_json(case))
         return True
+
+    def found(self, finding: str, case: Case) -> None:
+        """Write the case that showed it first."""
+        corpus.write_atomically(self.of(finding) / "found.json", corpus.readable_json(case))
 
     def save(self, reported: ReportedFinding) -> Path:
         """Write the shrunk case, also to the corpus of the run; return its path."""

@@ -13,7 +13,10 @@ from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.reports import write_reports
+from fuzzgraph.campaign.resuming import Past
+from fuzzgraph.campaign.standing import Standing
 from fuzzgraph.corpus import Loaded
+from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.reach import lacking
 from fuzzgraph.reporting import EventFile, joined
@@ -30,6 +33,8 @@ def hunt(
     seeds: Loaded | None = None,
     opened: Opened | None = None,
     export: Exporter | None = None,
+    standing: Standing | None = None,
+    past: Past | None = None,
     on_start: Callable[[Campaign], None] = lambda campaign: None,
 ) -> RunSummary:
     """Run a campaign and leave its events, summary and reports in its folder.
@@ -40,6 +45,8 @@ def hunt(
         seeds: cases to run first, as `load_corpus` returns them.
         opened: the target, where the caller opened it already (and closes it).
         export: writes the repro of a finding; None for every kind of export.
+        standing: what ledger and baseline say.
+        past: what this run had done before it was killed.
         on_start: gets the campaign just before it runs, for example to interrupt it later.
 
     Raises:
@@ -63,6 +70,8 @@ def hunt(
             dimensions=dimensions,
             beyond=lacking(opened.target.reach),
             deaths=opened.deaths,
+            standing=standing,
+            past=past,
             corpus=seeds.entries,
             bad_entries=seeds.bad_lines,
         )
@@ -73,8 +82,17 @@ def hunt(
         if own:
             opened.close()
     if folder.whole:
-        write_reports(plan.out, summary)
+        _report(plan.out, summary)
     return summary
+
+
+def _report(out: Path, summary: RunSummary) -> None:
+    """The reports; a run that has failed already is not told to have failed at its reports."""
+    try:
+        write_reports(out, summary)
+    except UsageError:
+        if not summary.error:
+            raise
 
 
 def load_corpus(folder: Path | None) -> Loaded:

@@ -6,27 +6,28 @@ and emits events.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
 
 from hypothesis.strategies import SearchStrategy
 
-import fuzzgraph
 from fuzzgraph.campaign.docket import Docket
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter, Minimise, Pursuit, Sighting
+from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.runner import Runner, VerdictLike
+from fuzzgraph.campaign.standing import MENDED_RUNS, CautiousRunner, Standing
 from fuzzgraph.campaign.stopping import Clock, Enough, Stopwatch, interruptible
+from fuzzgraph.campaign.summing import About, started, summed
 from fuzzgraph.campaign.tally import Tally
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, readable_json, write_atomically
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import (
     CampaignFinished,
-    CampaignStarted,
     CaseRun,
     Emit,
     FindingRepeated,
@@ -36,6 +37,7 @@ from fuzzgraph.events import (
     Source,
     finding_id,
 )
+from fuzzgraph.ledger import Tolerated
 
 __all__ = ["Campaign", "StrategyOf"]
 
@@ -54,10 +56,12 @@ class Campaign:
         minimise: shrinks a case while a condition holds.
         export: writes the repro of a finding.
         dimensions: names of what a case covers.
+        standing: what ledger and baseline say of findings and cases.
         corpus: cases to run first.
         beyond: what the target cannot express, for the report.
         deaths: how often the engine's process has died so far.
         bad_entries: corpus entries that could not be read, for the summary.
+        past: what this run had done before it was killed.
     """
 
     def __init__(
@@ -70,26 +74,29 @@ class Campaign:
         minimise: Minimise,
         export: Exporter,
         dimensions: Callable[[Case], Iterable[str]] = lambda case: (),
+        standing: Standing | None = None,
         beyond: Sequence[str] = (),
         deaths: Callable[[], int] = lambda: 0,
         corpus: Sequence[Entry] = (),
         bad_entries: Iterable[str] = (),
+        past: Past | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._plan = plan
-        self._runner = runner
+        self._standing = standing or Standing()
+        self._runner = CautiousRunner(runner, self._standing.ledger, plan.setup.target, dimensions)
         self._strategy = strategy
         self._emit = emit
         self._dimensions = dimensions
-        self._beyond = tuple(beyond)
-        self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._corpus = corpus
-        self._bad_entries = list(bad_entries)
+        self._past = past
+        self._about = About(tuple(beyond), len(corpus))
+        self._about.bad_entries += [*bad_entries, *self._standing.bad_lines]
         self._folder = RunFolder(plan.out, plan.shard, plan.shards)
-        self._watch = Stopwatch(plan.budget, clock)
+        self._watch = Stopwatch(plan.budget, clock, past.last.seconds if past else 0.0)
         self._tally = Tally(plan, self._watch, emit)
         pursuit = Pursuit(
-            runner,
+            self._runner,
             plan,
             self._folder,
             emit,
@@ -97,11 +104,13 @@ class Campaign:
             export=export,
             watch=self._watch,
             tick=self._tally.tick,
+            standing=self._standing.of,
         )
         self._searched: float | None = None
-        self._docket = Docket(plan, self._folder, pursuit, self._watch)
+        self._docket = Docket(plan, self._folder, pursuit, self._watch, self._standing.counts)
         self._tally.findings = lambda: self._docket.taken_up
-        self._tally.deaths = deaths
+        earlier = past.last.deaths if past else 0
+        self._tally.deaths = lambda: earlier + deaths()
 
     def interrupt(self) -> None:
         """End after the case at hand, as Ctrl-C does."""
@@ -111,45 +120,91 @@ class Campaign:
         """Run until the budget is spent; the summary is written and emitted last.
 
         Raises:
-            UsageError: the target cannot be opened or the folder not be written.
+            UsageError: the target cannot be opened, or another run is at work in the folder.
         """
-        error = ""
-        reason: Reason = "failed"
-        with interruptible(self._watch):
-            self._emit(self._started())
+        with self._folder.lock(), interruptible(self._watch):
+            self._take_back()
+            self._emit(started(self._plan, self._about))
             try:
-                reason = self._search()
-                self._searched = self._watch.seconds
-                self._docket.settle()
-                self._folder.finish_run(self._summary(reason, error))  # exports may be killed
-                self._docket.export()
-            except UsageError:
-                raise
+                return self._run_through()
             except Exception as failure:
-                error = f"{type(failure).__name__}: {failure}"
-                self._finish(reason, error)
+                if isinstance(failure, UsageError) and not self._tally.cases:
+                    raise
+                summary = self._failed(failure)
+                if isinstance(failure, UsageError | OSError):
+                    return summary  # a full disk, say: the message is enough
                 raise
-        return self._finish(reason, error)
+
+    def _run_through(self) -> RunSummary:
+        reason = self._search()
+        self._searched = self._watch.seconds
+        self._docket.settle()
+        self._folder.finish_run(self._summary(reason))  # exports may be killed
+        self._docket.export()
+        self._tally.tick("done", always=True)
+        summary = self._summary(reason)
+        self._folder.finish_run(summary)
+        self._emit(CampaignFinished(shard=self._plan.shard, summary=summary))
+        self._folder.running.unlink(missing_ok=True)
+        return summary
+
+    def _failed(self, failure: Exception) -> RunSummary:
+        """What was found until then, told as far as it can still be written."""
+        summary = self._summary("failed", f"{type(failure).__name__}: {failure}")
+        with contextlib.suppress(UsageError, OSError):
+            self._folder.finish_run(summary)
+        with contextlib.suppress(UsageError, OSError):
+            self._emit(CampaignFinished(shard=self._plan.shard, summary=summary))
+        return summary
+
+    def _take_back(self) -> None:
+        if self._past is not None:
+            self._tally.take_back(self._past)
+            self._docket.take_back(self._past)
+            self._about.started_at = self._past.start.started or self._about.started_at
+            self._about.bad_entries += self._past.bad_lines
 
     def _search(self) -> Reason:
         try:
+            self._run_tolerated()
+            if self._past is not None and self._past.at_hand is not None:
+                self._run_generated(self._past.at_hand)
             for entry in self._corpus:
                 self._run_entry(entry)
             if self._plan.budget.examples == 0:
                 return "corpus"
-            block = 0
             while True:
-                self._run_block(block)
-                block += 1
+                self._run_block(self._tally.block)
+                self._tally.block += 1
         except Enough as enough:
             return enough.reason
 
+    def _run_tolerated(self) -> None:
+        """The cases of tolerated entries: one that passes every time is reported as mended."""
+        for entry, case in self._standing.tolerated_cases():
+            if isinstance(case, str):
+                self._about.bad_entries.append(f"ledger: {entry.name}: {case}")
+                continue
+            self._stop_if_over(generating=False)
+            if self._passes(entry, case):
+                line = f"{entry.name}: its case passed {MENDED_RUNS} times"
+                self._about.mended.append(line)
+
+    def _passes(self, entry: Tolerated, case: Case) -> bool:
+        for _ in range(MENDED_RUNS):
+            verdict = self._run(case, "corpus")
+            if verdict.skipped or any(map(entry.fits, verdict.findings)):
+                return False
+        return True
+
     def _run_entry(self, entry: Entry) -> None:
+        if self._past is not None and entry.digest in self._past.ran:
+            return
         self._stop_if_over(generating=False)
         try:
             self._run(entry.case, "corpus")
         except InvalidCase as error:
-            self._bad_entries.append(f"{entry.path}: {error}")
+            self._about.bad_entries.append(f"{entry.path}: {error}")
 
     def _run_block(self, block: int) -> None:
         number = self._plan.block_seed(block)
@@ -168,20 +223,24 @@ class Campaign:
         """Raise `Enough` if the budget is spent."""
         self._tally.tick()
         examples = self._tally.examples if generating else -1
-        found = len(self._docket.reported)
+        found = self._docket.counting
         reason = self._watch.over(examples, found, self._docket.kept_seconds)
         if reason is not None:
             raise Enough(reason)
 
-    def _run(self, case: Case, source: Source) -> None:
+    def _run(self, case: Case, source: Source) -> VerdictLike:
         begin = self._watch.seconds
         verdict = self._verdict(case)
+        if self._runner.keeps_out(verdict):
+            return verdict
         outcome = _outcome(verdict)
         self._tally.count(outcome, verdict.steps, from_corpus=source == "corpus")
         if verdict.skipped:
             self._tally.skip(verdict.skipped)
         else:
             self._tally.cover(self._dimensions(case))
+        if verdict.findings:
+            self._note(Sighting(case, verdict.findings, source, self._tally.cases, begin))
         if self._tally.worth_telling(outcome, source):
             self._emit(
                 CaseRun(
@@ -195,10 +254,10 @@ class Campaign:
                     note=verdict.skipped,
                 )
             )
-        if verdict.findings:
-            self._note(Sighting(case, verdict.findings, source, self._tally.cases, begin))
+        return verdict
 
     def _verdict(self, case: Case) -> VerdictLike:
+        self._folder.set_out(case)
         try:
             return self._runner.run_case(case)
         except UsageError:
@@ -216,58 +275,16 @@ class Campaign:
                 self._emit(event)
         self._docket.note(seen)
 
-    def _started(self) -> CampaignStarted:
-        plan = self._plan
-        return CampaignStarted(
-            shard=plan.shard,
-            setup=plan.setup,
-            seed=plan.seed,
-            shards=plan.shards,
-            profile=plan.profile,
-            seconds=plan.budget.seconds,
-            examples=plan.budget.examples,
-            max_findings=plan.budget.findings,
-            corpus_cases=len(self._corpus),
-            out=str(plan.out),
-            started=self._started_at,
-            fuzzgraph=fuzzgraph.__version__,
-            beyond=self._beyond,
-        )
-
-    def _finish(self, reason: Reason, error: str) -> RunSummary:
-        self._tally.tick("done", always=True)
-        summary = self._summary(reason, error)
-        self._folder.finish_run(summary)
-        self._emit(CampaignFinished(shard=self._plan.shard, summary=summary))
-        return summary
-
-    def _summary(self, reason: Reason, error: str) -> RunSummary:
-        tally, plan = self._tally, self._plan
-        return RunSummary(
-            fuzzgraph=fuzzgraph.__version__,
-            setup=plan.setup,
-            seed=plan.seed,
-            profile=plan.profile,
-            shards=plan.shards,
-            started=self._started_at,
+    def _summary(self, reason: Reason, error: str = "") -> RunSummary:
+        return summed(
+            self._plan,
+            self._about,
+            self._tally,
+            self._docket,
+            seconds=self._watch.seconds if self._searched is None else self._searched,
             reason=reason,
-            seconds=round(self._watch.seconds if self._searched is None else self._searched, 3),
-            total_seconds=round(self._watch.seconds, 3),
-            cases=tally.cases,
-            corpus_cases=tally.corpus_cases,
-            steps=tally.steps,
-            skipped=tally.skipped,
-            skips=dict(tally.skips.most_common()),
-            beyond=self._beyond,
-            nondeterministic=tally.nondeterministic,
-            deaths=tally.deaths(),
-            findings=tuple(self._docket.reported),
-            repeats=dict(tally.repeats),
-            beside={name: tuple(found) for name, found in self._docket.beside.items()},
-            bad_entries=tuple(self._bad_entries),
-            coverage=tally.coverage.record(),
             error=error,
-            out=str(plan.out),
+            quarantined=dict(self._runner.kept_out),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fuzzgraph.errors import UsageError
@@ -54,6 +54,12 @@ class Plan:
     out: Path = Path("reports/runs/run")
     """Folder of the run; shards of one run share it."""
     profile: str = "ci"
+    corpus: str = ""
+    """Folder of the cases to run first, to find it again; '' for none."""
+    ledger: str = ""
+    baseline: str = ""
+    only_new: bool = False
+    """Whether findings of the baseline leave the exit code alone."""
     shard: int = 0
     shards: int = 1
     confirm_times: int = 3
@@ -62,6 +68,12 @@ class Plan:
     export_seconds: float = 240.0
     """What executing the repros may take in all; those after that are written only."""
     progress_seconds: float = 1.0
+
+    def patient(self) -> Plan:
+        """The same with the time that a night has for shrinking and for executing repros."""
+        if self.profile != "nightly":
+            return self
+        return replace(self, shrink_seconds=60.0, export_seconds=600.0)
 
     def block_seed(self, block: int) -> int:
         """Seed of a block of examples: another one for every seed, shard and block."""

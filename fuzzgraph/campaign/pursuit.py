@@ -20,10 +20,12 @@ from fuzzgraph.events import (
     FindingFlaky,
     FindingNew,
     FindingPursued,
+    FindingWaiting,
     ReportedFinding,
     Setup,
     Shrunk,
     Source,
+    Status,
     finding_id,
     is_full_rate,
 )
@@ -78,6 +80,7 @@ class Pursuit:
         export: Exporter,
         watch: Stopwatch,
         tick: Callable[[str], None],
+        standing: Callable[[Finding], tuple[Status, str]] = lambda finding: ("new", ""),
     ) -> None:
         self._runner = runner
         self._plan = plan
@@ -87,14 +90,29 @@ class Pursuit:
         self._export = export
         self._watch = watch
         self._tick = tick
+        self._standing = standing
 
     def claim(self, case: Case, finding: Finding) -> bool:
-        """Whether the finding is this shard's to follow; its case is then on disk."""
+        """Whether the finding is this shard's to follow; it is then in the log, and its case on
+        disk."""
         name = finding_id(finding.key)
-        if not self._folder.claim(name, case):
+        if not self._folder.claim(name):
             return False
         self._emit(FindingNew(shard=self._plan.shard, id=name, finding=finding, case=case))
+        self._folder.found(name, case)
         return True
+
+    def put_off(self, seen: Sighting, finding: Finding) -> None:
+        """Leave word of a finding that waits for another one."""
+        self._emit(
+            FindingWaiting(
+                shard=self._plan.shard,
+                id=finding_id(finding.key),
+                finding=finding,
+                case=seen.case,
+                beside=tuple(other for other in seen.findings if other.key != finding.key),
+            )
+        )
 
     def follow(self, seen: Sighting, finding: Finding, last_moment: float) -> ReportedFinding:
         """The finding with its rate and its shrunk case, both on disk.
@@ -112,8 +130,11 @@ class Pursuit:
             case, finding, tries, seconds = self._shrunk(name, seen.case, finding, last_moment)
         if not is_full_rate(finding.confirmed):
             self._emit(FindingFlaky(shard=self._plan.shard, id=name, rate=finding.confirmed))
+        status, issue = self._standing(finding)
         reported = ReportedFinding(
             id=name,
+            status=status,
+            issue=issue,
             finding=finding,
             case=case,
             digest=digest(case),

@@ -26,12 +26,16 @@ class Enough(BaseException):
 
 
 class Stopwatch:
-    """Time and counts against a budget."""
+    """Time and counts against a budget. The clock is one that no change of the date moves.
 
-    def __init__(self, budget: Budget, clock: Clock = time.monotonic) -> None:
+    Args:
+        spent: seconds that the run had taken before it was resumed.
+    """
+
+    def __init__(self, budget: Budget, clock: Clock = time.monotonic, spent: float = 0.0) -> None:
         self._budget = budget
         self._clock = clock
-        self._start = clock()
+        self._start = clock() - spent
         self.interrupted = False
 
     @property
@@ -66,20 +70,28 @@ class Stopwatch:
         self.interrupted = True
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
 @contextmanager
 def interruptible(watch: Stopwatch) -> Iterator[None]:
-    """The first SIGINT lets the case at hand finish; the second one raises as usual."""
+    """The first SIGINT or SIGTERM lets the case at hand finish; the next one acts as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.getsignal(signal.SIGINT)
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def once(number: int, frame: FrameType | None) -> None:
         watch.interrupt()
-        signal.signal(signal.SIGINT, previous or signal.default_int_handler)
+        restore()
 
-    signal.signal(signal.SIGINT, once)
+    for number in _SIGNALS:
+        signal.signal(number, once)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous or signal.default_int_handler)
+        restore()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fuzzgraph.campaign.plan import Plan
+from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.stopping import Stopwatch
 from fuzzgraph.coverage import CoverageMap
 from fuzzgraph.events import CoverageSeen, Emit, Outcome, Progress, Source
@@ -38,9 +39,21 @@ class Tally:
     skips: Counter[str] = field(default_factory=Counter)
     repeats: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
+    block: int = 0
     _told_at: float = 0.0
     _told_cases: int = 0
     _cover_at: float = 10.0
+
+    def take_back(self, past: Past) -> None:
+        """Go on counting where a killed run stopped."""
+        last = past.last
+        self.cases, self.corpus_cases = last.cases, last.corpus_cases
+        self.steps, self.skipped = last.steps, last.skipped
+        self.nondeterministic, self.block = last.nondeterministic, last.block
+        self.repeats.update(past.repeats)
+        self.skips.update(past.skips)
+        self.coverage.absorb(past.coverage)
+        self._told_at, self._told_cases = last.seconds, last.cases
 
     @property
     def examples(self) -> int:
@@ -100,6 +113,8 @@ class Tally:
                 pairs=self.coverage.pairs,
                 deaths=self.deaths(),
                 corpus_cases=self.corpus_cases,
+                nondeterministic=self.nondeterministic,
+                block=self.block,
             )
         )
         self._told_at, self._told_cases = now, self.cases

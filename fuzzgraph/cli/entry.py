@@ -25,10 +25,13 @@ RUN_FAILED = 3
 
 _VERBS = {
     "run": "fuzzgraph.cli.run:run",
+    "resume": "fuzzgraph.cli.run:resume",
     "replay": "fuzzgraph.cli.cases:replay",
     "shrink": "fuzzgraph.cli.cases:shrink",
     "export": "fuzzgraph.cli.cases:export",
     "report": "fuzzgraph.cli.report:report",
+    "ledger": "fuzzgraph.cli.standing:ledger",
+    "baseline": "fuzzgraph.cli.standing:baseline",
     "faults": "fuzzgraph.cli.faults:faults",
     "known-bugs": "fuzzgraph.cli.known_bugs:known_bugs",
     "corpus": "fuzzgraph.cli.corpus:corpus",

@@ -1,4 +1,4 @@
-"""`fuzzgraph run`: a campaign in the terminal."""
+"""`fuzzgraph run` and `resume`: a campaign in the terminal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from fuzzgraph.cli.options import as_json, duration, one_of, say_json, setup_options, whole_number
+from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened, Plan
+    from fuzzgraph.campaign.resuming import Past
+    from fuzzgraph.campaign.standing import Standing
     from fuzzgraph.corpus import Loaded
 
-__all__ = ["run"]
+__all__ = ["resume", "run"]
 
 
 @click.command()
@@ -39,6 +42,9 @@ __all__ = ["run"]
     help="How hard to try.",
 )
 @click.option("--corpus", "corpus_folder", type=Path, help="Cases to run first. [corpus/cases]")
+@click.option("--ledger", type=Path, help="Tolerated and quarantined. [corpus/ledger.toml]")
+@click.option("--baseline", type=Path, help="Findings that were there before.")
+@click.option("--only-new", is_flag=True, help="Exit with 1 for findings beyond --baseline only.")
 @click.option("--out", type=Path, help="New folder of the run. [reports/runs/TIME-SEED]")
 @as_json
 def run(
@@ -49,6 +55,9 @@ def run(
     seed: int | None,
     profile: str,
     corpus_folder: Path | None,
+    ledger: Path | None,
+    baseline: Path | None,
+    only_new: bool,
     out: Path | None,
     as_json: bool,
 ) -> int:
@@ -58,11 +67,15 @@ def run(
     writes the report.
     """
     from fuzzgraph.campaign import Budget, Plan, fresh_folder, load_corpus, open_setup
+    from fuzzgraph.campaign.standing import load_standing
 
+    if only_new and baseline is None:
+        raise UsageError("--only-new needs a baseline to be new against. Name it with --baseline.")
     if seconds is None and examples is None:
         seconds = 60.0
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     seeds = load_corpus(corpus_folder)
+    standing = load_standing(ledger, baseline, only_new=only_new)
     with closing(open_setup(setup)) as opened:  # a wrong name is said before a folder is made
         plan = Plan(
             setup=setup,
@@ -70,18 +83,50 @@ def run(
             budget=Budget(seconds, examples, max_findings),
             out=fresh_folder(out, seed),
             profile=profile,
-            shrink_seconds=60.0 if profile == "nightly" else 20.0,
-            export_seconds=600.0 if profile == "nightly" else 240.0,
-        )
-        return _run(plan, opened, seeds, as_json=as_json)
+            corpus=str(corpus_folder or ""),
+            ledger=str(ledger or ""),
+            baseline=str(baseline or ""),
+            only_new=only_new,
+        ).patient()
+        return _run(plan, opened, seeds, standing, as_json=as_json)
 
 
-def _run(plan: Plan, opened: Opened, seeds: Loaded, *, as_json: bool) -> int:
+@click.command()
+@click.argument("folder", metavar="DIR", type=Path)
+@click.option("--time", "seconds", metavar="TIME", callback=duration, help="A new budget in all.")
+@as_json
+def resume(folder: Path, seconds: float | None, as_json: bool) -> int:
+    """Go on with a run that was killed, with what is left of its budget. DIR is its folder."""
+    from fuzzgraph.campaign import load_corpus, open_setup
+    from fuzzgraph.campaign.resuming import past_of, resumed_plan
+    from fuzzgraph.campaign.standing import load_standing
+
+    past = past_of(folder)
+    plan = resumed_plan(past, folder, seconds).patient()
+    seeds = load_corpus(Path(plan.corpus) if plan.corpus else None)
+    standing = load_standing(*map(_named, (plan.ledger, plan.baseline)), only_new=plan.only_new)
+    with closing(open_setup(plan.setup)) as opened:
+        return _run(plan, opened, seeds, standing, past, as_json=as_json)
+
+
+def _named(path: str) -> Path | None:
+    return Path(path) if path else None
+
+
+def _run(
+    plan: Plan,
+    opened: Opened,
+    seeds: Loaded,
+    standing: Standing,
+    past: Past | None = None,
+    *,
+    as_json: bool,
+) -> int:
     from fuzzgraph.campaign import hunt
     from fuzzgraph.reporting import ending, progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
-        summary = hunt(plan, progress, seeds=seeds, opened=opened)
+        summary = hunt(plan, progress, seeds=seeds, opened=opened, standing=standing, past=past)
     if as_json:
         say_json(summary)
     else:

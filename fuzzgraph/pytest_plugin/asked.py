@@ -32,6 +32,9 @@ class Asked:
     examples: int | None = None
     seed: int = 0
     out: str = ""
+    ledger: str = ""
+    baseline: str = ""
+    only_new: bool = False
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,6 +58,9 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--fuzz-profile", metavar="P", default="ci", help="ci or nightly [ci]")
     group.addoption("--fuzz-corpus", metavar="DIR", help="run the cases of this folder as tests")
     group.addoption("--fuzz-out", metavar="DIR", help="new folder of the run")
+    group.addoption("--fuzz-ledger", metavar="FILE", help="tolerated and quarantined findings")
+    group.addoption("--fuzz-baseline", metavar="FILE", help="findings that were there before")
+    group.addoption("--fuzz-only-new", action="store_true", help="fail for others only")
     parser.addini("fuzzgraph_corpus", "folder of cases that plain pytest runs as tests")
     parser.addini("fuzzgraph_target", "engine under test of --fuzz and of the corpus")
 
@@ -93,7 +99,7 @@ def _corpus(config: pytest.Config, fuzz: bool) -> str:
     return "" if not configured or (explicit and not fuzz) else str(folder)
 
 
-_ONLY_FUZZ = ("time", "examples", "seed", "out")
+_ONLY_FUZZ = ("time", "examples", "seed", "out", "baseline")
 
 
 def _refuse_without_fuzz(config: pytest.Config) -> None:
@@ -103,7 +109,8 @@ def _refuse_without_fuzz(config: pytest.Config) -> None:
 
 
 def _without_fuzz(config: pytest.Config, corpus: str) -> Asked:
-    return Asked(fuzz=False, corpus=corpus, **_setup(config))
+    ledger = str(config.getoption("--fuzz-ledger") or "")
+    return Asked(fuzz=False, corpus=corpus, ledger=ledger, **_setup(config))
 
 
 def _setup(config: pytest.Config) -> dict[str, Any]:
@@ -133,8 +140,18 @@ def _checked(config: pytest.Config, corpus: str) -> Asked:
         examples=examples,
         seed=secrets.randbelow(1 << 31) if seed is None else seed,
         out=str(config.getoption("--fuzz-out") or ""),
+        ledger=str(config.getoption("--fuzz-ledger") or ""),
+        baseline=str(config.getoption("--fuzz-baseline") or ""),
+        only_new=_only_new(config),
         **_setup(config),
     )
+
+
+def _only_new(config: pytest.Config) -> bool:
+    asked = bool(config.getoption("--fuzz-only-new"))
+    if asked and not config.getoption("--fuzz-baseline"):
+        raise pytest.UsageError("--fuzz-only-new needs a baseline. Name it with --fuzz-baseline.")
+    return asked
 
 
 def _whole_number(config: pytest.Config, name: str) -> int | None:

@@ -71,11 +71,20 @@ class CorpusItem(_SuiteItem):
         self._suite = suite
 
     def runtest(self) -> None:
-        opened = self._suite.opened()
+        from fuzzgraph.strategies import dimensions
+
         case = self._entry.case
+        ledger = self._suite.standing.ledger
+        out = ledger.keeps_out(self._suite.setup.target, self._entry.digest, dimensions(case))
+        if out is not None:
+            pytest.skip(f"quarantined: {out.name}")
+        opened = self._suite.opened()
         verdict = opened.runner.run_case(case)
         if verdict.skipped:
             pytest.skip(f"target {opened.setup.target}: {verdict.skipped}")
+        tolerated = [entry for one in verdict.findings if (entry := ledger.tolerates(one))]
+        if tolerated:
+            pytest.xfail(f"tolerated: {tolerated[0].name}")
         if verdict.findings:
             first = opened.runner.confirm(case, verdict.findings[0])
             reported = ReportedFinding(
@@ -104,13 +113,15 @@ class FuzzItem(_SuiteItem):
 
     def runtest(self) -> None:
         suite = self._suite
-        summary = hunt(suite.plan(self._shard), self._show, opened=suite.opened())
+        summary = hunt(
+            suite.plan(self._shard), self._show, opened=suite.opened(), standing=suite.standing
+        )
         suite.summary = None if suite.in_worker else summary
         figures = {"seed": summary.seed, "cases": summary.cases, "rate": summary.rate}
         self.user_properties += [(f"fuzzgraph_{name}", value) for name, value in figures.items()]
         if summary.reason == "interrupted":
             self.session.shouldstop = "Ctrl-C ended the fuzzing"
-        if summary.findings:
+        if summary.exit_code:
             raise _Found(ending(summary))
 
     def _show(self, event: Event) -> None:

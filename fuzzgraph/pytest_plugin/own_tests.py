@@ -58,6 +58,7 @@ def _campaign(
 
     from fuzzgraph.campaign import Budget, Plan, checked_setup, hunt, open_setup
     from fuzzgraph.campaign.opening import open_target_object
+    from fuzzgraph.campaign.standing import load_standing
     from fuzzgraph.pytest_plugin.asked import ASKED
     from fuzzgraph.reporting import ending
 
@@ -72,8 +73,8 @@ def _campaign(
     plan = Plan(setup=setup, seed=seed, budget=budget, out=folder / "fuzzgraph", profile=profile)
     plan.out.mkdir(exist_ok=True)
     with closing(opened):
-        summary = hunt(plan, lambda event: None, opened=opened)
-    return ending(summary) if summary.findings else ""
+        summary = hunt(plan, lambda event: None, opened=opened, standing=load_standing())
+    return ending(summary) if summary.exit_code else ""
 
 
 def _importable_name(target: object) -> str:

@@ -19,6 +19,7 @@ from fuzzgraph.campaign import (
     open_setup,
 )
 from fuzzgraph.campaign.opening import check_names
+from fuzzgraph.campaign.standing import Standing, load_standing
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import RunSummary, Setup
 from fuzzgraph.pytest_plugin.asked import Asked
@@ -39,6 +40,7 @@ class Suite:
         self.summary: RunSummary | None = None
         try:
             self.setup = self._checked_setup()
+            self.standing = self._standing()
         except UsageError as error:
             raise pytest.UsageError(str(error)) from None
 
@@ -51,6 +53,11 @@ class Suite:
             profile_named(asked.profile)
             check_names(setup)
         return setup
+
+    def _standing(self) -> Standing:
+        asked = self._asked
+        ledger, baseline = (Path(name) if name else None for name in (asked.ledger, asked.baseline))
+        return load_standing(ledger, baseline, only_new=asked.only_new)
 
     @property
     def in_worker(self) -> bool:
@@ -96,9 +103,12 @@ class Suite:
             budget=Budget(asked.seconds, examples),
             out=self.folder(),
             profile=asked.profile,
+            ledger=asked.ledger,
+            baseline=asked.baseline,
+            only_new=asked.only_new,
             shard=shard,
             shards=self.shards,
-        )
+        ).patient()
 
     def add_items(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Append the corpus, and the fuzzing items where each process gets one at once."""

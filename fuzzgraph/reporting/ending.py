@@ -80,7 +80,9 @@ def _figures(summary: RunSummary) -> list[str]:
         f"  stopped because {reason_words(summary)}"
         + (f"; report in {summary.out}" if summary.out else ""),
     ]
-    lines += [f"  bad corpus entry: {line}" for line in summary.bad_entries]
+    lines += [f"  quarantined {count} cases: {name}" for name, count in summary.quarantined.items()]
+    lines += [f"  tolerated and no longer failing: {line}" for line in summary.mended]
+    lines += [f"  left out: {line}" for line in summary.bad_entries]
     if summary.error:
         lines.append(f"  run failed: {summary.error}")
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -16,6 +17,7 @@ class EventFile:
 
     def __init__(self, path: Path) -> None:
         try:
+            self._broken = False
             cut = _cut_short(path)
             self._file = path.open("ab")
             if cut:
@@ -26,11 +28,23 @@ class EventFile:
             ) from None
 
     def __call__(self, event: Event) -> None:
-        self._file.write(encode_event(event))
-        self._file.flush()
+        """Append an event.
+
+        Raises:
+            OSError: it cannot be written, e.g. the disk is full; later events are then dropped.
+        """
+        if self._broken:
+            return
+        try:
+            self._file.write(encode_event(event))
+            self._file.flush()
+        except OSError:
+            self._broken = True
+            raise
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what a full disk did not take
+            self._file.close()
 
 
 def _cut_short(path: Path) -> bool:

@@ -18,7 +18,10 @@ _ROWS_SHOWN = 12
 
 def finding_text(reported: ReportedFinding) -> str:
     """The finding as a person reads it, without a line of the harness."""
-    lines = [*finding_head(reported.finding), ""]
+    lines = finding_head(reported.finding)
+    if reported.status != "new":
+        lines.append(f"  {reported.status}, does not count as new {reported.issue}".rstrip())
+    lines.append("")
     lines += _indented(case_table(reported.case, mark=reported.finding.step))
     lines += ["", f"  config: {config_line(reported.case.config)}"]
     if reported.also:

@@ -64,6 +64,7 @@ def test_a_run_that_finds_something_exits_with_1_and_leaves_everything(
         "report.json",
         "report.sarif",
         "junit.xml",
+        ".lock",
         "findings",
         "corpus",
     }

@@ -280,7 +280,7 @@ def test_what_shows_only_beside_another_shards_finding_is_left_to_that_finding(
     tmp_path: Path,
 ) -> None:
     name = finding_id(finding().key)
-    RunFolder(tmp_path).claim(name, case(1))
+    RunFolder(tmp_path).claim(name)
     summary = Hunt(tmp_path, FakeRunner(one_bug_two_clauses), shard=1, shards=2).run()
     assert summary.findings == ()
     assert [other.oracle for other in summary.beside[name]] == ["reference"]

@@ -152,7 +152,7 @@ def test_the_end_of_a_run_shows_its_findings_before_the_figures() -> None:
 
 def test_what_went_wrong_beside_the_findings_is_said_too() -> None:
     text = ending(summary(bad_entries=("a.json: not valid JSON",), error="RuntimeError: x"))
-    assert "  bad corpus entry: a.json: not valid JSON\n" in text
+    assert "  left out: a.json: not valid JSON\n" in text
     assert text.startswith("the run failed, nothing found in 6000 cases")
     assert text.endswith("  run failed: RuntimeError: x")
 

@@ -1,0 +1,103 @@
+"""Findings that a branch already has, so that a pull request is held to what it adds.
+
+One JSON object a line, written aside and renamed: a file that merges in version control, and of
+which a damaged line costs that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fuzzgraph.errors import UsageError
+from fuzzgraph.finding import Finding
+from fuzzgraph.records import ReportedFinding, finding_id
+
+__all__ = ["Baseline", "KnownFinding", "baseline_text", "known_of", "load_baseline"]
+
+
+class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of the file: the key of a finding, and its name for people."""
+
+    id: str
+    oracle: str
+    clause: str
+    target: str
+    buffer: str
+    mode: str
+    since: str = ""
+    """When it was first written down, UTC."""
+
+    def __post_init__(self) -> None:
+        if finding_id(self._key) != self.id:
+            raise ValueError(f"id {self.id!r} does not belong to this key")
+
+    @property
+    def _key(self) -> tuple[str, str, str, str, str]:
+        return (self.oracle, self.clause, self.target, self.buffer, self.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    known: dict[str, KnownFinding]
+    """By id."""
+    bad_lines: tuple[str, ...] = ()
+
+    def has(self, finding: Finding) -> bool:
+        return finding_id(finding.key) in self.known
+
+
+def load_baseline(path: Path) -> Baseline:
+    """The findings of a file; a line that holds none is named and costs itself only.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(
+            f"baseline {path}: cannot be read ({error.strerror}). Write one with "
+            "'fuzzgraph baseline DIR --out FILE'."
+        ) from None
+    known: dict[str, KnownFinding] = {}
+    bad = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = msgspec.json.decode(line, type=KnownFinding)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            bad.append(f"{path.name}:{number}: no known finding ({error}); left out")
+        else:
+            known[entry.id] = entry
+    return Baseline(known, tuple(bad))
+
+
+def known_of(reported: Iterable[ReportedFinding], since: str) -> dict[str, KnownFinding]:
+    """The findings of a run as lines of a baseline; flaky ones too, tolerated ones not."""
+    entries = {}
+    for one in reported:
+        if one.status == "tolerated":
+            continue
+        oracle, clause, target, buffer, mode = one.finding.key
+        entries[one.id] = KnownFinding(
+            id=one.id,
+            oracle=oracle,
+            clause=clause,
+            target=target,
+            buffer=buffer,
+            mode=mode,
+            since=since,
+        )
+    return entries
+
+
+def baseline_text(known: Iterable[KnownFinding]) -> bytes:
+    """The file, sorted, so that equal baselines are equal bytes."""
+    return b"".join(
+        msgspec.json.encode(entry) + b"\n" for entry in sorted(known, key=lambda one: one.id)
+    )

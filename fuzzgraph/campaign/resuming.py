@@ -1,0 +1,153 @@
+"""Takes up a run where a kill left it, from its event log and the files of its folder.
+
+Nothing that was seen is lost: a finding is in the log before it is worked on, one that waits for
+another is in the log too, and the case at hand was on disk before it was run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fuzzgraph.campaign.folder import RunFolder
+from fuzzgraph.campaign.plan import Budget, Plan
+from fuzzgraph.case import Case, digest, load_case
+from fuzzgraph.coverage import Coverage
+from fuzzgraph.errors import InvalidCase, UsageError
+from fuzzgraph.events import (
+    CampaignFinished,
+    CampaignStarted,
+    CaseRun,
+    CoverageSeen,
+    Event,
+    Exported,
+    FindingNew,
+    FindingPursued,
+    FindingRepeated,
+    FindingWaiting,
+    Progress,
+    ReportedFinding,
+    read_log,
+)
+
+__all__ = ["Past", "past_of", "resumed_plan"]
+
+
+@dataclass(slots=True)
+class Past:
+    """What a run had done before it was killed."""
+
+    start: CampaignStarted
+    last: Progress
+    finished: bool = False
+    ran: set[str] = field(default_factory=set)
+    """Digests of the corpus cases that came back."""
+    repeats: dict[str, int] = field(default_factory=dict)
+    skips: dict[str, int] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=Coverage)
+    reported: dict[str, ReportedFinding] = field(default_factory=dict)
+    """Confirmed, shrunk and saved."""
+    unfinished: dict[str, FindingNew] = field(default_factory=dict)
+    """Seen and not yet pursued to the end."""
+    waiting: dict[str, FindingWaiting] = field(default_factory=dict)
+    at_hand: Case | None = None
+    """The case that was being run."""
+    bad_lines: list[str] = field(default_factory=list)
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, CampaignStarted):
+            self.start, self.finished = event, False
+        elif isinstance(event, Progress):
+            self.last = event
+        elif isinstance(event, CaseRun):
+            if event.source == "corpus":
+                self.ran.add(event.digest)
+            if event.outcome == "skipped":
+                self.skips[event.note] = self.skips.get(event.note, 0) + 1
+        elif isinstance(event, CoverageSeen):
+            self.coverage = event.coverage
+        elif isinstance(event, CampaignFinished):
+            self.finished = True
+        else:
+            self._take_finding(event)
+
+    def _take_finding(self, event: Event) -> None:
+        if isinstance(event, FindingNew):
+            self.waiting.pop(event.id, None)
+            if event.id not in self.reported:
+                self.unfinished[event.id] = event
+        elif isinstance(event, FindingWaiting):
+            self.waiting[event.id] = event
+        elif isinstance(event, FindingPursued | Exported):
+            self.unfinished.pop(event.reported.id, None)
+            self.reported[event.reported.id] = event.reported
+        elif isinstance(event, FindingRepeated):
+            self.repeats[event.id] = self.repeats.get(event.id, 0) + 1
+
+
+def past_of(out: Path) -> Past:
+    """What the run in this folder had done.
+
+    Raises:
+        UsageError: the folder holds no run, or one of several processes.
+    """
+    folder = RunFolder(out)
+    if not folder.events.is_file():
+        several = any(out.glob("events-*.jsonl")) if out.is_dir() else False
+        reason = "is a run of several processes" if several else "holds no events.jsonl"
+        raise UsageError(f"{out}: {reason}, so it cannot be resumed. Name the folder of one run.")
+    events, bad = read_log(folder.events)
+    start = next((event for event in events if isinstance(event, CampaignStarted)), None)
+    if start is None:
+        raise UsageError(f"{folder.events}: tells of no run. Start a new one with 'fuzzgraph run'.")
+    nothing = Progress(seconds=0.0, cases=0, steps=0, findings=0, rate=0.0)
+    past = Past(start=start, last=nothing, bad_lines=bad)
+    for event in events:
+        past.take(event)
+    past.at_hand = _at_hand(folder, past)
+    _free_empty_claims(folder)
+    return past
+
+
+def _at_hand(folder: RunFolder, past: Past) -> Case | None:
+    """The case that had not come back; None where there is none or it was not even written."""
+    try:
+        case = load_case(folder.running)
+    except InvalidCase:
+        return None
+    return None if digest(case) in past.ran else case
+
+
+def _free_empty_claims(folder: RunFolder) -> None:
+    """Claims without a case: the run was killed before the finding was written down."""
+    for claim in folder.of("").glob("*"):
+        if claim.is_dir() and not any(claim.iterdir()):
+            claim.rmdir()
+
+
+def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
+    """The plan of a resumed run: as it was, with what is left of its budget.
+
+    Args:
+        seconds: a new budget in all, those already spent included; None for the old one.
+
+    Raises:
+        UsageError: the run had come to its end, and no new budget is given.
+    """
+    start = past.start
+    if past.finished and (seconds is None or seconds <= past.last.seconds):
+        raise UsageError(
+            f"{out}: the run has come to its end after {past.last.seconds:.0f} s. "
+            "Give it more with --time, or start a new one."
+        )
+    return Plan(
+        setup=start.setup,
+        seed=start.seed,
+        budget=Budget(seconds or start.seconds, start.examples, start.max_findings),
+        out=out,
+        profile=start.profile,
+        corpus=start.corpus,
+        ledger=start.ledger,
+        baseline=start.baseline,
+        only_new=start.only_new,
+    )

@@ -1,0 +1,100 @@
+"""A campaign's records of itself: how it began, and what it came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import fuzzgraph
+from fuzzgraph.campaign.docket import Docket
+from fuzzgraph.campaign.plan import Plan
+from fuzzgraph.campaign.tally import Tally
+from fuzzgraph.events import CampaignStarted, Reason, RunSummary
+
+__all__ = ["About", "started", "summed"]
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass(slots=True)
+class About:
+    """What a report wants to know besides counts and findings."""
+
+    beyond: tuple[str, ...] = ()
+    """What the target cannot express."""
+    corpus_cases: int = 0
+    bad_entries: list[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)
+    started_at: str = field(default_factory=_now)
+
+
+def started(plan: Plan, about: About) -> CampaignStarted:
+    """The first event; with it a run can be resumed from its log."""
+    return CampaignStarted(
+        shard=plan.shard,
+        setup=plan.setup,
+        seed=plan.seed,
+        shards=plan.shards,
+        profile=plan.profile,
+        seconds=plan.budget.seconds,
+        examples=plan.budget.examples,
+        max_findings=plan.budget.findings,
+        corpus_cases=about.corpus_cases,
+        corpus=plan.corpus,
+        ledger=plan.ledger,
+        baseline=plan.baseline,
+        only_new=plan.only_new,
+        out=str(plan.out),
+        started=about.started_at,
+        fuzzgraph=fuzzgraph.__version__,
+        beyond=about.beyond,
+    )
+
+
+def summed(
+    plan: Plan,
+    about: About,
+    tally: Tally,
+    docket: Docket,
+    *,
+    seconds: float,
+    reason: Reason,
+    error: str,
+    quarantined: dict[str, int],
+) -> RunSummary:
+    """The summary as things stand.
+
+    Args:
+        seconds: of the search; the rest of the time so far came after it.
+    """
+    return RunSummary(
+        fuzzgraph=fuzzgraph.__version__,
+        setup=plan.setup,
+        seed=plan.seed,
+        profile=plan.profile,
+        shards=plan.shards,
+        started=about.started_at,
+        reason=reason,
+        seconds=round(seconds, 3),
+        total_seconds=round(tally.watch.seconds, 3),
+        cases=tally.cases,
+        corpus_cases=tally.corpus_cases,
+        steps=tally.steps,
+        skipped=tally.skipped,
+        skips=dict(tally.skips.most_common()),
+        beyond=about.beyond,
+        nondeterministic=tally.nondeterministic,
+        deaths=tally.deaths(),
+        findings=tuple(docket.reported),
+        repeats=dict(tally.repeats),
+        beside={name: tuple(found) for name, found in docket.beside.items()},
+        only_new=plan.only_new,
+        quarantined=quarantined,
+        mended=tuple(about.mended),
+        bad_entries=tuple(about.bad_entries),
+        coverage=tally.coverage.record(),
+        error=error,
+        out=str(plan.out),
+    )

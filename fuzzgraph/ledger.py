@@ -1,0 +1,195 @@
+"""Findings that somebody already deals with: tolerated or quarantined, each with issue and expiry.
+
+A tolerated finding is looked for, reported and left out of the exit code. A quarantined case is
+never launched, because it takes the device or the machine down. Both end on their day, so that a
+ledger which nobody reads hides nothing for ever.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from fuzzgraph.errors import UsageError
+from fuzzgraph.finding import Finding
+from fuzzgraph.records import finding_id
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the same parser under its older name
+    import tomli as tomllib
+
+__all__ = ["Ledger", "Quarantined", "Tolerated", "load_ledger", "parse_ledger"]
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    issue: str
+    """Link to where it is dealt with."""
+    expires: date
+    """Last day on which the entry holds."""
+    note: str = ""
+
+    def _check(self) -> None:
+        if not self.issue.startswith(("https://", "http://")):
+            raise ValueError(f"issue={self.issue!r} is no link: write the address of the issue")
+
+
+class Tolerated(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A finding that is known and waits for its fix.
+
+    `finding` is the id of one finding. The other names are parts of its key, with `*` for any
+    text; those left out fit everything.
+    """
+
+    finding: str = ""
+    oracle: str = "*"
+    clause: str = "*"
+    target: str = "*"
+    buffer: str = "*"
+    mode: str = "*"
+    case: str = ""
+    """File of a case that shows it, relative to the ledger; where it passes, the entry can go."""
+
+    def __post_init__(self) -> None:
+        self._check()
+        if not self.finding and {self.oracle, self.clause, self.target, self.buffer} == {"*"}:
+            raise ValueError("fits every finding: name a finding, or an oracle, clause or buffer")
+
+    @property
+    def name(self) -> str:
+        parts = (self.oracle, self.clause, self.target, self.buffer, self.mode)
+        what = self.finding or " ".join(part for part in parts if part != "*")
+        return f"{what} ({self.issue})"
+
+    def fits(self, finding: Finding) -> bool:
+        if self.finding and self.finding != finding_id(finding.key):
+            return False
+        patterns = (self.oracle, self.clause, self.target, self.buffer, self.mode)
+        return all(map(fnmatchcase, finding.key, patterns))
+
+
+class Quarantined(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cases that are never launched: by digest, or by what they cover."""
+
+    target: str = "*"
+    cases: tuple[str, ...] = ()
+    """Digests."""
+    when: tuple[str, ...] = ()
+    """Dimension values, e.g. 'mode draft', 'page_size=3': a case that has all of them stays out."""
+
+    def __post_init__(self) -> None:
+        self._check()
+        if not self.cases and not self.when:
+            raise ValueError(
+                "keeps nothing out: name digests in cases, or dimension values in when"
+            )
+
+    @property
+    def name(self) -> str:
+        what = " + ".join(self.when) or ", ".join(self.cases)
+        return f"{what} ({self.issue})"
+
+    def keeps_out(self, target: str, digest: str, covers: Iterable[str]) -> bool:
+        if not fnmatchcase(target, self.target):
+            return False
+        return digest in self.cases or (bool(self.when) and set(self.when) <= set(covers))
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The entries that hold today; the others are named in `bad_lines`."""
+
+    tolerated: tuple[Tolerated, ...] = ()
+    quarantined: tuple[Quarantined, ...] = ()
+    bad_lines: tuple[str, ...] = ()
+    folder: Path = field(default_factory=Path)
+    """Where the ledger lies; its case files are relative to it."""
+
+    def tolerates(self, finding: Finding) -> Tolerated | None:
+        return next((entry for entry in self.tolerated if entry.fits(finding)), None)
+
+    def keeps_out(self, target: str, digest: str, covers: Iterable[str]) -> Quarantined | None:
+        """The entry for which a case must not be launched."""
+        if not self.quarantined:
+            return None
+        covers = frozenset(covers)
+        return next(
+            (entry for entry in self.quarantined if entry.keeps_out(target, digest, covers)), None
+        )
+
+
+def load_ledger(path: Path, today: date) -> Ledger:
+    """The entries of a file; what cannot be used is named in `bad_lines` and costs itself only.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no UTF-8 text"
+        raise UsageError(f"ledger {path}: cannot be read ({reason}). Name a TOML file.") from None
+    return parse_ledger(text, today, where=path.name, folder=path.parent)
+
+
+def parse_ledger(text: str, today: date, where: str = "ledger", folder: Path = Path()) -> Ledger:
+    """The same from text."""
+    tolerated: list[Tolerated] = []
+    quarantined: list[Quarantined] = []
+    bad: list[str] = []
+    for line, block in _blocks(text):
+        try:
+            entry = _entry(block)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, ValueError) as error:
+            bad.append(
+                f"{where}:{line}: no ledger entry ({' '.join(str(error).split())}); left out"
+            )
+            continue
+        if entry is None:
+            continue
+        if entry.expires < today:
+            bad.append(
+                f"{where}:{line}: {entry.name} ended on {entry.expires}; it holds no more. "
+                "Fix it, or give it another day"
+            )
+        elif isinstance(entry, Tolerated):
+            tolerated.append(entry)
+        else:
+            quarantined.append(entry)
+    return Ledger(tuple(tolerated), tuple(quarantined), tuple(bad), folder)
+
+
+def _blocks(text: str) -> Iterator[tuple[int, str]]:
+    """Each table of the file with the line it starts on, so that a broken one costs itself only."""
+    start, lines = 1, list[str]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("["):
+            yield start, "\n".join(lines)
+            start, lines = number, []
+        lines.append(line)
+    yield start, "\n".join(lines)
+
+
+_KINDS: dict[str, type[Tolerated | Quarantined]] = {
+    "tolerated": Tolerated,
+    "quarantined": Quarantined,
+}
+Kind = Literal["tolerated", "quarantined"]
+
+
+def _entry(block: str) -> Tolerated | Quarantined | None:
+    """The entry of a block; None for one of comments only."""
+    found: dict[str, Any] = tomllib.loads(block)
+    if not found:
+        return None
+    (name, entries), *others = found.items()
+    if others or name not in _KINDS or not isinstance(entries, list):
+        raise ValueError(f"{name!r} is unknown: write [[tolerated]] or [[quarantined]]")
+    return msgspec.convert(entries[0], _KINDS[name])

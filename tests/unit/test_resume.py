@@ -1,0 +1,136 @@
+"""A killed run goes on where it was, and nothing it had seen is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt
+from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign.opening import Opened
+from fuzzgraph.campaign.resuming import past_of, resumed_plan
+from fuzzgraph.case import Case
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import CaseRun, Event, RunSummary, Setup, finding_id
+from fuzzgraph.finding import Finding
+from tests.fakes import FakeRunner, FakeTarget, finding, paged
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_kills_at_any_instant_lose_no_finding_and_leave_no_half_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.unit.killing", str(tmp_path / "run"), "1", "20"]
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["kills"] >= 16
+    assert told["half_written"] == []
+    assert told["found"] == ["corpus only", "long", "paged", "wide"], "each once, none lost"
+    assert told["reason"] == "examples"
+    assert told["cases"] >= 84
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in FuzzGraph catches it."""
+
+
+def run(
+    folder: Path, runner: FakeRunner, *, killed_at: int = 0, resume: bool = False
+) -> RunSummary:
+    """A run of 60 cases that is killed before a case, or goes on."""
+
+    def bugs(one: Case) -> tuple[Finding, ...]:
+        if killed_at and len(runner.ran) == killed_at:
+            raise Killed
+        return paged(one)
+
+    runner.bugs = bugs
+    opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
+    past = past_of(folder) if resume else None
+    plan = resumed_plan(past, folder) if past else Plan(out=folder, budget=Budget(None, 60), seed=2)
+    return hunt(plan, events.append, opened=opened, export=no_export, past=past)
+
+
+events: list[Event] = []
+
+
+@pytest.fixture(autouse=True)
+def no_events() -> None:
+    events.clear()
+
+
+def test_the_case_at_hand_is_run_again_first(tmp_path: Path) -> None:
+    first, second = FakeRunner(), FakeRunner()
+    with pytest.raises(Killed):
+        run(tmp_path, first, killed_at=30)
+    run(tmp_path, second, resume=True)
+    assert second.ran[0] == first.ran[-1]
+
+
+def test_a_run_that_has_ended_is_resumed_with_more_time_only(tmp_path: Path) -> None:
+    run(tmp_path, FakeRunner())
+    past = past_of(tmp_path)
+    with pytest.raises(UsageError, match="has come to its end"):
+        resumed_plan(past, tmp_path)
+    assert resumed_plan(past, tmp_path, seconds=3600.0).budget.seconds == 3600.0
+
+
+def test_a_corpus_case_that_came_back_is_not_run_again(tmp_path: Path) -> None:
+    run(tmp_path, FakeRunner())
+    events.append(
+        CaseRun(index=0, digest="x", source="corpus", outcome="clean", steps=1, seconds=0)
+    )
+    past = past_of(tmp_path)
+    past.take(events[-1])
+    assert past.ran == {"x"}
+
+
+def test_a_claim_without_a_word_in_the_log_is_free_again(tmp_path: Path) -> None:
+    run(tmp_path, FakeRunner())
+    folder = RunFolder(tmp_path)
+    name = finding_id(finding(buffer="other").key)
+    assert folder.claim(name)
+    past_of(tmp_path)
+    assert folder.claim(name)
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).lock(), pytest.raises(UsageError, match="another run is at work here"):
+        run(tmp_path, FakeRunner())
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no events\.jsonl"):
+        past_of(tmp_path)
+    (tmp_path / "events-0.jsonl").write_text("")
+    with pytest.raises(UsageError, match="is a run of several processes"):
+        past_of(tmp_path)
+
+
+def test_a_full_disk_ends_the_run_with_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise UsageError(
+            f"corpus folder {path.parent}: cannot be written (No space left on device)"
+        )
+
+    def bugs(one: Case) -> tuple[Finding, ...]:
+        if len(runner.ran) == 150:
+            monkeypatch.setattr("fuzzgraph.corpus.write_atomically", full)
+            monkeypatch.setattr(RunFolder, "set_out", lambda self, one: full(self.running, b""))
+        return paged(one)
+
+    runner = FakeRunner(bugs)
+    opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
+    plan = Plan(out=tmp_path, budget=Budget(None, 400), seed=2)
+    summary = hunt(plan, events.append, opened=opened, export=no_export)
+    assert (summary.reason, summary.exit_code, len(summary.findings)) == ("failed", 3, 1)
+    assert "No space left on device" in summary.error
