@@ -24,7 +24,8 @@ import torch
 from fuzzgraph.graphs.engagement import WatchedForward, WatchedGraph
 from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straight_into
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
-from fuzzgraph.memory.guard import GuardedMemory, Listener
+from fuzzgraph.memory.guard import GuardedMemory
+from fuzzgraph.memory.interception import Listener
 from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source

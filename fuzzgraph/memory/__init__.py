@@ -5,8 +5,9 @@ from fuzzgraph.memory.attributes import (
     restore_attributes,
     snapshot_attributes,
 )
-from fuzzgraph.memory.guard import GuardedMemory, Listener
+from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.image import Image
+from fuzzgraph.memory.interception import Listener
 from fuzzgraph.memory.poison import NAN_WORLD, poison_value
 from fuzzgraph.memory.regions import Region, Segment
 from fuzzgraph.memory.watch import AttributeWatch, Bindings

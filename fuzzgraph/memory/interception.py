@@ -1,0 +1,236 @@
+"""Interception: every fresh tensor of an engine becomes a view of the arena, between red zones.
+
+One dispatch mode does it all, for the engine's own buffers, for intermediates of captured graphs
+and for scratch; the recorder listens to it instead of stacking a mode of its own. "Fresh" is
+decided by storage, never by a list of operators.
+
+Limits: memory that was allocated outside `intercept` is not guarded; `torch.frombuffer` dispatches
+nothing and goes unseen; memory of another device than the arena's is left alone. A NumPy array
+handed to `torch.from_numpy` is copied, so later writes through the array do not reach the tensor
+(`adopt_numpy=False` keeps the two shared, and unguarded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fuzzgraph.memory.arena import Arena, storage_key
+from fuzzgraph.memory.launches import Launch, LaunchHook
+from fuzzgraph.memory.operations import Facts, facts_of, tensors_in
+from fuzzgraph.memory.placement import Layout, extent
+from fuzzgraph.memory.regions import Segment
+from fuzzgraph.memory.resizing import Resizing
+
+__all__ = ["Interception", "Listener"]
+
+Tensors = tuple[torch.Tensor, ...]
+
+_FACTS: dict[Any, Facts] = {}
+"""Facts of every operator met in this process; they never change."""
+
+
+class Listener:
+    """Told of every operation and launch that the guard sees; override what is needed."""
+
+    def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
+        """An operation is about to run; raise to refuse it."""
+
+    def on_operation(
+        self, func: Any, facts: Facts, args: Any, kwargs: Any, out: Any, fresh: Tensors
+    ) -> None:
+        """An operation ran; `fresh` are those results that have memory of their own."""
+
+    def on_launch(
+        self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """An interpreted Triton kernel was launched."""
+
+
+class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Moves what an engine allocates into an arena, and tells a listener what the engine does.
+
+    Args:
+        arena: where everything goes.
+        layout: decides what lies where.
+        adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
+    """
+
+    def __init__(self, arena: Arena, layout: Layout, *, adopt_numpy: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = arena.device
+        self._layout = layout
+        self._resizing = Resizing(layout)
+        self._adopt_numpy = adopt_numpy
+        self._storage = arena.storage_key
+        self._segment: Segment = "engine"
+        self._listener: Listener | None = None
+        self._depth = 0
+        self._touched: set[int] = set()
+        self._hook = LaunchHook()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: the wrapper it asks for imports the compiler (a second) and slows each call."""
+        return False
+
+    @contextmanager
+    def intercept(self, segment: Segment, listener: Listener | None = None) -> Iterator[None]:
+        """Guard every allocation made inside; may be nested, one mode stays active.
+
+        Entering "scratch" frees what the last scratch run allocated.
+        """
+        outer = self._segment, self._listener
+        self._segment, self._listener = segment, listener
+        if segment == "scratch" and (self._depth == 0 or outer[0] != "scratch"):
+            self._layout.restart_scratch()
+        if self._depth == 0:
+            self._hook.install(self._launch)
+            self.__enter__()  # type: ignore[no-untyped-call]
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                self._hook.remove()
+            self._segment, self._listener = outer
+
+    @property
+    def intercepting(self) -> bool:
+        """Whether the guard is active right now."""
+        return self._depth > 0
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Run the harness's own operations inside `intercept` without guarding them."""
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            yield
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        facts = _FACTS.get(func)
+        if facts is None:
+            facts = _FACTS[func] = facts_of(func)
+        if self._listener is not None:
+            return self._reported(func, facts, args, kwargs or {})
+        return self._run(func, facts, args, kwargs)[0]
+
+    def _run(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[Any, Tensors]:
+        """Result of an operation, and those tensors that it allocated."""
+        fresh: Tensors = ()
+        if facts.may_resize:
+            fresh = self._resizing.make_room(func, facts, args, kwargs or {}, self._segment)
+        out = facts.call(*args, **kwargs) if kwargs else facts.call(*args)
+        if out.__class__ is tuple or out.__class__ is list:
+            out, fresh = self._adopt_each(func, facts, out, args, kwargs)
+        elif isinstance(out, torch.Tensor) and out.untyped_storage()._cdata != self._storage:
+            out, fresh = self._adopt(func, facts, out, args, kwargs)
+        if facts.writes:
+            self._mark_written(facts, args, kwargs)
+        return out, fresh
+
+    def _reported(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        listener = self._listener
+        assert listener is not None
+        listener.before_operation(func, facts, args, kwargs)
+        out, fresh = self._run(func, facts, args, kwargs)
+        listener.on_operation(func, facts, args, kwargs, out, fresh)
+        return out
+
+    def _adopt(
+        self, func: Any, facts: Facts, out: torch.Tensor, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[torch.Tensor, Tensors]:
+        """The result moved into the arena, if its storage is new."""
+        storage = out.untyped_storage()
+        if facts.is_lift:
+            if not self._adopt_numpy and not storage.resizable():
+                return out, ()
+        elif _holds(storage._cdata, args) or (kwargs and _holds(storage._cdata, kwargs.values())):
+            return out, ()
+        if (
+            out.__class__ is not torch.Tensor
+            or out.device != self.device
+            or out.layout is not torch.strided
+        ):
+            return out, ()
+        slot = self._layout.slot(func, out, self._segment, born_empty=facts.is_empty)
+        view = slot.base.as_strided(out.shape, out.stride(), slot.element)
+        if not facts.is_empty:
+            _copy_whole(view, out)
+        return view, (view,)
+
+    def _adopt_each(
+        self, func: Any, facts: Facts, out: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> tuple[Any, Tensors]:
+        items = list(out)
+        fresh: list[torch.Tensor] = []
+        for index, item in enumerate(items):
+            if isinstance(item, torch.Tensor) and storage_key(item) != self._storage:
+                items[index], new = self._adopt(func, facts, item, args, kwargs)
+                fresh.extend(new)
+        return (out.__class__(items) if fresh else out), tuple(fresh)
+
+    def _mark_written(self, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> None:
+        for which in facts.writes:
+            if which.__class__ is int:
+                target = args[which] if which < len(args) else None
+            else:
+                target = kwargs.get(which) if kwargs else None
+            if isinstance(target, torch.Tensor):
+                self._touch(target)
+            else:
+                for tensor in target or ():
+                    self._touch(tensor)
+
+    def _touch(self, tensor: torch.Tensor) -> None:
+        address = tensor.data_ptr()
+        if address in self._touched:
+            return
+        region = self._layout.region_of(tensor)
+        if region is not None:
+            region.touched = True
+            self._touched.add(address)
+
+    def _launch(
+        self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an interpreted kernel launch; its own tensor operations are not the engine's."""
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            result = launch(executor, *args, **kwargs)
+        for tensor in tensors_in([*args, *kwargs.values()]):
+            self._touch(tensor)
+        if self._listener is not None:
+            self._listener.on_launch(launch, executor, args, kwargs)
+        return result
+
+
+def _holds(key: int, values: Any) -> bool:
+    """Whether a tensor among the arguments has this storage."""
+    for value in values:
+        if value.__class__ is int:
+            continue
+        if isinstance(value, torch.Tensor):
+            if value.untyped_storage()._cdata == key:
+                return True
+        elif isinstance(value, (list, tuple)) and _holds(key, value):
+            return True
+    return False
+
+
+def _copy_whole(view: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy a tensor into one of equal strides, repeated elements (stride 0) included."""
+    if 0 in view.stride() and view.numel() > 1:
+        size = [extent(view)]
+        view, source = view.as_strided(size, (1,)), source.as_strided(size, (1,))
+    view.copy_(source)
