@@ -133,7 +133,7 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
         "--target builtin",
     ),
     "corpus folder": (["run", "--corpus", "no/such"], "corpus folder no/such", "existing folder"),
-    "verb": (["fuzz"], "verb='fuzz' is unknown", "run, replay, shrink"),
+    "verb": (["fuzz"], "verb='fuzz' is unknown", "run, resume, replay, shrink"),
     "option": (["run", "--tiem", "3s"], "No such option '--tiem'", "fuzzgraph run --help"),
     "no case": (["replay"], "Missing argument 'CASE'", "fuzzgraph replay --help"),
     "no such case": (["replay", "no.json"], "case 'no.json': no such file", "corpus list"),
