@@ -55,6 +55,24 @@ def _sglang_cpu_graph() -> Target:
     return CpuGraphTarget()
 
 
+def _sglang_eagle_draft() -> Target:
+    from fuzzgraph.targets.sglang.drafts import draft
+
+    return draft()
+
+
+def _sglang_eagle_draft_extend() -> Target:
+    from fuzzgraph.targets.sglang.drafts import draft_extend
+
+    return draft_extend()
+
+
+def _sglang_frozen_kv_mtp() -> Target:
+    from fuzzgraph.targets.sglang.drafts import frozen_kv_mtp
+
+    return frozen_kv_mtp()
+
+
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin", _builtin),
     ("builtin-triton", _builtin_triton),
@@ -63,6 +81,9 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("sglang-buffers", _sglang_buffers),
     ("sglang-buffers-verify", _sglang_buffers_verify),
     ("sglang-cpu-graph", _sglang_cpu_graph),
+    ("sglang-eagle-draft", _sglang_eagle_draft),
+    ("sglang-eagle-draft-extend", _sglang_eagle_draft_extend),
+    ("sglang-frozen-kv-mtp", _sglang_frozen_kv_mtp),
 )
 """Name and opener of the targets that come with FuzzGraph."""
 

@@ -12,7 +12,7 @@ from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.world import Batch, IntArray
 
-__all__ = ["forward_batch"]
+__all__ = ["decode_values", "forward_batch", "given"]
 
 
 def _tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
@@ -20,7 +20,7 @@ def _tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
     return torch.tensor(values, device=device)
 
 
-def _given(struct: type, values: dict[str, Any]) -> Any:
+def given(struct: type, values: dict[str, Any]) -> Any:
     """An instance of the engine's dataclass from those `values` that this release knows."""
     known = {entry.name for entry in dataclasses.fields(struct)}
     return struct(**{name: value for name, value in values.items() if name in known})
@@ -35,44 +35,56 @@ def _engine_lens(batch: Batch) -> IntArray:
 
 
 def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
-    """The batch with the dtypes of sglang's scheduler: int64 lengths, rows, slots, tokens."""
+    """A decode, verify or idle batch."""
     info = engine_module("sglang.srt.model_executor.forward_batch_info")
-    device, lens = runner.device, _engine_lens(batch)
+    lens = _engine_lens(batch)
     mode = {
         "decode": info.ForwardMode.DECODE,
         "idle": info.ForwardMode.IDLE,
         "target_verify": info.ForwardMode.TARGET_VERIFY,
     }[batch.mode]
     spec = _verify_input(batch, runner, lens) if batch.mode == "target_verify" else None
-    return _given(
+    hidden = spec.capture_hidden_mode if spec else info.CaptureHiddenMode.NULL
+    return given(
         info.ForwardBatch,
         {
+            **decode_values(batch, runner, lens),
             "forward_mode": mode,
-            "batch_size": batch.raw_bs,
-            "input_ids": _tensor(batch.input_ids, device),
-            "req_pool_indices": _tensor(batch.req_pool_indices, device),
-            "seq_lens": _tensor(lens, device),
-            "seq_lens_cpu": torch.tensor(lens),
-            "seq_lens_sum": int(lens.sum()),
-            "out_cache_loc": _tensor(batch.slot_mapping, device),
-            "positions": _tensor(batch.positions, device),
-            "mrope_positions": _mrope(batch, device),
-            "encoder_lens": _encoder_lens(batch, runner),
-            **_token_counts(info.ForwardBatch, batch.num_tokens, device),
-            # All data-parallel ranks agree to take the graph.
-            "can_run_dp_cuda_graph": True,
-            "can_run_decode_cuda_graph": True,
-            "return_logprob": False,
-            "capture_hidden_mode": spec.capture_hidden_mode
-            if spec
-            else info.CaptureHiddenMode.NULL,
+            "capture_hidden_mode": hidden,
             "spec_info": spec,
-            "spec_algorithm": runner.spec_algorithm,
-            "req_to_token_pool": runner.req_to_token_pool,
-            "token_to_kv_pool": runner.token_to_kv_pool,
-            "attn_backend": runner.attn_backend,
         },
     )
+
+
+def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str, Any]:
+    """What every batch says, with the dtypes of sglang's scheduler: int64 throughout.
+
+    Args:
+        lens: lengths as the scheduler says them.
+    """
+    info = engine_module("sglang.srt.model_executor.forward_batch_info")
+    device = runner.device
+    return {
+        "batch_size": batch.raw_bs,
+        "input_ids": _tensor(batch.input_ids, device),
+        "req_pool_indices": _tensor(batch.req_pool_indices, device),
+        "seq_lens": _tensor(lens, device),
+        "seq_lens_cpu": torch.tensor(lens),
+        "seq_lens_sum": int(lens.sum()),
+        "out_cache_loc": _tensor(batch.slot_mapping, device),
+        "positions": _tensor(batch.positions, device),
+        "mrope_positions": _mrope(batch, device),
+        "encoder_lens": _encoder_lens(batch, runner),
+        **_token_counts(info.ForwardBatch, batch.num_tokens, device),
+        # All data-parallel ranks agree to take the graph.
+        "can_run_dp_cuda_graph": True,
+        "can_run_decode_cuda_graph": True,
+        "return_logprob": False,
+        "spec_algorithm": runner.spec_algorithm,
+        "req_to_token_pool": runner.req_to_token_pool,
+        "token_to_kv_pool": runner.token_to_kv_pool,
+        "attn_backend": runner.attn_backend,
+    }
 
 
 def _mrope(batch: Batch, device: str) -> torch.Tensor | None:
@@ -108,7 +120,7 @@ def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
         for word in ("retrieve", "retrive")  # spelled either way, by release
         for name in ("index", "next_token", "next_sibling", "cum_len")
     )
-    return _given(
+    return given(
         eagle,
         {
             **none_read_before_sampling,

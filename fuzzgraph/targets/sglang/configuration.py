@@ -54,7 +54,10 @@ class Configuration:
         if speculative:
             values |= {
                 "speculative_algorithm": "EAGLE",
-                "speculative_num_steps": config.spec_steps,
+                # Without branches the two follow from each other, as the engine sees to.
+                "speculative_num_steps": config.draft_tokens - 1
+                if "draft_extend" in config.modes
+                else config.spec_steps,
                 "speculative_eagle_topk": config.spec_topk,
                 "speculative_num_draft_tokens": config.draft_tokens,
             }

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.cpu_runner import RUNNER_MODULE, CpuRunner
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
 from fuzzgraph.targets.sglang.input_fields import input_fields
+from fuzzgraph.targets.sglang.loading import engine_module, release
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.targets.sglang.witness import witness
 from fuzzgraph.world import Batch
@@ -65,6 +67,11 @@ class CpuGraphTarget:
     def load(self) -> None:
         """Import the release of this process; `open` does it where nobody has."""
         load_once(RUNNER_MODULE)
+        if not hasattr(engine_module(RUNNER_MODULE).CPUGraphRunner, "prepare_replay"):
+            raise AdapterUnavailable(
+                f"sglang {release()} pads no batch in its CPUGraphRunner, so target {self.name!r} "
+                "has nothing to judge. Name a later release: fuzzgraph targets lists them."
+            )
 
 
 class CpuGraphSession(DecodeSession):

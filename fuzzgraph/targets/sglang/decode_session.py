@@ -21,9 +21,9 @@ from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, model_runner
 from fuzzgraph.world import Batch
 
-__all__ = ["DecodeSession", "load_once"]
+__all__ = ["BY_TOKEN", "DecodeSession", "load_once"]
 
-_BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
+BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 
 _NEEDS_ENCODERS = "sglang decode runner, can_run: every row of a graph has an encoder"
 
@@ -53,7 +53,14 @@ class DecodeSession:
     fields: tuple[Field, ...]
     inputs: Sequence[str]
 
-    def __init__(self, config: EngineConfig, graphs: GraphEngine, *, backend: str) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        graphs: GraphEngine,
+        *,
+        backend: str,
+        drafts: bool = False,
+    ) -> None:
         self._config = config
         self._frozen: dict[int, dict[str, int]] = {}
         self._at_capture: dict[int, dict[str, torch.Tensor]] = {}
@@ -62,7 +69,7 @@ class DecodeSession:
         self._outputs: Any = None
         self._verifies = config.modes == ("target_verify",)
         self._model_runner = model_runner(
-            config, graphs.device, backend=backend, speculative=self._verifies
+            config, graphs.device, backend=backend, speculative=self._verifies, drafts=drafts
         )
         self.backend = self._open_backend(self._model_runner)
         self._model_runner.attn_backend = self.backend
@@ -76,6 +83,18 @@ class DecodeSession:
 
     def _open_runner(self, graphs: GraphEngine) -> DecodeRunner:
         return open_decode_runner(self._model_runner, self._config, graphs, self._remember)
+
+    def _translate(self, batch: Batch) -> Any:
+        """The engine's own batch."""
+        return forward_batch(batch, self._model_runner)
+
+    def _tokens(self, batch: Batch) -> int:
+        """Live entries on the token axis."""
+        return batch.num_tokens
+
+    def _padded_tokens(self, padded_bs: int) -> int:
+        """Entries on the token axis that a graph of this size covers."""
+        return padded_bs * self.runner.width
 
     def _metadata_tensors(self) -> dict[str, torch.Tensor]:
         """Tensors of the backend's current metadata, whole, by their field's name."""
@@ -137,7 +156,7 @@ class DecodeSession:
     def _input(self, name: str, padded_bs: int) -> torch.Tensor:
         """The part of a static buffer that a graph of this size reads."""
         buffer: torch.Tensor = getattr(self.runner.buffers, name)
-        rows = padded_bs * self.runner.width if name in _BY_TOKEN else padded_bs
+        rows = self._padded_tokens(padded_bs) if name in BY_TOKEN else padded_bs
         return buffer[..., :rows]
 
     def _written(self) -> dict[str, torch.Tensor]:
@@ -147,7 +166,7 @@ class DecodeSession:
 
     def prepare_replay(self, batch: Batch) -> None:
         self._use()
-        self._last_batch = forward_batch(batch, self._model_runner)
+        self._last_batch = self._translate(batch)
         # The model runner asks `can_run` before it takes the graph, and goes eager otherwise.
         self._eager = not self.runner.can_run(self._last_batch)
         if self._eager:
@@ -163,7 +182,7 @@ class DecodeSession:
         """The backend's metadata for a forward without a graph."""
         self._use()
         self._eager = True
-        self._last_batch = forward_batch(batch, self._model_runner)
+        self._last_batch = self._translate(batch)
         self._prepare_eagerly()
 
     def _prepare_eagerly(self) -> None:
@@ -174,8 +193,9 @@ class DecodeSession:
         """The used part of the metadata, padded rows included."""
         eager = self._eager
         padded_bs = batch.raw_bs if eager else self.runner.padded_bs
-        padded_tokens = batch.num_tokens if eager else padded_bs * self.runner.width
-        seen = Observation(batch.raw_bs, padded_bs, batch.num_tokens, padded_tokens)
+        tokens = self._tokens(batch)
+        padded_tokens = tokens if eager else self._padded_tokens(padded_bs)
+        seen = Observation(batch.raw_bs, padded_bs, tokens, padded_tokens)
         if "encoder_lens" in self.inputs and not batch.encoder_lens.all():
             seen.declined = _NEEDS_ENCODERS
         if eager and not batch.raw_bs:

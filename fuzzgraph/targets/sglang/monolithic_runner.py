@@ -3,8 +3,9 @@
 Everything that pads, sizes or orders is the engine's: its constructor, its capture loop, its
 `replay_prepare`. Put in its place are the device graph (a `GraphEngine` captures instead), the
 model (there is none: the subject is metadata) and, only where a case captures more rows than the
-request pool has, the filter on the ladder. A server gets such a ladder by rounding the pool up to
-the attention-TP size (sglang get_batch_sizes_to_capture, PR 20978), which needs several ranks.
+request pool has and there is one rank, the filter on the ladder. A server gets such a ladder by
+rounding the pool up to the attention-TP size (sglang get_batch_sizes_to_capture, PR 20978), which
+the engine does itself where a case has several ranks.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _runner_class(graphs: GraphEngine, on_capture: Callable[[int], None]) -> typ
 @contextlib.contextmanager
 def _ladder(config: EngineConfig) -> Iterator[None]:
     """Lets a ladder through that exceeds the request pool; any other is the engine's affair."""
-    if config.capture_bs[-1] <= config.req_pool_size:
+    if config.capture_bs[-1] <= config.req_pool_size or config.attn_tp_size > 1:
         yield
         return
     module = engine_module(RUNNER_MODULE)

@@ -77,8 +77,8 @@ def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: 
 
 
 @contextlib.contextmanager
-def graph_device(module: Any, backend: Any, config: EngineConfig) -> Iterator[None]:
-    """While a runner opens: our backend, no stream to capture on, and the case's ladder.
+def graph_device(backend: Any, config: EngineConfig, *modules: Any) -> Iterator[None]:
+    """While a runner opens and captures: our backend, no stream, and the case's ladder.
 
     The ladder is put in place only where it exceeds the request pool (see `monolithic_runner`).
     """
@@ -91,13 +91,13 @@ def graph_device(module: Any, backend: Any, config: EngineConfig) -> Iterator[No
     }
     if config.attn_tp_size == 1 and config.capture_bs[-1] > config.req_pool_size:
         replaced["get_batch_sizes_to_capture"] = lambda *_, **__: (list(config.capture_bs), [])
-    own = {name: getattr(module, name) for name in replaced if hasattr(module, name)}
-    for name in own:
+    own = [(m, name, getattr(m, name)) for m in modules for name in replaced if hasattr(m, name)]
+    for module, name, _ in own:
         setattr(module, name, replaced[name])
     try:
         yield
     finally:
-        for name, value in own.items():
+        for module, name, value in own:
             setattr(module, name, value)
 
 
@@ -144,7 +144,7 @@ class PluggableRunner:
                 if self.may_capture:  # the constructor calls it, the session decides when
                     super().capture()
 
-        with graph_device(self._module, self._backend, config):
+        with graph_device(self._backend, config, self._module):
             self._engine: Any = DecodeRunner(runner)
 
     @property
@@ -169,7 +169,7 @@ class PluggableRunner:
         self._engine.may_capture = True
         modes = "sglang.srt.model_executor.runner_utils.capture_mode"
         module = engine_module(modes) if has_module(modes) else self._module
-        with graph_device(self._module, self._backend, self._config), module.model_capture_mode():
+        with graph_device(self._backend, self._config, self._module), module.model_capture_mode():
             self._engine.capture()
 
     def can_run(self, forward_batch: Any) -> bool:

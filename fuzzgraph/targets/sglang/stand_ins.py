@@ -73,8 +73,10 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=False,
         is_multimodal=False,
+        model_is_mrope=False,
         num_attention_heads=_MLA_HEADS if mla else config.num_q_heads,
         num_hidden_layers=1,
+        spec_hidden_size=config.num_q_heads * config.head_dim,
         v_head_dim=config.v_head_dim,
         vocab_size=32,
     )
@@ -111,30 +113,46 @@ def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> A
 
 
 def model_runner(
-    config: EngineConfig, device: torch.device, *, backend: str, speculative: bool = False
+    config: EngineConfig,
+    device: torch.device,
+    *,
+    backend: str,
+    speculative: bool = False,
+    drafts: bool = False,
 ) -> ModelRunner:
-    """A model runner for `config` with the engine's own pools, without backend and model."""
+    """A model runner for `config` with the engine's own pools, without backend and model.
+
+    Args:
+        backend: name of the attention backend.
+        speculative: whether it verifies drafts.
+        drafts: whether it is the draft worker's.
+    """
     dtype = getattr(torch, config.dtype)
-    settings = Configuration(config, device, backend=backend, speculative=speculative)
+    spec = speculative or drafts
+    settings = Configuration(config, device, backend=backend, speculative=spec)
     kv = kv_pool(config, device, dtype)
     width = config.draft_tokens if speculative else 1
     allocator = SimpleNamespace(page_size=config.page_size, get_kvcache=lambda: kv)
     runner = ModelRunner(
         **_ABSENT,
         configuration=settings,
+        attn_backend=None,
         decode_num_tokens_per_bs=lambda *_, **__: width,
         decode_num_tokens_per_req=lambda *_, **__: width,
         device=device.type,
+        dp_size=1,
         dtype=dtype,
         gpu_id=device.index or 0,
+        is_draft_worker=drafts,
         kv_cache_dtype=dtype,
         model_config=_model_config(config, dtype),
         page_size=config.page_size,
         req_to_token_pool=request_pool(config, device),
         server_args=settings.server_args,
-        spec_algorithm=_spec_algorithm("EAGLE" if speculative else None),
+        spec_algorithm=_spec_algorithm("EAGLE" if spec else None),
         token_to_kv_pool=kv,
         token_to_kv_pool_allocator=allocator,
+        tp_size=config.attn_tp_size,
         tp_group=Group(config.attn_tp_size, config.attn_tp_rank),
     )
     runner.kv_index_translator = _index_translator(runner, config)
@@ -152,7 +170,6 @@ _ABSENT: Mapping[str, Any] = {
     "get_pp_proxy_residual_num_blocks": lambda: None,
     "get_pp_proxy_topk_size": lambda: None,
     "hisparse_coordinator": None,
-    "is_draft_worker": False,
     "is_hybrid_swa": False,
     "lora_manager": None,
     "model": None,

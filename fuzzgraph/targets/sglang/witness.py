@@ -6,6 +6,7 @@ What a runner hands over at a replay is what every backend would build its metad
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from fuzzgraph.targets.sglang.loading import engine_module
 
 __all__ = ["HANDED", "witness"]
 
+_CAPTURED = ("bs", "num_tokens", "req_pool_indices", "seq_lens")
+_REPLAYED = ("bs", "req_pool_indices", "seq_lens", "seq_lens_sum", "encoder_lens", "forward_mode",
+             "spec_info", "seq_lens_cpu")  # fmt: skip
 HANDED = ("req_pool_indices", "seq_lens", "seq_lens_cpu", "encoder_lens", "seq_lens_sum")
 
 
@@ -29,6 +33,10 @@ def witness(fill_value: int) -> Any:
         def __init__(self) -> None:
             self.handed: dict[str, Any] = {}
             """Name -> what was handed over last: views of the runner's buffers, and numbers."""
+            self.on_look: Callable[[], None] = lambda: None
+            """Called when something is handed over: inputs are filled, nothing has run yet."""
+            self.attn_backends = [self]
+            """As a backend of several draft steps has one for each."""
 
         def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int, **_: Any) -> None: ...
 
@@ -40,6 +48,8 @@ def witness(fill_value: int) -> Any:
         def get_cpu_graph_seq_len_fill_value(self) -> int:
             return fill_value
 
+        get_graph_seq_len_fill_value = get_cpu_graph_seq_len_fill_value  # in 0.5.9
+
         def init_forward_metadata_capture_cpu_graph(self, *_: Any, **__: Any) -> None: ...
 
         def init_forward_metadata(self, forward_batch: Any) -> None:
@@ -50,29 +60,37 @@ def witness(fill_value: int) -> Any:
         ) -> None:
             self._take(forward_batch)
 
-        def init_forward_metadata_capture_cuda_graph(
-            self, bs: int, num_tokens: int, req_pool_indices: Any, seq_lens: Any,
-            encoder_lens: Any, forward_mode: Any, spec_info: Any,
-        ) -> None:  # fmt: skip
-            self.handed = {"req_pool_indices": req_pool_indices[:bs], "seq_lens": seq_lens[:bs]}
+        def init_forward_metadata_capture_cuda_graph(self, *args: Any, **named: Any) -> None:
+            """A backend of one step gets arguments, one of several steps a forward batch."""
+            if args and not isinstance(args[0], int):
+                self._take(args[0])
+                return
+            given = {**dict(zip(_CAPTURED, args, strict=False)), **named}
+            self._keep(given["bs"], given)
 
-        def init_forward_metadata_replay_cuda_graph(
-            self, bs: int, req_pool_indices: Any, seq_lens: Any, seq_lens_sum: Any,
-            encoder_lens: Any, forward_mode: Any, spec_info: Any, seq_lens_cpu: Any = None,
-            **_: Any,
-        ) -> None:  # fmt: skip
-            self.handed = {
-                "req_pool_indices": req_pool_indices[:bs],
-                "seq_lens": seq_lens[:bs],
-                "seq_lens_sum": seq_lens_sum,
-            }
-            for name, value in (("encoder_lens", encoder_lens), ("seq_lens_cpu", seq_lens_cpu)):
-                if value is not None:
-                    self.handed[name] = value[:bs]
+        def init_forward_metadata_replay_cuda_graph(self, *args: Any, **named: Any) -> None:
+            if args and not isinstance(args[0], int):
+                self._take(args[0])
+                return
+            given = {**dict(zip(_REPLAYED, args, strict=False)), **named}
+            self._keep(given["bs"], given)
+
+        def take_padded(self, forward_batch: Any, bs: int, seq_lens_sum: Any) -> None:
+            """What a worker hands on for its backend, with a sum of its own."""
+            self._take(forward_batch)
+            self._keep(bs, {**self.handed, "seq_lens_sum": seq_lens_sum})
 
         def _take(self, forward_batch: Any) -> None:
             found = {name: getattr(forward_batch, name, None) for name in HANDED}
-            self.handed = {name: value for name, value in found.items() if value is not None}
+            self._keep(forward_batch.batch_size, found)
+
+        def _keep(self, bs: int, given: Mapping[str, Any]) -> None:
+            self.on_look()
+            self.handed = {}
+            for name in HANDED:
+                value = given.get(name)
+                if value is not None:
+                    self.handed[name] = value[:bs] if isinstance(value, torch.Tensor) else value
 
         def handed_tensors(self) -> dict[str, torch.Tensor]:
             """Copies; numbers as tensors of one."""

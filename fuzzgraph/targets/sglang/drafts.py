@@ -1,0 +1,203 @@
+"""Metadata targets of speculative decoding: the graph runners of the draft worker.
+
+`sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted,
+`sglang-frozen-kv-mtp` drafts on the target's KV. The release's own runner pads and fills its
+inputs; its attention backend is a witness, and the draft model computes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.observation import Contract, Field
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reach import Reach
+from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession, load_once
+from fuzzgraph.targets.sglang.draft_batches import (
+    draft_batch,
+    extend_batch,
+    live_places,
+    select_index,
+)
+from fuzzgraph.targets.sglang.draft_runners import (
+    DRAFT,
+    DRAFT_EXTEND,
+    FROZEN,
+    DraftRunner,
+    RunnerKind,
+)
+from fuzzgraph.targets.sglang.draft_worker import draft_worker, packs_accepted_tokens
+from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields
+from fuzzgraph.targets.sglang.loading import has_module, release
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.targets.sglang.witness import witness
+from fuzzgraph.world import Batch
+
+__all__ = ["DraftSession", "DraftTarget", "draft", "draft_extend", "frozen_kv_mtp"]
+
+_SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
+_WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
+
+
+class DraftTarget:
+    """One kind of draft runner of the sglang release that this process holds."""
+
+    package = "sglang"
+    """Released package that the engine comes in."""
+    isolated = True
+    """It runs in a process of its own: one process holds one release."""
+
+    def __init__(self, name: str, kind: RunnerKind, mode: Mode, *, max_topk: int) -> None:
+        self.name = name
+        self._kind = kind
+        self._mode = mode
+        self.reach = Reach(
+            modes=(mode,),
+            max_batch=16,
+            max_context_len=64,
+            seq_len_fill_values=(1, 0),
+            max_spec_steps=3,
+            max_spec_topk=max_topk,
+            max_draft_tokens=4,
+            capture_beyond_pool=True,
+        )
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        """Names the first setting that this target does not drive."""
+        if config.modes != (self._mode,):
+            return f"captures {self._mode} graphs only, not {list(config.modes)}"
+        if config.spec_topk > self.reach.max_spec_topk:
+            return f"spec_topk={config.spec_topk} is not driven, only {self.reach.max_spec_topk}"
+        for name, value in (
+            ("kv_dtype", "auto"), ("metadata", "full"), ("runner", "graph"), ("page_size", 1),
+            ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
+            ("recurrent_state", False), ("attn_tp_size", 1), ("max_encoder_len", 0),
+        ):  # fmt: skip
+            if getattr(config, name) != value:
+                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
+        return None
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
+        """Pools, worker and runner of this release.
+
+        Raises:
+            AdapterUnavailable: there is no sglang here, or it has no such runner.
+        """
+        self.load()
+        return DraftSession(config, graphs, self._kind)
+
+    def load(self) -> None:
+        """Import the release of this process; `open` does it where nobody has."""
+        if not has_module(self._kind.module):
+            raise AdapterUnavailable(
+                f"sglang {release()} has no {self._kind.runner}, which target {self.name!r} "
+                "drives. Name a release that has it: fuzzgraph targets lists them."
+            )
+        load_once(self._kind.module)
+
+
+def draft() -> DraftTarget:
+    """`sglang-eagle-draft`."""
+    return DraftTarget("sglang-eagle-draft", DRAFT, "draft", max_topk=4)
+
+
+def draft_extend() -> DraftTarget:
+    """`sglang-eagle-draft-extend`; the number of steps follows from that of draft tokens."""
+    return DraftTarget("sglang-eagle-draft-extend", DRAFT_EXTEND, "draft_extend", max_topk=1)
+
+
+def frozen_kv_mtp() -> DraftTarget:
+    """`sglang-frozen-kv-mtp`; with several branches its rows are branches, which is not driven."""
+    return DraftTarget("sglang-frozen-kv-mtp", FROZEN, "draft", max_topk=1)
+
+
+class DraftSession(DecodeSession):
+    """One draft runner whose backend only looks on."""
+
+    runner: DraftRunner
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
+        self._kind = kind
+        self._batch: Batch | None = None
+        self._packed = packs_accepted_tokens()
+        self._extends = kind is DRAFT_EXTEND
+        self.inputs = _inputs(kind)
+        self.fields = _fields(config, self._extends)
+        super().__init__(config, graphs, backend="triton", drafts=True)
+        self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
+        self._filled: dict[str, torch.Tensor] = {}
+        self.backend.on_look = self._copy_inputs
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        return witness(self._config.seq_len_fill_value)
+
+    def _open_runner(self, graphs: GraphEngine) -> DraftRunner:
+        worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
+        return DraftRunner(self._kind, worker, self._config, graphs, self._remember)
+
+    def _translate(self, batch: Batch) -> Any:
+        self._batch = batch
+        runner = self._model_runner
+        if not self._extends:
+            return draft_batch(batch, runner, self._config, frozen=self._kind is FROZEN)
+        return extend_batch(batch, runner, self.runner.width, packed=self._packed)
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if self._extends and not self._eager and _wants_select_index(self.runner):
+            self.runner.prepare(self._last_batch, select_index(batch, self.runner.width))
+
+    def _tokens(self, batch: Batch) -> int:
+        return len(batch.slot_mapping) if self._kind is DRAFT else batch.num_tokens
+
+    def _padded_tokens(self, padded_bs: int) -> int:
+        per_token = self._config.spec_steps if self._kind is DRAFT else 1
+        return padded_bs * self.runner.width * per_token
+
+    def _copy_inputs(self) -> None:
+        """As a replay starts from them: drafts move their positions on, up to 0.5.11 for good."""
+        self._filled = {name: getattr(self.runner.buffers, name).clone() for name in self.inputs}
+
+    def _input(self, name: str, padded_bs: int) -> torch.Tensor:
+        """Where rows have all their places, live tokens come first, as the batch has them."""
+        covered = self._padded_tokens(padded_bs) if name in BY_TOKEN else padded_bs
+        found = self._filled[name][:covered]
+        if name not in BY_TOKEN or not self._extends or self._packed or self._batch is None:
+            return found
+        live = torch.tensor(live_places(self._batch, self.runner.width))
+        rest = torch.ones(len(found), dtype=torch.bool)
+        rest[live] = False
+        return torch.cat((found[live], found[rest]))
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the backend was handed; it must be what the buffers hold."""
+        handed: dict[str, torch.Tensor] = self.backend.handed_tensors()
+        return handed
+
+
+def _wants_select_index(runner: Any) -> bool:
+    return hasattr(runner.buffers, "select_index")
+
+
+def _inputs(kind: RunnerKind) -> list[str]:
+    names = ["positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
+    if kind is not FROZEN:
+        names.append("out_cache_loc")
+    if kind is DRAFT_EXTEND:
+        names += ["input_ids", "extend_seq_lens", "num_accept_tokens", "accept_length"]
+    return names
+
+
+def _fields(config: EngineConfig, extends: bool) -> tuple[Field, ...]:
+    common = input_fields(config, config.seq_len_fill_value)
+    total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
+    if not extends:
+        return (*common, total)
+    width = Contract("fill", config.draft_tokens)
+    names = ("extend_seq_lens", "num_accept_tokens", "accept_length")
+    widths = tuple(Field(name, "requests", "length", width, source=_WIDTH) for name in names)
+    return (*common, total, *widths)

@@ -1,0 +1,117 @@
+"""Draft runners of released sglang: condemned where they were wrong, acquitted where fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
+from fuzzgraph.layout import plan
+from fuzzgraph.targets.sglang.draft_batches import live_places, select_index
+from fuzzgraph.targets.sglang.drafts import DraftTarget, draft, draft_extend, frozen_kv_mtp
+from fuzzgraph.world import Batch
+from tests.targets.sglang.released import Workers
+
+released = [pytest.mark.sglang, pytest.mark.slow]
+
+
+def draft_case(*batches: tuple[int, ...], **settings: Any) -> Case:
+    """Steps of mode draft with rows of these lengths, each step with requests of its own."""
+    return _case("draft", batches, {}, settings)
+
+
+def extend_case(*accepted: tuple[int, ...], **settings: Any) -> Case:
+    """Steps of mode draft_extend whose rows accepted so many tokens."""
+    return _case("draft_extend", [(9,) * len(row) for row in accepted], dict(enumerate(accepted)),
+                 settings)  # fmt: skip
+
+
+def _case(
+    mode: Mode,
+    batches: Sequence[tuple[int, ...]],
+    accepted: Mapping[int, tuple[int, ...]],
+    settings: Mapping[str, Any],
+) -> Case:
+    steps = tuple(
+        ReplayStep(
+            mode=mode,
+            rows=tuple(
+                BatchRow(
+                    request=100 * index + row,
+                    seq_len=length,
+                    new_tokens=accepted[index][row] if accepted else 0,
+                )
+                for row, length in enumerate(lengths)
+            ),
+            finish=tuple(100 * (index - 1) + row for row in range(len(batches[index - 1])))
+            if index
+            else (),
+        )
+        for index, lengths in enumerate(batches)
+    )
+    config = EngineConfig(**{"modes": (mode,), "capture_bs": (1, 2, 4), **settings})
+    return validate(Case(schema_version=1, config=config, steps=steps))
+
+
+def seen(workers: Workers, version: str, case: Case, target: str) -> set[tuple[str, str]]:
+    """(oracle, buffer) of each finding."""
+    return {(one.oracle, one.buffer) for one in workers.findings(version, case, target)}
+
+
+STALE = {("contract", "req_pool_indices"), ("history", "req_pool_indices")}
+
+
+class TestReleases:
+    pytestmark = released
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
+    def test_padded_rows_of_draft_extend_are_stale_up_to_0_5_12_only(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = extend_case((1, 3, 2, 3), (2, 1, 3), draft_tokens=3)
+        found = seen(workers, version, case, "sglang-eagle-draft-extend")
+        assert found == (STALE if version == "0.5.12" else set())
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
+    def test_padded_rows_of_frozen_kv_mtp_are_stale_up_to_0_5_12_only(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = draft_case((5, 6, 7, 8), (5, 6, 7))
+        found = seen(workers, version, case, "sglang-frozen-kv-mtp")
+        assert found == (STALE if version == "0.5.12" else set())
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
+    def test_lengths_of_padded_drafts_are_not_in_their_sum_up_to_0_5_13(
+        self, workers: Workers, version: str
+    ) -> None:
+        found = seen(workers, version, draft_case((5, 6, 7)), "sglang-eagle-draft")
+        assert found == (set() if version == "0.5.23" else {("contract", "seq_lens_sum")})
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
+    def test_branches_of_several_steps_write_their_own_slots(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = draft_case((5, 6), (7, 3), spec_topk=2, spec_steps=3)
+        assert seen(workers, version, case, "sglang-eagle-draft") == set()
+
+
+def extend_batch_of(*accepted: int) -> Batch:
+    (batch,) = plan(extend_case(accepted, draft_tokens=3))
+    return batch
+
+
+def test_accepted_tokens_lie_at_the_front_of_their_rows() -> None:
+    batch = extend_batch_of(2, 0, 3)
+    assert np.array_equal(live_places(batch, 3), [0, 1, 6, 7, 8])
+
+
+def test_the_last_accepted_token_of_each_row_is_selected() -> None:
+    assert select_index(extend_batch_of(2, 0, 3), 3).tolist() == [1, 3, 8]
+
+
+@pytest.mark.parametrize("target", [draft(), draft_extend(), frozen_kv_mtp()], ids=lambda t: t.name)
+def test_decode_graphs_are_not_driven(target: DraftTarget) -> None:
+    assert "captures" in (target.unsupported(EngineConfig()) or "")
