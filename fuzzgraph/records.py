@@ -70,6 +70,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     graphs: str = "recorder"
     strict_nan: bool = False
     """Whether each step also runs with NaN in all memory that its batch does not own."""
+    second_opinion: bool = False
+    """Whether the Triton reference computes the truth of each step as well."""
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,7 @@ def checked_setup(
     graphs: str = "",
     *,
     strict_nan: bool = False,
+    second_opinion: bool = False,
 ) -> Setup:
     """A setup whose parts fit together; an empty `graphs` becomes what the device has.
 
@@ -98,6 +99,7 @@ def checked_setup(
         device=device,
         graphs=graphs,
         strict_nan=strict_nan,
+        second_opinion=second_opinion,
     )
 
 
@@ -156,6 +158,7 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
         graphs=cast(Any, setup.graphs),
         device=setup.device,
         strict_nan=setup.strict_nan,
+        second_opinion=setup.second_opinion,
     )
     return Opened(setup, target, execution, execution.close)
 
@@ -206,6 +209,7 @@ def _in_worker(setup: Setup, target: Target) -> Opened:
         graphs=cast(Any, setup.graphs),
         device=setup.device,
         strict_nan=setup.strict_nan,
+        second_opinion=setup.second_opinion,
     )
     return Opened(setup, target, client, client.close, lambda: client.deaths)
 

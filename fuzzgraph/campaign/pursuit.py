@@ -51,6 +51,8 @@ def replay_command(path: str, setup: Setup) -> str:
         words += ["--graphs", setup.graphs]
     if setup.strict_nan:
         words.append("--strict-nan")
+    if setup.second_opinion:
+        words.append("--second-opinion")
     return " ".join(words)
 
 

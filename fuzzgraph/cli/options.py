@@ -74,7 +74,7 @@ case_argument = click.argument("case", metavar="CASE")
 
 
 def setup_options(command: F) -> F:
-    """--target, --release, --fault, --device, --graphs, --strict-nan, as one `setup`."""
+    """Everything that a case is run on, as one `setup`."""
 
     def gather(
         target: str,
@@ -83,11 +83,20 @@ def setup_options(command: F) -> F:
         device: str,
         graphs: str | None,
         strict_nan: bool,
+        second_opinion: bool,
         **rest: Any,
     ) -> object:
         from fuzzgraph.campaign.opening import checked_setup
 
-        setup = checked_setup(target, release, fault, device, graphs or "", strict_nan=strict_nan)
+        setup = checked_setup(
+            target,
+            release,
+            fault,
+            device,
+            graphs or "",
+            strict_nan=strict_nan,
+            second_opinion=second_opinion,
+        )
         return command(setup=setup, **rest)
 
     gather.__name__ = command.__name__
@@ -121,6 +130,11 @@ _SETUP_OPTIONS = (
         "--strict-nan",
         is_flag=True,
         help="Run each step also with NaN in memory that its batch does not own.",
+    ),
+    click.option(
+        "--second-opinion",
+        is_flag=True,
+        help="Compute each step's truth by the Triton reference as well.",
     ),
 )
 

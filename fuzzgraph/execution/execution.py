@@ -107,6 +107,7 @@ class Execution:
             device=str(self._device),
             oracles=self._oracles,
             cache_size=0,
+            second_opinion=self._second_opinion,
             strict_nan=self._strict_nan,
         )
         seen = 0

@@ -273,6 +273,7 @@ def open_client(
     paths: Sequence[Path] = (),
     graphs: Literal["recorder", "device"] = "recorder",
     strict_nan: bool = False,
+    second_opinion: bool = False,
     device: str = "cpu",
     folder: Path | None = None,
     case_seconds: float = _CASE_SECONDS,
@@ -283,7 +284,14 @@ def open_client(
         UsageError: unknown target; AdapterUnavailable: no engine.
     """
     found = tuple(str(path) for path in paths)
-    opening = Open(target=target, paths=found, graphs=graphs, device=device, strict_nan=strict_nan)
+    opening = Open(
+        target=target,
+        paths=found,
+        graphs=graphs,
+        device=device,
+        strict_nan=strict_nan,
+        second_opinion=second_opinion,
+    )
     client = WorkerClient(opening, folder=folder, case_seconds=case_seconds)
     try:
         client.start()

@@ -41,6 +41,7 @@ class Open(_Message, frozen=True):
     """Folders to put first on `sys.path`, e.g. an unpacked release."""
     graphs: Literal["recorder", "device"] = "recorder"
     strict_nan: bool = False
+    second_opinion: bool = False
     device: str = "cpu"
 
 

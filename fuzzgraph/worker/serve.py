@@ -88,7 +88,11 @@ def _open(message: Open, stages: StageFile) -> Execution:
         load()  # an engine's imports take seconds: before the first case's deadline runs
     staged = StagedTarget(target, stages)
     return Execution(
-        staged, graphs=message.graphs, device=message.device, strict_nan=message.strict_nan
+        staged,
+        graphs=message.graphs,
+        device=message.device,
+        strict_nan=message.strict_nan,
+        second_opinion=message.second_opinion,
     )
 
 
