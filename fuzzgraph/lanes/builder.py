@@ -1,0 +1,446 @@
+"""The interpreter's operations, checked; and the same over lanes.
+
+Both builders remember where pointers come from and send loads and stores through `LaneMemory`.
+`CheckedBuilder` computes one program at a time, as the stock interpreter does: it serves launches
+that fall back. `LaneBuilder` gives each array an axis in front, one entry per program, of length 1
+where all programs agree. Per lane its arrays have the memory layout that the stock interpreter's
+have, because the order in which numpy adds depends on it.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton.language as tl
+from triton._C.libtriton import interpreter
+from triton.runtime.interpreter import (
+    InterpreterBuilder,
+    InterpreterOptions,
+    TensorHandle,
+    _convert_float,
+    _get_np_dtype,
+)
+
+from fuzzgraph.lanes.blocks import BlockPointer, Descriptor, LaneBlockPointer, LaneDescriptor
+from fuzzgraph.lanes.divergence import TooWide, Unsupported
+from fuzzgraph.lanes.handles import Handle, LateHandle, Tag, tag_of
+from fuzzgraph.lanes.memory import LaneMemory
+
+__all__ = ["CheckedBuilder", "LaneBuilder"]
+
+Array = npt.NDArray[Any]
+
+_ORDER_FREE = ("ADD", "MIN", "UMIN", "MAX", "UMAX", "AND", "OR", "XOR")
+"""Atomics on integers whose final value is the same in any order."""
+
+
+class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
+    """The stock operations, with every access checked."""
+
+    memory: LaneMemory
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options = InterpreterOptions(sanitize_overflow=False)  # computed, and then dropped
+
+    # ---- pointers keep their provenance
+
+    def create_addptr(self, ptr: Any, offset: Any) -> Any:
+        width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        tag = tag_of(ptr)
+        if tag is not None and tag.grain % width:
+            tag = Tag(tag.view, gcd(tag.grain, width))
+        moved = offset.data.astype(np.uint64)
+        if width > 1:
+            moved *= np.uint64(width)
+        return Handle(ptr.data + moved, ptr.dtype, tag)
+
+    def create_int_to_ptr(self, src: Any, dst_type: Any) -> Any:
+        return self.create_bitcast(src, dst_type)
+
+    def create_ptr_to_int(self, src: Any, dst_type: Any) -> Any:
+        return Handle(src.data.view(_get_np_dtype(dst_type)), dst_type.scalar)
+
+    def create_bitcast(self, src: Any, dst_type: Any) -> Any:
+        return Handle(src.data.view(_get_np_dtype(dst_type)), dst_type.scalar, tag_of(src))
+
+    def create_select(self, cond: Any, lhs: Any, rhs: Any) -> Any:
+        chosen = super().create_select(cond, lhs, rhs)
+        one, two = tag_of(lhs), tag_of(rhs)
+        if one is not None and two is not None and one.view is two.view:
+            return Handle(chosen.data, chosen.dtype, Tag(one.view, gcd(one.grain, two.grain)))
+        return chosen
+
+    def create_splat(self, ret_ty: Any, arg: Any) -> Any:
+        return _tagged(super().create_splat(ret_ty, arg), arg)
+
+    def create_unsplat(self, arg: Any) -> Any:
+        return _tagged(super().create_unsplat(arg), arg)
+
+    def create_broadcast(self, arg: Any, shape: Any) -> Any:
+        return Handle(np.broadcast_to(arg.data, shape), arg.dtype.scalar, tag_of(arg))
+
+    def create_expand_dims(self, arg: Any, axis: int) -> Any:
+        return Handle(np.expand_dims(arg.data, axis), arg.dtype.scalar, tag_of(arg))
+
+    def create_reshape(self, arg: Any, shape: Any, allow_reorder: bool) -> Any:
+        return Handle(arg.data.reshape(shape), arg.dtype.scalar, tag_of(arg))
+
+    def create_trans(self, arg: Any, perm: Any) -> Any:
+        return Handle(np.transpose(arg.data, perm), arg.dtype.scalar, tag_of(arg))
+
+    # ---- block pointers
+
+    def create_make_block_ptr(
+        self, base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
+    ) -> Any:
+        own = [offset.clone() for offset in offsets]
+        return BlockPointer(base, shape, strides, own, block_shape, order)
+
+    def create_advance(self, ptr: Any, offsets: Any) -> Any:
+        if len(ptr.offsets) != len(offsets):
+            raise ValueError("len(ptr.offsets) != len(offsets)")
+        moved = [
+            Handle(old.data + by.data, old.dtype)
+            for old, by in zip(ptr.offsets, offsets, strict=True)
+        ]
+        return type(ptr)(ptr.base, ptr.shape, ptr.strides, moved, ptr.block_shape, ptr.order)
+
+    def create_make_tensor_descriptor(
+        self,
+        base: Any,
+        shape: Any,
+        strides: Any,
+        tensor_shape: Any,
+        is_signed: bool,
+        padding: Any = "zero",
+    ) -> Any:
+        descriptor = Descriptor(base, shape, strides, tensor_shape, padding)
+        descriptor.validate()
+        return descriptor
+
+    # ---- memory
+
+    def create_load(self, ptr: Any, _0: Any, _1: Any, is_volatile: bool) -> Any:
+        return self.create_masked_load(ptr, None, None, _0, _1, is_volatile)
+
+    def create_store(self, ptr: Any, val: Any, _0: Any, _1: Any) -> Any:
+        return self.create_masked_store(ptr, val, None, _0, _1)
+
+    def create_masked_load(
+        self, ptrs: Any, mask: Any, other: Any, _0: Any, _1: Any, is_volatile: bool
+    ) -> Any:
+        kind = ptrs.get_element_ty()
+        data = self.memory.load(
+            tag_of(ptrs),
+            ptrs.data[None],
+            None if mask is None else _as_mask(mask)[None],
+            None if other is None else other.data[None],
+            _get_np_dtype(kind),
+        )
+        return Handle(data[0], kind)
+
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, _0: Any, _1: Any) -> Any:
+        on = None if mask is None else _as_mask(mask)[None]
+        self.memory.store(tag_of(ptrs), ptrs.data[None], value.data[None], on)
+
+    def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
+        self._check_atomic(ptr, None, cmp.data.dtype.itemsize)
+        return super().create_atomic_cas(ptr, cmp, val, sem, scope)
+
+    def create_atomic_rmw(
+        self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
+    ) -> Any:
+        on = self._check_atomic(ptr, mask, val.data.dtype.itemsize)
+        return super().create_atomic_rmw(rmwOp, ptr, val, Handle(on, tl.int1), sem, scope)
+
+    def _check_atomic(self, ptr: Any, mask: Any, size: int) -> Array:
+        """Where an atomic may be carried out; bool, like the pointers."""
+        on = np.ones(ptr.data.shape, np.bool_) if mask is None else _as_mask(mask)
+        tag = tag_of(ptr)
+        view = None if tag is None else tag.view
+        memory = self.memory
+        on = np.broadcast_to(on, ptr.data.shape)
+        reachable = memory.careful.check(memory, "write", view, ptr.data[None], on[None], size)[0]
+        if mask is None and not reachable.all():
+            raise ValueError("atomic_cas outside of every known memory")
+        return reachable
+
+
+class LaneBuilder(CheckedBuilder):
+    """All programs of a group at once.
+
+    Attributes:
+        ids: for each axis of the grid, int32 [lanes], or [1] where all agree.
+        lanes: programs in the group.
+        most: elements that an intermediate may have.
+    """
+
+    ids: tuple[Array, Array, Array]
+    lanes: int
+    most: int
+
+    # ---- programs and shapes
+
+    def create_get_program_id(self, axis: int) -> Any:
+        return Handle(self.ids[axis], tl.int32)
+
+    def _expand(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape as plain numbers, if a block of it for every lane stays within bounds."""
+        sizes = tuple([int(size) for size in shape])
+        elements = self.lanes
+        for size in sizes:
+            elements *= size
+        if elements > self.most and self.lanes > 1:
+            raise TooWide
+        return sizes
+
+    def create_make_range(self, ret_ty: Any, start: int, stop: int) -> Any:
+        self._expand((stop - start,))
+        return Handle(np.arange(start, stop, dtype=np.int32)[None], tl.int32)
+
+    def create_splat(self, ret_ty: Any, arg: Any) -> Any:
+        shape = self._expand(ret_ty.shape)
+        lanes = len(arg.data)
+        # Not as a broadcast view: later results take over its layout, see the module's docstring.
+        full = np.empty((lanes, *shape), _get_np_dtype(arg.dtype))
+        full[...] = arg.data.reshape((lanes,) + (1,) * len(shape))
+        return Handle(full, arg.dtype.scalar, tag_of(arg))
+
+    def create_unsplat(self, arg: Any) -> Any:
+        first = arg.data.reshape(len(arg.data), -1)[:, 0].astype(_get_np_dtype(arg.dtype))
+        return Handle(first, arg.dtype.scalar, tag_of(arg))
+
+    def create_broadcast(self, arg: Any, shape: Any) -> Any:
+        full = (len(arg.data), *self._expand(shape))
+        return Handle(np.broadcast_to(arg.data, full), arg.dtype.scalar, tag_of(arg))
+
+    def create_expand_dims(self, arg: Any, axis: int) -> Any:
+        axis = axis if axis < 0 else axis + 1
+        return Handle(np.expand_dims(arg.data, axis), arg.dtype.scalar, tag_of(arg))
+
+    def create_reshape(self, arg: Any, shape: Any, allow_reorder: bool) -> Any:
+        full = (len(arg.data), *[int(size) for size in shape])
+        return Handle(arg.data.reshape(full), arg.dtype.scalar, tag_of(arg))
+
+    def create_trans(self, arg: Any, perm: Any) -> Any:
+        axes = [0, *[int(axis) + 1 for axis in perm]]
+        return Handle(np.transpose(arg.data, axes), arg.dtype.scalar, tag_of(arg))
+
+    def create_cat(self, lhs: Any, rhs: Any) -> Any:
+        parts = _together(lhs.data, rhs.data)
+        return Handle(np.concatenate(parts, axis=1), lhs.dtype.scalar)
+
+    def create_join(self, lhs: Any, rhs: Any) -> Any:
+        self._expand((*lhs.data.shape[1:], 2))
+        return Handle(np.stack(_together(lhs.data, rhs.data), axis=-1), lhs.dtype.scalar)
+
+    def create_gather(self, src: Any, indices: Any, axis: int) -> Any:
+        axis = axis if axis < 0 else axis + 1
+        found = np.take_along_axis(*_together(src.data, indices.data), axis=axis)
+        return Handle(found, src.dtype.scalar)
+
+    # ---- arithmetic
+
+    def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
+        _same_rank(lhs.data, rhs.data)
+        output, dtype = op(lhs.data, rhs.data), lhs.dtype.scalar
+        if output.itemsize * 8 > max(dtype.primitive_bitwidth, 8) and not dtype.is_ptr():
+            output = output.astype(_get_np_dtype(dtype))
+        return Handle(output, dtype)
+
+    def create_idiv(self, lhs: Any, rhs: Any) -> Any:
+        _same_rank(lhs.data, rhs.data)
+        return super().create_idiv(lhs, rhs)
+
+    def ternary_op(self, lhs: Any, rhs: Any, other: Any, op: Any) -> Any:
+        _same_rank(lhs.data, rhs.data, other.data)
+        return super().ternary_op(lhs, rhs, other, op)
+
+    def create_fma(self, x: Any, y: Any, z: Any) -> Any:
+        _same_rank(x.data, y.data, z.data)
+        return super().create_fma(x, y, z)
+
+    def create_dot(
+        self, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any
+    ) -> Any:
+        left, right = a.data, b.data
+        if _is_float8(a.dtype) or _is_float8(b.dtype):
+            left = _convert_float(left, a.dtype, tl.float16, None).view(np.float16)
+            right = _convert_float(right, b.dtype, tl.float16, None).view(np.float16)
+        self._expand(d.data.shape[1:])
+        lanes = max(len(left), len(right))
+        product = np.empty((lanes, *d.data.shape[1:]), d.data.dtype)
+        for lane in range(lanes):  # one by one: a batch may take another way through numpy
+            product[lane] = np.matmul(
+                left[lane if len(left) > 1 else 0],
+                right[lane if len(right) > 1 else 0],
+                dtype=d.data.dtype,
+            )
+        return Handle(product + d.data, d.dtype.scalar)
+
+    def create_histogram(self, data: Any, bins: int, mask: Any) -> Any:
+        values, on = data.data, None if mask is None else mask.data
+        if on is not None:
+            values, on = _together(values, on)
+        counted = [
+            super(LaneBuilder, self)
+            .create_histogram(
+                TensorHandle(values[lane], data.dtype),
+                bins,
+                None if on is None else TensorHandle(on[lane], tl.int1),
+            )
+            .data
+            for lane in range(len(values))
+        ]
+        return Handle(np.stack(counted), tl.int32)
+
+    # ---- memory
+
+    def create_masked_load(
+        self, ptrs: Any, mask: Any, other: Any, _0: Any, _1: Any, is_volatile: bool
+    ) -> Any:
+        kind = ptrs.get_element_ty()
+        on = None if mask is None else _as_mask(mask)
+        default = None if other is None else other.data
+        if default is not None or on is not None:
+            _same_rank(*(each for each in (ptrs.data, on, default) if each is not None))
+        data = self.memory.load(tag_of(ptrs), ptrs.data, on, default, _get_np_dtype(kind))
+        return Handle(data, kind)
+
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, _0: Any, _1: Any) -> Any:
+        on = None if mask is None else _as_mask(mask)
+        _same_rank(ptrs.data, value.data, *(() if on is None else (on,)))
+        self.memory.store(tag_of(ptrs), ptrs.data, value.data, on)
+
+    def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
+        way = self.ir_sem_to_interpreter_sem[sem]
+        places, wanted, new = (self._each(part.data) for part in (ptr, cmp, val))
+
+        def run(on: Array) -> Array:
+            if not on.all():
+                raise Unsupported("atomic_cas outside of every known memory")
+            found: Array = interpreter.atomic_cas(places, wanted, new, way)
+            return found
+
+        return self._atomic("CAS", False, ptr, val, np.ones(places.shape, np.bool_), run)
+
+    def create_atomic_rmw(
+        self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
+    ) -> Any:
+        operation = self.ir_rmw_op_to_interpreter_rmw_op[rmwOp]
+        way = self.ir_sem_to_interpreter_sem[sem]
+        places, values = self._each(ptr.data), self._each(val.data)
+
+        def run(on: Array) -> Array:
+            found: Array = interpreter.atomic_rmw(operation, places, values, on, way)
+            return found
+
+        free = rmwOp.name in _ORDER_FREE and values.dtype.kind in "iu"
+        on = self._each(_as_mask(mask))
+        return self._atomic(rmwOp.name, free, ptr, val, on, run)
+
+    def _atomic(
+        self, name: str, free: bool, ptr: Any, val: Any, on: Array, run: Callable[[Array], Array]
+    ) -> Any:
+        """An atomic of every lane, in the order of the programs; undone with its group."""
+        memory, size = self.memory, val.data.dtype.itemsize
+        tag, places = tag_of(ptr), self._each(ptr.data)
+        view = None if tag is None else tag.view
+        reachable = memory.careful.check(memory, "write", view, places, on, size)
+        event = memory.log_atomic(view, places, reachable, size, name, free)
+        memory._save(places, reachable, val.data.dtype)
+        data = run(reachable)
+
+        def asked() -> None:
+            if event is not None:
+                event.used = True
+
+        return LateHandle(data, val.dtype.scalar, asked)
+
+    def _each(self, data: Array) -> Array:
+        """An array with an entry of its own for every lane."""
+        full = np.empty((self.lanes, *data.shape[1:]), data.dtype)
+        full[...] = data
+        return full
+
+    # ---- block pointers
+
+    def create_make_block_ptr(
+        self, base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
+    ) -> Any:
+        self._expand(block_shape)
+        return LaneBlockPointer(base, shape, strides, list(offsets), block_shape, order)
+
+    def create_make_tensor_descriptor(
+        self,
+        base: Any,
+        shape: Any,
+        strides: Any,
+        tensor_shape: Any,
+        is_signed: bool,
+        padding: Any = "zero",
+    ) -> Any:
+        self._expand(tensor_shape)
+        descriptor = LaneDescriptor(base, shape, strides, tensor_shape, padding)
+        descriptor.validate()
+        return descriptor
+
+    def create_descriptor_gather(self, desc: Any, x_offsets: Any, y_offset: Any, type: Any) -> Any:
+        self._expand(type.shape)
+        rows = [
+            self.create_descriptor_load(desc, [row, y_offset], None, None).data[:, 0]
+            for row in _rows(x_offsets)
+        ]
+        return Handle(np.stack(_together(*rows), axis=1), desc.base.dtype.element_ty)
+
+    def create_descriptor_scatter(
+        self, desc: Any, value: Any, x_offsets: Any, y_offset: Any
+    ) -> None:
+        for index, row in enumerate(_rows(x_offsets)):
+            part = Handle(value.data[:, index : index + 1], value.dtype)
+            self.create_descriptor_store(desc, part, [row, y_offset])
+
+    # ---- what has no meaning for all programs at once
+
+    def create_print(self, prefix: Any, hex: Any, values: Any, isSigned: Any) -> Any:
+        raise Unsupported("device_print")
+
+
+def _tagged(made: Any, source: Any) -> Any:
+    tag = tag_of(source)
+    return made if tag is None else Handle(made.data, made.dtype, tag)
+
+
+def _as_mask(mask: Any) -> Array:
+    data: Array = mask if isinstance(mask, np.ndarray) else mask.data
+    return data if data.dtype == np.bool_ else data.astype(np.bool_)
+
+
+def _same_rank(first: Array, *others: Array) -> None:
+    """Refuse shapes that numpy would align by their last axes, lanes among them."""
+    for other in others:
+        if other.ndim != first.ndim:
+            raise Unsupported("operands of different rank")
+
+
+def _together(*parts: Array) -> list[Array]:
+    """The arrays with equally many lanes, each with memory of its own, lanes outermost."""
+    lanes = max(len(part) for part in parts)
+    return [
+        part if len(part) == lanes else np.repeat(part, lanes, axis=0) for part in parts
+    ]
+
+
+def _rows(offsets: Any) -> list[Any]:
+    """Each entry of a one-dimensional tensor as a scalar."""
+    return [Handle(offsets.data[:, row], tl.int32) for row in range(offsets.data.shape[1])]
+
+
+def _is_float8(dtype: Any) -> bool:
+    return bool(dtype.primitive_bitwidth == 8 and dtype.is_floating())

@@ -1,0 +1,156 @@
+"""Python integers that differ between lanes: loop variables, mostly.
+
+The interpreter gives a kernel plain integers for the variable of a `range`. Lanes that run the
+same number of rounds from different starts go on together with a `LaneInt`. It is no `int`: whoever
+needs one asks for it by `__index__` and gets it, or splits the lanes. So nothing can take the
+number of one lane for that of all.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fuzzgraph.lanes.divergence import Divergence, uniform
+
+__all__ = ["LaneInt", "lane_int", "rounds"]
+
+Lanes = npt.NDArray[np.int64]
+
+_LIMIT = 1 << 31
+"""Beyond, the interpreter would give the number another type, lane by lane."""
+
+
+def _vector(operation: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    def forward(self: LaneInt, other: object) -> Any:
+        known = _plain(other)
+        return NotImplemented if known is None else lane_int(operation(self.lanes, known))
+
+    def backward(self: LaneInt, other: object) -> Any:
+        known = _plain(other)
+        return NotImplemented if known is None else lane_int(operation(known, self.lanes))
+
+    return forward, backward
+
+
+def _compared(operation: Callable[[Any, Any], Any]) -> Any:
+    def compare(self: LaneInt, other: object) -> Any:
+        if isinstance(other, float):
+            return bool(uniform(operation(self.lanes, other)))
+        known = _plain(other)
+        return NotImplemented if known is None else bool(uniform(operation(self.lanes, known)))
+
+    return compare
+
+
+def _plain(value: object) -> Any:
+    """int64 of a number that arithmetic over lanes is exact for, None for anything else."""
+    if isinstance(value, LaneInt):
+        return value.lanes
+    if isinstance(value, int) and -_LIMIT <= value < _LIMIT:
+        return np.int64(value)
+    return None
+
+
+def _collapsed(operation: Callable[..., Any]) -> tuple[Any, Any]:
+    def forward(self: LaneInt, *others: Any) -> Any:
+        return operation(int(self), *others)
+
+    def backward(self: LaneInt, other: Any) -> Any:
+        return operation(other, int(self))
+
+    return forward, backward
+
+
+class LaneInt(numbers.Integral):
+    """An integer with one value per lane; at least two lanes differ."""
+
+    __slots__ = ("lanes",)
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes = lanes
+
+    def __index__(self) -> int:
+        return int(uniform(self.lanes))
+
+    __int__ = __index__
+
+    def __bool__(self) -> bool:
+        return bool(uniform(self.lanes != 0))
+
+    def __repr__(self) -> str:
+        return repr(int(self))
+
+    def __hash__(self) -> int:
+        return hash(int(self))
+
+    __add__, __radd__ = _vector(np.add)
+    __sub__, __rsub__ = _vector(np.subtract)
+    __mul__, __rmul__ = _vector(np.multiply)
+    __lt__ = _compared(np.less)
+    __le__ = _compared(np.less_equal)
+    __gt__ = _compared(np.greater)
+    __ge__ = _compared(np.greater_equal)
+    __eq__ = _compared(np.equal)
+    __ne__ = _compared(np.not_equal)
+    __floordiv__, __rfloordiv__ = _collapsed(operator.floordiv)
+    __mod__, __rmod__ = _collapsed(operator.mod)
+    __truediv__, __rtruediv__ = _collapsed(operator.truediv)
+    __pow__, __rpow__ = _collapsed(pow)
+    __lshift__, __rlshift__ = _collapsed(operator.lshift)
+    __rshift__, __rrshift__ = _collapsed(operator.rshift)
+    __and__, __rand__ = _collapsed(operator.and_)
+    __xor__, __rxor__ = _collapsed(operator.xor)
+    __or__, __ror__ = _collapsed(operator.or_)
+    __neg__ = _collapsed(operator.neg)[0]
+    __pos__ = _collapsed(operator.pos)[0]
+    __abs__ = _collapsed(abs)[0]
+    __invert__ = _collapsed(operator.invert)[0]
+    __trunc__ = _collapsed(math.trunc)[0]
+    __floor__ = _collapsed(math.floor)[0]
+    __ceil__ = _collapsed(math.ceil)[0]
+    __round__ = _collapsed(round)[0]
+
+
+def lane_int(lanes: Any) -> Any:
+    """The integer of these lanes: a plain one where all agree.
+
+    Raises:
+        Divergence: some are so large that the interpreter would give them another type.
+    """
+    first = lanes[0]
+    if (lanes == first).all():
+        return int(first)
+    if (lanes < -_LIMIT).any() or (lanes >= _LIMIT).any():
+        raise Divergence(lanes)
+    return LaneInt(lanes)
+
+
+def rounds(start: Lanes, stop: Lanes, step: int) -> Any:
+    """`range(start, stop, step)` for each lane at once; lanes differ in start and stop.
+
+    Args:
+        start: int64 [lanes], or [1] where all agree; `stop` alike.
+
+    Raises:
+        Divergence: lanes run different numbers of rounds.
+    """
+    start, stop = np.broadcast_arrays(start, stop)
+    if (start == start[0]).all() and (stop == stop[0]).all():
+        return range(int(start[0]), int(stop[0]), step)
+    if step == 0:
+        return range(0, 0, step)  # the error of a plain range
+    span = stop - start if step > 0 else start - stop
+    count = int(uniform(np.maximum(0, -(-span // abs(step)))))
+    return _each(start, step, count)
+
+
+def _each(start: Lanes, step: int, count: int) -> Iterator[Any]:
+    for index in range(count):
+        yield lane_int(start + index * step)

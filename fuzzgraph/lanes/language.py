@@ -1,0 +1,198 @@
+"""Triton's language as the lanes need it: a set of replaced attributes, put on for one launch.
+
+The stock interpreter looks up and replaces a few hundred attributes before each launch and again
+at each call of a device function, and does not take all of them back. Here they are collected
+once, from the stock interpreter itself, and set and reset together.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.errors import InterpreterError
+
+from fuzzgraph.lanes.divergence import Unsupported, uniform
+from fuzzgraph.lanes.handles import Handle, tag_of
+from fuzzgraph.lanes.integers import LaneInt, rounds
+from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
+
+__all__ = ["Patches", "knows_lanes", "lane_language", "put_on", "ranges", "stock_language"]
+
+_MISSING = object()
+Patches = tuple[tuple[Any, str, Any], ...]
+
+
+@contextmanager
+def put_on(patches: Patches) -> Iterator[None]:
+    """Set attributes, and put them back as they were, in the end."""
+    saved: list[tuple[Any, str, Any]] = []
+    try:
+        for target, name, value in patches:
+            saved.append((target, name, vars(target).get(name, _MISSING)))
+            setattr(target, name, value)
+        yield
+    finally:
+        for target, name, value in reversed(saved):
+            if value is _MISSING:
+                delattr(target, name)
+            else:
+                setattr(target, name, value)
+
+
+@cache
+def stock_language() -> Patches:
+    """What the stock interpreter replaces, with device functions called the short way."""
+    kernel = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+    scope = interpreter._patch_lang(kernel)
+    found = {
+        (id(target), name): (target, name, vars(target)[name])
+        for target, name, _ in scope._changes
+    }
+    scope.restore()
+    found[0, "call"] = (interpreter.InterpretedFunction, "__call__", _device_call)
+    return tuple(found.values())
+
+
+@cache
+def lane_language() -> Patches:
+    """The same for lanes."""
+    found = {(id(target), name): (target, name, value) for target, name, value in stock_language()}
+    for target in (tl, tl.core):
+        for name, value in _FREE.items():
+            if (id(target), name) in found or hasattr(target, name):
+                found[id(target), name] = (target, name, value)
+    for name, value in _MEMBERS.items():
+        found[id(tl.tensor), name] = (tl.tensor, name, value)
+    found[0, "call"] = (interpreter.InterpretedFunction, "__call__", _lane_device_call)
+    return tuple(found.values())
+
+
+def _device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """A device function is called; the language is patched already."""
+    rewritten = function.rewrite()
+    try:
+        return rewritten(*args, **kwargs)
+    except Exception as error:
+        raise InterpreterError(repr(error)) from error
+
+
+def _lane_device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
+    knows_lanes(function.fn.__globals__)
+    return _device_call(function, *args, **kwargs)
+
+
+# ---- `range` in the modules of kernels
+
+_CHANGED: dict[int, dict[str, Any]] = {}
+"""Modules whose `range` is ours during this launch."""
+
+
+def knows_lanes(module: dict[str, Any]) -> None:
+    """Let `range` in a kernel's module be the one that knows lanes, until the launch is over."""
+    if id(module) not in _CHANGED and "range" not in module:
+        module["range"] = lane_range
+        _CHANGED[id(module)] = module
+
+
+@contextmanager
+def ranges() -> Iterator[None]:
+    """Take `range` back from every module in the end."""
+    try:
+        yield
+    finally:
+        while _CHANGED:
+            _, module = _CHANGED.popitem()
+            del module["range"]
+
+
+# ---- what Python sees of a tensor
+
+
+def _per_lane(tensor: Any) -> Any:
+    """[lanes] of a tensor with one element; None of any other."""
+    data = tensor.handle.data
+    return data.reshape(-1) if data.size == len(data) else None
+
+
+def _truth(tensor: Any) -> bool:
+    values = _per_lane(tensor)
+    return True if values is None else bool(uniform(values.astype(np.bool_)))
+
+
+def _number(tensor: Any) -> int:
+    values = _per_lane(tensor)
+    if values is None:
+        raise Unsupported("number of a tensor with several elements")
+    return int(uniform(values))
+
+
+def _shown(tensor: Any) -> str:
+    raise Unsupported("text of a tensor")
+
+
+def _transposed(tensor: Any) -> Any:
+    handle = tensor.handle
+    assert tensor.type.is_block()
+    axes = (0, *range(handle.data.ndim - 1, 0, -1))
+    shape = list(tensor.type.shape)
+    shape[-1], shape[-2] = shape[-2], shape[-1]
+    made = Handle(np.transpose(handle.data, axes), handle.dtype, tag_of(handle))
+    return tl.core.tensor(made, tl.core.block_type(tensor.dtype, shape))
+
+
+def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) -> Any:
+    """Stands for `range`, `tl.range` and `tl.static_range`."""
+    start, stop = (0, first) if second is None else (first, second)
+    bounds = [_lanes_of(start), _lanes_of(stop)]
+    step = 1 if step is None else step
+    if all(bound is None for bound in bounds):
+        return builtins.range(start, stop, step)
+    known = [
+        np.array([int(end)], np.int64) if bound is None else bound
+        for bound, end in zip(bounds, (start, stop), strict=True)
+    ]
+    return rounds(known[0], known[1], step.__index__())
+
+
+def _lanes_of(value: Any) -> Any:
+    """int64 [lanes] of a bound that may differ between lanes, None for a plain number."""
+    value = value.value if isinstance(value, tl.constexpr) else value
+    if isinstance(value, LaneInt):
+        return value.lanes
+    if not isinstance(value, tl.tensor):
+        return None
+    values = _per_lane(value)
+    if values is None:
+        raise Unsupported("range up to a tensor with several elements")
+    if values.dtype.kind not in "iub" or values.dtype == np.uint64:
+        return np.array([int(uniform(values))], np.int64)
+    return values.astype(np.int64)
+
+
+def _static_print(*values: Any, **kwargs: Any) -> None:
+    raise Unsupported("static_print")
+
+
+_FREE: Mapping[str, Callable[..., Any]] = {
+    "range": lane_range,
+    "static_range": lane_range,
+    "reduce": lane_reduce,
+    "associative_scan": lane_scan,
+    "static_print": _static_print,
+}
+_MEMBERS: Mapping[str, Any] = {
+    "__bool__": _truth,
+    "__index__": _number,
+    "__repr__": _shown,
+    "__str__": _shown,
+    "T": property(_transposed),
+}

@@ -1,0 +1,228 @@
+"""Runs one launch over lanes: in chunks, split where lanes diverge, taken back where they cannot.
+
+The stock interpreter runs programs one after the other. Here a group of programs runs at once.
+Whatever is not known to give the same bytes is undone and left to the stock interpreter.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton
+from triton.runtime import interpreter
+from triton.runtime.errors import InterpreterError
+
+from fuzzgraph.lanes.arguments import Arguments
+from fuzzgraph.lanes.builder import CheckedBuilder, LaneBuilder
+from fuzzgraph.lanes.careful import Grid, program_at
+from fuzzgraph.lanes.divergence import Divergence, TooWide, Unlearned, Unsupported
+from fuzzgraph.lanes.journal import NoJournal
+from fuzzgraph.lanes.language import (
+    knows_lanes,
+    lane_language,
+    put_on,
+    ranges,
+    stock_language,
+)
+from fuzzgraph.lanes.races import Conflict, Event, judge
+from fuzzgraph.lanes.report import LaneReport, Race
+from fuzzgraph.lanes.semantics import CheckedSemantic, LaneSemantic
+
+__all__ = ["meaning", "run_launch"]
+
+Programs = npt.NDArray[np.int32]
+
+MOST_LANES = 4096
+MOST_ELEMENTS = 1 << 19
+"""Elements of an intermediate over all lanes of a group; what a cache holds is quicker."""
+
+_WIDTHS: dict[Any, int] = {}
+"""Lanes that fit, by kernel and its constants, where fewer than `MOST_LANES` do."""
+
+
+def run_launch(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport) -> None:
+    """Run every program of a launch.
+
+    Raises:
+        InterpreterError: the kernel raised; what earlier programs wrote stays.
+    """
+    number = grid[0] * grid[1] * grid[2]
+    report.launches += 1
+    report.programs += number
+    if not number:
+        return
+    reason = ""
+    while True:
+        launch = _Launch(kernel, grid, arguments, report)
+        try:
+            launch.run()
+        except Unlearned:
+            launch.undo()
+            continue
+        except Unsupported as error:
+            launch.undo()
+            reason = str(error)
+        except Exception as error:
+            launch.undo()
+            reason = f"raised {type(error).__name__}"
+        break
+    if reason:
+        report.fallbacks[kernel.__name__, reason] += 1
+        _run_stock(kernel, grid, arguments, report)
+
+
+class _Launch:
+    """One attempt to run a launch over lanes."""
+
+    def __init__(self, kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport) -> None:
+        self._kernel = kernel
+        self._grid = grid
+        self._arguments = arguments
+        self._report = report
+        self._number = grid[0] * grid[1] * grid[2]
+        self._builder = LaneBuilder()
+        self._builder.most = MOST_ELEMENTS
+        self._builder.set_grid_dim(*grid)
+        self._width_key = arguments.constants_key(kernel)
+
+    def run(self) -> None:
+        width = min(self._number, _WIDTHS.get(self._width_key, MOST_LANES))
+        first = [
+            np.arange(start, min(start + width, self._number), dtype=np.int32)
+            for start in range(0, self._number, width)
+        ]
+        with put_on(lane_language()), meaning(LaneSemantic, self._builder), ranges():
+            knows_lanes(self._kernel.__globals__)
+            self._arguments.reconvert()
+            self._memory = self._arguments.memory(self._kernel.__name__, self._grid, self._report)
+            self._memory.alone = self._number == 1
+            self._builder.memory = self._memory
+            self._work_off(first)
+            self._settle()
+
+    def _work_off(self, groups: Sequence[Programs]) -> None:
+        """Run all groups, each split until its lanes stay together."""
+        waiting = list(reversed(groups))
+        while waiting:
+            group = waiting.pop()
+            mark = self._memory.mark()
+            try:
+                self._run_group(group)
+            except Divergence as error:
+                self._memory.rollback(mark)
+                self._report.splits += 1
+                waiting += reversed(_parts(group, error.keys))
+            except TooWide:
+                self._memory.rollback(mark)
+                half = (len(group) + 1) // 2
+                _WIDTHS[self._width_key] = min(half, _WIDTHS.get(self._width_key, half))
+                waiting += [group[half:], group[:half]]
+
+    def _run_group(self, group: Programs) -> None:
+        self._report.runs += 1
+        self._memory.programs = group
+        builder = self._builder
+        builder.lanes = len(group)
+        builder.ids = _ids(group, self._grid)
+        self._kernel(**self._arguments.converted)
+
+    def _settle(self) -> None:
+        """Report what was found, unless the order of the lanes may have mattered."""
+        events = self._memory.events
+        verdict = judge(events) if any(event.writes for event in events) else None
+        if verdict is not None and verdict.misordered:
+            self._report_races(verdict.conflicts, events)
+            raise Unsupported("programs race")
+        if verdict is not None:
+            self._report_races(verdict.conflicts, events)
+        for access in self._memory.found:
+            self._report.add_access(access)
+
+    def _report_races(self, conflicts: Sequence[Conflict], events: Sequence[Event]) -> None:
+        if any(event.used for event in events):
+            return  # programs that look at what an atomic returned may have agreed on an order
+        for conflict in conflicts:
+            self._report.add_race(_race(self._kernel.__name__, self._grid, conflict))
+
+    def undo(self) -> None:
+        """Take back every store."""
+        self._memory.journal.rollback()
+
+
+def _parts(group: Programs, keys: npt.NDArray[Any]) -> list[Programs]:
+    """The lanes of a group by key, in the order of their first programs."""
+    if len(keys) != len(group):
+        raise Unsupported("divergence inside a combine function")
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return [group[which == part] for part in np.argsort(first)]
+
+
+def _ids(group: Programs, grid: Grid) -> tuple[Any, Any, Any]:
+    """Program ids by axis, [1] where the grid has one program along it."""
+    rest, z = np.divmod(group, np.int32(grid[2]))
+    x, y = np.divmod(rest, np.int32(grid[1]))
+    return tuple(  # type: ignore[return-value]
+        each if size > 1 else each[:1] for each, size in zip((x, y, z), grid, strict=True)
+    )
+
+
+def _race(kernel: str, grid: Grid, conflict: Conflict) -> Race:
+    write, other = conflict.write, conflict.other
+    view = write.view if write.view is not None else other.view
+    start, itemsize = (view.start, view.itemsize) if view else (conflict.address, 1)
+    one, two = (program_at(grid, number) for number in conflict.programs)
+    return Race(
+        kernel=kernel,
+        source=write.source,
+        other_source=other.source,
+        kind="write and write" if other.writes else "read and write",
+        buffer=view.name if view else "?",
+        region=view.region if view else "",
+        programs=(one, two),
+        offset=(conflict.address - start) // itemsize,
+        elements=conflict.places,
+        same_value=conflict.same_value,
+    )
+
+
+def _run_stock(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport) -> None:
+    """All programs one after the other, by the stock interpreter's operations, checked."""
+    builder = CheckedBuilder()
+    builder.set_grid_dim(*grid)
+    with put_on(stock_language()), meaning(CheckedSemantic, builder):
+        arguments.reconvert()
+        memory = builder.memory = arguments.memory(kernel.__name__, grid, report)
+        memory.alone = True  # nothing to find: the order is that of the programs
+        memory.journal = NoJournal()
+        try:
+            for x in range(grid[0]):
+                for y in range(grid[1]):
+                    for z in range(grid[2]):
+                        builder.set_grid_idx(x, y, z)
+                        number = (x * grid[1] + y) * grid[2] + z
+                        memory.programs = np.array([number], np.int32)
+                        kernel(**arguments.converted)
+        except Exception as error:
+            if triton.knobs.compilation.front_end_debugging:
+                raise
+            raise InterpreterError(repr(error)) from error
+        finally:
+            for access in memory.found:
+                report.add_access(access)
+
+
+@contextmanager
+def meaning(semantic: Any, builder: Any) -> Iterator[None]:
+    """Rewritten kernels name the interpreter's semantic object: it has to change, not its name."""
+    found = interpreter.interpreter_semantic
+    before = found.__class__, found.builder
+    found.__class__, found.builder = semantic, builder
+    try:
+        yield
+    finally:
+        found.__class__, found.builder = before

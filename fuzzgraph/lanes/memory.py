@@ -1,0 +1,258 @@
+"""Loads and stores of lanes: checked, logged, and undone if the run is taken back.
+
+Arrays have the lane axis first, of length 1 where all lanes agree. An access is checked by one
+comparison of the largest offset; only after a failure is it looked at element by element. What a
+device would do still happens: an access outside its view, but inside known memory, is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fuzzgraph.lanes.careful import Careful
+from fuzzgraph.lanes.divergence import Unlearned
+from fuzzgraph.lanes.handles import Tag
+from fuzzgraph.lanes.journal import Journal
+from fuzzgraph.lanes.races import Event
+from fuzzgraph.lanes.regions import View
+from fuzzgraph.lanes.report import Access
+from fuzzgraph.lanes.sources import kernel_line
+
+__all__ = ["LaneMemory"]
+
+Array = npt.NDArray[Any]
+
+_SHIFTS: Mapping[int, np.uint64] = {1 << n: np.uint64(n) for n in range(4)}
+
+
+class LaneMemory:
+    """The memory of one launch, as the programs of the current group see it.
+
+    Args:
+        views: of the arguments; one that `keeps_loads` has its loads logged for the race check.
+        careful: looks closely at what is not plainly inside.
+    """
+
+    def __init__(self, views: Sequence[View], careful: Careful) -> None:
+        self.views = views
+        self.careful = careful
+        self.journal = Journal()
+        self.events: list[Event] = []
+        self.found: list[Access] = []
+        self.programs: Array = np.zeros(1, dtype=np.int32)
+        """int32 [lanes]: the programs of the group, ascending."""
+        self.alone = False
+        """Whether nobody can meet: the launch has one program, or they run one by one."""
+
+    # ---- a group of lanes begins, or is taken back
+
+    def mark(self) -> tuple[int, int, int]:
+        return self.journal.mark(), len(self.events), len(self.found)
+
+    def rollback(self, mark: tuple[int, int, int]) -> None:
+        self.journal.rollback(mark[0])
+        del self.events[mark[1] :]
+        del self.found[mark[2] :]
+
+    # ---- loads
+
+    def load(
+        self, tag: Tag | None, pointers: Array, mask: Array | None, other: Any, dtype: Any
+    ) -> Array:
+        """Values at `pointers`, those of `other` (0 where None) where the mask is off.
+
+        Returns:
+            C-contiguous, like a load of the stock interpreter: reductions depend on it.
+        """
+        lanes = max(len(each) for each in (pointers, mask, other) if each is not None)
+        if len(pointers) != lanes:
+            pointers = np.broadcast_to(pointers, (lanes, *pointers.shape[1:]))
+        size = dtype.itemsize
+        if tag is not None and tag.reads(size):
+            view = tag.view
+            offsets = pointers - np.uint64(view.start)
+            if _inside(offsets, mask, view.nbytes - size):
+                np.right_shift(offsets, _SHIFTS[size], out=offsets)
+                index = offsets.view(np.int64)
+                memory = view.array(size)
+                if self._plain(view, memory, index, mask):
+                    result = memory.take(index, mode="clip")
+                    if mask is not None:
+                        _fill(result, mask, other, dtype)
+                    self._log_load(view, pointers, mask, size)
+                    return result.view(dtype)
+        return self._careful_load(tag, pointers, mask, other, dtype)
+
+    def _plain(self, view: View, memory: Array, index: Array, mask: Array | None) -> bool:
+        """Whether an access inside the extent hits neither a gap nor memory nobody wrote."""
+        for table in (view.allowed, view.written):
+            if table is not None:
+                if len(table) != len(memory):
+                    return False
+                fine = table.take(index, mode="clip")
+                if not fine.all() and (mask is None or not (fine | ~mask).all()):
+                    return False
+        return True
+
+    def _careful_load(
+        self, tag: Tag | None, pointers: Array, mask: Array | None, other: Any, dtype: Any
+    ) -> Array:
+        active = np.ones(pointers.shape, np.bool_) if mask is None else mask
+        active = np.broadcast_to(active, pointers.shape)
+        view = None if tag is None else tag.view
+        reachable = self.careful.check(self, "read", view, pointers, active, dtype.itemsize)
+        result = np.zeros(pointers.shape, dtype)
+        if mask is not None:
+            _fill(result.view(f"u{dtype.itemsize}"), mask, other, dtype)
+        result = self.careful.fetch(pointers, reachable, result)
+        self._log(False, pointers, reachable, dtype.itemsize, view)
+        return result
+
+    def _log_load(self, view: View, pointers: Array, mask: Array | None, size: int) -> None:
+        if self.alone:
+            return
+        if view.keeps_loads:
+            self._log(False, pointers, mask, size, view)
+        else:
+            view.unlogged = True
+
+    # ---- stores
+
+    def store(self, tag: Tag | None, pointers: Array, values: Array, mask: Array | None) -> None:
+        """Write `values` where the mask is on; of equal places the last lane's value stays."""
+        lanes = len(self.programs)
+        shape = (lanes, *pointers.shape[1:])
+        pointers, values = np.broadcast_to(pointers, shape), np.broadcast_to(values, shape)
+        if mask is not None:
+            mask = np.broadcast_to(mask, shape)
+        size = values.dtype.itemsize
+        view = None if tag is None else tag.view
+        where = pointers.ravel() if mask is None else pointers[mask]
+        what = (values.ravel() if mask is None else values[mask]).view(f"u{size}")
+        if tag is not None and tag.reads(size) and self._store_inside(tag.view, where, what):
+            self._log(True, pointers, mask, size, view, what)
+            return
+        active = np.ones(shape, np.bool_) if mask is None else mask
+        reachable = self.careful.check(self, "write", view, pointers, active, size)
+        self._save(pointers, reachable, values.dtype)
+        self.careful.put(pointers, values, reachable)
+        self._log(True, pointers, reachable, size, view)
+
+    def _store_inside(self, view: View, where: Array, what: Array) -> bool:
+        size = what.dtype.itemsize
+        offsets = where - np.uint64(view.start)
+        if not _inside(offsets, None, view.nbytes - size):
+            return False
+        if not where.size:
+            return True
+        index = (offsets >> _SHIFTS[size]).view(np.int64)
+        memory = view.array(size)
+        if view.allowed is not None:
+            if len(view.allowed) != len(memory) or not view.allowed[index].all():
+                return False
+        if view.written is not None:
+            if len(view.written) != len(memory):
+                return False
+            self.journal.save(view.written, index)
+            view.written[index] = True
+        self.journal.save(memory, index)
+        memory[index] = what
+        return True
+
+    def _save(self, pointers: Array, reachable: Array, dtype: Any) -> None:
+        """Journal what a store that is not plainly inside will overwrite."""
+        if not reachable.any():
+            return
+        places = np.ascontiguousarray(pointers)
+        kept = np.ascontiguousarray(reachable)
+        old = self.careful.fetch(places, kept, np.zeros(places.shape, dtype))
+        self.journal.add(lambda: self.careful.put(places, old, kept))
+
+    # ---- the log for the race check
+
+    def _log(
+        self,
+        writes: bool,
+        pointers: Array,
+        mask: Array | None,
+        size: int,
+        view: View | None,
+        values: Array | None = None,
+    ) -> Event | None:
+        if self.alone:
+            return None
+        lanes = len(self.programs)
+        shape = (lanes, *pointers.shape[1:])
+        column = self.programs.reshape((lanes,) + (1,) * (len(shape) - 1))
+        pointers, programs = np.broadcast_to(pointers, shape), np.broadcast_to(column, shape)
+        if mask is None:
+            addresses, who = pointers.ravel(), programs.ravel()
+        else:
+            mask = np.broadcast_to(mask, shape)
+            addresses, who = pointers[mask], programs[mask]
+        if not addresses.size:
+            return None
+        event = Event(writes, addresses, who, size, kernel_line(), view)
+        if writes:
+            if values is not None and view is not None:
+                event.values, event.now = values, _reader(view, addresses, size)
+            self._refuse_unlogged(view, event, outside=values is None)
+        self.events.append(event)
+        return event
+
+    def _refuse_unlogged(self, view: View | None, event: Event, *, outside: bool) -> None:
+        """Loads of what is written now must be in the log, or the launch starts again."""
+        if outside or view is None:
+            low, high = event.low, event.high
+            met = [each for each in self.views if each.start < high and low < each.end]
+        else:
+            met = view.aliases
+        missed = [each for each in met if each.unlogged]
+        if missed:
+            for each in missed:
+                each.keeps_loads = True
+            raise Unlearned
+
+    def log_atomic(
+        self, view: View | None, pointers: Array, mask: Array, size: int, name: str, free: bool
+    ) -> Event | None:
+        """Log an atomic operation that is about to run."""
+        event = self._log(True, pointers, mask, size, view)
+        if event is not None:
+            event.atomic, event.order_free = name, free
+        return event
+
+
+def _inside(offsets: Array, mask: Array | None, last: int) -> bool:
+    """Whether every active offset is in [0, last]; a negative one is a huge unsigned one."""
+    if last < 0:
+        return not (offsets.size if mask is None else mask.any())
+    if not offsets.size or offsets.max() <= last:
+        return True
+    if mask is None:
+        return False
+    if mask.shape != offsets.shape:
+        mask = np.broadcast_to(mask, offsets.shape)
+    active = offsets[mask]
+    return not active.size or bool(active.max() <= last)
+
+
+def _fill(result: Array, mask: Array, other: Any, dtype: Any) -> None:
+    """Put `other` where the mask is off; `result` holds unsigned integers."""
+    if other is None:
+        result[np.broadcast_to(~mask, result.shape)] = 0
+    else:
+        np.copyto(result, other.astype(dtype, copy=False).view(result.dtype), where=~mask)
+
+
+def _reader(view: View, addresses: Array, size: int) -> Any:
+    def now() -> Array:
+        index = ((addresses - np.uint64(view.start)) >> _SHIFTS[size]).view(np.int64)
+        found: Array = view.array(size)[index]
+        return found
+
+    return now

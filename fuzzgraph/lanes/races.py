@@ -1,0 +1,249 @@
+"""Two programs of a launch at one place: found from the log of what each program touched.
+
+Lanes execute a launch statement by statement where the stock interpreter goes program by program.
+Both orders give the same bytes unless one program touches what another writes. So every launch
+with stores is looked through. A conflict is a race to report, since a device promises no order.
+And if the order in which the lanes touched such a place is not the order of the programs, the
+launch has to be run again by the stock interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Conflict", "Event", "Verdict", "judge"]
+
+Array = npt.NDArray[Any]
+
+_SPARSE = 8
+"""A place table may be this many times longer than the list of accesses."""
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """One executed load, store or atomic of a group of lanes."""
+
+    writes: bool
+    addresses: Array
+    """uint64 [n], in the order of execution."""
+    programs: Array
+    """int32 [n], the program that did it."""
+    size: int
+    """Bytes of each access."""
+    source: str
+    view: Any
+    atomic: str = ""
+    """Name of an atomic operation; "" for a plain access."""
+    order_free: bool = False
+    """Whether the final value does not depend on the order of such atomics."""
+    used: bool = False
+    """Whether the kernel used the old value that an atomic returned."""
+    values: Array | None = None
+    """[n], what a plain store wrote, as unsigned integers."""
+    now: Callable[[], Array] | None = None
+    """[n], what is there now; None where that is not looked up."""
+
+    @property
+    def low(self) -> int:
+        return int(self.addresses.min())
+
+    @property
+    def high(self) -> int:
+        return int(self.addresses.max()) + self.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conflict:
+    """Places that several programs touched, with at least one plain write among the accesses."""
+
+    write: Event
+    other: Event
+    address: int
+    programs: tuple[int, int]
+    places: int
+    same_value: bool
+    """Whether every write left what was there in the end."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """What the accesses of a launch amount to."""
+
+    conflicts: tuple[Conflict, ...]
+    """One for each cluster of overlapping memory."""
+    misordered: bool
+    """Whether the lanes touched a place in another order than that of the programs."""
+
+
+def judge(events: Sequence[Event]) -> Verdict:
+    """Whether programs of a launch met, and whether that can have changed its result."""
+    found: list[Conflict] = []
+    misordered = False
+    for cluster in _clusters([event for event in events if len(event.addresses)]):
+        if any(event.writes for event in cluster):
+            places = _Places(cluster)
+            raced = _raced(cluster, places)
+            if raced.any():
+                meeting = _Meeting(cluster, places, raced)
+                misordered |= meeting.misordered()
+                if (conflict := meeting.conflict()) is not None:
+                    found.append(conflict)
+    return Verdict(tuple(found), misordered)
+
+
+def _clusters(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """Events whose address ranges overlap, directly or by others; in order of execution."""
+    spans = sorted((event.low, event.high, index) for index, event in enumerate(events))
+    members: list[int] = []
+    reach = 0
+    for low, high, index in spans:
+        if members and low >= reach:
+            yield [events[each] for each in sorted(members)]
+            members = []
+            reach = 0
+        members.append(index)
+        reach = max(reach, high)
+    if members:
+        yield [events[each] for each in sorted(members)]
+
+
+def _raced(cluster: Sequence[Event], places: _Places) -> Array:
+    """bool [places]: one program wrote here, and another one read or wrote."""
+    owner = np.full(places.count, -1, dtype=np.int32)
+    raced = np.zeros(places.count, dtype=np.bool_)
+    for event in cluster:
+        if event.writes:
+            where, programs = places.of(event)
+            before = owner[where]
+            owner[where] = programs
+            clash = ((before >= 0) & (before != programs)) | (owner[where] != programs)
+            raced[where[clash]] = True
+    for event in cluster:
+        if not event.writes:
+            where, programs = places.of(event)
+            before = owner[where]
+            raced[where[(before >= 0) & (before != programs)]] = True
+    return raced
+
+
+class _Places:
+    """Numbers the places that the events of a cluster touch, in the finest unit among them."""
+
+    def __init__(self, cluster: Sequence[Event]) -> None:
+        self.base = min(event.low for event in cluster)
+        unit = 0
+        for event in cluster:
+            unit = gcd(unit, event.size)
+        for event in cluster:
+            offsets = event.addresses - np.uint64(self.base)
+            if unit > 1 and (offsets % np.uint64(unit)).any():
+                unit = 1
+        self.unit = unit
+        length = -(-(max(event.high for event in cluster) - self.base) // unit)
+        accesses = sum(len(event.addresses) * (event.size // unit) for event in cluster)
+        self._known: Array | None = None
+        self.count = length
+        if length > _SPARSE * accesses + 4096:
+            every = [self._raw(event)[0] for event in cluster]
+            self._known = np.unique(np.concatenate(every))
+            self.count = len(self._known)
+
+    def _raw(self, event: Event) -> tuple[Array, Array]:
+        first = ((event.addresses - np.uint64(self.base)) // np.uint64(self.unit)).astype(np.int64)
+        wide = event.size // self.unit
+        if wide == 1:
+            return first, event.programs
+        return (first[:, None] + np.arange(wide)).ravel(), np.repeat(event.programs, wide)
+
+    def of(self, event: Event) -> tuple[Array, Array]:
+        """Place numbers of an event and the program at each, in order of execution."""
+        where, programs = self._raw(event)
+        if self._known is not None:
+            where = np.searchsorted(self._known, where)
+        return where, programs
+
+    def address(self, place: int) -> int:
+        number = place if self._known is None else int(self._known[place])
+        return self.base + number * self.unit
+
+
+class _Meeting:
+    """All accesses to the raced places of a cluster: by place, then in order of execution."""
+
+    def __init__(self, cluster: Sequence[Event], places: _Places, raced: Array) -> None:
+        self.cluster = cluster
+        self.places = places
+        parts: list[tuple[Array, Array, Array]] = []
+        for number, event in enumerate(cluster):
+            place, program = places.of(event)
+            kept = raced[place]
+            parts.append((place[kept], program[kept], np.full(int(kept.sum()), number)))
+        place, self.program, self.number = (
+            np.concatenate(columns) for columns in zip(*parts, strict=True)
+        )
+        order = np.argsort(place, kind="stable")
+        self.place, self.program, self.number = (
+            column[order] for column in (place, self.program, self.number)
+        )
+
+    def misordered(self) -> bool:
+        """Whether an earlier program came later, where the order can matter."""
+        free = self._all_of(lambda event: event.order_free and not event.used) & self._one_kind()
+        backwards = (self.place[1:] == self.place[:-1]) & (self.program[1:] < self.program[:-1])
+        return bool((backwards & ~free[1:]).any())
+
+    def conflict(self) -> Conflict | None:
+        """The first place in detail; None where atomics met nothing but atomics."""
+        plain = ~self._all_of(lambda event: bool(event.atomic))
+        if not plain.any():
+            return None
+        first = int(self.place[plain][0])
+        here = np.flatnonzero(self.place == first)
+        write = next(i for i in here if self._event(i).writes)
+        other = next(i for i in here if self.program[i] != self.program[write])
+        return Conflict(
+            write=self._event(write),
+            other=self._event(other),
+            address=self.places.address(first),
+            programs=(int(self.program[write]), int(self.program[other])),
+            places=len(np.unique(self.place[plain])),
+            same_value=self._same_value(),
+        )
+
+    def _event(self, index: int) -> Event:
+        return self.cluster[int(self.number[index])]
+
+    def _all_of(self, holds: Callable[[Event], bool]) -> Array:
+        """bool [accesses]: whether it holds for every access to the same place."""
+        each = np.array([holds(event) for event in self.cluster])[self.number]
+        starts = np.flatnonzero(np.r_[True, self.place[1:] != self.place[:-1]])
+        counts = np.diff(np.r_[starts, len(self.place)])
+        return np.repeat(np.logical_and.reduceat(each, starts), counts)
+
+    def _one_kind(self) -> Array:
+        """bool [accesses]: whether one kind of atomic alone touched the same place."""
+        names = sorted({event.atomic for event in self.cluster})
+        kinds = np.array([names.index(event.atomic) for event in self.cluster])[self.number]
+        starts = np.flatnonzero(np.r_[True, self.place[1:] != self.place[:-1]])
+        counts = np.diff(np.r_[starts, len(self.place)])
+        same = np.minimum.reduceat(kinds, starts) == np.maximum.reduceat(kinds, starts)
+        return np.repeat(same, counts)
+
+    def _same_value(self) -> bool:
+        """Whether all plain writes to the raced places agree with what is there now."""
+        wanted = self.place
+        for event in self.cluster:
+            if event.writes:
+                if event.values is None or event.now is None or event.size != self.places.unit:
+                    return False
+                where, _ = self.places.of(event)
+                kept = np.isin(where, wanted)
+                if (event.now()[kept] != event.values[kept]).any():
+                    return False
+        return True

@@ -1,0 +1,168 @@
+"""Reductions and scans over lanes.
+
+Sums of floats depend on the order of addition, and numpy's order depends on the layout of an
+array. Every lane of an array has the layout that the stock interpreter's array has, and the lane
+axis is the outermost, so numpy goes through each lane as it goes through that array.
+
+A combine function of the kernel's own sees scalars, as in the stock interpreter: all elements that
+are combined in one step become lanes of their own.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton.language as tl
+from triton.runtime.interpreter import ReduceOps, ScanOps, _get_np_dtype
+
+from fuzzgraph.lanes.divergence import Divergence, Unsupported
+from fuzzgraph.lanes.handles import Handle
+
+__all__ = ["lane_reduce", "lane_scan"]
+
+Array = npt.NDArray[Any]
+
+
+def lane_reduce(
+    input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **kwargs: Any
+) -> Any:
+    """Stands for `tl.reduce`."""
+    return _Reduce(axis, combine_fn, keep_dims).apply(input)
+
+
+def lane_scan(
+    input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any
+) -> Any:
+    """Stands for `tl.associative_scan`."""
+    return _Scan(axis, combine_fn, reverse).apply(input)
+
+
+def _wrapped(data: Array, dtype: Any) -> Any:
+    data = data.astype(_get_np_dtype(dtype))
+    kind = tl.block_type(dtype, list(data.shape[1:])) if data.ndim > 1 else dtype
+    return tl.core.tensor(Handle(data, dtype.scalar), kind)
+
+
+def _behind_lanes(axis: int, data: Array) -> int:
+    if data.ndim < 2:
+        raise Unsupported("reduction of a scalar")
+    return axis + 1 if axis >= 0 else axis + data.ndim
+
+
+class _Reduce(ReduceOps):  # type: ignore[misc]
+    def min_max(self, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        input = input[0] if isinstance(input, tuple) else input
+        values = _wrapped(self._reduced(input, val_reduce_op), input.dtype)
+        if not idx_reduce_op:
+            return values
+        return values, _wrapped(self._reduced(input, idx_reduce_op), tl.int32)
+
+    def sum(self, input: Any) -> Any:
+        return _wrapped(self._reduced(input, np.sum), input.dtype)
+
+    def _reduced(self, input: Any, operation: Callable[..., Array]) -> Array:
+        data = input.handle.data
+        if self.axis is not None:
+            axis: Any = _behind_lanes(self.axis, data)
+            return operation(data, axis=axis, keepdims=self.keep_dims)
+        if operation in (np.argmin, np.argmax):
+            raise Unsupported("position of an extreme over all axes")
+        axis = tuple(range(1, data.ndim))
+        return operation(data, axis=axis, keepdims=self.keep_dims)
+
+    def generic_reduce(self, input: Any) -> Any:
+        if self.axis is None:
+            flat = [each.handle.data.reshape(len(each.handle.data), -1) for each in input]
+        else:
+            axis = _behind_lanes(self.axis, input[0].handle.data)
+            flat = [np.moveaxis(each.handle.data, axis, -1) for each in input]
+        steps = _Steps(self.combine_fn, flat, [each.dtype for each in input])
+        last = steps.accumulated()[-1]
+        results = []
+        for each, values in zip(input, last, strict=True):
+            values = steps.shaped(values)
+            if self.keep_dims:
+                rank = each.handle.data.ndim
+                missing = range(1, rank) if self.axis is None else (axis,)
+                values = np.expand_dims(values, tuple(missing))
+            results.append(_wrapped(values, each.dtype))
+        return results
+
+
+class _Scan(ScanOps):  # type: ignore[misc]
+    def apply_impl(self, input: Any) -> Any:
+        axis = _behind_lanes(self.axis, input[0].handle.data)
+        parts = [each.handle.data for each in input]
+        if self.reverse:
+            parts = [np.flip(part, axis=axis) for part in parts]
+        if self.combine_fn == tl.standard._sum_combine:
+            parts = [np.cumsum(parts[0], axis=axis)]
+        elif self.combine_fn == tl.standard._prod_combine:
+            parts = [np.cumprod(parts[0], axis=axis)]
+        else:
+            parts = self._accumulated(input, parts, axis)
+        results = [_wrapped(part, each.dtype) for part, each in zip(parts, input, strict=False)]
+        if self.reverse:
+            for result in results:
+                result.handle.data = np.flip(result.handle.data, axis=axis)
+        return results
+
+    def _accumulated(self, input: Any, parts: Sequence[Array], axis: int) -> list[Array]:
+        moved = [np.moveaxis(part, axis, -1) for part in parts]
+        steps = _Steps(self.combine_fn, moved, [each.dtype for each in input])
+        rounds = steps.accumulated()
+        found = []
+        for index in range(len(parts)):
+            each = [steps.shaped(values[index]) for values in rounds]
+            found.append(np.ascontiguousarray(np.moveaxis(np.stack(each, axis=-1), -1, axis)))
+        return found
+
+
+class _Steps:
+    """Combines along the last axis, step by step; everything else becomes lanes.
+
+    Args:
+        parts: [lanes or 1, ..., steps], one for each element of the combined tuple.
+    """
+
+    def __init__(self, combine_fn: Any, parts: Sequence[Array], dtypes: Sequence[Any]) -> None:
+        lanes = max(len(part) for part in parts)
+        self._combine = combine_fn.fn
+        self._shape = (lanes, *parts[0].shape[1:-1])
+        self._parts = [np.broadcast_to(part, (lanes, *part.shape[1:])) for part in parts]
+        self._dtypes = dtypes
+
+    def accumulated(self) -> list[list[Array]]:
+        """For each step the combined values, flat, in the dtypes of the parts."""
+        rounds = [[part[..., 0].ravel() for part in self._parts]]
+        for step in range(1, self._parts[0].shape[-1]):
+            new = [part[..., step].ravel() for part in self._parts]
+            rounds.append(self._combined(rounds[-1], new))
+        return rounds
+
+    def _combined(self, old: Sequence[Array], new: Sequence[Array]) -> list[Array]:
+        tensors = [
+            _wrapped(each, dtype)
+            for values in (old, new)
+            for each, dtype in zip(values, self._dtypes, strict=True)
+        ]
+        try:
+            made = self._combine(*tensors)
+        except Divergence:
+            raise Unsupported("combine function that branches on values") from None
+        made = made if isinstance(made, tuple) else (made,)
+        return [self._stored(each, part) for each, part in zip(made, old, strict=True)]
+
+    def _stored(self, made: Any, like: Array) -> Array:
+        values = made.handle.data if isinstance(made, tl.core.tensor) else np.array([made])
+        stored = np.broadcast_to(values, like.shape).astype(like.dtype)
+        if like.dtype.kind in "iu" and (stored != values).any():
+            raise Unsupported("combine function that overflows")
+        return stored
+
+    def shaped(self, values: Array) -> Array:
+        return values.reshape(self._shape)

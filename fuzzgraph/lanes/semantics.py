@@ -1,0 +1,130 @@
+"""What Triton's operations mean to lanes, where the stock interpreter's way would not do.
+
+Constants may differ between lanes, and a scalar mask is no reason to split them. Two operands of
+one type, by far the most, skip the type rules that would change nothing.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime.interpreter import _get_np_dtype
+
+from fuzzgraph.lanes.divergence import Unsupported
+from fuzzgraph.lanes.handles import Handle
+from fuzzgraph.lanes.integers import LaneInt
+
+__all__ = ["CheckedSemantic", "LaneSemantic"]
+
+_INTEGERS = frozenset(
+    ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "fp32", "fp64")
+)
+
+
+class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
+    """The stock semantics, with a short way for operands of one type."""
+
+    def binary_op_type_checking_impl(
+        self,
+        lhs: Any,
+        rhs: Any,
+        allow_lhs_ptr: bool = False,
+        allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> tuple[Any, Any]:
+        if type(lhs) is tl.tensor and type(rhs) is tl.tensor and not div_or_mod:
+            if _alike(lhs.type, rhs.type):
+                return lhs, rhs
+        checked: tuple[Any, Any] = super().binary_op_type_checking_impl(
+            lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
+        )
+        return checked
+
+
+class LaneSemantic(CheckedSemantic):
+    def to_tensor(self, x: Any, check_type: bool = True) -> Any:
+        value = x.value if isinstance(x, tl.constexpr) else x
+        if isinstance(value, LaneInt):
+            return self.scalar_constant(value, tl.int32)
+        return super().to_tensor(x, check_type)
+
+    def to_tensor_type(self, x: Any) -> Any:
+        return tl.int32 if isinstance(x, LaneInt) else super().to_tensor_type(x)
+
+    def scalar_constant(self, value: Any, dtype: Any) -> Any:
+        if not isinstance(value, LaneInt):
+            return super().scalar_constant(value, dtype)
+        if dtype is None or dtype.name not in _INTEGERS:
+            raise Unsupported(f"loop variable as {dtype}")
+        return self.tensor(Handle(value.lanes.astype(_get_np_dtype(dtype)), dtype), dtype)
+
+    def _convert_elem_to_ir_value(self, elem: Any, require_i64: bool) -> Any:
+        if isinstance(elem, LaneInt):
+            kind = tl.int64 if require_i64 else tl.int32
+            return self.scalar_constant(elem, kind).handle
+        return super()._convert_elem_to_ir_value(elem, require_i64)
+
+    def _load_legacy(
+        self,
+        ptr: Any,
+        mask: Any,
+        other: Any,
+        boundary_check: Any,
+        padding: Any,
+        cache: Any,
+        eviction: Any,
+        is_volatile: Any,
+    ) -> Any:
+        """The stock way asks for the truth of a scalar mask, which lanes may disagree on."""
+        kind = ptr.type
+        if boundary_check or padding or not kind.is_ptr() or mask is None or mask.type.is_block():
+            return super()._load_legacy(
+                ptr, mask, other, boundary_check, padding, cache, eviction, is_volatile
+            )
+        element = kind.element_ty
+        if element == tl.int1 or (other is not None and other.type.is_block()):
+            return super()._load_legacy(
+                ptr, mask, other, boundary_check, padding, cache, eviction, is_volatile
+            )
+        default = None if other is None else _no_negative_zero(self.cast(other, element).handle)
+        loaded = self.builder.create_masked_load(
+            ptr.handle, mask.handle, default, cache, eviction, is_volatile
+        )
+        return self.tensor(loaded, element)
+
+    def _store_legacy(
+        self, ptr: Any, val: Any, mask: Any, boundary_check: Any, cache: Any, eviction: Any
+    ) -> Any:
+        kind = ptr.type
+        scalar = kind.is_ptr() and mask is not None and not mask.type.is_block()
+        if boundary_check or not scalar or val.type.is_block() or kind.element_ty == tl.int1:
+            return super()._store_legacy(ptr, val, mask, boundary_check, cache, eviction)
+        val = self.cast(val, kind.element_ty)
+        if not mask.type.scalar.is_bool():
+            raise ValueError("Mask must have boolean scalar type")
+        self.builder.create_masked_store(ptr.handle, val.handle, mask.handle, cache, eviction)
+        return self.tensor(None, tl.void)
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether the type rules would leave both operands as they are."""
+    if one is not two and not (
+        type(one) is tl.block_type
+        and type(two) is tl.block_type
+        and one.element_ty is two.element_ty
+        and one.shape == two.shape
+    ):
+        return False
+    scalar = one.scalar
+    return scalar is not tl.int1 and not scalar.is_ptr()
+
+
+def _no_negative_zero(handle: Any) -> Any:
+    """The stock interpreter takes a scalar `other` that is false for none at all."""
+    data = handle.data
+    return Handle(np.where(data.astype(np.bool_), data, data.dtype.type(0)), handle.dtype)

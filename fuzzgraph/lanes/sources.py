@@ -1,0 +1,34 @@
+"""Which line of a kernel is running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+__all__ = ["kernel_line"]
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+@cache
+def _is_machinery(filename: str) -> bool:
+    """Whether a file is ours or Triton's own, so that its caller is meant."""
+    return filename.startswith(_HERE) or filename.startswith(_triton())
+
+
+@cache
+def _triton() -> str:
+    found = sys.modules["triton"].__file__
+    assert found is not None
+    return os.path.dirname(os.path.abspath(found)) + os.sep
+
+
+def kernel_line() -> str:
+    """`file.py:123` of the innermost frame that is neither ours nor Triton's."""
+    frame = sys._getframe(1)
+    while _is_machinery(frame.f_code.co_filename):
+        if frame.f_back is None:
+            return "?"
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
