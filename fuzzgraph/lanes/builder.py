@@ -23,13 +23,13 @@ from triton.runtime.interpreter import (
     InterpreterOptions,
     TensorHandle,
     _convert_float,
-    _get_np_dtype,
 )
 
 from fuzzgraph.lanes.blocks import BlockPointer, Descriptor, LaneBlockPointer, LaneDescriptor
-from fuzzgraph.lanes.divergence import TooWide, Unsupported
+from fuzzgraph.lanes.divergence import Divergence, TooWide, Unsupported
 from fuzzgraph.lanes.handles import Handle, LateHandle, Tag, tag_of
 from fuzzgraph.lanes.memory import LaneMemory
+from fuzzgraph.lanes.types import np_dtype
 
 __all__ = ["CheckedBuilder", "LaneBuilder"]
 
@@ -64,10 +64,10 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         return self.create_bitcast(src, dst_type)
 
     def create_ptr_to_int(self, src: Any, dst_type: Any) -> Any:
-        return Handle(src.data.view(_get_np_dtype(dst_type)), dst_type.scalar)
+        return Handle(src.data.view(np_dtype(dst_type)), dst_type.scalar)
 
     def create_bitcast(self, src: Any, dst_type: Any) -> Any:
-        return Handle(src.data.view(_get_np_dtype(dst_type)), dst_type.scalar, tag_of(src))
+        return Handle(src.data.view(np_dtype(dst_type)), dst_type.scalar, tag_of(src))
 
     def create_select(self, cond: Any, lhs: Any, rhs: Any) -> Any:
         chosen = super().create_select(cond, lhs, rhs)
@@ -141,7 +141,7 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
             ptrs.data[None],
             None if mask is None else _as_mask(mask)[None],
             None if other is None else other.data[None],
-            _get_np_dtype(kind),
+            np_dtype(kind),
         )
         return Handle(data[0], kind)
 
@@ -208,12 +208,12 @@ class LaneBuilder(CheckedBuilder):
         shape = self._expand(ret_ty.shape)
         lanes = len(arg.data)
         # Not as a broadcast view: later results take over its layout, see the module's docstring.
-        full = np.empty((lanes, *shape), _get_np_dtype(arg.dtype))
+        full = np.empty((lanes, *shape), np_dtype(arg.dtype))
         full[...] = arg.data.reshape((lanes,) + (1,) * len(shape))
         return Handle(full, arg.dtype.scalar, tag_of(arg))
 
     def create_unsplat(self, arg: Any) -> Any:
-        first = arg.data.reshape(len(arg.data), -1)[:, 0].astype(_get_np_dtype(arg.dtype))
+        first = arg.data.reshape(len(arg.data), -1)[:, 0].astype(np_dtype(arg.dtype))
         return Handle(first, arg.dtype.scalar, tag_of(arg))
 
     def create_broadcast(self, arg: Any, shape: Any) -> Any:
@@ -251,7 +251,7 @@ class LaneBuilder(CheckedBuilder):
         _same_rank(lhs.data, rhs.data)
         output, dtype = op(lhs.data, rhs.data), lhs.dtype.scalar
         if output.itemsize * 8 > max(dtype.primitive_bitwidth, 8) and not dtype.is_ptr():
-            output = output.astype(_get_np_dtype(dtype))
+            output = output.astype(np_dtype(dtype))
         return Handle(output, dtype)
 
     def create_idiv(self, lhs: Any, rhs: Any) -> Any:
@@ -310,7 +310,7 @@ class LaneBuilder(CheckedBuilder):
         default = None if other is None else other.data
         if default is not None or on is not None:
             _same_rank(*(each for each in (ptrs.data, on, default) if each is not None))
-        data = self.memory.load(tag_of(ptrs), ptrs.data, on, default, _get_np_dtype(kind))
+        data = self.memory.load(tag_of(ptrs), ptrs.data, on, default, np_dtype(kind))
         return Handle(data, kind)
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, _0: Any, _1: Any) -> Any:
@@ -350,6 +350,9 @@ class LaneBuilder(CheckedBuilder):
     ) -> Any:
         """An atomic of every lane, in the order of the programs; undone with its group."""
         memory, size = self.memory, val.data.dtype.itemsize
+        memory.agreement.stored = True
+        if memory.agreement.alive is not None:
+            raise Divergence(memory.agreement.alive)
         tag, places = tag_of(ptr), self._each(ptr.data)
         view = None if tag is None else tag.view
         reachable = memory.careful.check(memory, "write", view, places, on, size)

@@ -6,12 +6,14 @@ own wrapping of errors can swallow one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Divergence", "TooWide", "Unlearned", "Unsupported", "uniform"]
+__all__ = ["Agreement", "Divergence", "TooWide", "Unlearned", "Unsupported", "deciding", "uniform"]
 
 Array = npt.NDArray[Any]
 
@@ -40,18 +42,69 @@ class Unlearned(BaseException):
     """A buffer is written whose loads were not kept: run the launch again and keep them."""
 
 
+class Agreement:
+    """Which lanes of a group still go along; those that were left behind run later, on their own.
+
+    Lanes that disagree need not be run again all together: the many go on, the others wait. That
+    takes memory that no lane of the group has written yet, or their past would have to be undone.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        self.alive: Array | None = None
+        """bool [lanes]; None while nobody was left behind."""
+        self.left: list[tuple[Array, Array]] = []
+        """Lanes that were left behind, and what they would have answered."""
+        self.stored = False
+        """Whether the group has written anything."""
+
+    def settle(self, values: Array, keys: Array) -> Any:
+        """The value that most lanes have; the others are left behind.
+
+        Raises:
+            Divergence: the group has written already.
+        """
+        if len(values) != self.lanes:
+            raise Divergence(keys)
+        alive = np.ones(self.lanes, np.bool_) if self.alive is None else self.alive
+        chosen, first, counts = np.unique(keys[alive], return_index=True, return_counts=True)
+        value = values[alive][first[counts.argmax()]]
+        if len(chosen) > 1:
+            if self.stored:
+                raise Divergence(keys)
+            leaving = alive & (keys != chosen[counts.argmax()])
+            self.left.append((np.flatnonzero(leaving), keys[leaving]))
+            self.alive = alive & ~leaving
+        return value
+
+
+_ASKED: list[Agreement] = []
+
+
+@contextmanager
+def deciding(agreement: Agreement) -> Iterator[None]:
+    """Let `uniform` ask these lanes."""
+    _ASKED.append(agreement)
+    try:
+        yield
+    finally:
+        _ASKED.pop()
+
+
 def uniform(values: Array) -> Any:
-    """The value that all lanes have.
+    """The value that all lanes have, or that those have which go on together.
+
+    Floats are compared by bits, so that NaN equals itself.
 
     Raises:
-        Divergence: they have several; by bits for floating point, so that NaN equals itself.
+        Divergence: the lanes have to be split.
     """
     first = values[0]
-    if len(values) > 1:
-        if values.dtype.kind == "f":
-            bits = values.view(f"u{values.dtype.itemsize}")
-            if (bits != bits[0]).any():
-                raise Divergence(bits)
-        elif (values != first).any():
-            raise Divergence(values)
-    return first
+    if len(values) == 1:
+        return first
+    keys = values.view(f"u{values.dtype.itemsize}") if values.dtype.kind == "f" else values
+    if (keys == keys[0]).all():
+        return first
+    if not _ASKED:
+        raise Divergence(keys)
+    return _ASKED[-1].settle(values, keys)

@@ -13,16 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.lanes.arguments import Arguments
-from fuzzgraph.lanes.builder import CheckedBuilder
-from fuzzgraph.lanes.careful import Grid
-from fuzzgraph.lanes.language import put_on, stock_language
-from fuzzgraph.lanes.launch import meaning, run_launch
+from fuzzgraph.lanes.launch import run_launch
 from fuzzgraph.lanes.regions import RegionMap
 from fuzzgraph.lanes.report import LaneReport
-from fuzzgraph.lanes.semantics import CheckedSemantic
 
 __all__ = ["call_kernel"]
 
@@ -54,12 +49,7 @@ def call_kernel(
         vouched=vouched,
         written=written,
     )
-    with put_on(stock_language()), meaning(CheckedSemantic, CheckedBuilder()):
-        arguments.convert()
-        grid = executor.grid(arguments.converted) if callable(executor.grid) else executor.grid
-        assert len(grid) <= 3, "grid must have at most 3 dimensions"
-        sizes = _sizes(grid + (1,) * (3 - len(grid)))
-    run_launch(executor.fn, sizes, arguments, report)
+    run_launch(executor, arguments, report)
     if on_device:
         executor._restore_args_dev(args, host_args, kwargs, host_kwargs)
 
@@ -77,12 +67,3 @@ def _off_host(value: Any) -> bool:
         return any(map(_off_host, value))
     base = getattr(value, "base", None)
     return isinstance(base, torch.Tensor) and base.device.type != "cpu"
-
-
-def _sizes(grid: Any) -> Grid:
-    """The grid as numbers; a negative size is an empty grid."""
-    try:
-        x, y, z = (len(range(size)) for size in grid)
-    except Exception as error:
-        raise InterpreterError(repr(error)) from error
-    return x, y, z

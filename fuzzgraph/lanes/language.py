@@ -24,6 +24,7 @@ from fuzzgraph.lanes.divergence import Unsupported, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
 from fuzzgraph.lanes.integers import LaneInt, rounds
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
+from fuzzgraph.lanes.types import QUICK
 
 __all__ = ["Patches", "knows_lanes", "lane_language", "put_on", "ranges", "stock_language"]
 
@@ -58,8 +59,26 @@ def stock_language() -> Patches:
         for target, name, _ in scope._changes
     }
     scope.restore()
+    for target, name, value in QUICK:
+        found[id(target), name] = (target, name, value)
+    for key, (target, name, _) in list(found.items()):
+        member = vars(target).get(name)
+        if tl.core.is_builtin(member):
+            found[key] = (target, name, _bound(member))
     found[0, "call"] = (interpreter.InterpretedFunction, "__call__", _device_call)
     return tuple(found.values())
+
+
+def _bound(member: Any) -> Any:
+    """A function of the language that always gets the interpreter's semantics."""
+    function = getattr(member, "__wrapped__", member)
+    semantic = interpreter.interpreter_semantic
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return function(*args, **kwargs)
+
+    return call
 
 
 @cache

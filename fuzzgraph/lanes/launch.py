@@ -20,7 +20,14 @@ from triton.runtime.errors import InterpreterError
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.builder import CheckedBuilder, LaneBuilder
 from fuzzgraph.lanes.careful import Grid, program_at
-from fuzzgraph.lanes.divergence import Divergence, TooWide, Unlearned, Unsupported
+from fuzzgraph.lanes.divergence import (
+    Agreement,
+    Divergence,
+    TooWide,
+    Unlearned,
+    Unsupported,
+    deciding,
+)
 from fuzzgraph.lanes.journal import NoJournal
 from fuzzgraph.lanes.language import (
     knows_lanes,
@@ -45,65 +52,84 @@ _WIDTHS: dict[Any, int] = {}
 """Lanes that fit, by kernel and its constants, where fewer than `MOST_LANES` do."""
 
 
-def run_launch(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport) -> None:
+def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
     """Run every program of a launch.
 
     Raises:
         InterpreterError: the kernel raised; what earlier programs wrote stays.
     """
-    number = grid[0] * grid[1] * grid[2]
     report.launches += 1
-    report.programs += number
-    if not number:
-        return
     reason = ""
-    while True:
-        launch = _Launch(kernel, grid, arguments, report)
-        try:
-            launch.run()
-        except Unlearned:
-            launch.undo()
-            continue
-        except Unsupported as error:
-            launch.undo()
-            reason = str(error)
-        except Exception as error:
-            launch.undo()
-            reason = f"raised {type(error).__name__}"
-        break
+    with put_on(lane_language()), ranges():
+        builder = LaneBuilder()
+        with meaning(LaneSemantic, builder):
+            arguments.convert()
+            grid = _grid(executor, arguments)
+            builder.set_grid_dim(*grid)
+            report.programs += grid[0] * grid[1] * grid[2]
+            while True:
+                launch = _Launch(executor.fn, grid, arguments, builder, report)
+                try:
+                    launch.run()
+                except Unlearned:
+                    launch.undo()
+                    continue
+                except Unsupported as error:
+                    launch.undo()
+                    reason = str(error)
+                except Exception as error:
+                    launch.undo()
+                    reason = f"raised {type(error).__name__}"
+                break
     if reason:
-        report.fallbacks[kernel.__name__, reason] += 1
-        _run_stock(kernel, grid, arguments, report)
+        report.fallbacks[executor.fn.__name__, reason] += 1
+        _run_stock(executor.fn, grid, arguments, report)
+
+
+def _grid(executor: Any, arguments: Arguments) -> Grid:
+    """The grid as numbers; a negative size is an empty grid."""
+    grid = executor.grid(arguments.converted) if callable(executor.grid) else executor.grid
+    assert len(grid) <= 3, "grid must have at most 3 dimensions"
+    try:
+        x, y, z = (len(range(size)) for size in grid + (1,) * (3 - len(grid)))
+    except Exception as error:
+        raise InterpreterError(repr(error)) from error
+    return x, y, z
 
 
 class _Launch:
     """One attempt to run a launch over lanes."""
 
-    def __init__(self, kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport) -> None:
+    def __init__(
+        self,
+        kernel: Any,
+        grid: Grid,
+        arguments: Arguments,
+        builder: LaneBuilder,
+        report: LaneReport,
+    ) -> None:
         self._kernel = kernel
         self._grid = grid
         self._arguments = arguments
         self._report = report
         self._number = grid[0] * grid[1] * grid[2]
-        self._builder = LaneBuilder()
-        self._builder.most = MOST_ELEMENTS
-        self._builder.set_grid_dim(*grid)
+        self._memory = arguments.memory(kernel.__name__, grid, report)
+        self._memory.alone = self._number == 1
+        self._builder = builder
+        builder.memory = self._memory
+        builder.most = MOST_ELEMENTS
         self._width_key = arguments.constants_key(kernel)
 
     def run(self) -> None:
+        """Run all programs, and see whether their order mattered."""
         width = min(self._number, _WIDTHS.get(self._width_key, MOST_LANES))
-        first = [
+        groups = [
             np.arange(start, min(start + width, self._number), dtype=np.int32)
-            for start in range(0, self._number, width)
+            for start in range(0, self._number, max(width, 1))
         ]
-        with put_on(lane_language()), meaning(LaneSemantic, self._builder), ranges():
-            knows_lanes(self._kernel.__globals__)
-            self._arguments.reconvert()
-            self._memory = self._arguments.memory(self._kernel.__name__, self._grid, self._report)
-            self._memory.alone = self._number == 1
-            self._builder.memory = self._memory
-            self._work_off(first)
-            self._settle()
+        knows_lanes(self._kernel.__globals__)
+        self._work_off(groups)
+        self._settle()
 
     def _work_off(self, groups: Sequence[Programs]) -> None:
         """Run all groups, each split until its lanes stay together."""
@@ -111,17 +137,27 @@ class _Launch:
         while waiting:
             group = waiting.pop()
             mark = self._memory.mark()
+            agreement = self._memory.agreement = Agreement(len(group))
             try:
-                self._run_group(group)
+                with deciding(agreement):
+                    self._run_group(group)
             except Divergence as error:
                 self._memory.rollback(mark)
                 self._report.splits += 1
-                waiting += reversed(_parts(group, error.keys))
+                parts = _parts(group, error.keys)
             except TooWide:
                 self._memory.rollback(mark)
                 half = (len(group) + 1) // 2
                 _WIDTHS[self._width_key] = min(half, _WIDTHS.get(self._width_key, half))
-                waiting += [group[half:], group[:half]]
+                parts = [group[:half], group[half:]]
+            else:
+                self._report.splits += len(agreement.left)
+                parts = [
+                    part
+                    for lanes, keys in agreement.left
+                    for part in _parts(group[lanes], keys)
+                ]
+            waiting += sorted(parts, key=lambda part: -int(part[0]))
 
     def _run_group(self, group: Programs) -> None:
         self._report.runs += 1
@@ -155,11 +191,11 @@ class _Launch:
 
 
 def _parts(group: Programs, keys: npt.NDArray[Any]) -> list[Programs]:
-    """The lanes of a group by key, in the order of their first programs."""
+    """The lanes of a group by key."""
     if len(keys) != len(group):
         raise Unsupported("divergence inside a combine function")
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    return [group[which == part] for part in np.argsort(first)]
+    kinds, which = np.unique(keys, return_inverse=True)
+    return [group[which == kind] for kind in range(len(kinds))]
 
 
 def _ids(group: Programs, grid: Grid) -> tuple[Any, Any, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.lanes.careful import Careful
-from fuzzgraph.lanes.divergence import Unlearned
+from fuzzgraph.lanes.divergence import Agreement, Unlearned
 from fuzzgraph.lanes.handles import Tag
 from fuzzgraph.lanes.journal import Journal
 from fuzzgraph.lanes.races import Event
@@ -45,6 +45,8 @@ class LaneMemory:
         self.found: list[Access] = []
         self.programs: Array = np.zeros(1, dtype=np.int32)
         """int32 [lanes]: the programs of the group, ascending."""
+        self.agreement = Agreement(1)
+        """Which lanes of the group go on."""
         self.alone = False
         """Whether nobody can meet: the launch has one program, or they run one by one."""
 
@@ -69,6 +71,7 @@ class LaneMemory:
             C-contiguous, like a load of the stock interpreter: reductions depend on it.
         """
         lanes = max(len(each) for each in (pointers, mask, other) if each is not None)
+        mask = self._of_the_living(mask, lanes, pointers.ndim)
         if len(pointers) != lanes:
             pointers = np.broadcast_to(pointers, (lanes, *pointers.shape[1:]))
         size = dtype.itemsize
@@ -86,6 +89,14 @@ class LaneMemory:
                     self._log_load(view, pointers, mask, size)
                     return result.view(dtype)
         return self._careful_load(tag, pointers, mask, other, dtype)
+
+    def _of_the_living(self, mask: Array | None, lanes: int, rank: int) -> Array | None:
+        """The mask without lanes that were left behind: they may have gone astray."""
+        alive = self.agreement.alive
+        if alive is None or lanes == 1:
+            return mask
+        column: Array = alive.reshape((-1,) + (1,) * (rank - 1))
+        return column if mask is None else mask & column
 
     def _plain(self, view: View, memory: Array, index: Array, mask: Array | None) -> bool:
         """Whether an access inside the extent hits neither a gap nor memory nobody wrote."""
@@ -127,8 +138,10 @@ class LaneMemory:
         lanes = len(self.programs)
         shape = (lanes, *pointers.shape[1:])
         pointers, values = np.broadcast_to(pointers, shape), np.broadcast_to(values, shape)
+        mask = self._of_the_living(mask, lanes, len(shape))
         if mask is not None:
             mask = np.broadcast_to(mask, shape)
+        self.agreement.stored = True
         size = values.dtype.itemsize
         view = None if tag is None else tag.view
         where = pointers.ravel() if mask is None else pointers[mask]

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import triton.language as tl
-from triton.runtime.interpreter import ReduceOps, ScanOps, _get_np_dtype
+from triton.runtime.interpreter import ReduceOps, ScanOps
 
 from fuzzgraph.lanes.divergence import Divergence, Unsupported
 from fuzzgraph.lanes.handles import Handle
+from fuzzgraph.lanes.types import np_dtype
 
 __all__ = ["lane_reduce", "lane_scan"]
 
@@ -42,7 +43,7 @@ def lane_scan(
 
 
 def _wrapped(data: Array, dtype: Any) -> Any:
-    data = data.astype(_get_np_dtype(dtype))
+    data = data.astype(np_dtype(dtype))
     kind = tl.block_type(dtype, list(data.shape[1:])) if data.ndim > 1 else dtype
     return tl.core.tensor(Handle(data, dtype.scalar), kind)
 

@@ -12,17 +12,27 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
-from triton.runtime.interpreter import _get_np_dtype
 
 from fuzzgraph.lanes.divergence import Unsupported
 from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.integers import LaneInt
+from fuzzgraph.lanes.types import np_dtype
 
 __all__ = ["CheckedSemantic", "LaneSemantic"]
 
 _INTEGERS = frozenset(
     ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "fp32", "fp64")
 )
+_FLOATS = ("fp32", "fp64")
+_RANGES = {
+    "int8": (-(2**7), 2**7 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "fp32": (-(2**63), 2**63 - 1),
+    "fp64": (-(2**63), 2**63 - 1),
+}
+"""Integers that take the type of the other operand without any further rule."""
 
 
 class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
@@ -40,10 +50,27 @@ class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
         if type(lhs) is tl.tensor and type(rhs) is tl.tensor and not div_or_mod:
             if _alike(lhs.type, rhs.type):
                 return lhs, rhs
+        elif type(lhs) is tl.tensor and _fits(rhs, lhs.dtype):
+            return lhs, self._like(rhs, lhs.type)
+        elif type(rhs) is tl.tensor and _fits(lhs, rhs.dtype):
+            return self._like(lhs, rhs.type), rhs
         checked: tuple[Any, Any] = super().binary_op_type_checking_impl(
             lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
         )
         return checked
+
+    def _like(self, number: Any, kind: Any) -> Any:
+        """A number that takes the type of the other operand."""
+        scalar = self.scalar_constant(number, kind.scalar)
+        if not kind.is_block():
+            return scalar
+        return self.tensor(self.builder.create_splat(kind, scalar.handle), kind)
+
+    def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
+        one, two = lhs.type, rhs.type
+        if type(one) is tl.block_type and type(two) is tl.block_type and one.shape is two.shape:
+            return lhs, rhs
+        return super().broadcast_impl_value(lhs, rhs)
 
 
 class LaneSemantic(CheckedSemantic):
@@ -61,7 +88,7 @@ class LaneSemantic(CheckedSemantic):
             return super().scalar_constant(value, dtype)
         if dtype is None or dtype.name not in _INTEGERS:
             raise Unsupported(f"loop variable as {dtype}")
-        return self.tensor(Handle(value.lanes.astype(_get_np_dtype(dtype)), dtype), dtype)
+        return self.tensor(Handle(value.lanes.astype(np_dtype(dtype)), dtype), dtype)
 
     def _convert_elem_to_ir_value(self, elem: Any, require_i64: bool) -> Any:
         if isinstance(elem, LaneInt):
@@ -122,6 +149,14 @@ def _alike(one: Any, two: Any) -> bool:
         return False
     scalar = one.scalar
     return scalar is not tl.int1 and not scalar.is_ptr()
+
+
+def _fits(number: Any, scalar: Any) -> bool:
+    """Whether a plain number takes the type `scalar` of the other operand, and nothing else."""
+    if type(number) is int:
+        bounds = _RANGES.get(scalar.name)
+        return bounds is not None and bounds[0] <= number <= bounds[1]
+    return type(number) is float and scalar.name in _FLOATS
 
 
 def _no_negative_zero(handle: Any) -> Any:

@@ -1,0 +1,96 @@
+"""Triton's types and tensors made quickly: shapes are worked out once, not at every operation.
+
+Half of the time of an interpreted launch goes into shapes as objects. The constructors here set
+the same attributes to equal values; block types of one shape share it.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import triton.language as tl
+from triton.runtime import interpreter
+
+__all__ = ["QUICK", "np_dtype"]
+
+_block_init = tl.block_type.__init__
+_stock_np_dtype = interpreter._get_np_dtype
+
+_Known = builtins.tuple[Any, int, str, Any, Any]
+_SHAPES: dict[builtins.tuple[int, ...], _Known] = {}
+"""Sizes -> shape as block types have it, elements, its text, and both as tensors have them."""
+_BY_IDENTITY: dict[int, _Known] = {}
+"""The same by the identity of the shape, which `_SHAPES` keeps alive."""
+_NUMPY: dict[str, Any] = {}
+_SCALAR = tl.core.tuple([]), tl.core.constexpr(1)
+
+
+def _sizes(shape: Any) -> builtins.tuple[int, ...] | None:
+    """The sizes as plain integers, None if one of them is anything else."""
+    found = []
+    for size in shape.values if type(shape) is tl.core.tuple else shape:
+        if type(size) is not int:
+            size = getattr(size, "value", None)
+            if type(size) is not int:
+                return None
+        found.append(size)
+    return builtins.tuple(found)
+
+
+def make_block_type(self: Any, element_ty: Any, shape: Any) -> None:
+    """`block_type.__init__`."""
+    known = _BY_IDENTITY.get(id(shape))
+    if known is None and type(shape) in (list, tl.core.tuple):
+        sizes = _sizes(shape)
+        known = None if sizes is None else _SHAPES.get(sizes)
+    if known is None:
+        _block_init(self, element_ty, shape)
+        _learn(self)
+        return
+    self.element_ty = element_ty
+    self.shape, self.numel, text = known[:3]
+    self.name = f"<{text}, {element_ty}>"
+
+
+def _learn(kind: Any) -> None:
+    sides = tl.core.tuple([tl.core.constexpr(size) for size in kind.shape])
+    known = kind.shape, kind.numel, str(kind.shape), sides, tl.core.constexpr(kind.numel)
+    _SHAPES[builtins.tuple(kind.shape.values)] = known
+    _BY_IDENTITY[id(kind.shape)] = known
+
+
+def make_tensor(self: Any, handle: Any, type: Any) -> None:
+    """`tensor.__init__`."""
+    self.handle = handle
+    self.type = type
+    self.dtype = type.scalar
+    if not type.is_block():
+        self.shape, self.numel = _SCALAR
+        return
+    known = _BY_IDENTITY.get(id(type.shape))
+    if known is not None:
+        self.shape, self.numel = known[3:]
+    else:
+        self.shape = tl.core.tuple([tl.core.constexpr(size) for size in type.shape])
+        self.numel = tl.core.constexpr(type.numel)
+
+
+def np_dtype(kind: Any) -> Any:
+    """`interpreter._get_np_dtype`: looked up by name."""
+    name = kind.name
+    found = _NUMPY.get(name)
+    if found is None:
+        found = _stock_np_dtype(kind)
+        if len(_NUMPY) < 10_000:
+            _NUMPY[name] = found
+    return found
+
+
+QUICK: builtins.tuple[builtins.tuple[Any, str, Any], ...] = (
+    (tl.block_type, "__init__", make_block_type),
+    (tl.tensor, "__init__", make_tensor),
+    (interpreter, "_get_np_dtype", np_dtype),
+)
+"""What is replaced during a launch."""
