@@ -1,175 +1,34 @@
-"""The interpreter's operations, checked; and the same over lanes.
+"""The interpreter's operations over lanes: all programs of a group at once.
 
-Both builders remember where pointers come from and send loads and stores through `LaneMemory`.
-`CheckedBuilder` computes one program at a time, as the stock interpreter does: it serves launches
-that fall back. `LaneBuilder` gives each array an axis in front, one entry per program, of length 1
-where all programs agree. Per lane its arrays have the memory layout that the stock interpreter's
-have, because the order in which numpy adds depends on it.
+Every array has an axis in front, one entry per program, of length 1 where all programs agree. Per
+lane it has the memory layout that the stock interpreter's array has, because the order in which
+numpy adds depends on it.
 """
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import gcd
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import triton.language as tl
 from triton._C.libtriton import interpreter
-from triton.runtime.interpreter import (
-    InterpreterBuilder,
-    InterpreterOptions,
-    TensorHandle,
-    _convert_float,
-)
+from triton.runtime.interpreter import TensorHandle, _convert_float
 
-from fuzzgraph.lanes.blocks import BlockPointer, Descriptor, LaneBlockPointer, LaneDescriptor
+from fuzzgraph.lanes.blocks import LaneBlockPointer, LaneDescriptor
+from fuzzgraph.lanes.checked import CheckedBuilder, as_mask
 from fuzzgraph.lanes.divergence import Divergence, TooWide, Unsupported
-from fuzzgraph.lanes.handles import Handle, LateHandle, Tag, tag_of
-from fuzzgraph.lanes.memory import LaneMemory
+from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
 from fuzzgraph.lanes.types import np_dtype
 
-__all__ = ["CheckedBuilder", "LaneBuilder"]
+__all__ = ["LaneBuilder"]
 
 Array = npt.NDArray[Any]
 
 _ORDER_FREE = ("ADD", "MIN", "UMIN", "MAX", "UMAX", "AND", "OR", "XOR")
 """Atomics on integers whose final value is the same in any order."""
-
-
-class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
-    """The stock operations, with every access checked."""
-
-    memory: LaneMemory
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.options = InterpreterOptions(sanitize_overflow=False)  # computed, and then dropped
-
-    # ---- pointers keep their provenance
-
-    def create_addptr(self, ptr: Any, offset: Any) -> Any:
-        width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
-        tag = tag_of(ptr)
-        if tag is not None and tag.grain % width:
-            tag = Tag(tag.view, gcd(tag.grain, width))
-        moved = offset.data.astype(np.uint64)
-        if width > 1:
-            moved *= np.uint64(width)
-        return Handle(ptr.data + moved, ptr.dtype, tag)
-
-    def create_int_to_ptr(self, src: Any, dst_type: Any) -> Any:
-        return self.create_bitcast(src, dst_type)
-
-    def create_ptr_to_int(self, src: Any, dst_type: Any) -> Any:
-        return Handle(src.data.view(np_dtype(dst_type)), dst_type.scalar)
-
-    def create_bitcast(self, src: Any, dst_type: Any) -> Any:
-        return Handle(src.data.view(np_dtype(dst_type)), dst_type.scalar, tag_of(src))
-
-    def create_select(self, cond: Any, lhs: Any, rhs: Any) -> Any:
-        chosen = super().create_select(cond, lhs, rhs)
-        one, two = tag_of(lhs), tag_of(rhs)
-        if one is not None and two is not None and one.view is two.view:
-            return Handle(chosen.data, chosen.dtype, Tag(one.view, gcd(one.grain, two.grain)))
-        return chosen
-
-    def create_splat(self, ret_ty: Any, arg: Any) -> Any:
-        return _tagged(super().create_splat(ret_ty, arg), arg)
-
-    def create_unsplat(self, arg: Any) -> Any:
-        return _tagged(super().create_unsplat(arg), arg)
-
-    def create_broadcast(self, arg: Any, shape: Any) -> Any:
-        return Handle(np.broadcast_to(arg.data, shape), arg.dtype.scalar, tag_of(arg))
-
-    def create_expand_dims(self, arg: Any, axis: int) -> Any:
-        return Handle(np.expand_dims(arg.data, axis), arg.dtype.scalar, tag_of(arg))
-
-    def create_reshape(self, arg: Any, shape: Any, allow_reorder: bool) -> Any:
-        return Handle(arg.data.reshape(shape), arg.dtype.scalar, tag_of(arg))
-
-    def create_trans(self, arg: Any, perm: Any) -> Any:
-        return Handle(np.transpose(arg.data, perm), arg.dtype.scalar, tag_of(arg))
-
-    # ---- block pointers
-
-    def create_make_block_ptr(
-        self, base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
-    ) -> Any:
-        own = [offset.clone() for offset in offsets]
-        return BlockPointer(base, shape, strides, own, block_shape, order)
-
-    def create_advance(self, ptr: Any, offsets: Any) -> Any:
-        if len(ptr.offsets) != len(offsets):
-            raise ValueError("len(ptr.offsets) != len(offsets)")
-        moved = [
-            Handle(old.data + by.data, old.dtype)
-            for old, by in zip(ptr.offsets, offsets, strict=True)
-        ]
-        return type(ptr)(ptr.base, ptr.shape, ptr.strides, moved, ptr.block_shape, ptr.order)
-
-    def create_make_tensor_descriptor(
-        self,
-        base: Any,
-        shape: Any,
-        strides: Any,
-        tensor_shape: Any,
-        is_signed: bool,
-        padding: Any = "zero",
-    ) -> Any:
-        descriptor = Descriptor(base, shape, strides, tensor_shape, padding)
-        descriptor.validate()
-        return descriptor
-
-    # ---- memory
-
-    def create_load(self, ptr: Any, _0: Any, _1: Any, is_volatile: bool) -> Any:
-        return self.create_masked_load(ptr, None, None, _0, _1, is_volatile)
-
-    def create_store(self, ptr: Any, val: Any, _0: Any, _1: Any) -> Any:
-        return self.create_masked_store(ptr, val, None, _0, _1)
-
-    def create_masked_load(
-        self, ptrs: Any, mask: Any, other: Any, _0: Any, _1: Any, is_volatile: bool
-    ) -> Any:
-        kind = ptrs.get_element_ty()
-        data = self.memory.load(
-            tag_of(ptrs),
-            ptrs.data[None],
-            None if mask is None else _as_mask(mask)[None],
-            None if other is None else other.data[None],
-            np_dtype(kind),
-        )
-        return Handle(data[0], kind)
-
-    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, _0: Any, _1: Any) -> Any:
-        on = None if mask is None else _as_mask(mask)[None]
-        self.memory.store(tag_of(ptrs), ptrs.data[None], value.data[None], on)
-
-    def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
-        self._check_atomic(ptr, None, cmp.data.dtype.itemsize)
-        return super().create_atomic_cas(ptr, cmp, val, sem, scope)
-
-    def create_atomic_rmw(
-        self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
-    ) -> Any:
-        on = self._check_atomic(ptr, mask, val.data.dtype.itemsize)
-        return super().create_atomic_rmw(rmwOp, ptr, val, Handle(on, tl.int1), sem, scope)
-
-    def _check_atomic(self, ptr: Any, mask: Any, size: int) -> Array:
-        """Where an atomic may be carried out; bool, like the pointers."""
-        on = np.ones(ptr.data.shape, np.bool_) if mask is None else _as_mask(mask)
-        tag = tag_of(ptr)
-        view = None if tag is None else tag.view
-        memory = self.memory
-        on = np.broadcast_to(on, ptr.data.shape)
-        reachable = memory.careful.check(memory, "write", view, ptr.data[None], on[None], size)[0]
-        if mask is None and not reachable.all():
-            raise ValueError("atomic_cas outside of every known memory")
-        return reachable
 
 
 class LaneBuilder(CheckedBuilder):
@@ -242,7 +101,8 @@ class LaneBuilder(CheckedBuilder):
 
     def create_gather(self, src: Any, indices: Any, axis: int) -> Any:
         axis = axis if axis < 0 else axis + 1
-        found = np.take_along_axis(*_together(src.data, indices.data), axis=axis)
+        values, places = _together(src.data, indices.data)
+        found = np.take_along_axis(values, places, axis=axis)
         return Handle(found, src.dtype.scalar)
 
     # ---- arithmetic
@@ -303,18 +163,26 @@ class LaneBuilder(CheckedBuilder):
     # ---- memory
 
     def create_masked_load(
-        self, ptrs: Any, mask: Any, other: Any, _0: Any, _1: Any, is_volatile: bool
+        self,
+        ptrs: Any,
+        mask: Any,
+        other: Any,
+        cache_modifier: Any,
+        eviction_policy: Any,
+        is_volatile: bool,
     ) -> Any:
         kind = ptrs.get_element_ty()
-        on = None if mask is None else _as_mask(mask)
+        on = None if mask is None else as_mask(mask)
         default = None if other is None else other.data
         if default is not None or on is not None:
             _same_rank(*(each for each in (ptrs.data, on, default) if each is not None))
         data = self.memory.load(tag_of(ptrs), ptrs.data, on, default, np_dtype(kind))
         return Handle(data, kind)
 
-    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, _0: Any, _1: Any) -> Any:
-        on = None if mask is None else _as_mask(mask)
+    def create_masked_store(
+        self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any
+    ) -> Any:
+        on = None if mask is None else as_mask(mask)
         _same_rank(ptrs.data, value.data, *(() if on is None else (on,)))
         self.memory.store(tag_of(ptrs), ptrs.data, value.data, on)
 
@@ -342,7 +210,7 @@ class LaneBuilder(CheckedBuilder):
             return found
 
         free = rmwOp.name in _ORDER_FREE and values.dtype.kind in "iu"
-        on = self._each(_as_mask(mask))
+        on = self._each(as_mask(mask))
         return self._atomic(rmwOp.name, free, ptr, val, on, run)
 
     def _atomic(
@@ -415,16 +283,6 @@ class LaneBuilder(CheckedBuilder):
         raise Unsupported("device_print")
 
 
-def _tagged(made: Any, source: Any) -> Any:
-    tag = tag_of(source)
-    return made if tag is None else Handle(made.data, made.dtype, tag)
-
-
-def _as_mask(mask: Any) -> Array:
-    data: Array = mask if isinstance(mask, np.ndarray) else mask.data
-    return data if data.dtype == np.bool_ else data.astype(np.bool_)
-
-
 def _same_rank(first: Array, *others: Array) -> None:
     """Refuse shapes that numpy would align by their last axes, lanes among them."""
     for other in others:
@@ -435,9 +293,7 @@ def _same_rank(first: Array, *others: Array) -> None:
 def _together(*parts: Array) -> list[Array]:
     """The arrays with equally many lanes, each with memory of its own, lanes outermost."""
     lanes = max(len(part) for part in parts)
-    return [
-        part if len(part) == lanes else np.repeat(part, lanes, axis=0) for part in parts
-    ]
+    return [part if len(part) == lanes else np.repeat(part, lanes, axis=0) for part in parts]
 
 
 def _rows(offsets: Any) -> list[Any]:

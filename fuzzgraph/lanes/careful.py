@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from triton._C.libtriton import interpreter
 
-from fuzzgraph.lanes.regions import KnownMemory, Named, RegionMap, View, is_mapped
+from fuzzgraph.lanes.regions import KnownMemory, Named, RegionMap, View, mapped_memory
 from fuzzgraph.lanes.report import Access, AccessKind, LaneReport, Where
 from fuzzgraph.lanes.sources import kernel_line
 
@@ -53,7 +53,6 @@ class Careful:
         self._known = known
         self._regions = regions
         self._report = report
-        self._spans = known.ranges if regions is None else []
 
     def check(
         self,
@@ -107,17 +106,15 @@ class Careful:
         size: int,
     ) -> Array:
         """Through pointers that came from memory: held against whatever region they point into."""
+        strange = active & ~known
         reachable = active & known
-        left = active.copy()
+        left = reachable.copy()
+        if strange.any():
+            reachable |= self._strange(group, kind, pointers, strange, size)
         while left.any():
             first = int(pointers[left].min())
-            named = self._region_at(first)
-            if named is None:
-                left &= self._nowhere(group, kind, pointers, left, reachable, first, size)
-                continue
-            name, start, end = named
-            here = left & (pointers >= np.uint64(min(first, start))) & (pointers < np.uint64(end))
-            here |= left & (pointers == np.uint64(first))
+            name, start, end = self._region_at(first)
+            here = left & ((pointers < np.uint64(max(end, first))) | (pointers == np.uint64(first)))
             wrong = here & ((pointers < np.uint64(start)) | (pointers > np.uint64(end - size)))
             if wrong.any():
                 place = _Place("?", name, start, end - start, size)
@@ -125,34 +122,29 @@ class Careful:
             left &= ~here
         return reachable
 
-    def _region_at(self, address: int) -> Named | None:
-        if self._regions is not None and (named := self._regions.region_at(address)) is not None:
-            return named
-        for start, end in self._spans:
-            if start <= address < end:
-                return "", start, end
-        return None
+    def _region_at(self, address: int) -> Named:
+        """Where a known address belongs; a place without bytes if it lies between all regions."""
+        if self._regions is not None:
+            named = self._regions.region_at(address)
+            if named is not None:
+                return named
+            if any(start <= address < end for start, end in self._regions.spans()):
+                return "memory that nobody allocated", address, address
+        start, end = next(span for span in self._known.ranges if span[0] <= address < span[1])
+        return "", start, end
 
-    def _nowhere(
-        self,
-        group: _Group,
-        kind: AccessKind,
-        pointers: Array,
-        left: Array,
-        reachable: Array,
-        first: int,
-        size: int,
+    def _strange(
+        self, group: _Group, kind: AccessKind, pointers: Array, strange: Array, size: int
     ) -> Array:
-        """Handle the lowest address, which nobody named; says what is still to be looked at."""
-        here = left & (pointers == np.uint64(first))
-        if is_mapped(first, first + size, "rw" if kind == "write" else "r"):
-            reachable |= here
-            self._report.unchecked += int(here.sum())
-        elif not reachable[here].all():
-            place = _Place("?", "", first, 0, size)
-            self._record(group, kind, "unmapped", place, pointers, here)
-        rest: Array = ~here
-        return rest
+        """Addresses of which nobody knows: followed where this process has memory."""
+        rights = "rw" if kind == "write" else "r"
+        mapped = strange & mapped_memory(rights).holds(pointers, size)
+        self._report.unchecked += int(mapped.sum())
+        nowhere = strange & ~mapped
+        if nowhere.any():
+            place = _Place("?", "", int(pointers[nowhere].min()), 0, size)
+            self._record(group, kind, "unmapped", place, pointers, nowhere)
+        return mapped
 
     def _record(
         self,

@@ -87,7 +87,7 @@ class LaneInt(numbers.Integral):
     def __repr__(self) -> str:
         return repr(int(self))
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return hash(int(self))
 
     __add__, __radd__ = _vector(np.add)

@@ -24,7 +24,7 @@ from fuzzgraph.lanes.divergence import Unsupported, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
 from fuzzgraph.lanes.integers import LaneInt, rounds
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
-from fuzzgraph.lanes.types import QUICK
+from fuzzgraph.lanes.types import QUICK, unwrap
 
 __all__ = ["Patches", "knows_lanes", "lane_language", "put_on", "ranges", "stock_language"]
 
@@ -55,18 +55,40 @@ def stock_language() -> Patches:
     kernel = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
     scope = interpreter._patch_lang(kernel)
     found = {
-        (id(target), name): (target, name, vars(target)[name])
-        for target, name, _ in scope._changes
+        (id(target), name): (target, name, vars(target)[name]) for target, name, _ in scope._changes
     }
     scope.restore()
     for target, name, value in QUICK:
         found[id(target), name] = (target, name, value)
-    for key, (target, name, _) in list(found.items()):
-        member = vars(target).get(name)
-        if tl.core.is_builtin(member):
-            found[key] = (target, name, _bound(member))
+    for key, (target, name, value) in list(found.items()):
+        if getattr(value, "__qualname__", "").startswith("_patch_attr."):
+            found[key] = (target, name, _bound(vars(target)[name]))
+    for name, operation, reflected in _SUMS:
+        found[id(tl.tensor), name] = (tl.tensor, name, _direct(operation, reflected))
     found[0, "call"] = (interpreter.InterpretedFunction, "__call__", _device_call)
     return tuple(found.values())
+
+
+_SUMS = (
+    ("__add__", "add", False),
+    ("__radd__", "add", True),
+    ("__sub__", "sub", False),
+    ("__rsub__", "sub", True),
+    ("__mul__", "mul", False),
+    ("__rmul__", "mul", True),
+)
+
+
+def _direct(operation: str, reflected: bool) -> Any:
+    """An operator that goes straight to the semantics, which others reach by three more calls."""
+    semantic = interpreter.interpreter_semantic
+
+    def call(self: Any, other: Any) -> Any:
+        other = unwrap(other)
+        one, two = (other, self) if reflected else (self, other)
+        return getattr(semantic, operation)(one, two, False)
+
+    return call
 
 
 def _bound(member: Any) -> Any:

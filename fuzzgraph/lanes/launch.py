@@ -18,8 +18,9 @@ from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.lanes.arguments import Arguments
-from fuzzgraph.lanes.builder import CheckedBuilder, LaneBuilder
+from fuzzgraph.lanes.builder import LaneBuilder
 from fuzzgraph.lanes.careful import Grid, program_at
+from fuzzgraph.lanes.checked import CheckedBuilder
 from fuzzgraph.lanes.divergence import (
     Agreement,
     Divergence,
@@ -89,7 +90,8 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
 def _grid(executor: Any, arguments: Arguments) -> Grid:
     """The grid as numbers; a negative size is an empty grid."""
     grid = executor.grid(arguments.converted) if callable(executor.grid) else executor.grid
-    assert len(grid) <= 3, "grid must have at most 3 dimensions"
+    if len(grid) > 3:
+        raise AssertionError("grid must have at most 3 dimensions")
     try:
         x, y, z = (len(range(size)) for size in grid + (1,) * (3 - len(grid)))
     except Exception as error:
@@ -153,9 +155,7 @@ class _Launch:
             else:
                 self._report.splits += len(agreement.left)
                 parts = [
-                    part
-                    for lanes, keys in agreement.left
-                    for part in _parts(group[lanes], keys)
+                    part for lanes, keys in agreement.left for part in _parts(group[lanes], keys)
                 ]
             waiting += sorted(parts, key=lambda part: -int(part[0]))
 
@@ -171,11 +171,10 @@ class _Launch:
         """Report what was found, unless the order of the lanes may have mattered."""
         events = self._memory.events
         verdict = judge(events) if any(event.writes for event in events) else None
-        if verdict is not None and verdict.misordered:
-            self._report_races(verdict.conflicts, events)
-            raise Unsupported("programs race")
         if verdict is not None:
             self._report_races(verdict.conflicts, events)
+            if verdict.misordered:
+                raise Unsupported("programs race")
         for access in self._memory.found:
             self._report.add_access(access)
 

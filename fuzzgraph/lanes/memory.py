@@ -164,9 +164,9 @@ class LaneMemory:
             return True
         index = (offsets >> _SHIFTS[size]).view(np.int64)
         memory = view.array(size)
-        if view.allowed is not None:
-            if len(view.allowed) != len(memory) or not view.allowed[index].all():
-                return False
+        allowed = view.allowed
+        if allowed is not None and (len(allowed) != len(memory) or not allowed[index].all()):
+            return False
         if view.written is not None:
             if len(view.written) != len(memory):
                 return False

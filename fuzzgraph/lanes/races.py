@@ -216,7 +216,7 @@ class _Meeting:
             same_value=self._same_value(),
         )
 
-    def _event(self, index: int) -> Event:
+    def _event(self, index: Any) -> Event:
         return self.cluster[int(self.number[index])]
 
     def _all_of(self, holds: Callable[[Event], bool]) -> Array:

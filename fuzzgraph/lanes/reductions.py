@@ -35,9 +35,7 @@ def lane_reduce(
     return _Reduce(axis, combine_fn, keep_dims).apply(input)
 
 
-def lane_scan(
-    input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any
-) -> Any:
+def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any) -> Any:
     """Stands for `tl.associative_scan`."""
     return _Scan(axis, combine_fn, reverse).apply(input)
 

@@ -10,7 +10,6 @@ record and no crash.
 from __future__ import annotations
 
 import ctypes
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["KnownMemory", "Named", "RegionMap", "View", "is_mapped", "view_of"]
+__all__ = ["KnownMemory", "Named", "RegionMap", "View", "mapped_memory", "view_of"]
 
 Array = npt.NDArray[Any]
 Span = tuple[int, int]
@@ -91,7 +90,7 @@ class View:
         if found is None:
             count = self.nbytes // size
             raw = (ctypes.c_uint8 * (count * size)).from_address(self.start)
-            found = np.frombuffer(raw, dtype=np.uint8).view(f"u{size}")
+            found = np.frombuffer(memoryview(raw), dtype=np.uint8).view(f"u{size}")
             self._arrays[size] = found
         return found
 
@@ -153,19 +152,16 @@ class KnownMemory:
         return inside
 
 
-def is_mapped(start: int, end: int, rights: str) -> bool:
-    """Whether this process has `rights` ("r" or "rw") to [start, end): asked only after a doubt."""
+def mapped_memory(rights: str) -> KnownMemory:
+    """Memory to which this process has `rights` ("r" or "rw"); asked only after a doubt."""
+    spans: list[Span] = []
     try:
         with open("/proc/self/maps") as file:
-            lines = file.readlines()
+            for line in file:
+                bounds, granted = line.split(maxsplit=2)[:2]
+                if granted.startswith(rights):
+                    first, _, last = bounds.partition("-")
+                    spans.append((int(first, 16), int(last, 16)))
     except OSError:
-        return False
-    spans: list[Span] = []
-    for line in lines:
-        bounds, granted = line.split(maxsplit=2)[:2]
-        first, _, last = bounds.partition("-")
-        if granted.startswith(rights):
-            spans.append((int(first, 16), int(last, 16)))
-    ranges = KnownMemory(spans).ranges
-    index = bisect_right(ranges, (start, 1 << 64)) - 1
-    return index >= 0 and end <= ranges[index][1]
+        pass
+    return KnownMemory(spans)

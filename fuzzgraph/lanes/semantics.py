@@ -16,7 +16,7 @@ from triton.language.semantic import TritonSemantic
 from fuzzgraph.lanes.divergence import Unsupported
 from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.integers import LaneInt
-from fuzzgraph.lanes.types import np_dtype
+from fuzzgraph.lanes.types import np_dtype, wider
 
 __all__ = ["CheckedSemantic", "LaneSemantic"]
 
@@ -24,6 +24,9 @@ _INTEGERS = frozenset(
     ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "fp32", "fp64")
 )
 _FLOATS = ("fp32", "fp64")
+_SIGNED = ("int32", "int64", "int16", "int8")
+_SETTLED = frozenset((*_FLOATS, *_SIGNED, "uint8", "uint16", "uint32", "uint64"))
+"""Types that two operands of the same keep in any operation."""
 _RANGES = {
     "int8": (-(2**7), 2**7 - 1),
     "int16": (-(2**15), 2**15 - 1),
@@ -47,9 +50,11 @@ class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
         arithmetic_check: bool = True,
         div_or_mod: bool = False,
     ) -> tuple[Any, Any]:
-        if type(lhs) is tl.tensor and type(rhs) is tl.tensor and not div_or_mod:
-            if _alike(lhs.type, rhs.type):
-                return lhs, rhs
+        if type(lhs) is tl.tensor and type(rhs) is tl.tensor:
+            name = lhs.dtype.name
+            if name in _SETTLED and name == rhs.dtype.name:
+                same: tuple[Any, Any] = self.broadcast_impl_value(lhs, rhs)
+                return same
         elif type(lhs) is tl.tensor and _fits(rhs, lhs.dtype):
             return lhs, self._like(rhs, lhs.type)
         elif type(rhs) is tl.tensor and _fits(lhs, rhs.dtype):
@@ -68,9 +73,33 @@ class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
 
     def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
         one, two = lhs.type, rhs.type
-        if type(one) is tl.block_type and type(two) is tl.block_type and one.shape is two.shape:
+        if type(one) is not tl.block_type or type(two) is not tl.block_type:
+            return super().broadcast_impl_value(lhs, rhs)
+        if one.shape is two.shape:
             return lhs, rhs
-        return super().broadcast_impl_value(lhs, rhs)
+        shape = wider(one.shape, two.shape)
+        if shape is None:
+            return super().broadcast_impl_value(lhs, rhs)
+        return self._widened(lhs, shape), self._widened(rhs, shape)
+
+    def _widened(self, tensor: Any, shape: Any) -> Any:
+        if tensor.type.shape is shape:
+            return tensor
+        kind = tl.block_type(tensor.type.element_ty, shape)
+        return self.tensor(self.builder.create_broadcast(tensor.handle, shape), kind)
+
+    def add(self, input: Any, other: Any, sanitize_overflow: bool) -> Any:
+        both = type(input) is tl.tensor and type(other) is tl.tensor
+        if both and input.dtype.is_ptr() and other.dtype.name in _SIGNED:
+            input, other = self.broadcast_impl_value(input, other)
+            return self.tensor(self.builder.create_addptr(input.handle, other.handle), input.type)
+        return super().add(input, other, False)
+
+    def sub(self, input: Any, other: Any, sanitize_overflow: bool) -> Any:
+        return super().sub(input, other, False)
+
+    def mul(self, input: Any, other: Any, sanitize_overflow: bool) -> Any:
+        return super().mul(input, other, False)
 
 
 class LaneSemantic(CheckedSemantic):
@@ -136,19 +165,6 @@ class LaneSemantic(CheckedSemantic):
             raise ValueError("Mask must have boolean scalar type")
         self.builder.create_masked_store(ptr.handle, val.handle, mask.handle, cache, eviction)
         return self.tensor(None, tl.void)
-
-
-def _alike(one: Any, two: Any) -> bool:
-    """Whether the type rules would leave both operands as they are."""
-    if one is not two and not (
-        type(one) is tl.block_type
-        and type(two) is tl.block_type
-        and one.element_ty is two.element_ty
-        and one.shape == two.shape
-    ):
-        return False
-    scalar = one.scalar
-    return scalar is not tl.int1 and not scalar.is_ptr()
 
 
 def _fits(number: Any, scalar: Any) -> bool:

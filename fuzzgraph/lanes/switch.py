@@ -6,7 +6,6 @@ they were tested with; with any other, kernels run in the stock interpreter, and
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -138,8 +137,7 @@ _STOCK: list[Any] = []
 def _stock_call() -> Any:
     """The interpreter's own launch, whatever stands in its place now."""
     if not _STOCK:
-        found = sys.modules.get("triton.runtime.interpreter")
-        if found is None:
-            import triton.runtime.interpreter as found
-        _STOCK.append(found.GridExecutor.__call__)
+        from triton.runtime.interpreter import GridExecutor
+
+        _STOCK.append(GridExecutor.__call__)
     return _STOCK[0]

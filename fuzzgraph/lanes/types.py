@@ -13,10 +13,11 @@ from typing import Any
 import triton.language as tl
 from triton.runtime import interpreter
 
-__all__ = ["QUICK", "np_dtype"]
+__all__ = ["QUICK", "np_dtype", "unwrap", "wider"]
 
 _block_init = tl.block_type.__init__
 _stock_np_dtype = interpreter._get_np_dtype
+_stock_unwrap = tl.core._unwrap_if_constexpr
 
 _Known = builtins.tuple[Any, int, str, Any, Any]
 _SHAPES: dict[builtins.tuple[int, ...], _Known] = {}
@@ -77,6 +78,39 @@ def make_tensor(self: Any, handle: Any, type: Any) -> None:
         self.numel = tl.core.constexpr(type.numel)
 
 
+_WIDER: dict[builtins.tuple[int, int], Any] = {}
+"""By the identities of two shapes: the shape that both are broadcast to, None if they cannot be."""
+
+
+def wider(one: Any, two: Any) -> Any:
+    """The shape that two shapes of equal rank are broadcast to; None where it takes more."""
+    key = id(one), id(two)
+    if key not in _WIDER:
+        known = [_BY_IDENTITY.get(each) for each in key]
+        if None in known or len(one) != len(two):
+            return None
+        pairs = builtins.list(zip(one.values, two.values, strict=True))
+        fits = all(a == b or a == 1 or b == 1 for a, b in pairs)
+        shape = None
+        if fits:
+            shape = tl.block_type(tl.int1, [max(a, b) for a, b in pairs]).shape
+        _WIDER[key] = shape
+    return _WIDER[key]
+
+
+def unwrap(value: Any) -> Any:
+    """`core._unwrap_if_constexpr`: most values are none."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is tl.core.constexpr:
+        return value.value
+    return _stock_unwrap(value)
+
+
+_PLAIN = frozenset((int, float, bool, type(None), tl.tensor, tl.dtype, tl.block_type, str))
+
+
 def np_dtype(kind: Any) -> Any:
     """`interpreter._get_np_dtype`: looked up by name."""
     name = kind.name
@@ -91,6 +125,7 @@ def np_dtype(kind: Any) -> Any:
 QUICK: builtins.tuple[builtins.tuple[Any, str, Any], ...] = (
     (tl.block_type, "__init__", make_block_type),
     (tl.tensor, "__init__", make_tensor),
+    (tl.core, "_unwrap_if_constexpr", unwrap),
     (interpreter, "_get_np_dtype", np_dtype),
 )
 """What is replaced during a launch."""

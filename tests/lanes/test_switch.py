@@ -1,0 +1,160 @@
+"""The switch: what is put on comes off again, and foreign versions are refused in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+
+from fuzzgraph.lanes import TESTED_TRITON, Lanes, lanes
+from tests.lanes.kernels import planted, tutorials
+
+
+def everything() -> dict[tuple[str, str], Any]:
+    """Every attribute of Triton that a launch could touch."""
+    targets = (
+        tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.block_type, tl.standard, interpreter,
+        tl.core.tensor_descriptor_base, interpreter.GridExecutor, interpreter.InterpretedFunction,
+        interpreter.InterpreterBuilder,
+    )  # fmt: skip
+    found = {
+        (str(target), name): value for target in targets for name, value in vars(target).items()
+    }
+    semantic = interpreter.interpreter_semantic
+    found["semantic", "class"] = type(semantic)
+    found["semantic", "builder"] = semantic.builder
+    found["module", "range"] = planted.copy.fn.__globals__.get("range")
+    return found
+
+
+def test_nothing_of_triton_stays_patched() -> None:
+    x, out = torch.ones(4), torch.zeros(4)
+    planted.copy[(1,)](x, out, 4, BLOCK=4)
+    before = everything()
+    with lanes():
+        planted.copy[(1,)](x, out, 4, BLOCK=4)
+        planted.by_helper[(2,)](x, out, 1)
+        between = everything()
+        with pytest.raises(interpreter.InterpreterError):
+            planted.raising[(4,)](x, out, 0)
+    assert everything() == before
+    changed = {key for key in before if between[key] is not before[key]}
+    assert [name for _, name in changed] == ["__call__"], "only the launch itself, between launches"
+
+
+def test_inside_another_switch_the_inner_one_reports() -> None:
+    x, out = torch.ones(4), torch.zeros(4)
+    with lanes() as outer, lanes() as inner:
+        planted.copy[(1,)](x, out, 4, BLOCK=4)
+    assert (outer.launches, inner.launches) == (0, 1)
+
+
+def test_an_unknown_triton_runs_its_own_interpreter_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(triton, "__version__", "9.9.9")
+    x, out = torch.ones(4), torch.zeros(4)
+    with lanes() as report:
+        planted.copy[(1,)](x, out, 4, BLOCK=4)
+    assert out.tolist() == [1.0] * 4
+    assert report.lines() == [
+        "lanes: Triton 9.9.9 was not tested, kernels run in the stock interpreter."
+        f" Use Triton {' or '.join(TESTED_TRITON)}."
+    ]
+    assert (report.launches, report.runs) == (1, 0)
+
+
+def test_the_package_loads_without_triton() -> None:
+    code = "import sys, fuzzgraph.lanes; sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_launcher_works_without_the_context() -> None:
+    launcher = Lanes()
+    x, out = torch.ones(4), torch.zeros(4)
+    kernel = planted.copy
+    executor = interpreter.GridExecutor(kernel.rewrite(), kernel.arg_names, (1,), [])
+    launcher(executor, x, out, 4, BLOCK=4)
+    assert out.tolist() == [1.0] * 4
+    assert launcher.report.runs == 1
+
+
+def test_an_empty_grid_does_nothing() -> None:
+    out = torch.zeros(4)
+    with lanes() as report:
+        planted.copy[(0,)](out, out, 4, BLOCK=4)
+        planted.copy[(3, 0, 2)](out, out, 4, BLOCK=4)
+    assert (report.launches, report.programs, report.runs) == (2, 0, 0)
+
+
+def test_a_million_programs_run_in_chunks() -> None:
+    out = torch.zeros(1_000_000, dtype=torch.int32)
+    with lanes() as report:
+        planted.mark[(1_000_000,)](out, 999_999, BLOCK=1)
+    assert int(out.sum()) == 999_999
+    assert 100 < report.runs < 1000
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda x: planted.copy[(1,)](x, x), id="an argument is missing"),
+        pytest.param(lambda x: planted.copy[(1, 1, 1, 1)](x, x, 4, BLOCK=4), id="four axes"),
+        pytest.param(lambda x: planted.copy[("a",)](x, x, 4, BLOCK=4), id="a grid of text"),
+        pytest.param(lambda x: planted.copy[(1,)](x.numpy(), x, 4, BLOCK=4), id="a numpy array"),
+        pytest.param(lambda x: planted.copy[(1,)](None, x, 4, BLOCK=4), id="None"),
+        pytest.param(lambda x: planted.copy[(1,)](x, x, 1 << 70, BLOCK=4), id="a huge integer"),
+        pytest.param(lambda x: planted.copy[(1,)](x, x, 4, BLOCK=3), id="not a power of two"),
+        pytest.param(lambda x: planted.copy[(1,)](x.to(torch.complex64), x, 4, BLOCK=4), id="c64"),
+        pytest.param(lambda x: planted.raising[(4,)](x, x, 0), id="an assertion"),
+    ],
+)
+def test_bad_input_ends_as_in_the_stock_interpreter(call: Any) -> None:
+    def outcome() -> tuple[type, str, list[float]]:
+        x = torch.arange(4.0)
+        with pytest.raises(Exception) as caught:
+            call(x)
+        return caught.type, str(caught.value), x.tolist()
+
+    expected = outcome()
+    with lanes():
+        assert outcome() == expected
+
+
+def test_stores_before_an_error_stay_as_in_the_stock_interpreter() -> None:
+    x, out = torch.arange(4.0), torch.zeros(4)
+    with lanes() as report, pytest.raises(interpreter.InterpreterError, match="no third program"):
+        planted.raising[(4,)](x, out, 0)
+    assert out.tolist() == [0.0, 1.0, 2.0, 0.0]
+    assert report.fallbacks == {("raising", "raised AssertionError"): 1}
+
+
+def test_hooks_of_a_kernel_run() -> None:
+    seen: list[int] = []
+    kernel = interpreter.InterpretedFunction(planted.copy.fn)
+    kernel.add_pre_run_hook(lambda x, out, count, BLOCK: seen.append(count))
+    x, out = torch.ones(4), torch.zeros(4)
+    with lanes():
+        kernel[(1,)](x, out, 3, BLOCK=4)
+    assert seen == [3]
+
+
+def test_launch_options_that_the_kernel_does_not_take_are_dropped() -> None:
+    x, out = torch.ones(4), torch.zeros(4)
+    with lanes():
+        planted.copy[(1,)](x, out, 4, BLOCK=4, num_warps=4, num_stages=2)
+    assert out.tolist() == [1.0] * 4
+
+
+def test_a_grid_may_ask_for_the_arguments() -> None:
+    launch = tutorials.draw_matmul(np.random.default_rng(1))
+    with lanes() as report:
+        launch.run()
+    assert report.programs == launch.grid(launch.constants)[0]
