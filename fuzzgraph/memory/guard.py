@@ -14,9 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from fuzzgraph.errors import FuzzGraphError
+from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, address_of
 from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.interception import Interception
+from fuzzgraph.memory.payloads import Payloads
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Region
 from fuzzgraph.memory.worlds import Perturbation, Worlds
@@ -57,6 +59,8 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
         keep_pool: whether snapshots hold the graph pool too: for engines that read a graph's
             outputs again after other work was done. Each replay poisons the pool first anyway.
+        lanes: whether interpreted kernels run vectorised and checked, else in Triton's own
+            interpreter. Has no meaning on a device, where kernels are compiled.
     """
 
     def __init__(
@@ -70,11 +74,18 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         capacity: int | None = None,
         adopt_numpy: bool = True,
         keep_pool: bool = True,
+        lanes: bool = True,
     ) -> None:
         self.arena = Arena(torch.empty(0, device=device).device, capacity)
         self.world = world
         layout = Layout(self.arena, zone_bytes, tail_factor, tail_cap, world)
-        super().__init__(self.arena, layout, adopt_numpy=adopt_numpy)
+        vectorised = lanes and self.arena.device.type == "cpu"
+        super().__init__(
+            self.arena,
+            layout,
+            adopt_numpy=adopt_numpy,
+            lanes=Lanes(regions=Payloads(layout)) if vectorised else None,
+        )
         self._worlds = Worlds(layout)
         self._keep_pool = keep_pool
 

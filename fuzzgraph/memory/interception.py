@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.operations import Facts, facts_of, tensors_in
@@ -58,9 +59,13 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arena: where everything goes.
         layout: decides what lies where.
         adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
+        lanes: runs interpreted kernels, each access held against the payload of its region; None
+            leaves them to Triton's own interpreter.
     """
 
-    def __init__(self, arena: Arena, layout: Layout, *, adopt_numpy: bool) -> None:
+    def __init__(
+        self, arena: Arena, layout: Layout, *, adopt_numpy: bool, lanes: Lanes | None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = arena.device
         self._layout = layout
@@ -72,6 +77,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._depth = 0
         self._touched: set[int] = set()
         self._hook = LaunchHook()
+        self.lanes = lanes
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -89,7 +95,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if segment == "scratch" and (self._depth == 0 or outer[0] != "scratch"):
             self._layout.restart_scratch()
         if self._depth == 0:
-            self._hook.install(self._launch)
+            self._hook.install(self._launch, self.lanes)
             self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
         try:

@@ -24,16 +24,25 @@ class LaunchHook:
         self._class: Any = None
         self._original: Launch | None = None
 
-    def install(self, seen: Callable[[Launch, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        """Set the hook; does nothing while Triton has not been imported."""
+    def install(
+        self,
+        seen: Callable[[Launch, Any, tuple[Any, ...], dict[str, Any]], Any],
+        launch: Launch | None = None,
+    ) -> None:
+        """Set the hook; does nothing while Triton has not been imported.
+
+        Args:
+            launch: runs launches instead of the interpreter's own call.
+        """
         if "triton" not in sys.modules or self._class is not None:
             return
         from triton.runtime.interpreter import GridExecutor
 
         original = GridExecutor.__call__
+        runs = launch or original
 
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            return seen(original, executor, args, kwargs)
+            return seen(runs, executor, args, kwargs)
 
         self._class, self._original = GridExecutor, original
         GridExecutor.__call__ = call

@@ -158,7 +158,11 @@ class Layout:
 
     def region_of(self, tensor: torch.Tensor) -> Region | None:
         """The region that a tensor points into, None if it is not guarded memory."""
-        offset = address_of(tensor) - self.arena.address
+        return self.region_at(address_of(tensor))
+
+    def region_at(self, address: int) -> Region | None:
+        """The region whose red zones or payload hold this byte."""
+        offset = address - self.arena.address
         if not 0 <= offset < self.arena.capacity:
             return None
         if offset < self.arena.graph_front:

@@ -23,6 +23,7 @@ _PACKAGE = os.path.dirname(_HERE)
 _SKIPPED = (
     _HERE + os.sep,
     os.path.join(_PACKAGE, "graphs") + os.sep,
+    os.path.join(_PACKAGE, "lanes") + os.sep,
     os.path.join(_PACKAGE, "execution") + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     *_folders("triton"),

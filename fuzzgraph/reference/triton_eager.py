@@ -7,6 +7,7 @@ language, another order of operations, softmax in one piece. Compiled on a GPU, 
 # No postponed annotations here: Triton reads `tl.constexpr` from the signature.
 # ruff: noqa: ANN001, ANN202
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
+from contextlib import nullcontext
 from functools import lru_cache
 
 import torch
@@ -16,6 +17,7 @@ from triton.runtime import JITFunction
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES, content_for
+from fuzzgraph.lanes import lanes
 from fuzzgraph.reference.geometry import encoder_keys, queries_of
 from fuzzgraph.world import Batch
 
@@ -106,21 +108,22 @@ def _run(
     side_by_side = 1
     if _INTERPRETED:
         side_by_side = min(triton.next_power_of_2(len(q)), 1 << (room.bit_length() - 1))
-    _attention[(triton.cdiv(len(q), side_by_side), q.shape[1])](
-        *(part.contiguous().to(device) for part in (q, k, v, visible.to(torch.uint8))),
-        out,
-        len(q),
-        k.shape[1],
-        scale,
-        QUERIES=side_by_side,
-        KV_HEADS=k.shape[2],
-        GROUP=q.shape[1] // k.shape[2],
-        HEAD_DIM=q.shape[2],
-        V_HEAD_DIM=v.shape[3],
-        BLOCK_DIM=width,
-        BLOCK_V=width_v,
-        BLOCK_KEYS=keys,
-    )
+    with lanes() if _INTERPRETED else nullcontext():
+        _attention[(triton.cdiv(len(q), side_by_side), q.shape[1])](
+            *(part.contiguous().to(device) for part in (q, k, v, visible.to(torch.uint8))),
+            out,
+            len(q),
+            k.shape[1],
+            scale,
+            QUERIES=side_by_side,
+            KV_HEADS=k.shape[2],
+            GROUP=q.shape[1] // k.shape[2],
+            HEAD_DIM=q.shape[2],
+            V_HEAD_DIM=v.shape[3],
+            BLOCK_DIM=width,
+            BLOCK_V=width_v,
+            BLOCK_KEYS=keys,
+        )
     return out.cpu()
 
 

@@ -43,9 +43,25 @@ def _interpret_library() -> None:
     from triton.runtime.interpreter import InterpretedFunction
 
     made: dict[int, Any] = {}
+
+    def interpreted(function: Any) -> Any:
+        return made.setdefault(id(function), InterpretedFunction(function.fn))
+
     for name in [name for name in sys.modules if name.startswith("triton.language")]:
         module = sys.modules[name]
         for attribute, value in list(vars(module).items()):
             if isinstance(value, JITFunction):
-                interpreted = made.setdefault(id(value), InterpretedFunction(value.fn))
-                setattr(module, attribute, interpreted)
+                setattr(module, attribute, interpreted(value))
+    tensor = sys.modules["triton.language"].tensor
+    for attribute, value in list(vars(tensor).items()):
+        if isinstance(value, JITFunction):
+            setattr(tensor, attribute, _member(interpreted(value)))
+
+
+def _member(function: Any) -> Any:
+    """A method that hands its tensor on, which an interpreted function by itself does not."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
