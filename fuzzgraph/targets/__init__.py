@@ -73,6 +73,12 @@ def _sglang_frozen_kv_mtp() -> Target:
     return frozen_kv_mtp()
 
 
+def _sglang_triton() -> Target:
+    from fuzzgraph.targets.sglang.triton import TritonTarget
+
+    return TritonTarget()
+
+
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin", _builtin),
     ("builtin-triton", _builtin_triton),
@@ -84,6 +90,7 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("sglang-eagle-draft", _sglang_eagle_draft),
     ("sglang-eagle-draft-extend", _sglang_eagle_draft_extend),
     ("sglang-frozen-kv-mtp", _sglang_frozen_kv_mtp),
+    ("sglang-triton", _sglang_triton),
 )
 """Name and opener of the targets that come with FuzzGraph."""
 

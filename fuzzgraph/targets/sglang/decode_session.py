@@ -60,6 +60,7 @@ class DecodeSession:
         *,
         backend: str,
         drafts: bool = False,
+        model: Any = None,
     ) -> None:
         self._config = config
         self._frozen: dict[int, dict[str, int]] = {}
@@ -71,6 +72,7 @@ class DecodeSession:
         self._model_runner = model_runner(
             config, graphs.device, backend=backend, speculative=self._verifies, drafts=drafts
         )
+        self._model_runner.model = model
         self.backend = self._open_backend(self._model_runner)
         self._model_runner.attn_backend = self.backend
         self.runner = self._open_runner(graphs)
@@ -109,6 +111,10 @@ class DecodeSession:
         return {name: tensor.clone() for name, tensor in self._metadata_tensors().items()}
 
     def _plan(self) -> dict[str, object]:
+        return {}
+
+    def _shown(self) -> dict[str, torch.Tensor]:
+        """Copies of what the last run produced, padded rows included."""
         return {}
 
     def _types(self) -> dict[str, str]:
@@ -208,6 +214,7 @@ class DecodeSession:
             )
             lens = seen.metadata["seq_lens"]
         seen.metadata.update(self._used(lens))
+        seen.outputs = self._shown()
         seen.plan = self._plan()
         seen.types = self._types()
         return seen

@@ -55,17 +55,34 @@ class ModelRunner:
         self._attributes[name] = value
 
 
+def _hf_config(config: EngineConfig) -> Any:
+    """A real model description, by which the engine tells architectures apart."""
+    from transformers import LlamaConfig
+
+    described = LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        hidden_size=config.num_q_heads * config.head_dim,
+        intermediate_size=1,
+        num_attention_heads=config.num_q_heads,
+        num_hidden_layers=1,
+        num_key_value_heads=config.num_kv_heads,
+        vocab_size=32,
+    )
+    described.max_source_positions = config.max_encoder_len
+    return described
+
+
 def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
-    hf_config = SimpleNamespace(
-        architectures=["LlamaForCausalLM"], max_source_positions=config.max_encoder_len
-    )
+    hf_config = _hf_config(config)
+    heads = (_MLA_HEADS if mla else config.num_q_heads) * config.attn_tp_size
     return SimpleNamespace(
         attention_arch=arch.MLA if mla else arch.MHA,
         context_len=config.max_context_len,
         dtype=dtype,
-        get_num_kv_heads=lambda tp_size, *_: config.num_kv_heads // tp_size,
+        # A rank's share is what the case says.
+        get_num_kv_heads=lambda *_: config.num_kv_heads,
         head_dim=config.head_dim,
         hf_config=hf_config,
         hf_text_config=hf_config,
@@ -73,10 +90,13 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=False,
         is_multimodal=False,
+        linear_attn_registry_result=None,
         model_is_mrope=False,
-        num_attention_heads=_MLA_HEADS if mla else config.num_q_heads,
+        get_max_num_attention_heads=lambda *_: heads,
+        num_attention_heads=heads,
         num_hidden_layers=1,
         spec_hidden_size=config.num_q_heads * config.head_dim,
+        swa_v_head_dim=config.v_head_dim,
         v_head_dim=config.v_head_dim,
         vocab_size=32,
     )
@@ -100,7 +120,7 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
 
 
 def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Any:
-    """The engine's KV pool. No kernel reads it, so it has one layer and the smallest heads."""
+    """The engine's KV pool, of one layer; latent rows have the smallest width, unread."""
     pools = engine_module("sglang.srt.mem_cache.memory_pool")
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
     common = dict(
@@ -109,7 +129,13 @@ def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> A
     )  # fmt: skip
     if config.attention == "mla":
         return pools.MLATokenToKVPool(slots, kv_lora_rank=1, qk_rope_head_dim=1, **common)
-    return pools.MHATokenToKVPool(slots, head_num=1, head_dim=1, **common)
+    return pools.MHATokenToKVPool(
+        slots,
+        head_num=config.num_kv_heads,
+        head_dim=config.head_dim,
+        v_head_dim=config.v_head_dim,
+        **common,
+    )
 
 
 def model_runner(
@@ -170,6 +196,11 @@ _ABSENT: Mapping[str, Any] = {
     "get_pp_proxy_residual_num_blocks": lambda: None,
     "get_pp_proxy_topk_size": lambda: None,
     "hisparse_coordinator": None,
+    "hybrid_gdn_config": None,
+    "hybrid_lightning_config": None,
+    "kimi_linear_config": None,
+    "linear_attn_model_spec": None,
+    "mambaish_config": None,
     "is_hybrid_swa": False,
     "lora_manager": None,
     "model": None,

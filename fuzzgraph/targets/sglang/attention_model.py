@@ -1,0 +1,66 @@
+"""A model of one attention layer with known weights, as sglang runs it.
+
+The layer is the engine's own `RadixAttention`; queries, keys and values are embeddings whose values
+the harness knows (`fuzzgraph.content`), so that outputs can be judged. Projections, norms and
+sampling are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
+from fuzzgraph.targets.sglang.loading import call_with_known, engine_module, has_module
+
+__all__ = ["AttentionModel", "in_forward_context"]
+
+_CONTEXT = "sglang.srt.model_executor.forward_context"
+
+
+def in_forward_context(backend: Any, forward_batch: Any) -> contextlib.AbstractContextManager[Any]:
+    """Where the layer looks its backend up, from 0.5.13 on; runners enter it by themselves."""
+    if not has_module(_CONTEXT):
+        return contextlib.nullcontext()
+    module = engine_module(_CONTEXT)
+    context = module.ForwardContext(attn_backend=backend)
+    found: contextlib.AbstractContextManager[Any] = call_with_known(
+        module.forward_context, context=context, ctx=context, forward_batch=forward_batch
+    )
+    return found
+
+
+class AttentionModel:
+    """What the engine's model runner calls its model."""
+
+    shared_experts_config = None
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        self._config = config
+        weights = content_for(config).weights
+        self.embed = torch.empty_like(weights["embed"], device=device).copy_(weights["embed"])
+        rows = weights["pos_embed"]
+        self.pos_embed = torch.empty_like(rows, device=device).copy_(rows)
+        self._layer = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
+            num_heads=config.num_q_heads,
+            head_dim=config.head_dim,
+            scaling=config.head_dim**-0.5,
+            num_kv_heads=config.num_kv_heads,
+            layer_id=0,
+            v_head_dim=config.v_head_dim,
+        )
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        """[tokens, heads * v_head_dim] where a model would give logits."""
+        query = self._config.num_q_heads * self._config.head_dim
+        keys = query + self._config.num_kv_heads * self._config.head_dim
+        packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
+        q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
+        out = self._layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
+        logits = engine_module("sglang.srt.layers.logits_processor")
+        return logits.LogitsProcessorOutput(next_token_logits=out)

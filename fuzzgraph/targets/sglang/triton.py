@@ -1,0 +1,165 @@
+"""Target `sglang-triton`: sglang's Triton attention backend with its kernels, outputs judged.
+
+The release's own decode runner and backend, the engine's pools, one layer of its `RadixAttention`:
+on a CPU the kernels run in Triton's interpreter. Stood in for is the number of cores of a device,
+by which the backend splits long rows. Sliding windows and latent attention are not driven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.observation import Contract, Field
+from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.reach import Reach
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
+from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
+from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.world import RESERVED_SLOT, Batch
+
+__all__ = ["TritonSession", "TritonTarget"]
+
+_BACKEND = "sglang.srt.layers.attention.triton_backend"
+_CORES = 4
+_SUMS = "sglang triton_backend.py: cumsum over all bs rows at every replay; entry 0 stays from init"
+_WRITER = (
+    "sglang create_flashinfer_kv_indices_triton writes below kv_indptr[bs]; a padded row has the "
+    "fill value's length and lies in the pool's padding row"
+)
+_SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for every row"
+
+
+class TritonTarget:
+    """The Triton backend of the sglang release that this process holds."""
+
+    name = "sglang-triton"
+    package = "sglang"
+    """Released package that the engine comes in."""
+    isolated = True
+    """It runs in a process of its own: one process holds one release."""
+    reach = Reach(
+        page_sizes=(1, 4, 16),
+        dtypes=("float32", "bfloat16", "float16"),
+        max_batch=4,
+        max_context_len=32,
+        max_q_heads=4,
+        max_head_dim=16,
+        max_tp_size=4,
+        capture_beyond_pool=False,
+    )
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        """Names the first setting that this target does not drive."""
+        for name, value in (
+            ("modes", ("decode",)), ("kv_dtype", "auto"), ("metadata", "full"),
+            ("runner", "graph"), ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
+            ("recurrent_state", False), ("max_encoder_len", 0), ("seq_len_fill_value", 1),
+        ):  # fmt: skip
+            if getattr(config, name) != value:
+                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
+        ranks, largest = config.attn_tp_size, config.capture_bs[-1]
+        if largest % ranks or largest > -(-config.req_pool_size // ranks) * ranks:
+            # The engine drops sizes that ranks cannot share, or that no batch can reach.
+            return f"attn_tp_size={ranks} keeps no graph of {largest} rows"
+        return None
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
+        """Pools, backend and decode runner of this release.
+
+        Raises:
+            AdapterUnavailable: there is no sglang here, or it lacks a module.
+        """
+        self.load()
+        return TritonSession(config, graphs)
+
+    def load(self) -> None:
+        """Import the release of this process; `open` does it where nobody has."""
+        load_once(_BACKEND, "sglang.srt.layers.radix_attention")
+
+
+class TritonSession(DecodeSession):
+    """One backend, one layer and one decode runner with its captured graphs."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+        span = Contract("reserved")
+        self.inputs = input_names(config)
+        self.fields = (
+            *input_fields(config, 1),
+            Field("kv_indptr", "indptr", "offset", span, source=_SUMS),
+            Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
+                  rewritten=True, source=_WRITER),
+            Field("num_kv_splits", "scalar", "nothing", Contract("free"), source=_SPLITS),
+        )  # fmt: skip
+        self._model = AttentionModel(config, graphs.device)
+        super().__init__(config, graphs, backend="triton", model=self._model)
+        pool = self._model_runner.token_to_kv_pool
+        self.pools = Pools(
+            req_to_token=self._model_runner.req_to_token_pool.req_to_token,
+            kv_planes=(pool.k_buffer[0], pool.v_buffer[0]),
+        )
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        module = engine_module(_BACKEND)
+        module.get_device_core_count = lambda *_: _CORES
+        return module.TritonAttnBackend(runner)
+
+    @property
+    def roots(self) -> Mapping[str, object]:
+        return {**super().roots, "model": self._model}
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return ("attention",)
+
+    def eager(self, batch: Batch) -> None:
+        super().eager(batch)
+        self._run_eagerly()
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if self._eager:
+            self._run_eagerly()
+
+    def _run_eagerly(self) -> None:
+        given = self._last_batch
+        with in_forward_context(self.backend, given):
+            self._outputs = self._model.forward(given.input_ids, given.positions, given)
+
+    def _shown(self) -> dict[str, torch.Tensor]:
+        heads, columns = self._config.num_q_heads, self._config.v_head_dim
+        return {"attention": self._outputs.next_token_logits.view(-1, heads, columns).clone()}
+
+    def _metadata_tensors(self) -> dict[str, torch.Tensor]:
+        backend = self.backend
+        return {
+            "kv_indptr": backend.kv_indptr,
+            "kv_indices": backend.cuda_graph_kv_indices,
+            "num_kv_splits": backend.cuda_graph_num_kv_splits,
+        }
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the kernels read: below the last offset."""
+        rows = len(lens)
+        if self._eager:
+            metadata = self.backend.forward_metadata
+            found = {name: getattr(metadata, name) for name in self._metadata_tensors()}
+        else:
+            found = self._metadata_tensors()
+        indptr = found["kv_indptr"][: rows + 1].clone()
+        return {
+            "kv_indptr": indptr,
+            "kv_indices": found["kv_indices"][: indptr[-1]].clone(),
+            "num_kv_splits": found["num_kv_splits"][:rows].clone(),
+        }
+
+    def _plan(self) -> dict[str, object]:
+        """Splits decide the order of summation."""
+        metadata = self.backend.forward_metadata
+        splits = metadata.num_kv_splits if self._eager else self.backend.cuda_graph_num_kv_splits
+        live = self._last_batch.batch_size
+        return {"num_kv_splits": tuple(splits[:live].tolist())}

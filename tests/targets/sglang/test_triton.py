@@ -1,0 +1,35 @@
+"""Triton attention of released sglang: its real kernels, judged by their outputs."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.triton import TritonTarget
+from tests.targets.sglang.released import Workers, decode_case
+
+_TARGET = "sglang-triton"
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_attention_of_a_padded_batch_is_right_and_reads_its_own(
+    workers: Workers, version: str
+) -> None:
+    case = decode_case((3, 7), (5,), capture_bs=(2,), max_context_len=8, kv_pool_pages=64)
+    assert workers.findings(version, case, _TARGET) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_padded_rows_of_0_5_12_attend_to_a_request_that_has_left(workers: Workers) -> None:
+    case = decode_case((3, 7), (5,), capture_bs=(2,), max_context_len=8, kv_pool_pages=64)
+    found = workers.findings("0.5.12", case, _TARGET)
+    seen = {(finding.oracle, finding.buffer) for finding in found}
+    assert {("contract", "req_pool_indices"), ("noninterference", "attention")} <= seen
+
+
+def test_latent_attention_is_not_driven() -> None:
+    config = EngineConfig(attention="mla")
+    assert TritonTarget().unsupported(config) == "attention='mla' is not driven, only 'mha'"
