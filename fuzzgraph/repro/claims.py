@@ -61,6 +61,8 @@ def claims_of(
         body = _index_lines(name, offsets, batch, seen)
     elif field.axis == "page_table":
         body = _page_lines(name, batch, config)
+    elif name == "num_token_non_padded":
+        body = _count_lines(name, seen, config)
     else:
         body = _row_lines(field, batch, seen)
     if field.selects == "length":
@@ -103,7 +105,10 @@ def _row_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
         truth = getattr(batch, truth_name).tolist()
         lines += [
             f"live = {truth}  # what the batch says",
-            "for row, want in enumerate(live):",
+            "if len(got) < len(live):",
+            f'    wrong.append(f"{field.name} has {{len(got)}} entries for '
+            '{len(live)} live ones")',
+            "for row, want in enumerate(live[:len(got)]):",
             "    if int(got[row]) != want:",
             f'        wrong.append(f"{field.name}[{{row}}] is {{int(got[row])}}, '
             'the batch says {want}")',
@@ -116,6 +121,18 @@ def _row_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
             f'must be {field.padding.value}")',
         ]
     return lines
+
+
+def _count_lines(name: str, seen: Observation, config: EngineConfig) -> list[str]:
+    """The live tokens of one rank: the padded token axis is cut evenly among the ranks."""
+    rank, ranks = config.attn_tp_rank, config.attn_tp_size
+    return [
+        f"share = -(-{seen.padded_tokens} // {ranks})  # padded tokens of each of {ranks} ranks",
+        f"live = max(0, min({seen.num_tokens} - {rank} * share, share))",
+        "if len(got.flatten()) and int(got.flatten()[0]) != live:",
+        f'    wrong.append(f"{name} is {{int(got.flatten()[0])}}, rank {rank} of {ranks} has'
+        f' {{live}} live tokens of {seen.num_tokens}")',
+    ]
 
 
 def _padding_text(field: Field) -> str:

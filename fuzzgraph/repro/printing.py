@@ -349,6 +349,8 @@ class Function:
         name = self._exact.get(place)
         if name is not None:
             return self._used(name)
+        if not tensor.numel():  # lies nowhere: any address would do for it
+            return tensor_text(tensor)
         found = self._engine_text(tensor)
         if found is not None:
             return found
