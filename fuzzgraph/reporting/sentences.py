@@ -21,6 +21,8 @@ _OWNERS = {"slot": "KV slot", "row": "request row", "state": "state slot"}
 
 def sentence(finding: Finding) -> str:
     """What is wrong, without a full stop."""
+    if finding.clause == "survives":
+        return _of_end(finding)
     teller = _TELLERS.get(finding.symptom, _of_mismatch)
     return teller(finding)
 
@@ -143,9 +145,5 @@ _TELLERS = {
     "foreign_write": _of_foreign_write,
     "broken_contract": _of_contract,
     "missing": _of_missing,
-    "exception": _of_end,
-    "device_fault": _of_end,
-    "signal": _of_end,
-    "hang": _of_end,
 }
 _MISMATCHES = {"reads": _of_reads, "history": _of_history, "computes": _of_computes}

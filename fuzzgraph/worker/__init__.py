@@ -7,5 +7,6 @@ it is started again for the next case. The case was on disk before it was sent.
 from __future__ import annotations
 
 from fuzzgraph.worker.client import WorkerClient, WorkerFailed, open_client
+from fuzzgraph.worker.limits import Limits
 
-__all__ = ["WorkerClient", "WorkerFailed", "open_client"]
+__all__ = ["Limits", "WorkerClient", "WorkerFailed", "open_client"]

@@ -5,30 +5,35 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
 from fuzzgraph import errors
-from fuzzgraph.case import Case, digest, encode_case
+from fuzzgraph.case import Case, encode_case
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.execution.verdict import Verdict
-from fuzzgraph.finding import Finding, Symptom
+from fuzzgraph.finding import Finding
+from fuzzgraph.worker.deaths import death_finding, garbage
+from fuzzgraph.worker.limits import Limits, Watch
 from fuzzgraph.worker.messages import (
     Answer,
     Confirm,
     Confirmed,
     Failed,
     FromChild,
+    Garbage,
     Open,
     Ready,
     Refused,
     RunCase,
     ToChild,
 )
-from fuzzgraph.worker.process import Child
-from fuzzgraph.worker.stages import read_stage
+from fuzzgraph.worker.process import Child, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,23 +41,16 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerClient", "WorkerFailed", "open_client"]
 
-_OPENING_SECONDS = 120.0
-"""For the imports of an engine: 5 to 10 s alone on a core, more on a busy one."""
-_CASE_SECONDS = 120.0
-"""For one case; the slowest seen took 10 s."""
+_RESTARTS = 5
+"""Starts in a row that may fail after a death: a device takes a moment to come back."""
+_FIRST_PAUSE = 0.2
+"""Seconds before the second of these; each further pause is twice as long."""
+
+Told = TypeVar("Told", bound=FromChild)
 
 
 class WorkerFailed(FuzzGraphError):
     """The harness itself failed in the child, which says nothing about the engine."""
-
-
-class _Died(Exception):
-    """The child gave no answer."""
-
-    def __init__(self, symptom: Symptom, how: str) -> None:
-        super().__init__(how)
-        self.symptom: Symptom = symptom
-        self.how = how
 
 
 class WorkerClient:
@@ -61,8 +59,9 @@ class WorkerClient:
     Args:
         opening: what the child opens.
         folder: for the case that is being run, the stage and the log; a temporary one if None.
-        case_seconds: after that long without a verdict the child counts as hanging.
+        limits: when the child counts as hanging, and how much memory it may take.
         python: interpreter of the child, which has FuzzGraph and the engine's companions.
+        pause: waits between two starts that fail.
     """
 
     def __init__(
@@ -70,18 +69,23 @@ class WorkerClient:
         opening: Open,
         *,
         folder: Path | None = None,
-        case_seconds: float = _CASE_SECONDS,
-        opening_seconds: float = _OPENING_SECONDS,
+        limits: Limits | None = None,
         python: str = sys.executable,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._opening = opening
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="fuzzgraph-worker-"))
-        self._case_seconds = case_seconds
-        self._opening_seconds = opening_seconds
+        self._limits = limits or Limits()
         self._python = python
+        self._pause = pause
         self._child: Child | None = None
+        self._was_ready = False
         self.deaths = 0
+        self.killed = 0
+        """Children that somebody killed: a person, or a machine out of memory."""
+        self.restarts = 0
+        """Children that were ended because their device's context was lost."""
 
     def __enter__(self) -> WorkerClient:
         return self
@@ -102,41 +106,40 @@ class WorkerClient:
     def start(self) -> None:
         """Start the child and open its target; does nothing where it runs.
 
+        After a death a start that fails is tried again, later and later.
+
         Raises:
             UsageError: the child refuses, e.g. the engine is not there. WorkerFailed: it died.
         """
         if self._child is not None:
             return
+        tries = _RESTARTS if self._was_ready else 1
+        for number in range(tries):
+            if number:
+                self._pause(_FIRST_PAUSE * 2 ** (number - 1))
+            ending = self._start_once()
+            if ending is None:
+                self._was_ready = True
+                return
+        assert ending is not None
+        often = f" {tries} times in a row" if tries > 1 else ""
+        raise WorkerFailed(
+            f"the worker of target {self._opening.target!r} {ending.how} while it opened{often}. "
+            f"{self._log_end()}"
+        ) from None
+
+    def _start_once(self) -> Ending | None:
+        """None once the target is open, else how the child ended."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._child = Child(self.folder, python=self._python, device=self._opening.device)
         try:
-            answer = self._ask(self._opening, self._opening_seconds)
-        except _Died as death:
-            raise WorkerFailed(
-                f"the worker of target {self._opening.target!r} {death.how} while it opened. "
-                f"{self._log_end()}"
-            ) from None
+            self._ask(self._opening, Ready, self._limits.opening_seconds)
+        except Ending as ending:
+            return ending
         except BaseException:
             self._drop()
             raise
-        assert isinstance(answer, Ready)
-
-    def retarget(self, target: str) -> None:
-        """Open another target of the same engine; its imports are kept where the child runs.
-
-        Raises:
-            UsageError, WorkerFailed: as `start`.
-        """
-        self._opening = msgspec.structs.replace(self._opening, target=target)
-        if self._child is None:
-            self.start()
-            return
-        try:
-            answer = self._ask(self._opening, self._opening_seconds)
-        except _Died:
-            self.start()
-            return
-        assert isinstance(answer, Ready)
+        return None
 
     def run_case(self, case: Case) -> Verdict:
         """The child's verdict; its death is a finding of the survival oracle.
@@ -144,13 +147,15 @@ class WorkerClient:
         Raises:
             UsageError: the child refuses the case. WorkerFailed: the harness failed there.
         """
-        self._save(case)
-        self.start()
         try:
-            answer = self._ask(RunCase(case=case), self._case_seconds)
-        except _Died as death:
-            return Verdict(case, self._opening.target, (self._finding(case, death),))
-        assert isinstance(answer, Answer)
+            answer = self._run_unless_killed(case)
+        except Ending as ending:
+            self.deaths += 1
+            found = death_finding(self.folder, self._opening.target, case, ending)
+            return Verdict(case, self._opening.target, (found,))
+        if answer.spent:
+            self.restarts += 1
+            self._drop()
         return Verdict(
             case,
             self._opening.target,
@@ -161,23 +166,38 @@ class WorkerClient:
             nondeterministic=answer.nondeterministic,
         )
 
+    def _run_unless_killed(self, case: Case) -> Answer:
+        """The answer; a child killed from outside gets a second one, for its case may be innocent.
+
+        Raises:
+            Ending: the child died of the case.
+        """
+        for again in (True, False):
+            self._save(case)
+            self.start()
+            try:
+                return self._ask(RunCase(case=case), Answer, self._limits.case_seconds)
+            except Ending as ending:
+                if ending.kind != "SIGKILL" or not again:
+                    raise
+                self.killed += 1
+        raise AssertionError("the second try returns or raises")
+
     def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
         """The finding with its rate in fresh sessions; a deadly one gets a fresh child each time.
 
         Raises:
             UsageError, WorkerFailed: as `run_case`.
         """
-        if finding.detail.get("child") is not None:
+        if finding.detail.get("child") is not None or finding.symptom == "device_fault":
             return self._confirm_by_restart(case, finding, times)
         self._save(case)
         self.start()
         try:
             message = Confirm(case=case, finding=finding, times=times)
-            answer = self._ask(message, self._case_seconds * times)
-        except _Died:
+            return self._ask(message, Confirmed, self._limits.case_seconds * times).finding
+        except Ending:
             return self._confirm_by_restart(case, finding, times)
-        assert isinstance(answer, Confirmed)
-        return answer.finding
 
     def _confirm_by_restart(self, case: Case, finding: Finding, times: int) -> Finding:
         seen = 0
@@ -199,57 +219,53 @@ class WorkerClient:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "running.json").write_bytes(encode_case(case))
 
-    def _ask(self, message: ToChild, seconds: float) -> FromChild:
-        """The child's answer.
+    def _ask(self, message: ToChild, wanted: type[Told], seconds: float) -> Told:
+        """The child's answer, which is of the type that is wanted.
 
         Raises:
-            _Died: it gave none; the child is gone. UsageError, WorkerFailed: it says so.
+            Ending: it gave none; the child is gone. UsageError, WorkerFailed: it says so.
         """
         child = self._child
         assert child is not None, "the child is started before it is asked"
         try:
-            child.channel.send(message)
-            answer = child.channel.receive(seconds)
-        except TimeoutError:
-            self._drop()
-            raise _Died("hang", f"gave no answer in {seconds:g} s") from None
-        except (EOFError, BrokenPipeError):
-            symptom, how = child.ending()
-            self._drop()
-            raise _Died(cast("Symptom", symptom), how) from None
-        except BaseException:  # an interrupt here would leave an answer for the wrong question
+            answer = self._answer(child, message, seconds)
+        except BaseException:  # also an interrupt: it would leave an answer for the wrong question
             self._drop()
             raise
         if isinstance(answer, Refused):
             raise _refusal(answer)
         if isinstance(answer, Failed):
             raise WorkerFailed(f"the worker failed: {answer.error}\n{answer.traceback}")
-        return answer
+        if isinstance(answer, wanted) and not child.channel.unasked():
+            return answer
+        self._drop()
+        raise garbage(f"{type(answer).__name__} where {wanted.__name__} was asked for")
+
+    def _answer(self, child: Child, message: ToChild, seconds: float) -> FromChild:
+        """Whatever the child says; Ending where it says nothing that can be understood."""
+        watch = Watch(self._limits, child.pid, child.stage_path, seconds)
+        child.output.begin_case()
+
+        def look() -> None:
+            excess = watch.excess()
+            if excess is not None:
+                symptom: Literal["hang", "signal"] = "hang" if excess.kind == "hang" else "signal"
+                raise Ending(symptom, f"{excess.words} and was ended", excess.kind)
+
+        try:
+            if child.channel.unasked():
+                raise Garbage("something came that was not asked for")
+            child.channel.send(message)
+            return child.channel.receive(look)
+        except Garbage as error:
+            raise garbage(str(error)) from None
+        except (EOFError, BrokenPipeError, ConnectionError):
+            raise child.ending() from None
 
     def _drop(self) -> None:
         if self._child is not None:
             self._child.kill()
             self._child = None
-
-    def _finding(self, case: Case, death: _Died) -> Finding:
-        self.deaths += 1
-        name = digest(case)
-        kept = self.folder / f"died-{name[:12]}.json"
-        kept.write_bytes(encode_case(case))
-        stage, step = read_stage(self.folder / "stage")
-        mode = case.steps[step].mode if 0 <= step < len(case.steps) else case.steps[0].mode
-        return Finding(
-            oracle="survival",
-            clause="survives",
-            target=self._opening.target,
-            step=step,
-            mode=mode,
-            buffer="",
-            symptom=death.symptom,
-            stage=stage,
-            message=f"the engine's process {death.how} at stage {stage!r} of step {step}",
-            detail={"child": death.how, "case": str(kept), "log": str(self.folder / "worker.log")},
-        )
 
     def _log_end(self) -> str:
         try:
@@ -276,7 +292,8 @@ def open_client(
     second_opinion: bool = False,
     device: str = "cpu",
     folder: Path | None = None,
-    case_seconds: float = _CASE_SECONDS,
+    case_seconds: float | None = None,
+    limits: Limits | None = None,
 ) -> WorkerClient:
     """A worker for `target`, started, with `paths` (an unpacked release) first on its `sys.path`.
 
@@ -292,7 +309,10 @@ def open_client(
         strict_nan=strict_nan,
         second_opinion=second_opinion,
     )
-    client = WorkerClient(opening, folder=folder, case_seconds=case_seconds)
+    limits = limits or Limits()
+    if case_seconds is not None:
+        limits = replace(limits, case_seconds=case_seconds)
+    client = WorkerClient(opening, folder=folder, limits=limits)
     try:
         client.start()
     except BaseException:

@@ -5,7 +5,9 @@ stdin, stdout and stderr are not part of it, so that an engine may print what it
 
 from __future__ import annotations
 
+import select
 import socket
+from collections.abc import Callable
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -20,12 +22,18 @@ __all__ = [
     "Confirmed",
     "Failed",
     "FromChild",
+    "Garbage",
     "Open",
     "Ready",
     "Refused",
     "RunCase",
     "ToChild",
 ]
+
+
+_LOOK_SECONDS = 0.05
+_LONGEST = 64 << 20
+"""Bytes of a message; the longest seen took 300 kB."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -69,6 +77,8 @@ class Answer(_Message, frozen=True):
     padded_steps: int = 0
     skipped: str = ""
     nondeterministic: bool = False
+    spent: bool = False
+    """Whether the device's context is lost, so that this child answers for nothing any more."""
 
 
 class Confirmed(_Message, frozen=True):
@@ -95,8 +105,12 @@ FromChild: TypeAlias = Ready | Answer | Confirmed | Refused | Failed
 Incoming = TypeVar("Incoming")
 
 
+class Garbage(Exception):
+    """What came is no message, or came without being asked for."""
+
+
 class Channel(Generic[Incoming]):
-    """Sends messages and receives those of the other side."""
+    """Sends messages and receives those of the other side, one answer for one question."""
 
     def __init__(self, end: socket.socket, incoming: object) -> None:
         self._socket = end
@@ -106,15 +120,22 @@ class Channel(Generic[Incoming]):
     def send(self, message: _Message) -> None:
         self._socket.sendall(msgspec.json.encode(message) + b"\n")
 
-    def receive(self, seconds: float | None = None) -> Incoming:
+    def ready(self, seconds: float) -> bool:
+        """Whether something can be received, waiting for it at most that long."""
+        return bool(select.select([self._socket], [], [], seconds)[0])
+
+    def receive(self, again: Callable[[], None] = lambda: None) -> Incoming:
         """The next message.
 
+        Args:
+            again: called now and then while nothing comes; may raise to end the wait.
+
         Raises:
-            TimeoutError: none came in `seconds`. EOFError: the other side is gone.
-            msgspec.ValidationError: it is none of ours.
+            EOFError: the other side is gone. Garbage: what came is no message of ours.
         """
-        self._socket.settimeout(seconds)
         while b"\n" not in self._rest:
+            while not self.ready(_LOOK_SECONDS):
+                again()
             try:
                 part = self._socket.recv(1 << 16)
             except ConnectionError:
@@ -122,8 +143,22 @@ class Channel(Generic[Incoming]):
             if not part:
                 raise EOFError("the other side closed the channel")
             self._rest += part
+            if len(self._rest) > _LONGEST:
+                raise Garbage(f"more than {_LONGEST >> 20} MiB in one message")
         line, self._rest = self._rest.split(b"\n", 1)
-        return self._decoder.decode(line)
+        try:
+            return self._decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Garbage(" ".join(str(error).split())[:200]) from None
+
+    def unasked(self) -> bool:
+        """Whether something came that was not asked for; a closed channel is not meant."""
+        if self._rest:
+            return True
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except (BlockingIOError, ConnectionError):
+            return False
 
     def close(self) -> None:
         self._socket.close()

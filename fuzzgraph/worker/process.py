@@ -1,4 +1,4 @@
-"""Starts a child and ends it: its socket, its environment, its log and how it died."""
+"""Starts a child and ends it: its socket, its environment, its output and how it died."""
 
 from __future__ import annotations
 
@@ -12,12 +12,29 @@ import sys
 from pathlib import Path
 
 import fuzzgraph
+from fuzzgraph.device_faults import fault_in
+from fuzzgraph.finding import Symptom
 from fuzzgraph.worker.messages import Channel, FromChild
+from fuzzgraph.worker.output import Output
 
-__all__ = ["Child"]
+__all__ = ["Child", "Ending"]
 
 _PARTING_SECONDS = 5.0
 """Time for a child to leave by itself once the channel is closed."""
+
+
+class Ending(Exception):
+    """How a child ended that gave no answer: what is seen of it, apart from where it was."""
+
+    def __init__(self, symptom: Symptom, how: str, kind: str, device_error: str = "") -> None:
+        super().__init__(how)
+        self.symptom: Symptom = symptom
+        self.how = how
+        """A clause that follows "the engine's process"."""
+        self.kind = kind
+        """A word or two, the same for every death of this kind: 'SIGSEGV', 'exit 7', 'hang'."""
+        self.device_error = device_error
+        """What the driver said, where the device was at fault."""
 
 
 class Child:
@@ -27,37 +44,46 @@ class Child:
         self.stage_path = folder / "stage"
         self.stage_path.unlink(missing_ok=True)
         ours, theirs = socket.socketpair()
-        with theirs, (folder / "worker.log").open("ab") as log:
+        with theirs:
             self._process = subprocess.Popen(
                 [python, "-m", "fuzzgraph.worker", str(theirs.fileno()), str(self.stage_path)],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
                 env=_environment(device),
                 start_new_session=True,  # a kill then takes what the engine started as well
             )
+        assert self._process.stdout is not None
+        self.output = Output(os.dup(self._process.stdout.fileno()), folder / "worker.log")
+        self._process.stdout.close()
         self.channel: Channel[FromChild] = Channel(ours, FromChild)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def ending(self) -> tuple[str, str]:
-        """Symptom and wording of a child that closed its channel by itself."""
+    def ending(self) -> Ending:
+        """How a child ended that closed its channel by itself."""
         try:
             code = self._process.wait(_PARTING_SECONDS)
         except subprocess.TimeoutExpired:
-            return "hang", "closed its channel and stayed"
+            return Ending("hang", "closed its channel and stayed", "hang")
+        self.output.finish()
+        fault = fault_in(self.output.of_case())
+        if fault is not None:
+            return Ending("device_fault", f"ended by {fault.name}", fault.name, fault.line)
         if code < 0:
-            return "signal", f"ended by {_signal_name(-code)}"
-        return "exception", f"left with exit code {code}"
+            name = _signal_name(-code)
+            return Ending("signal", f"ended by {name}{_HINTS.get(name, '')}", name)
+        return Ending("exception", f"left with exit code {code}", f"exit {code}")
 
     def kill(self) -> None:
         """End the child and everything it started, at once."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self.output.finish()
         self.channel.close()
 
     def leave(self) -> None:
@@ -66,6 +92,9 @@ class Child:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_PARTING_SECONDS)
         self.kill()
+
+
+_HINTS = {"SIGKILL": " (from outside: the machine may be out of memory)"}
 
 
 def _signal_name(number: int) -> str:

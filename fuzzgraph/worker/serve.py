@@ -6,10 +6,15 @@ import importlib
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
+from fuzzgraph.device_faults import fault_in
 from fuzzgraph.errors import UsageError
+from fuzzgraph.finding import Finding
 from fuzzgraph.worker.messages import (
     Answer,
     Channel,
@@ -38,7 +43,7 @@ def serve(descriptor: int, stage_path: Path) -> None:
     try:
         while True:
             channel.send(desk.answer(channel.receive()))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, BrokenPipeError, ConnectionError):
         return  # the parent is done, or gone
 
 
@@ -48,6 +53,7 @@ class _Desk:
     def __init__(self, stages: StageFile) -> None:
         self._stages = stages
         self._execution: Execution | None = None
+        self._probe: Callable[[], None] = lambda: None
 
     def answer(self, message: ToChild) -> FromChild:
         """The answer, or why there is none; only a dead process gives none."""
@@ -61,7 +67,9 @@ class _Desk:
 
     def _handle(self, message: ToChild) -> FromChild:
         if isinstance(message, Open):
-            self._execution = _open(message, self._stages)
+            target = _loaded_target(message)
+            self._probe = getattr(target, "probe", None) or _device_probe(message.device)
+            self._execution = _executed(message, target, self._stages)
             return Ready()
         execution = self._execution
         assert execution is not None, "the parent opens before it asks"
@@ -69,23 +77,62 @@ class _Desk:
             found = execution.confirm(message.case, message.finding, message.times)
             return Confirmed(finding=found)
         verdict = execution.run_case(message.case)
+        findings = tuple(map(_named_fault, verdict.findings))
         return Answer(
-            findings=verdict.findings,
+            spent=self._spent(findings),
+            findings=findings,
             steps=verdict.steps,
             padded_steps=verdict.padded_steps,
             skipped=verdict.skipped,
             nondeterministic=verdict.nondeterministic,
         )
 
+    def _spent(self, findings: tuple[Finding, ...]) -> bool:
+        """Whether the device's context is lost: a fault leaves every later call failing too."""
+        if all(finding.oracle != "survival" for finding in findings):
+            return False
+        try:
+            self._probe()
+        except Exception as error:
+            print(f"the device does not answer: {error}", file=sys.stderr)
+            return True
+        return False
 
-def _open(message: Open, stages: StageFile) -> Execution:
+
+def _named_fault(finding: Finding) -> Finding:
+    """An exception in which the driver reports a fault is a fault of the device."""
+    if finding.oracle != "survival" or finding.symptom != "exception":
+        return finding
+    fault = fault_in(str(finding.detail.get("error", finding.message)))
+    if fault is None:
+        return finding
+    detail = {**finding.detail, "device_error": fault.line}
+    return msgspec.structs.replace(finding, symptom="device_fault", detail=detail)
+
+
+def _device_probe(device: str) -> Callable[[], None]:
+    """A call that fails once the context is lost; for the CPU, which has none, one that passes."""
+
+    def probe() -> None:
+        import torch
+
+        torch.zeros(1, device=device).add_(1).item()
+
+    return probe if device != "cpu" else lambda: None
+
+
+def _loaded_target(message: Open) -> Target:
     sys.path[:0] = message.paths
-    from fuzzgraph.execution import Execution
-
     target = _target(message.target)
     load = getattr(target, "load", None)
     if load is not None:
         load()  # an engine's imports take seconds: before the first case's deadline runs
+    return target
+
+
+def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
+    from fuzzgraph.execution import Execution
+
     staged = StagedTarget(target, stages)
     return Execution(
         staged,

@@ -7,10 +7,11 @@ when the child no longer answers.
 from __future__ import annotations
 
 import mmap
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from fuzzgraph.finding import Stage
 
@@ -19,36 +20,50 @@ if TYPE_CHECKING:
     from fuzzgraph.ports import GraphEngine, Session
     from fuzzgraph.world import Batch
 
-__all__ = ["StageFile", "StagedTarget", "read_stage"]
+__all__ = ["Entered", "StageFile", "StagedTarget", "read_stage"]
 
 _STAGES: tuple[Stage, ...] = get_args(Stage)
 _BEFORE_ANY_STEP = 0xFFFF
+_LAYOUT = struct.Struct(">BHI")
+"""Stage, step, and how many stages were entered, so that two visits of one can be told apart."""
+
+
+class Entered(NamedTuple):
+    """Where a child was last seen."""
+
+    stage: Stage = "open"
+    step: int = -1
+    """-1 before the first one."""
+    visits: int = 0
+    """Stages entered so far; 0 where the child left no word."""
 
 
 class StageFile:
-    """Written by the child; three bytes: stage, step."""
+    """Written by the child."""
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
-            file.write(bytes(3))
+            file.write(bytes(_LAYOUT.size))
             file.flush()
-            self._bytes = mmap.mmap(file.fileno(), 3)
+            self._bytes = mmap.mmap(file.fileno(), _LAYOUT.size)
+        self._count = 0
         self.enter("open")
 
     def enter(self, stage: Stage, step: int = _BEFORE_ANY_STEP) -> None:
-        self._bytes[:] = bytes((_STAGES.index(stage), *min(step, 0xFFFF).to_bytes(2, "big")))
+        self._count = (self._count + 1) & 0xFFFFFFFF
+        step = min(step, _BEFORE_ANY_STEP)
+        self._bytes[:] = _LAYOUT.pack(_STAGES.index(stage), step, self._count)
 
 
-def read_stage(path: Path) -> tuple[Stage, int]:
-    """Stage and step a child had entered last; step -1 before the first one."""
+def read_stage(path: Path) -> Entered:
+    """Where a child was last; a file that is not there or not whole tells nothing."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        content = b""
-    if len(content) != 3 or content[0] >= len(_STAGES):
-        return "open", -1
-    step = int.from_bytes(content[1:], "big")
-    return _STAGES[content[0]], -1 if step == _BEFORE_ANY_STEP else step
+        stage, step, count = _LAYOUT.unpack(path.read_bytes())
+    except (OSError, struct.error):
+        return Entered()
+    if stage >= len(_STAGES):
+        return Entered()
+    return Entered(_STAGES[stage], -1 if step == _BEFORE_ANY_STEP else step, count)
 
 
 class StagedTarget:

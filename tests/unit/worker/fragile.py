@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -22,6 +23,17 @@ from fuzzgraph.reach import Reach
 from fuzzgraph.world import Batch
 
 HEALTHY, CRASHES, HANGS, LEAVES, REFUSES, NOISY, HARNESS_FAULT = range(1, 8)
+DEVICE_FAULT, ABORTS, REFUSED_LAUNCH, KILLED_ONCE = range(8, 12)
+_ILLEGAL = "CUDA error: an illegal memory access was encountered"
+_APERTURE = (
+    "Callback: Queue 0x7ef728200000 aborting with error : "
+    "HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: The agent attempted to access memory beyond the "
+    "largest legal address. code: 0x29"
+)
+
+
+_MARK = Path(os.environ.get("FRAGILE_MARK", os.devnull))
+"""There once the child has been killed."""
 
 
 class FragileSession:
@@ -57,6 +69,19 @@ class FragileSession:
             os.kill(os.getpid(), signal.SIGSEGV)
         if self._behaviour == HANGS:
             time.sleep(600)
+        if self._behaviour == DEVICE_FAULT:
+            FragileTarget.device_lost = True
+            raise RuntimeError(_ILLEGAL)
+        if self._behaviour == ABORTS:
+            print(_APERTURE, file=sys.stderr, flush=True)
+            os.abort()
+        if self._behaviour == REFUSED_LAUNCH:
+            raise RuntimeError(
+                "HIP error: no kernel image is available for execution on the device"
+            )
+        if self._behaviour == KILLED_ONCE and not _MARK.exists():
+            _MARK.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def eager(self, batch: Batch) -> None: ...
 
@@ -78,6 +103,11 @@ class FragileSession:
 class FragileTarget:
     name = "fragile"
     reach = Reach()
+    device_lost = False
+
+    def probe(self) -> None:
+        if self.device_lost:
+            raise RuntimeError(_ILLEGAL)
 
     def unsupported(self, config: EngineConfig) -> str | None:
         if config.num_q_heads == HARNESS_FAULT:

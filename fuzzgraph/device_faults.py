@@ -1,0 +1,95 @@
+"""Reads what a driver says when a kernel went wrong: CUDA, HIP, HSA and kernel-log lines.
+
+Text is all there is: the process may be dead, and a fault shows up at some later call. What is
+called a fault here took the device's context with it, or a kernel down; being refused a launch or
+running out of memory is an ordinary exception.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["DeviceFault", "fault_in"]
+
+Api = Literal["CUDA", "HIP", "HSA", "NVRM", "amdgpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFault:
+    """One fault, named as its API names it."""
+
+    name: str
+    """E.g. 'illegal address', 'HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION', 'Xid 31'."""
+    api: Api
+    line: str
+    """The line that says so."""
+    sticky: bool = True
+    """Whether every later call in the same process fails as well."""
+
+
+_RUNTIME = {  # words of cudaGetErrorString and hipGetErrorString -> our name
+    "an illegal memory access was encountered": "illegal address",
+    "misaligned address": "misaligned address",
+    "an illegal instruction was encountered": "illegal instruction",
+    "invalid program counter": "invalid program counter",
+    "hardware stack error": "hardware stack error",
+    "operation not supported on global/shared address space": "invalid address space",
+    "device-side assert triggered": "device-side assert",
+    "unspecified launch failure": "launch failure",
+    "the launch timed out and was terminated": "launch timeout",
+    "uncorrectable ECC error encountered": "ECC error",
+    "uncorrectable NVLink error detected during the execution": "NVLink error",
+}
+"""Errors after which the context is lost, by the CUDA and HIP runtime documentation."""
+
+_RUNTIME_LINE = re.compile(
+    r"(?:(?P<api>CUDA|HIP) error|Triton Error \[(?P<triton>CUDA|HIP)\]|(?P<code>cuda|hip)Error\w*)"
+    rf"[^\n]*?(?P<words>{'|'.join(map(re.escape, _RUNTIME))})"
+)
+_HSA = re.compile(r"(?P<name>HSA_STATUS_ERROR_(?!OUT_OF_RESOURCES)\w+)")
+_ROCR = re.compile(r"Memory access fault by GPU node-\d+|HW Exception by GPU node-\d+")
+_XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<number>\d+)")
+_AMDGPU = re.compile(
+    r"amdgpu\b[^\n]*\[\w+hub\w*\] (?:\S+ )?page fault|amdgpu\b[^\n]*GPU reset begin"
+)
+
+
+def fault_in(text: str) -> DeviceFault | None:
+    """The first fault that a text tells of; None where it tells of none.
+
+    The first one is the cause: later calls repeat it, or fail because of it.
+
+    >>> fault_in("RuntimeError: CUDA error: an illegal memory access was encountered").name
+    'illegal address'
+    """
+    found = [(match.start(), fault) for match, fault in _all_in(text)]
+    return min(found, key=lambda one: one[0])[1] if found else None
+
+
+def _all_in(text: str) -> list[tuple[re.Match[str], DeviceFault]]:
+    found = []
+    if match := _RUNTIME_LINE.search(text):
+        api = (match["api"] or match["triton"] or match["code"]).upper()
+        name = _RUNTIME[match["words"]]
+        found.append((match, DeviceFault(name, "HIP" if api == "HIP" else "CUDA", _line(match))))
+    if match := _HSA.search(text):
+        found.append((match, DeviceFault(match["name"], "HSA", _line(match))))
+    if match := _ROCR.search(text):
+        name = "hardware exception" if match[0].startswith("HW") else "memory access fault"
+        found.append((match, DeviceFault(name, "HSA", _line(match))))
+    if match := _XID.search(text):
+        found.append((match, DeviceFault(f"Xid {match['number']}", "NVRM", _line(match))))
+    if match := _AMDGPU.search(text):
+        name = "GPU reset" if "reset" in match[0] else "page fault"
+        found.append((match, DeviceFault(name, "amdgpu", _line(match))))
+    return found
+
+
+def _line(match: re.Match[str]) -> str:
+    """The line around a match, without the spaces that pad it."""
+    text = match.string
+    start = text.rfind("\n", 0, match.start()) + 1
+    end = text.find("\n", match.end())
+    return " ".join(text[start : end if end >= 0 else len(text)].split())[:400]

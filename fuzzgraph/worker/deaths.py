@@ -1,0 +1,55 @@
+"""The finding that a dead child is: how it ended, where, and the case that did it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuzzgraph.case import Case, digest, encode_case
+from fuzzgraph.finding import Finding
+from fuzzgraph.worker.process import Ending
+from fuzzgraph.worker.stages import read_stage
+
+__all__ = ["death_finding", "garbage"]
+
+_KEPT = 20
+"""Cases of deaths that are kept on disk, the newest ones."""
+
+
+def death_finding(folder: Path, target: str, case: Case, ending: Ending) -> Finding:
+    """What ended and where are apart: two ways to die in one kind of step are two findings."""
+    kept = folder / f"died-{digest(case)}.json"
+    kept.write_bytes(encode_case(case))
+    _forget_old(folder)
+    stage, step, _ = read_stage(folder / "stage")
+    detail: dict[str, str | int | float | list[int]] = {
+        "child": ending.how,
+        "case": str(kept),
+        "log": str(folder / "worker.log"),
+    }
+    if ending.device_error:
+        detail["device_error"] = ending.device_error
+    where = f"of step {step}" if step >= 0 else "before the first step"
+    return Finding(
+        oracle="survival",
+        clause="survives",
+        target=target,
+        step=step,
+        mode=case.steps[step if 0 <= step < len(case.steps) else 0].mode,
+        buffer=f"process: {ending.kind} in {stage}",
+        symptom=ending.symptom,
+        stage=stage,
+        message=f"the engine's process {ending.how} at stage {stage!r} {where}",
+        detail=detail,
+    )
+
+
+def garbage(what: str) -> Ending:
+    """The end of a child that answers what is none."""
+    return Ending("missing", f"answered what is no answer ({what}) and was ended", "garbage")
+
+
+def _forget_old(folder: Path) -> None:
+    """A night of crashes must not fill the disk: the campaign keeps what is a finding."""
+    kept = sorted(folder.glob("died-*.json"), key=lambda path: path.stat().st_mtime)
+    for path in kept[:-_KEPT]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,103 @@
+"""How long a child may be in a stage and how much memory it may take; watched from outside.
+
+A deadline counts from the moment the child entered a stage, so that a slow capture does not use up
+the time of the replays behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fuzzgraph.finding import Stage
+from fuzzgraph.worker.stages import Entered, read_stage
+
+__all__ = ["Excess", "Limits", "Watch"]
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _half_of_the_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds and bytes that one child gets."""
+
+    opening_seconds: float = 120.0
+    """For the imports of an engine: 5 to 10 s alone on a core, more on a busy one."""
+    case_seconds: float = 240.0
+    """For one case in all; the slowest seen took 10 s."""
+    stage_seconds: Mapping[Stage, float] = field(
+        default_factory=lambda: {
+            "open": 60.0,
+            "warmup": 60.0,
+            "capture": 120.0,
+            "prepare": 30.0,
+            "replay": 30.0,
+            "eager": 60.0,
+            "check": 60.0,
+        }
+    )
+    """For one visit of a stage; a kernel that is compiled first is compiled in warm-up, capture or
+    eager."""
+    memory_bytes: int = field(default_factory=_half_of_the_memory)
+    """Resident memory of the child; beyond it the machine would choose whom to kill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Why a child is ended."""
+
+    kind: str
+    """'hang' or 'memory'."""
+    words: str
+
+
+class Watch:
+    """Looks at one child while the parent waits for its answer."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        pid: int,
+        stage_path: Path,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._pid = pid
+        self._stage_path = stage_path
+        self._clock = clock
+        self._seconds = seconds
+        self._end = clock() + seconds
+        self._entered: Entered | None = None
+        self._since = clock()
+
+    def excess(self) -> Excess | None:
+        """Which limit is exceeded now; None for none."""
+        now = self._clock()
+        entered = read_stage(self._stage_path)
+        if entered != self._entered:
+            self._entered, self._since = entered, now
+        patience = self._limits.stage_seconds.get(entered.stage, self._seconds)
+        if entered.visits and now - self._since > patience:
+            return Excess("hang", f"was in stage {entered.stage!r} for more than {patience:g} s")
+        if now > self._end:
+            return Excess("hang", f"gave no answer in {self._seconds:g} s")
+        if resident(self._pid) > self._limits.memory_bytes:
+            limit = self._limits.memory_bytes / (1 << 30)
+            return Excess("memory", f"took more than {limit:.3g} GiB of memory")
+        return None
+
+
+def resident(pid: int) -> int:
+    """Resident bytes of a process; 0 where it cannot be told."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0
