@@ -141,6 +141,21 @@ class WorkerClient:
             raise
         return None
 
+    def retarget(self, target: str) -> None:
+        """Open another target of the same engine; its imports are kept where the child runs.
+
+        Raises:
+            UsageError, WorkerFailed: as `start`.
+        """
+        self._opening = msgspec.structs.replace(self._opening, target=target)
+        if self._child is None:
+            self.start()
+            return
+        try:
+            self._ask(self._opening, Ready, self._limits.opening_seconds)
+        except Ending:
+            self.start()
+
     def run_case(self, case: Case) -> Verdict:
         """The child's verdict; its death is a finding of the survival oracle.
 
