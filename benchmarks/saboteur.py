@@ -32,7 +32,7 @@ PLANTED = {
     "process: exit 7 in prepare": "leaves by os._exit",
     "process: hang in eager": "never returns",
     "process: memory in capture": "takes memory without end",
-    "process: garbage in replay": "writes garbage into the harness's own channel",
+    "process: garbage": "writes garbage into the harness's own channel",
     "process: SIGABRT in replay": "aborts in half of its runs",
 }
 """Buffer of the finding -> what was planted. Beside them it floods its output, which is no bug."""

