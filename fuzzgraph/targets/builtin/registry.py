@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import torch
 
 from fuzzgraph.targets.builtin.input_pool import InputPool
+from fuzzgraph.targets.builtin.remembering import remembered
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.world import Batch, IntArray
 
@@ -78,7 +78,7 @@ class GraphSlot:
     _cached: Callable[[Extent], torch.Tensor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._cached = lru_cache(maxsize=None)(self.slice)
+        self._cached = remembered(self.slice)
         if self.axis == "none" and self.policy not in (PaddingPolicy.KEEP, PaddingPolicy.FILL_ONCE):
             raise ValueError(
                 f"slot {self.name!r}: axis 'none' has no padded rows, so policy"

@@ -7,8 +7,6 @@ where raw metadata becomes full. Draft steps are the business of `draft`.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
@@ -21,6 +19,7 @@ from fuzzgraph.targets.builtin.metadata.page_table import PageTable
 from fuzzgraph.targets.builtin.metadata.views import BuilderParts, BuiltView, Tables
 from fuzzgraph.targets.builtin.metadata.work_plan import WorkPlan
 from fuzzgraph.targets.builtin.registry import BufferRegistry
+from fuzzgraph.targets.builtin.remembering import remembered
 from fuzzgraph.targets.builtin.shape import Extent, row_tokens
 
 __all__ = ["BuilderParts", "BuiltView", "MetadataBuilder", "Tables"]
@@ -49,7 +48,7 @@ class MetadataBuilder:
         self.mask: TreeMask | None = None
         self.plan: WorkPlan | None = None
         self.encoder: KvIndices | None = None
-        self._cached = lru_cache(maxsize=None)(self.make_view)
+        self._cached = remembered(self.make_view)
         self.allocate()
 
     # sizes
