@@ -28,7 +28,7 @@ from filelock import FileLock
 
 from fuzzgraph.errors import AdapterUnavailable, UsageError
 
-__all__ = ["Release", "cache_folder", "ensure", "fetch", "installed", "parse"]
+__all__ = ["Release", "available", "cache_folder", "ensure", "fetch", "installed", "parse"]
 
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")
@@ -95,6 +95,25 @@ def _version_key(version: str) -> list[tuple[int, str]]:
     """0.5.9 before 0.5.10."""
     parts = re.findall(r"\d+|[a-z]+", version)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def available(package: str) -> list[str]:
+    """Versions of a package, oldest first: those of the index, without pre-releases.
+
+    Where the index does not answer, those that lie in the cache.
+    """
+    _check_names(package, "0")
+    wheels = os.environ.get("FUZZGRAPH_WHEELS")
+    source = ["--no-index", "--find-links", wheels] if wheels else []
+    command = [
+        sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check",
+        "--no-input", *source, package,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    listed = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
+    cached = {entry.version for entry in installed() if entry.package == package}
+    known = {version.strip() for version in listed[1].split(",")} if listed else set()
+    return sorted(known | cached, key=_version_key)
 
 
 def ensure(package: str, version: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzzgraph.campaign.bisecting import Bisection, ReleaseVerdict, bisect, walked
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
 from fuzzgraph.campaign.hunting import DEFAULT_CORPUS, hunt, join_shards, load_corpus
 from fuzzgraph.campaign.loop import Campaign
@@ -10,16 +11,21 @@ from fuzzgraph.campaign.plan import Budget, Plan, parse_time
 from fuzzgraph.campaign.pursuit import replay_command
 from fuzzgraph.campaign.runner import Runner, VerdictLike
 from fuzzgraph.campaign.sought import seek
+from fuzzgraph.campaign.survey import Trial, released_targets, survey, table
 
 __all__ = [
     "DEFAULT_CORPUS",
+    "Bisection",
     "Budget",
     "Campaign",
     "Opened",
     "Plan",
     "RunFolder",
+    "Trial",
+    "ReleaseVerdict",
     "Runner",
     "VerdictLike",
+    "bisect",
     "checked_setup",
     "fresh_folder",
     "hunt",
@@ -27,7 +33,11 @@ __all__ = [
     "load_corpus",
     "open_setup",
     "parse_time",
+    "released_targets",
     "replay_command",
     "seek",
+    "survey",
+    "table",
+    "walked",
     "strategy_of",
 ]

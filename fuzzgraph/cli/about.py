@@ -4,24 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fuzzgraph.cli.options import as_json, say_json
+from fuzzgraph.corpus import write_atomically
+from fuzzgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from fuzzgraph.campaign import Trial
 
 __all__ = ["doctor", "releases", "schema", "targets"]
 
+_PACKAGE = "sglang"
+"""The engine whose targets run on released wheels."""
+
 
 @click.command()
+@click.option(
+    "--releases",
+    "wanted",
+    metavar="[all|VERSION,...]",
+    help="Try the targets of released engines on these; all: those in the cache.",
+)
+@click.option("--write", type=Path, help="Write what was tried as a table to this file.")
 @as_json
-def targets(as_json: bool) -> int:
-    """List the engines that can be fuzzed here."""
+def targets(wanted: str | None, write: Path | None, as_json: bool) -> int:
+    """List the engines that can be fuzzed here, and on which releases they run."""
     from fuzzgraph.targets import open_target, target_names
 
+    if write is not None and not wanted:
+        raise UsageError("--write needs --releases: there is nothing to write. Use --releases all.")
     records = [_target_record(name, open_target) for name in target_names()]
+    trials = _trials(wanted, quiet=as_json) if wanted else ()
+    if write is not None:
+        write_atomically(write, _page(trials).encode())
     if as_json:
-        say_json({"targets": records})
+        say_json({"targets": records, "releases": trials})
         return 0
     width = max(len(record["name"]) for record in records)
     for record in records:
@@ -29,6 +50,32 @@ def targets(as_json: bool) -> int:
         if record["missing"]:
             click.echo(f"{'':<{width}}  missing: {record['missing']}")
     return 0
+
+
+def _trials(wanted: str, *, quiet: bool) -> tuple[Trial, ...]:
+    from fuzzgraph import releases as store
+    from fuzzgraph.campaign import released_targets, survey
+
+    if wanted == "all":
+        versions = [one.version for one in store.installed() if one.package == _PACKAGE]
+    else:
+        versions = [store.parse(f"{_PACKAGE}=={version}")[1] for version in wanted.split(",")]
+
+    def tell(trial: Trial) -> None:
+        said = "runs" if trial.runs else trial.why
+        click.echo(f"{trial.release:<14}{trial.target:<28}{said}", err=quiet)
+
+    return survey(_PACKAGE, versions, released_targets(_PACKAGE), tell)
+
+
+def _page(trials: tuple[Trial, ...]) -> str:
+    from fuzzgraph.campaign import table
+
+    return (
+        f"# Targets by release of {_PACKAGE}\n\nOne small case on every target and release, in a "
+        "worker, on a CPU. Written by\n`fuzzgraph targets --releases all --write "
+        f"reports/targets.md`.\n\n{table(trials)}"
+    )
 
 
 def _target_record(name: str, open_target: Any) -> dict[str, Any]:

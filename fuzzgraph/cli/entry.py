@@ -34,6 +34,7 @@ _VERBS = {
     "baseline": "fuzzgraph.cli.standing:baseline",
     "faults": "fuzzgraph.cli.faults:faults",
     "known-bugs": "fuzzgraph.cli.known_bugs:known_bugs",
+    "bisect": "fuzzgraph.cli.bisect:bisect",
     "corpus": "fuzzgraph.cli.corpus:corpus",
     "targets": "fuzzgraph.cli.about:targets",
     "releases": "fuzzgraph.cli.about:releases",

@@ -126,6 +126,7 @@ def _fp8(module: types.ModuleType) -> None:
 _CONTENT: Mapping[str, Callable[[types.ModuleType], None]] = {
     # Values that sglang reads at import, where an object that does nothing is not enough.
     "aiter": _fp8,
+    "aiter.ops.triton.utils.types": _fp8,
     "torchvision.transforms": _interpolation_mode,
     "torchvision.transforms.functional": _interpolation_mode,
 }

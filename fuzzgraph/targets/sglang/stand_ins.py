@@ -163,6 +163,7 @@ def model_runner(
         **_ABSENT,
         configuration=settings,
         attn_backend=None,
+        decode_attention_backend_str=backend,
         decode_num_tokens_per_bs=lambda *_, **__: width,
         decode_num_tokens_per_req=lambda *_, **__: width,
         device=device.type,
@@ -173,6 +174,9 @@ def model_runner(
         kv_cache_dtype=dtype,
         model_config=_model_config(config, dtype),
         page_size=config.page_size,
+        ps=SimpleNamespace(
+            tp_size=config.attn_tp_size, attn_tp_size=config.attn_tp_size, attn_dp_size=1
+        ),
         req_to_token_pool=request_pool(config, device),
         server_args=settings.server_args,
         spec_algorithm=_spec_algorithm("EAGLE" if spec else None),

@@ -17,6 +17,7 @@ from fuzzgraph.targets.sglang import absent, loading
 from fuzzgraph.targets.sglang.absent import ABSENT, allow_absent
 from fuzzgraph.targets.sglang.aiter import AiterTarget, _below, verify_target
 from fuzzgraph.targets.sglang.batches import _tree_mask
+from fuzzgraph.targets.sglang.drafts import frozen_kv_mtp
 
 
 @pytest.fixture
@@ -141,3 +142,17 @@ def test_a_chain_of_drafts_sees_the_past_and_its_own_beginning() -> None:
     (batch,) = plan(Case(schema_version=1, config=config, steps=(step,)))
     mask = _tree_mask(batch, batch.cached_lens, "cpu").view(3, 5)
     assert np.array_equal(mask.numpy(), np.tri(3, 5, 2, dtype=bool))
+
+
+def test_a_target_that_the_release_lacks_is_named_in_one_line(toy: Path) -> None:
+    with pytest.raises(AdapterUnavailable, match="has no FrozenKVMTPCudaGraphRunner") as raised:
+        frozen_kv_mtp().load()
+    assert "'sglang-frozen-kv-mtp'" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_only_arguments_that_a_release_knows_are_given() -> None:
+    def older(size: int) -> int:
+        return size
+
+    assert loading.call_with_known(older, size=3, layout="later") == 3
