@@ -20,8 +20,8 @@ CLAUSES: dict[Clause, str] = {
 """The law, clause by clause: a replay of a captured graph ..."""
 
 Symptom = Literal[
-    "mismatch", "red_zone_hit", "foreign_write", "broken_contract", "missing", "exception",
-    "device_fault", "signal", "hang",
+    "mismatch", "red_zone_hit", "foreign_write", "stray_access", "race", "broken_contract",
+    "missing", "exception", "device_fault", "signal", "hang",
 ]  # fmt: skip
 Stage = Literal["open", "warmup", "capture", "prepare", "replay", "eager", "check"]
 Severity = Literal["error", "nan"]

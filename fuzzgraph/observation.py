@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.world import Batch
 
@@ -183,6 +184,10 @@ class StepRecord:
     promised_outputs: tuple[str, ...] = ()
     zone_hits: list[ZoneHit] = field(default_factory=list)
     foreign_writes: list[ForeignWrite] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
+    """What kernels loaded or stored outside of the memory it belongs to, where they are checked."""
+    races: list[Race] = field(default_factory=list)
+    """Programs of one launch that met at one place, and at least one wrote."""
     address_changes: list[AddressChange] = field(default_factory=list)
     kept_changes: list[KeptOutput] = field(default_factory=list)
     stumbles: list[Stumble] = field(default_factory=list)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fuzzgraph.accesses import Access, Where
 from fuzzgraph.finding import Clause, Finding, Severity, Stage, Symptom
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.comparison import Difference
 
-__all__ = ["claim", "mismatch"]
+__all__ = ["claim", "mismatch", "stray"]
 
 
 def claim(
@@ -59,6 +60,37 @@ def mismatch(
         want=worst.want,
         count=worst.count,
     )
+
+
+def stray(step: StepRecord, oracle: str, clause: Clause, access: Access) -> Finding:
+    """A finding that a kernel loaded or stored outside of what its pointer belongs to."""
+    buffer = access.region or access.buffer
+    verb = "loads from" if access.kind == "read" else "stores to"
+    passed = "" if access.buffer in (buffer, "?") else f", passed as {access.buffer}"
+    return claim(
+        step,
+        oracle,
+        clause,
+        buffer=buffer,
+        symptom="stray_access",
+        stage="capture" if step.index < 0 else None,
+        message=f"{access.kernel} at {access.source} {verb} {_WHERE[access.where]} {buffer}{passed}"
+        f" ({access.extent} elements): program {access.program} at element {access.offset:+d};"
+        f" {access.elements} such accesses, from {access.low:+d} to {access.high:+d}",
+        kernel=access.kernel,
+        source=access.source,
+        offset=access.offset,
+        elements=access.elements,
+        payload=access.extent,
+    )
+
+
+_WHERE: dict[Where, str] = {
+    "outside": "outside",
+    "between": "gaps between the rows of",
+    "unmapped": "unmapped memory outside",
+    "unwritten": "elements that nobody wrote of",
+}
 
 
 def _readable(value: Any) -> Any:

@@ -1,13 +1,14 @@
-"""Clause "writes only what its batch owns": red zones, foreign slots, foreign rows."""
+"""Clause "writes only what its batch owns": red zones, foreign slots and rows, stray stores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import cast
 
+from fuzzgraph.accesses import Access, Race
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import ForeignWrite, RunKind, StepRecord, ZoneHit
-from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.claims import claim, stray
 
 __all__ = ["Footprint"]
 
@@ -15,20 +16,33 @@ _OWNER = {"slot": "KV slots", "row": "request rows", "state": "state slots"}
 
 
 class Footprint:
-    """Red zones are intact; every slot, row and state outside the batch's own keeps its bytes."""
+    """Red zones are intact; every slot, row and state outside the batch's own keeps its bytes.
+
+    Where kernels are checked access by access: stores stay inside what the kernel was passed, and
+    no two of its programs meet at one place.
+    """
 
     name = "footprint"
     clause: Clause = "writes"
     needs: frozenset[RunKind] = frozenset({"replay"})
 
     def judge(self, step: StepRecord) -> Iterable[Finding]:
+        stores = [access for access in step.accesses if access.kind == "write"]
         for hit in step.zone_hits:
-            yield self._overrun(step, hit)
+            by = next((access for access in stores if access.region == hit.region), None)
+            yield self._overrun(step, hit, by)
         for write in step.foreign_writes:
             if not write.own:
                 yield self._foreign(step, write)
+        told = {hit.region for hit in step.zone_hits}
+        for access in stores:
+            if access.region not in told:
+                yield stray(step, self.name, self.clause, access)
+        for race in step.races:
+            yield self._race(step, race)
 
-    def _overrun(self, step: StepRecord, hit: ZoneHit) -> Finding:
+    def _overrun(self, step: StepRecord, hit: ZoneHit, by: Access | None) -> Finding:
+        kernel = "" if by is None else f"; stored by {by.kernel} at {by.source}"
         return claim(
             step,
             self.name,
@@ -39,6 +53,7 @@ class Footprint:
             message=(
                 f"{hit.elements} elements written {hit.side} {hit.region} ({hit.payload} elements,"
                 f" allocated at {hit.allocated_at}), as far as {hit.reach:+d}; found {hit.written}"
+                f"{kernel}"
             ),
             offset=hit.offset,
             elements=hit.elements,
@@ -60,4 +75,23 @@ class Footprint:
             " batch does not own",
             indices=write.indices,
             what=write.what,
+        )
+
+    def _race(self, step: StepRecord, race: Race) -> Finding:
+        buffer = race.region or race.buffer
+        verb = "write" if race.kind == "write and write" else "write and read"
+        first, second = race.programs
+        return claim(
+            step,
+            self.name,
+            self.clause,
+            buffer=buffer,
+            symptom="race",
+            message=f"programs {first} and {second} of {race.kernel} {verb} one place of {buffer},"
+            f" element {race.offset}, in no promised order ({race.source}, {race.other_source});"
+            f" {race.elements} such elements",
+            kernel=race.kernel,
+            source=race.source,
+            offset=race.offset,
+            elements=race.elements,
         )

@@ -1,4 +1,4 @@
-"""Clause "reads only what its batch names": two worlds, one result."""
+"""Clause "reads only what its batch names": two worlds, one result; and no stray loads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
-from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.claims import claim, stray
 from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_difference
 
 __all__ = ["NonInterference"]
@@ -17,6 +17,9 @@ class NonInterference:
 
     No tolerance, except where the engine differs from itself in the same world: then the
     yardstick judges live outputs only.
+
+    Where kernels are checked access by access, a load outside of what the kernel was passed is a
+    finding too, whether or not it changes a result.
     """
 
     name = "noninterference"
@@ -24,6 +27,9 @@ class NonInterference:
     needs: frozenset[RunKind] = frozenset({"replay", "screen", "other_world"})
 
     def judge(self, step: StepRecord) -> Iterable[Finding]:
+        for access in step.accesses:
+            if access.kind == "read":
+                yield stray(step, self.name, self.clause, access)
         replay, other = step.runs.get("replay"), step.runs.get("other_world")
         if replay is None or other is None:
             return

@@ -46,6 +46,7 @@ class Execution:
         second_opinion: whether the Triton eager reference is run as well.
         strict_nan: whether each step also runs with NaN in all memory that its batch does not own,
             for masked loads that end in 0 * NaN; such findings have severity "nan".
+        lanes: whether interpreted Triton kernels run vectorised, with every access checked.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Execution:
         cache_size: int = 24,
         second_opinion: bool = False,
         strict_nan: bool = False,
+        lanes: bool = True,
     ) -> None:
         _settle_process()
         self.target = target
@@ -67,6 +69,7 @@ class Execution:
         self._needs: frozenset[RunKind] = frozenset().union(*(oracle.needs for oracle in oracles))
         self._second_opinion = second_opinion
         self._strict_nan = strict_nan
+        self._lanes = lanes
         self._sessions = SessionCache(max(cache_size, 1), self._open)
         self._cached = cache_size > 0
 
@@ -87,7 +90,7 @@ class Execution:
             opened = self._sessions.get(case.config)
         except SessionLost as lost:
             return self._lost_while_opening(case, batches[0], lost)
-        if opened.opening_hits or opened.opening_writes:
+        if opened.opening_hits or opened.opening_writes or opened.opening_accesses:
             return self._hit_while_opening(case, batches[0], opened)
         return self._run_steps(case, batches, opened)
 
@@ -109,6 +112,7 @@ class Execution:
             cache_size=0,
             second_opinion=self._second_opinion,
             strict_nan=self._strict_nan,
+            lanes=self._lanes,
         )
         seen = 0
         for _ in range(times):
@@ -122,7 +126,9 @@ class Execution:
         self._sessions.clear()
 
     def _open(self, config: EngineConfig) -> OpenSession:
-        return open_session(self.target, config, graphs=self._graphs, device=self._device)
+        return open_session(
+            self.target, config, graphs=self._graphs, device=self._device, lanes=self._lanes
+        )
 
     def _run_steps(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
         runner = StepRunner(
@@ -159,6 +165,7 @@ class Execution:
     def _hit_while_opening(self, case: Case, batch: Batch, opened: OpenSession) -> Verdict:
         step = self._before_any_step(case.config, batch)
         step.zone_hits, step.foreign_writes = opened.opening_hits, opened.opening_writes
+        step.accesses = opened.opening_accesses
         findings = tuple(f for f in self._judge(step) if f.symptom != "missing")
         return Verdict(case, self.target.name, findings)
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import torch
 
 import fuzzgraph
+from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import UsageError
+from fuzzgraph.execution.kernels import take_accesses, take_races
 from fuzzgraph.execution.painting import Painter
 from fuzzgraph.graphs import GraphKind, open_engine
 from fuzzgraph.memory import (
@@ -82,6 +84,7 @@ class OpenSession:
     painter: Painter
     opening_hits: list[ZoneHit] = field(default_factory=list)
     opening_writes: list[ForeignWrite] = field(default_factory=list)
+    opening_accesses: list[Access] = field(default_factory=list)
     _captured: Moment = field(init=False)
     _watch: AttributeWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
@@ -128,6 +131,19 @@ class OpenSession:
         self.memory.restore_in(image, world)
         self._watch.restore(self._captured.attributes)
 
+    def forget_kernels(self) -> None:
+        """What kernels did so far, e.g. in the twins of the last step, is nobody's business."""
+        self.take_accesses()
+        self.take_races()
+
+    def take_accesses(self) -> list[Access]:
+        """What kernels did outside of their memory since the last call."""
+        return take_accesses(self.memory)
+
+    def take_races(self) -> list[Race]:
+        """Programs of a launch that met since the last call."""
+        return take_races(self.memory, self.session.pools)
+
     def close(self) -> None:
         """End the session and give its memory back at once; none of its tensors may be used again.
 
@@ -165,7 +181,12 @@ def _trap(tensor: torch.Tensor) -> Callable[[], None]:
 
 
 def open_session(
-    target: Target, config: EngineConfig, *, graphs: GraphKind, device: torch.device
+    target: Target,
+    config: EngineConfig,
+    *,
+    graphs: GraphKind,
+    device: torch.device,
+    lanes: bool = True,
 ) -> OpenSession:
     """Open, warm up and capture.
 
@@ -180,6 +201,7 @@ def open_session(
         tail_factor=config.page_size,
         tail_cap=(64 if isolated else 2) << 10,
         keep_pool=isolated,
+        lanes=lanes,
     )
     engine = open_engine(graphs, memory)
     stage = "open"
@@ -208,5 +230,6 @@ def open_session(
     opened.painter.use_region_names()
     opened.opening_hits = memory.zone_hits("capture")
     opened.opening_writes = opened.painter.written_in_capture()
+    opened.opening_accesses = opened.take_accesses()
     opened.remember_capture()
     return opened

@@ -84,10 +84,12 @@ class StepRunner:
         known = self._after.attributes if self._after else None
         before = self._before = opened.moment(self._before, known)
         opened.graphs.replayed.clear()
+        opened.forget_kernels()
         try:
             step.runs["replay"] = self._execute(batch, "replay")
         except SessionLost as lost:
             step.stumbles.append(lost.stumble)
+            step.accesses = opened.take_accesses()
             step.zone_hits = opened.memory.zone_hits(lost.stumble.stage)
             return step
         self._check_memory(step, truth, before)
@@ -113,20 +115,22 @@ class StepRunner:
         eagerly = run == "eager" or batch.via == "eager"
         stage = "eager" if eagerly else "prepare"
         try:
-            if eagerly:
-                session.eager(batch)
-            else:
-                session.prepare_replay(batch)
-                stage = "replay"
-                session.replay(batch)
-            stage = "check"
-            return session.observe(batch)
+            with self._opened.memory.over_lanes():
+                if eagerly:
+                    session.eager(batch)
+                else:
+                    session.prepare_replay(batch)
+                    stage = "replay"
+                    session.replay(batch)
+                stage = "check"
+                return session.observe(batch)
         except Exception as error:  # whatever the engine raises is the finding
             raise SessionLost.at(stage, run, error) from error
 
     def _check_memory(self, step: StepRecord, truth: Truth, before: Moment) -> None:
         opened, session, batch = self._opened, self._opened.session, step.batch
         stage = "eager" if batch.via == "eager" else "replay"
+        step.accesses, step.races = opened.take_accesses(), opened.take_races()
         if not opened.memory.zones_intact():
             step.zone_hits = opened.memory.zone_hits(stage)
             opened.memory.repair_zones()

@@ -7,7 +7,8 @@ between programs checked for races.
 
 from __future__ import annotations
 
-from fuzzgraph.lanes.report import Access, LaneReport, Race
+from fuzzgraph.accesses import Access, Race
+from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.switch import TESTED_TRITON, Lanes, lanes
 
 __all__ = ["TESTED_TRITON", "Access", "LaneReport", "Lanes", "Race", "lanes"]

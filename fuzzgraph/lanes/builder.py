@@ -27,6 +27,7 @@ __all__ = ["LaneBuilder"]
 
 Array = npt.NDArray[Any]
 
+_ALL = slice(None)
 _ORDER_FREE = ("ADD", "MIN", "UMIN", "MAX", "UMAX", "AND", "OR", "XOR")
 """Atomics on integers whose final value is the same in any order."""
 
@@ -80,8 +81,9 @@ class LaneBuilder(CheckedBuilder):
         return Handle(np.broadcast_to(arg.data, full), arg.dtype.scalar, tag_of(arg))
 
     def create_expand_dims(self, arg: Any, axis: int) -> Any:
-        axis = axis if axis < 0 else axis + 1
-        return Handle(np.expand_dims(arg.data, axis), arg.dtype.scalar, tag_of(arg))
+        data = arg.data
+        ahead = (axis if axis >= 0 else axis + data.ndim) + 1
+        return Handle(data[(_ALL,) * ahead + (None,)], arg.dtype.scalar, tag_of(arg))
 
     def create_reshape(self, arg: Any, shape: Any, allow_reorder: bool) -> Any:
         full = (len(arg.data), *[int(size) for size in shape])

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from triton._C.libtriton import interpreter
 
+from fuzzgraph.accesses import Access, AccessKind, Where
 from fuzzgraph.lanes.regions import KnownMemory, Named, RegionMap, View, mapped_memory
-from fuzzgraph.lanes.report import Access, AccessKind, LaneReport, Where
+from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.sources import kernel_line
 
 __all__ = ["Careful", "Grid"]
@@ -176,6 +177,7 @@ class Careful:
                 high=int(missed.max()),
                 elements=int(elements.sum()) * (len(group.programs) if everybody else 1),
                 extent=place.nbytes // place.itemsize,
+                address=place.start,
             )
         )
 

@@ -17,6 +17,7 @@ import triton
 from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
+from fuzzgraph.accesses import Race
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.builder import LaneBuilder
 from fuzzgraph.lanes.careful import Grid, program_at
@@ -38,7 +39,7 @@ from fuzzgraph.lanes.language import (
     stock_language,
 )
 from fuzzgraph.lanes.races import Conflict, Event, judge
-from fuzzgraph.lanes.report import LaneReport, Race
+from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.semantics import CheckedSemantic, LaneSemantic
 
 __all__ = ["meaning", "run_launch"]
@@ -222,6 +223,7 @@ def _race(kernel: str, grid: Grid, conflict: Conflict) -> Race:
         offset=(conflict.address - start) // itemsize,
         elements=conflict.places,
         same_value=conflict.same_value,
+        address=conflict.address,
     )
 
 

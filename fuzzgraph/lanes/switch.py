@@ -6,6 +6,7 @@ they were tested with; with any other, kernels run in the stock interpreter, and
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -67,6 +68,26 @@ class Lanes:
         )
         return None
 
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Run every interpreted launch inside; does nothing while Triton was not imported."""
+        module = sys.modules.get("triton.runtime.interpreter")
+        if module is None:
+            yield
+            return
+        _stock_call()
+        executors: Any = module.GridExecutor
+        before = executors.__call__
+
+        def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            return self(executor, *args, **kwargs)
+
+        executors.__call__ = call
+        try:
+            yield
+        finally:
+            executors.__call__ = before
+
     def mark_written(self, tensor: torch.Tensor) -> None:
         """Count a tensor of the fresh ones as written."""
         table = self._written(tensor)
@@ -102,21 +123,12 @@ def lanes(
     Raises:
         ModuleNotFoundError: Triton is not installed.
     """
-    from triton.runtime.interpreter import GridExecutor
+    import triton.runtime.interpreter  # noqa: F401
 
-    _stock_call()
     launcher = Lanes(regions=regions, vouched=vouched, fresh=fresh)
     launcher.report.refused = _refusal()
-
-    def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
-        return launcher(executor, *args, **kwargs)
-
-    before = GridExecutor.__call__
-    GridExecutor.__call__ = call
-    try:
+    with launcher.installed():
         yield launcher.report
-    finally:
-        GridExecutor.__call__ = before
 
 
 def _refusal() -> str:

@@ -100,6 +100,10 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         """The region that a tensor points into, None if it is not guarded memory."""
         return self._layout.region_of(tensor)
 
+    def region_at(self, address: int) -> Region | None:
+        """The region whose red zones or payload hold the byte at this address."""
+        return self._layout.region_at(address)
+
     @_unguarded
     def is_poison(self, tensor: torch.Tensor) -> bool:
         """Whether every byte of a guarded tensor is the graph pool's poison."""

@@ -13,7 +13,7 @@ handed to `torch.from_numpy` is copied, so later writes through the array do not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -106,6 +106,12 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
                 self._hook.remove()
             self._segment, self._listener = outer
+
+    @contextmanager
+    def over_lanes(self) -> Iterator[None]:
+        """Run the interpreted launches inside over lanes, also those that nobody intercepts."""
+        with nullcontext() if self.lanes is None else self.lanes.installed():
+            yield
 
     @property
     def intercepting(self) -> bool:

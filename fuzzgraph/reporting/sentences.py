@@ -109,6 +109,17 @@ def _of_end(finding: Finding) -> str:
     return f"{_doer(finding)} {ways.get(finding.symptom, 'fails')}: {how}"
 
 
+def _of_stray_access(finding: Finding) -> str:
+    kernel, source = finding.detail.get("kernel", "a kernel"), finding.detail.get("source", "?")
+    verb = "reads" if finding.clause == "reads" else "writes"
+    return f"{kernel} ({source}) {verb} outside {finding.buffer}"
+
+
+def _of_race(finding: Finding) -> str:
+    kernel, source = finding.detail.get("kernel", "a kernel"), finding.detail.get("source", "?")
+    return f"programs of {kernel} ({source}) race for one place of {finding.buffer}"
+
+
 def _of_mismatch(finding: Finding) -> str:
     teller = _MISMATCHES.get(finding.clause)
     return teller(finding) if teller else f"{finding.buffer}: {seen(finding)}"
@@ -143,6 +154,8 @@ def _of_computes(finding: Finding) -> str:
 _TELLERS = {
     "red_zone_hit": _of_red_zone,
     "foreign_write": _of_foreign_write,
+    "stray_access": _of_stray_access,
+    "race": _of_race,
     "broken_contract": _of_contract,
     "missing": _of_missing,
 }

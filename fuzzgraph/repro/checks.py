@@ -87,6 +87,6 @@ def check_for(finding: Finding, config: EngineConfig) -> Check:
         "contract": Contract,
         "survival": Survival,
     }
-    if finding.oracle not in kinds or finding.symptom == "missing":
+    if finding.oracle not in kinds or finding.symptom in ("missing", "stray_access", "race"):
         raise Unsupported(f"oracle {finding.oracle!r} with symptom {finding.symptom!r}")
     return kinds[finding.oracle](finding, config)

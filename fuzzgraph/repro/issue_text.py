@@ -80,6 +80,8 @@ def _title(finding: Finding) -> str:
     what = {
         "red_zone_hit": f"write outside {buffer}",
         "foreign_write": f"write to memory of {buffer} that the batch does not own",
+        "stray_access": f"kernel access outside {buffer}",
+        "race": f"programs of a kernel race for {buffer}",
         "broken_contract": f"{buffer} does not hold what it must",
         "missing": f"{buffer} is missing",
         "exception": f"exception at {finding.stage}",

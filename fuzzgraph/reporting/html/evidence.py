@@ -22,6 +22,8 @@ class Evidence:
 _FACTS = {
     "allocated_at": "allocated at",
     "where": "raised at",
+    "kernel": "kernel",
+    "source": "kernel line",
     "guilty": "read from",
     "payload": "elements of the buffer",
     "elements": "elements changed outside",
@@ -34,6 +36,8 @@ _FACTS = {
 }
 _UNTOUCHED = {
     "red_zone_hit": "red zones as they were painted",
+    "stray_access": "every access inside what the kernel was passed",
+    "race": "no place that one program writes and another touches",
     "foreign_write": "every slot, row and state outside the batch's own keeps its bytes",
 }
 _UNDISTURBED = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from fuzzgraph.reference.triton_ready import ready_triton
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine
 from fuzzgraph.targets.builtin.model import Model
@@ -47,6 +48,17 @@ class ReadsPastTheEnd(Model):
         out.add_(beyond.repeat_interleave(out.shape[1] // beyond.shape[1], dim=1), alpha=_TINY)
 
 
+class LoadsAhead(Model):
+    """A kernel loads each row's successor ahead of time, behind the last row too."""
+
+    def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
+        ready_triton()
+        from fuzzgraph.targets.builtin.faults.ahead_kernel import load_ahead
+
+        super().attention(q, out, batch)
+        load_ahead(batch.kv_lens)
+
+
 FAULTS = (
     Fault(
         name="sglang-pr-1782-req-to-token-uninitialised",
@@ -73,5 +85,14 @@ FAULTS = (
         clause="reads",
         trigger="any decode",
         parts=engine(model=ReadsPastTheEnd),
+    ),
+    Fault(
+        name="vllm-pr-57158-gather-past-the-lengths",
+        source="vLLM PR 57158, 36939: a masked gather loads behind the end of its rows; here what"
+        " it loads is dropped altogether, so that no value can show it, only the access itself",
+        kind="length edge",
+        clause="reads",
+        trigger="any batch with a row, kernels interpreted and checked",
+        parts=engine(model=LoadsAhead),
     ),
 )

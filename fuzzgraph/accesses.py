@@ -1,0 +1,83 @@
+"""What kernels did to memory that is not theirs: accesses outside, and programs that met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Access", "AccessKind", "Race", "Where"]
+
+AccessKind = Literal["read", "write"]
+Where = Literal["outside", "between", "unmapped", "unwritten"]
+"""outside: before or behind what was passed. between: inside its extent, in a gap that the strides
+of a view leave. unmapped: outside, and in no memory that is known: nothing was read or written.
+unwritten: inside, but nobody wrote it (reported on request)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Loads or stores of one source line that missed the memory they belong to."""
+
+    kernel: str
+    source: str
+    """Line of the kernel, or of a device function that it calls: `file.py:123`."""
+    kind: AccessKind
+    where: Where
+    buffer: str
+    """Argument from which the pointer was derived; "?" if it was loaded from memory."""
+    region: str
+    """What the caller's memory calls the place; "" where nobody named it."""
+    program: tuple[int, int, int]
+    """Ids of the first program that did it."""
+    programs: int
+    """Programs that did it, at most; loops and launches add up."""
+    offset: int
+    """Elements from the start of the view to the first offending element of that program."""
+    low: int
+    high: int
+    """Lowest and highest offending offset."""
+    elements: int
+    """Offending elements; loops and launches add up."""
+    extent: int
+    """Elements from the first to the last one that may be accessed, gaps included."""
+    address: int = 0
+    """Of the start of the view, to find what its region is called later."""
+
+    def __str__(self) -> str:
+        place = f" ({self.region})" if self.region and self.region != self.buffer else ""
+        return (
+            f"{self.kernel} at {self.source}, program {self.program}: {self.kind} {self.where}"
+            f" {self.buffer}{place} at {self.offset:+d} of {self.extent} elements"
+            f" ({self.elements} in all, {self.low:+d} to {self.high:+d})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Two programs of one launch touched one place, and at least one wrote it."""
+
+    kernel: str
+    source: str
+    """Line that wrote."""
+    other_source: str
+    """Line of the other access."""
+    kind: Literal["write and write", "read and write"]
+    buffer: str
+    region: str
+    programs: tuple[tuple[int, int, int], tuple[int, int, int]]
+    offset: int
+    """Elements from the start of the view to the first such place."""
+    elements: int
+    """Such places."""
+    same_value: bool = False
+    """All programs wrote what was there in the end: no order changes the result."""
+    address: int = 0
+    """Of the first such place."""
+
+    def __str__(self) -> str:
+        place = f" ({self.region})" if self.region and self.region != self.buffer else ""
+        first, second = self.programs
+        return (
+            f"{self.kernel}: programs {first} and {second} {self.kind} {self.buffer}{place} at"
+            f" {self.offset:+d} ({self.elements} elements; {self.source}, {self.other_source})"
+        )

@@ -1,0 +1,51 @@
+"""What kernels were seen to do to memory since the last time somebody asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from fuzzgraph.accesses import Access, Race
+from fuzzgraph.memory import GuardedMemory
+from fuzzgraph.ports import Pools
+
+__all__ = ["take_accesses", "take_races"]
+
+
+def take_accesses(memory: GuardedMemory) -> list[Access]:
+    """Loads and stores outside of what they belong to, each region by its present name."""
+    if memory.lanes is None:
+        return []
+    found = memory.lanes.report.take_accesses()
+    return [replace(access, region=_name_at(memory, access)) for access in found]
+
+
+def _name_at(memory: GuardedMemory, access: Access) -> str:
+    region = memory.region_at(access.address)
+    return access.region if region is None else region.name
+
+
+def take_races(memory: GuardedMemory, pools: Pools) -> list[Race]:
+    """Programs of one launch that met, apart from where it is allowed.
+
+    Padded rows write what they like to the reserved slot, all at once; and a place to which every
+    program writes the same holds the same in any order.
+    """
+    if memory.lanes is None:
+        return []
+    shared = {id(memory.region_of(plane)) for plane in _planes(pools)}
+    found = []
+    for race in memory.lanes.report.take_races():
+        region = memory.region_at(race.address)
+        harmless = race.same_value and race.kind == "write and write"
+        if not harmless and id(region) not in shared:
+            found.append(race if region is None else replace(race, region=region.name))
+    return found
+
+
+def _planes(pools: Pools) -> Iterator[torch.Tensor]:
+    yield from pools.kv_planes
+    if pools.state is not None:
+        yield pools.state

@@ -1,0 +1,131 @@
+"""Accesses of kernels outside of what they were passed are findings, with the line that did it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzgraph.accesses import Access, Race
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.execution import Execution
+from fuzzgraph.faults import open_fault
+from fuzzgraph.finding import Finding
+from fuzzgraph.layout import plan
+from fuzzgraph.observation import StepRecord, ZoneHit
+from fuzzgraph.oracles.footprint import Footprint
+from fuzzgraph.oracles.noninterference import NonInterference
+from fuzzgraph.ports import Target
+from fuzzgraph.targets import open_target
+
+pytest.importorskip("triton")
+
+FAULT = "vllm-pr-57158-gather-past-the-lengths"
+
+
+def decode(*lengths: int, **config: Any) -> Case:
+    rows = tuple(BatchRow(request=i, seq_len=length) for i, length in enumerate(lengths))
+    return Case(
+        schema_version=1,
+        config=EngineConfig(capture_bs=(4,), **config),
+        steps=(ReplayStep(rows=rows),),
+    )
+
+
+def findings(target: Target, case: Case, *, lanes: bool = True) -> tuple[Finding, ...]:
+    execution = Execution(target, lanes=lanes)
+    try:
+        return execution.run_case(case).findings
+    finally:
+        execution.close()
+
+
+def test_a_load_behind_the_last_row_is_found_though_no_value_shows_it() -> None:
+    first, *rest = findings(open_fault(FAULT), decode(5, 3))
+    assert not rest
+    assert (first.oracle, first.symptom) == ("noninterference", "stray_access")
+    assert first.clause == "reads"
+    assert first.detail["kernel"] == "_lengths_ahead"
+    assert str(first.detail["source"]).startswith("ahead_kernel.py:")
+    assert "program (0, 0, 0) at element +4" in first.message
+
+
+def test_without_the_lanes_nobody_sees_it() -> None:
+    assert findings(open_fault(FAULT), decode(5, 3), lanes=False) == ()
+
+
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+def test_the_healthy_engine_makes_no_stray_access(kernels: str) -> None:
+    assert findings(open_target("builtin"), decode(5, 3, kernels=kernels)) == ()
+
+
+def step() -> StepRecord:
+    case = decode(2)
+    return StepRecord(0, "engine", case.config, plan(case)[0], ())
+
+
+def access(**changes: Any) -> Access:
+    return Access(
+        **{
+            "kernel": "writer",
+            "source": "utils.py:63",
+            "kind": "write",
+            "where": "outside",
+            "buffer": "out",
+            "region": "backend.kv_indices",
+            "program": (3, 0, 0),
+            "programs": 1,
+            "offset": 16,
+            "low": 16,
+            "high": 20,
+            "elements": 5,
+            "extent": 16,
+            **changes,
+        }
+    )
+
+
+def test_a_stray_store_breaks_the_footprint_and_a_stray_load_the_reads() -> None:
+    seen = step()
+    seen.accesses = [access(), access(kind="read", region="", where="unmapped")]
+    (store,) = Footprint().judge(seen)
+    (load,) = NonInterference().judge(seen)
+    assert (store.clause, store.buffer) == ("writes", "backend.kv_indices")
+    assert store.message == (
+        "step 0: writer at utils.py:63 stores to outside backend.kv_indices, passed as out"
+        " (16 elements): program (3, 0, 0) at element +16; 5 such accesses, from +16 to +20"
+    )
+    assert (load.clause, load.buffer) == ("reads", "out")
+    assert "loads from unmapped memory outside out" in load.message
+
+
+def test_a_red_zone_hit_says_which_line_stored_and_is_told_once() -> None:
+    seen = step()
+    seen.zone_hits = [
+        ZoneHit("backend.kv_indices", "after", 0, 5, 4, [7], "aiter.py:9", 16, "replay")
+    ]
+    seen.accesses = [access()]
+    (finding,) = Footprint().judge(seen)
+    assert finding.symptom == "red_zone_hit"
+    assert finding.message.endswith("found [7]; stored by writer at utils.py:63")
+
+
+def test_programs_that_meet_break_the_footprint() -> None:
+    seen = step()
+    seen.races = [
+        Race(
+            kernel="writer",
+            source="utils.py:63",
+            other_source="utils.py:70",
+            kind="read and write",
+            buffer="out",
+            region="backend.kv_indices",
+            programs=((0, 0, 0), (4, 0, 0)),
+            offset=3,
+            elements=2,
+        )
+    ]
+    (finding,) = Footprint().judge(seen)
+    assert (finding.symptom, finding.buffer) == ("race", "backend.kv_indices")
+    assert "programs (0, 0, 0) and (4, 0, 0) of writer write and read one place" in finding.message
+    assert list(Footprint().judge(step())) == []
