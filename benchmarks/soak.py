@@ -1,0 +1,292 @@
+"""Leaves a campaign alone with a saboteur, kills worker and parent at random, counts what is left.
+
+    python benchmarks/soak.py --minutes 30 --write reports/soak.md
+
+Three parts: an undisturbed search in which only the worker is killed now and then (memory, budget,
+findings), a search whose parent is killed and resumed over and over, and the built-in engine with
+and without a worker (what isolation costs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from saboteur import FLAKY, PLANTED
+
+from fuzzgraph.campaign.reports import rebuilt
+from fuzzgraph.case import load_case
+from fuzzgraph.errors import InvalidCase
+from fuzzgraph.events import CampaignStarted, RunSummary, read_log
+
+HERE = Path(__file__).parent
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_BUDGET_SLACK = 0.02
+_MEMORY_SLACK = 0.10
+
+
+def drive(out: Path, seconds: float) -> None:
+    """One campaign on the saboteur in this process, resumed where the folder holds one."""
+    from saboteur import Saboteur
+
+    from fuzzgraph.campaign import Budget, Plan, hunt
+    from fuzzgraph.campaign.exporting import no_export
+    from fuzzgraph.campaign.opening import Opened
+    from fuzzgraph.campaign.resuming import past_of, resumed_plan
+    from fuzzgraph.events import Setup
+    from fuzzgraph.worker import Limits, open_client
+
+    stages = {**Limits().stage_seconds, "eager": 1.5}
+    limits = replace(Limits(), stage_seconds=stages, memory_bytes=1 << 30)
+    setup = Setup(target="saboteur:Saboteur")
+    client = open_client(setup.target, paths=[HERE], limits=limits)
+    opened = Opened(setup, Saboteur(), client, client.close, lambda: client.deaths)
+    plan = Plan(setup=setup, seed=1, budget=Budget(seconds), out=out, shrink_seconds=25.0)
+    past = None
+    if _begun(out):
+        past = past_of(out)
+        plan = replace(resumed_plan(past, out, seconds), shrink_seconds=25.0)
+    hunt(plan, lambda event: None, opened=opened, export=no_export, past=past)
+    opened.close()
+
+
+def _begun(out: Path) -> bool:
+    log = out / "events.jsonl"
+    return log.is_file() and any(isinstance(one, CampaignStarted) for one in read_log(log)[0])
+
+
+@dataclass
+class Watched:
+    """What was seen of a driver from outside."""
+
+    seconds: float = 0.0
+    """From its first event to its end."""
+    worker_kills: int = 0
+    parent_kills: int = 0
+    resident: list[int] = field(default_factory=list)
+    half_written: list[str] = field(default_factory=list)
+
+
+def children(pid: int) -> Iterator[int]:
+    """Direct children of a process."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                yield int(entry.name)
+
+
+def resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def start(out: Path, seconds: float) -> subprocess.Popen[bytes]:
+    words = [sys.executable, str(HERE / "soak.py"), "--drive", str(out), str(seconds)]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL)
+
+
+def undisturbed(out: Path, seconds: float, chance: random.Random, kills: int) -> Watched:
+    """One driver until its end; its worker is killed now and then."""
+    watched = Watched()
+    driver = start(out, seconds)
+    begin = time.monotonic()
+    moments = sorted(chance.uniform(0.1, 0.9) * seconds for _ in range(kills))
+    while driver.poll() is None:
+        now = time.monotonic() - begin
+        watched.resident.append(resident(driver.pid))
+        if moments and now > moments[0] and (workers := list(children(driver.pid))):
+            moments.pop(0)
+            os.kill(workers[0], signal.SIGKILL)
+            watched.worker_kills += 1
+        time.sleep(0.5)
+    watched.seconds = time.monotonic() - begin
+    if driver.returncode:
+        sys.exit(f"the campaign ended with exit code {driver.returncode}")
+    return watched
+
+
+def torn(out: Path, seconds: float, chance: random.Random, kills: int) -> Watched:
+    """A driver that is killed at random instants and resumed until the budget is spent."""
+    watched = Watched()
+    begin = time.monotonic()
+    for _ in range(kills):
+        driver = start(out, seconds)
+        try:
+            driver.wait(chance.uniform(0.5, 3.0 + seconds / kills))
+        except subprocess.TimeoutExpired:
+            driver.kill()
+            watched.parent_kills += 1
+        driver.wait()
+        watched.half_written += half_written(out)
+    if start(out, seconds).wait():
+        sys.exit("the resumed campaign failed")
+    watched.seconds = time.monotonic() - begin
+    return watched
+
+
+def half_written(out: Path) -> list[str]:
+    """Cases of findings and of the corpus that cannot be read."""
+    bad = []
+    for path in [*out.glob("findings/*/case.json"), *out.glob("findings/*/found.json"),
+                 *out.glob("corpus/*.json")]:  # fmt: skip
+        try:
+            load_case(path)
+        except InvalidCase as error:
+            bad.append(str(error))
+    return bad
+
+
+@dataclass
+class Score:
+    found: list[str]
+    lost: list[str]
+    twice: list[str]
+    beside: list[str]
+    """Findings that nobody planted."""
+
+
+def score(summary: RunSummary) -> Score:
+    names = [reported.finding.buffer for reported in summary.findings]
+    return Score(
+        sorted(set(names) & set(PLANTED)),
+        sorted(set(PLANTED) - set(names)),
+        sorted({name for name in names if names.count(name) > 1}),
+        sorted(set(names) - set(PLANTED)),
+    )
+
+
+def isolation(cases: int) -> tuple[float, float]:
+    """Cases a second on the built-in engine in this process, and through a worker."""
+    from fuzzgraph.campaign.generation import BLOCK, draw
+    from fuzzgraph.campaign.opening import checked_setup, open_setup, strategy_of
+    from fuzzgraph.worker import open_client
+
+    opened = open_setup(checked_setup("builtin"))
+    strategy = strategy_of(opened, "ci")
+    client = open_client("builtin")
+    runners = (opened.runner, client)
+    spent = [0.0, 0.0]
+    count = [0]
+
+    def both(case: object) -> None:
+        """One after the other, in turns, so that a change of the machine's mood hits both."""
+        count[0] += 1
+        for index in (0, 1) if count[0] % 2 else (1, 0):
+            begin = time.perf_counter()
+            with contextlib.suppress(InvalidCase):
+                runners[index].run_case(case)  # type: ignore[arg-type]
+            spent[index] += time.perf_counter() - begin
+
+    for block in range(cases // BLOCK):
+        draw(strategy(block), block, BLOCK, both)
+    client.close()
+    opened.close()
+    return count[0] / spent[0], count[0] / spent[1]
+
+
+def page(
+    calm: Watched, calm_run: RunSummary, rough: Watched, rough_run: RunSummary,
+    speeds: tuple[float, float], seconds: float, command: str,
+) -> str:  # fmt: skip
+    """The report."""
+    steady = calm.resident[len(calm.resident) // 5 :]
+    quarter = max(1, len(steady) // 4)
+    early = sum(steady[:quarter]) / quarter
+    late = sum(steady[-quarter:]) / quarter
+    growth = late / early - 1.0
+    over = calm_run.seconds / seconds - 1.0
+    cost = 1.0 - speeds[1] / speeds[0]
+    scores = score(calm_run), score(rough_run)
+    lines = [
+        "# Soak",
+        "",
+        "What a campaign makes of a target that crashes, hangs, hogs, floods, lies and corrupts",
+        f"(`benchmarks/saboteur.py`), on {os.cpu_count()} cores:",
+        "",
+        f"    {command}",
+        "",
+        "| | worker killed | parent killed and resumed |",
+        "|---|---|---|",
+        f"| search | {calm_run.seconds:.0f} s | {rough_run.seconds:.0f} s |",
+        f"| wall time with all ends | {calm.seconds:.0f} s | {rough.seconds:.0f} s |",
+        f"| kills by SIGKILL | {calm.worker_kills} | {rough.parent_kills} |",
+        f"| cases | {calm_run.cases} | {rough_run.cases} |",
+        f"| deaths of the engine's process | {calm_run.deaths} | {rough_run.deaths} |",
+    ]
+    rows = {
+        "planted findings reported": [f"{len(one.found)} of {len(PLANTED)}" for one in scores],
+        "lost": [", ".join(one.lost) or "none" for one in scores],
+        "reported twice": [", ".join(one.twice) or "none" for one in scores],
+        "beside what was planted": [", ".join(one.beside) or "none" for one in scores],
+        "files half written": [str(len(one.half_written)) for one in (calm, rough)],
+    }
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
+    lines += [
+        "",
+        "| | measured | bound |",
+        "|---|---|---|",
+        f"| search beyond its budget of {seconds:.0f} s | {over:+.1%} | {_BUDGET_SLACK:.0%} |",
+        f"| memory of the parent, last quarter against the first one after the start | "
+        f"{growth:+.1%} ({early / 2**20:.0f} to {late / 2**20:.0f} MiB) | {_MEMORY_SLACK:.0%} |",
+        f"| built-in engine, in this process and in a worker | {speeds[0]:.1f} and "
+        f"{speeds[1]:.1f} cases/s: {cost:+.1%} | 15% |",
+        "",
+        "| planted | rate in fresh children |",
+        "|---|---|",
+    ]
+    rates = {one.finding.buffer: one.finding.confirmed for one in calm_run.findings}
+    lines += [
+        f"| `{name}`: {words} | {rates.get(name, 'not found')}"
+        f"{' (planted to show half of the time)' if name in FLAKY else ''} |"
+        for name, words in PLANTED.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30.0, help="of the undisturbed search")
+    parser.add_argument("--kills", type=int, default=20, help="of the parent")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", type=Path, help="file of the report [stdout]")
+    parser.add_argument("--drive", nargs=2, metavar=("OUT", "SECONDS"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.drive:
+        drive(Path(asked.drive[0]), float(asked.drive[1]))
+        return
+    chance = random.Random(asked.seed)
+    seconds = asked.minutes * 60.0
+    command = f"python benchmarks/soak.py --minutes {asked.minutes:g} --kills {asked.kills}"
+    with tempfile.TemporaryDirectory() as folder:
+        calm_out, rough_out = Path(folder, "calm"), Path(folder, "rough")
+        calm_out.mkdir()
+        rough_out.mkdir()
+        calm = undisturbed(calm_out, seconds, chance, kills=20)
+        calm.half_written = half_written(calm_out)
+        calm_run = rebuilt(calm_out)
+        rough = torn(rough_out, max(seconds / 3, 120.0), chance, asked.kills)
+        text = page(calm, calm_run, rough, rebuilt(rough_out), isolation(400), seconds, command)
+    if asked.write:
+        asked.write.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
