@@ -70,5 +70,5 @@ bench-speed: $(READY)
 	$(BIN)/python benchmarks/speed.py --write reports/speed.md
 
 clean:
-	rm -rf $(VENV) build dist reports/runs .fuzzgraph .hypothesis \
+	rm -rf $(VENV) build dist reports/runs fuzz-out fuzz-state .fuzzgraph .hypothesis \
 	  .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
