@@ -79,6 +79,12 @@ def _sglang_triton() -> Target:
     return TritonTarget()
 
 
+def _sglang_triton_verify() -> Target:
+    from fuzzgraph.targets.sglang.triton import verify_target
+
+    return verify_target()
+
+
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin", _builtin),
     ("builtin-triton", _builtin_triton),
@@ -91,6 +97,7 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("sglang-eagle-draft-extend", _sglang_eagle_draft_extend),
     ("sglang-frozen-kv-mtp", _sglang_frozen_kv_mtp),
     ("sglang-triton", _sglang_triton),
+    ("sglang-triton-verify", _sglang_triton_verify),
 )
 """Name and opener of the targets that come with FuzzGraph."""
 

@@ -76,10 +76,12 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
     hf_config = _hf_config(config)
+    verifies = "target_verify" in config.modes
     heads = (_MLA_HEADS if mla else config.num_q_heads) * config.attn_tp_size
     return SimpleNamespace(
         attention_arch=arch.MLA if mla else arch.MHA,
-        context_len=config.max_context_len,
+        # A request ends at the context; a verify checks drafts past it (the pool has room).
+        context_len=config.max_context_len - (config.draft_tokens - 1 if verifies else 0),
         dtype=dtype,
         # A rank's share is what the case says.
         get_num_kv_heads=lambda *_: config.num_kv_heads,

@@ -1,4 +1,4 @@
-"""Target `sglang-triton`: sglang's Triton attention backend with its kernels, outputs judged.
+"""Targets `sglang-triton` and `sglang-triton-verify`: Triton attention, its outputs judged.
 
 The release's own decode runner and backend, the engine's pools, one layer of its `RadixAttention`:
 on a CPU the kernels run in Triton's interpreter. Stood in for is the number of cores of a device,
@@ -8,7 +8,7 @@ by which the backend splits long rows. Sliding windows and latent attention are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -23,7 +23,7 @@ from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.world import RESERVED_SLOT, Batch
 
-__all__ = ["TritonSession", "TritonTarget"]
+__all__ = ["TritonSession", "TritonTarget", "verify_target"]
 
 _BACKEND = "sglang.srt.layers.attention.triton_backend"
 _CORES = 4
@@ -32,32 +32,46 @@ _WRITER = (
     "sglang create_flashinfer_kv_indices_triton writes below kv_indptr[bs]; a padded row has the "
     "fill value's length and lies in the pool's padding row"
 )
+_WIDTHS = "sglang triton_backend.py: multiples of the number of draft tokens"
+_MASK = "sglang triton_backend.py: custom_mask and mask_indptr choose visibility, no memory"
 _SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for every row"
 
 
 class TritonTarget:
     """The Triton backend of the sglang release that this process holds."""
 
-    name = "sglang-triton"
     package = "sglang"
     """Released package that the engine comes in."""
     isolated = True
     """It runs in a process of its own: one process holds one release."""
-    reach = Reach(
-        page_sizes=(1, 4, 16),
-        dtypes=("float32", "bfloat16", "float16"),
-        max_batch=4,
-        max_context_len=32,
-        max_q_heads=4,
-        max_head_dim=16,
-        max_tp_size=4,
-        capture_beyond_pool=False,
-    )
+
+    def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
+        self.name = "sglang-triton" if mode == "decode" else "sglang-triton-verify"
+        self._mode: Mode = mode
+        self.reach = Reach(
+            modes=(mode,),
+            page_sizes=(1, 4, 16),
+            dtypes=("float32", "bfloat16", "float16"),
+            max_batch=4,
+            max_context_len=32,
+            max_q_heads=4,
+            max_head_dim=16,
+            max_tp_size=4,
+            max_spec_topk=2,
+            max_spec_steps=3,
+            max_draft_tokens=4,
+            capture_beyond_pool=False,
+        )
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Names the first setting that this target does not drive."""
+        if config.modes != (self._mode,):
+            return f"captures {self._mode} graphs only, not {list(config.modes)}"
+        if self._mode == "target_verify" and config.max_context_len < 2 * config.draft_tokens:
+            # The rows a server captures hold draft_tokens of past and check as many.
+            return f"a context of {config.max_context_len} cannot hold a captured row's drafts"
         for name, value in (
-            ("modes", ("decode",)), ("kv_dtype", "auto"), ("metadata", "full"),
+            ("kv_dtype", "auto"), ("metadata", "full"),
             ("runner", "graph"), ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
             ("recurrent_state", False), ("max_encoder_len", 0), ("seq_len_fill_value", 1),
         ):  # fmt: skip
@@ -83,6 +97,11 @@ class TritonTarget:
         load_once(_BACKEND, "sglang.srt.layers.radix_attention")
 
 
+def verify_target() -> TritonTarget:
+    """`sglang-triton-verify`: the target model's graphs of a server with speculation."""
+    return TritonTarget("target_verify")
+
+
 class TritonSession(DecodeSession):
     """One backend, one layer and one decode runner with its captured graphs."""
 
@@ -95,6 +114,10 @@ class TritonSession(DecodeSession):
             Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
                   rewritten=True, source=_WRITER),
             Field("num_kv_splits", "scalar", "nothing", Contract("free"), source=_SPLITS),
+            # int64 by design, so not judged as an indptr of the kernels, which are int32.
+            Field("qo_indptr", "scalar", "nothing", Contract("free"), source=_WIDTHS),
+            Field("mask_indptr", "scalar", "nothing", Contract("free"), source=_MASK),
+            Field("custom_mask", "scalar", "nothing", Contract("free"), source=_MASK),
         )  # fmt: skip
         self._model = AttentionModel(config, graphs.device)
         super().__init__(config, graphs, backend="triton", model=self._model)
@@ -136,29 +159,35 @@ class TritonSession(DecodeSession):
 
     def _metadata_tensors(self) -> dict[str, torch.Tensor]:
         backend = self.backend
-        return {
-            "kv_indptr": backend.kv_indptr,
-            "kv_indices": backend.cuda_graph_kv_indices,
-            "num_kv_splits": backend.cuda_graph_num_kv_splits,
-        }
+        found = {"kv_indptr": backend.kv_indptr, "kv_indices": backend.cuda_graph_kv_indices}
+        if not self._verifies:
+            return {**found, "num_kv_splits": backend.cuda_graph_num_kv_splits}
+        found |= {"qo_indptr": backend.qo_indptr, "mask_indptr": backend.mask_indptr}
+        if hasattr(backend, "cuda_graph_custom_mask"):  # since 0.5.17 the runner has the mask
+            found["custom_mask"] = backend.cuda_graph_custom_mask
+        return found
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What the kernels read: below the last offset."""
         rows = len(lens)
+        found = self._metadata_tensors()
         if self._eager:
             metadata = self.backend.forward_metadata
-            found = {name: getattr(metadata, name) for name in self._metadata_tensors()}
-        else:
-            found = self._metadata_tensors()
-        indptr = found["kv_indptr"][: rows + 1].clone()
-        return {
-            "kv_indptr": indptr,
-            "kv_indices": found["kv_indices"][: indptr[-1]].clone(),
-            "num_kv_splits": found["num_kv_splits"][:rows].clone(),
+            found = {name: getattr(metadata, name) for name in found}
+        used = {
+            name: tensor[: rows + 1] if name.endswith("_indptr") else tensor[:rows]
+            for name, tensor in found.items()
+            if tensor is not None
         }
+        used["kv_indices"] = found["kv_indices"][: used["kv_indptr"][-1]]
+        if "custom_mask" in used:
+            used["custom_mask"] = found["custom_mask"][: used["mask_indptr"][-1]]
+        return {name: tensor.clone() for name, tensor in used.items()}
 
     def _plan(self) -> dict[str, object]:
         """Splits decide the order of summation."""
+        if self._verifies:
+            return {}
         metadata = self.backend.forward_metadata
         splits = metadata.num_kv_splits if self._eager else self.backend.cuda_graph_num_kv_splits
         live = self._last_batch.batch_size

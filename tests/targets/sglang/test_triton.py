@@ -33,3 +33,14 @@ def test_padded_rows_of_0_5_12_attend_to_a_request_that_has_left(workers: Worker
 def test_latent_attention_is_not_driven() -> None:
     config = EngineConfig(attention="mla")
     assert TritonTarget().unsupported(config) == "attention='mla' is not driven, only 'mha'"
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_a_mask_without_room_for_the_drafts_fails_where_the_backend_sized_it(
+    workers: Workers, version: str
+) -> None:
+    case = decode_case((8,), mode="target_verify", capture_bs=(1,), max_context_len=8)
+    found = workers.findings(version, case, "sglang-triton-verify")
+    assert [one.oracle for one in found] == (["survival"] if version == "0.5.13" else [])
