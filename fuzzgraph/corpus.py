@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ __all__ = [
     "find",
     "load",
     "merge",
+    "minimise",
     "prune",
     "readable_json",
     "write_atomically",
@@ -190,6 +191,40 @@ def prune(folder: Path, *, malformed: bool = False, dry_run: bool = False) -> li
     if not dry_run:
         _remove(folder, doomed)
     return doomed
+
+
+def minimise(
+    folder: Path, features: Callable[[Case], Iterable[Hashable]], *, dry_run: bool = False
+) -> list[Path]:
+    """Remove cases whose features the others have as well; what a person named always stays.
+
+    Greedy: of the cases left, the one with most new features for its steps and rows is kept next,
+    so that small cases stand in for large ones. Together those kept have every feature that the
+    folder had. With `dry_run` nothing is touched.
+
+    Args:
+        features: what a case covers, e.g. pairs of dimension values.
+
+    Raises:
+        UsageError: the folder cannot be read or written.
+    """
+    entries = load(folder).entries
+    of = {entry.path: frozenset(features(entry.case)) for entry in entries}
+    named = [entry for entry in entries if entry.path.stem != entry.digest]
+    open_: set[Hashable] = set().union(*of.values()) - set().union(*(of[e.path] for e in named))
+    left = [entry for entry in entries if entry.path.stem == entry.digest]
+    while open_ and left:
+        best = max(left, key=lambda entry: len(of[entry.path] & open_) / _size(entry.case))
+        open_ -= of[best.path]
+        left.remove(best)
+    doomed = [entry.path for entry in left]
+    if not dry_run:
+        _remove(folder, doomed)
+    return doomed
+
+
+def _size(case: Case) -> int:
+    return sum(1 + len(step.rows) for step in case.steps)
 
 
 def _listing(folder: Path) -> list[str]:

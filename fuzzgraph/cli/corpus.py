@@ -1,13 +1,15 @@
-"""`fuzzgraph corpus`: list, add, merge, prune."""
+"""`fuzzgraph corpus`: list, add, merge, prune, minimise."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
 
 from fuzzgraph import corpus as store
-from fuzzgraph.case import load_case
+from fuzzgraph.case import Case, load_case
 from fuzzgraph.cli.options import as_json, say_json
 
 __all__ = ["corpus"]
@@ -116,3 +118,51 @@ def prune(folder: Path, malformed: bool, dry_run: bool, as_json: bool) -> int:
         click.echo(f"{'would remove' if dry_run else 'removed'} {path}")
     click.echo(f"{len(gone)} files {'to remove' if dry_run else 'removed'}")
     return 0
+
+
+@corpus.command()
+@click.argument("folder", type=Path, default=_DEFAULT)
+@click.option("--target", default="", help="Also keep a case for each finding on this target.")
+@click.option("--fault", default="", help="The same with this fault planted.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@as_json
+def minimise(folder: Path, target: str, fault: str, dry_run: bool, as_json: bool) -> int:
+    """Remove cases that cover no pair of dimension values which others do not cover.
+
+    Cases named by a person stay. With --target or --fault every case is run, and the clauses that
+    it breaks are part of what it covers.
+    """
+    with _covered(target, fault) as features:
+        gone = store.minimise(folder, features, dry_run=dry_run)
+    if as_json:
+        names = [str(path) for path in gone]
+        say_json({"folder": str(folder), "removed": names, "dry_run": dry_run})
+        return 0
+    for path in gone:
+        click.echo(f"{'would remove' if dry_run else 'removed'} {path}")
+    click.echo(f"{len(gone)} cases {'to remove' if dry_run else 'removed'}")
+    return 0
+
+
+@contextmanager
+def _covered(target: str, fault: str) -> Iterator[Callable[[Case], set[Hashable]]]:
+    """What a case covers: its dimension values, their pairs, and what it breaks where it is run."""
+    from fuzzgraph.coverage import pairs_of
+    from fuzzgraph.strategies import dimensions
+
+    def words(case: Case) -> set[Hashable]:
+        names = dimensions(case)
+        return {*names, *pairs_of(names)}
+
+    if not (target or fault):
+        yield words
+        return
+    from fuzzgraph.campaign import checked_setup, open_setup
+
+    with closing(open_setup(checked_setup(target or "builtin", fault=fault))) as opened:
+
+        def with_findings(case: Case) -> set[Hashable]:
+            found = opened.runner.run_case(case).findings
+            return words(case) | {(finding.clause, finding.key) for finding in found}
+
+        yield with_findings

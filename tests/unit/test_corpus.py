@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fuzzgraph import corpus
-from fuzzgraph.case import digest, encode_case, load_case
+from fuzzgraph.case import Case, digest, encode_case, load_case
 from fuzzgraph.errors import UsageError
 from tests.fakes import case
 
@@ -129,3 +129,34 @@ def test_a_case_that_cannot_be_found_is_said_with_the_way_out(
         (tmp_path / f"abcd{tail}.json").write_text("{}")
     with pytest.raises(UsageError, match=message):
         corpus.find(name, [tmp_path])
+
+
+def sizes(one: Case) -> set[int]:
+    """Stands for what a case covers: its batch sizes."""
+    return {len(step.rows) for step in one.steps}
+
+
+def test_minimising_keeps_every_feature_in_small_cases(tmp_path: Path) -> None:
+    for one in (case(1), case(2), case(1, 2), case(3, 2, 1, 3)):
+        corpus.add(tmp_path, one)
+    gone = corpus.minimise(tmp_path, sizes)
+    left = [entry.case for entry in corpus.load(tmp_path).entries]
+    assert set().union(*map(sizes, left)) == {1, 2, 3}
+    assert len(gone) + len(left) == 4
+    assert case(1, 2) not in left, "its sizes stand in smaller cases"
+
+
+def test_minimising_keeps_a_persons_case_and_drops_what_it_covers(tmp_path: Path) -> None:
+    (tmp_path / "two-sizes.json").write_bytes(encode_case(case(1, 2)))
+    corpus.add(tmp_path, case(1))
+    corpus.add(tmp_path, case(3))
+    gone = corpus.minimise(tmp_path, sizes)
+    assert [path.stem for path in gone] == [digest(case(1))]
+    assert (tmp_path / "two-sizes.json").exists()
+
+
+def test_a_dry_run_of_minimising_touches_nothing(tmp_path: Path) -> None:
+    for one in (case(1), case(1, 1)):
+        corpus.add(tmp_path, one)
+    (gone,) = corpus.minimise(tmp_path, sizes, dry_run=True)
+    assert gone.exists()
