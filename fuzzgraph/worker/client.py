@@ -33,6 +33,7 @@ from fuzzgraph.worker.messages import (
     RunCase,
     ToChild,
 )
+from fuzzgraph.worker.nursery import Nursery
 from fuzzgraph.worker.process import Child, Ending
 
 if TYPE_CHECKING:
@@ -73,13 +74,11 @@ class WorkerClient:
         python: str = sys.executable,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._opening = opening
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="fuzzgraph-worker-"))
         self._limits = limits or Limits()
-        self._python = python
         self._pause = pause
-        self._child: Child | None = None
+        self._nursery = Nursery(self.folder, opening, python)
         self._was_ready = False
         self.deaths = 0
         self.killed = 0
@@ -101,7 +100,12 @@ class WorkerClient:
     @property
     def pid(self) -> int | None:
         """Process id of the running child; None where there is none."""
-        return self._child.pid if self._child else None
+        child = self._nursery.child
+        return child.pid if child else None
+
+    @property
+    def _target(self) -> str:
+        return self._nursery.opening.target
 
     def start(self) -> None:
         """Start the child and open its target; does nothing where it runs.
@@ -111,7 +115,7 @@ class WorkerClient:
         Raises:
             UsageError: the child refuses, e.g. the engine is not there. WorkerFailed: it died.
         """
-        if self._child is not None:
+        if self._nursery.child is not None:
             return
         tries = _RESTARTS if self._was_ready else 1
         for number in range(tries):
@@ -124,21 +128,22 @@ class WorkerClient:
         assert ending is not None
         often = f" {tries} times in a row" if tries > 1 else ""
         raise WorkerFailed(
-            f"the worker of target {self._opening.target!r} {ending.how} while it opened{often}. "
+            f"the worker of target {self._target!r} {ending.how} while it opened{often}. "
             f"{self._log_end()}"
         ) from None
 
     def _start_once(self) -> Ending | None:
         """None once the target is open, else how the child ended."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._child = Child(self.folder, python=self._python, device=self._opening.device)
+        self._nursery.bring()
         try:
-            self._ask(self._opening, Ready, self._limits.opening_seconds)
+            self._ask(self._nursery.opening, Ready, self._limits.opening_seconds)
         except Ending as ending:
             return ending
         except BaseException:
-            self._drop()
+            self._nursery.drop()
             raise
+        if self.deaths or self.killed or self.restarts:
+            self._nursery.stand_by()
         return None
 
     def retarget(self, target: str) -> None:
@@ -147,12 +152,12 @@ class WorkerClient:
         Raises:
             UsageError, WorkerFailed: as `start`.
         """
-        self._opening = msgspec.structs.replace(self._opening, target=target)
-        if self._child is None:
+        self._nursery.retarget(target)
+        if self._nursery.child is None:
             self.start()
             return
         try:
-            self._ask(self._opening, Ready, self._limits.opening_seconds)
+            self._ask(self._nursery.opening, Ready, self._limits.opening_seconds)
         except Ending:
             self.start()
 
@@ -166,14 +171,16 @@ class WorkerClient:
             answer = self._run_unless_killed(case)
         except Ending as ending:
             self.deaths += 1
-            found = death_finding(self.folder, self._opening.target, case, ending)
-            return Verdict(case, self._opening.target, (found,))
+            target = self._target
+            stage = self._nursery.last_stage
+            found = death_finding(self.folder, stage, target, case, ending)
+            return Verdict(case, self._target, (found,))
         if answer.spent:
             self.restarts += 1
-            self._drop()
+            self._nursery.drop()
         return Verdict(
             case,
-            self._opening.target,
+            self._target,
             answer.findings,
             answer.steps,
             answer.padded_steps,
@@ -217,15 +224,13 @@ class WorkerClient:
     def _confirm_by_restart(self, case: Case, finding: Finding, times: int) -> Finding:
         seen = 0
         for _ in range(times):
-            self._drop()
+            self._nursery.drop()
             seen += finding.key in {other.key for other in self.run_case(case).findings}
         return msgspec.structs.replace(finding, confirmed=f"{seen}/{times}")
 
     def close(self) -> None:
         """End the child; a temporary folder goes with it, unless a child died in it."""
-        if self._child is not None:
-            self._child.leave()
-            self._child = None
+        self._nursery.close()
         if self._own_folder and not self.deaths:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -240,12 +245,12 @@ class WorkerClient:
         Raises:
             Ending: it gave none; the child is gone. UsageError, WorkerFailed: it says so.
         """
-        child = self._child
+        child = self._nursery.child
         assert child is not None, "the child is started before it is asked"
         try:
             answer = self._answer(child, message, seconds)
         except BaseException:  # also an interrupt: it would leave an answer for the wrong question
-            self._drop()
+            self._nursery.drop()
             raise
         if isinstance(answer, Refused):
             raise _refusal(answer)
@@ -253,7 +258,7 @@ class WorkerClient:
             raise WorkerFailed(f"the worker failed: {answer.error}\n{answer.traceback}")
         if isinstance(answer, wanted) and not child.channel.unasked():
             return answer
-        self._drop()
+        self._nursery.drop()
         raise garbage(f"{type(answer).__name__} where {wanted.__name__} was asked for")
 
     def _answer(self, child: Child, message: ToChild, seconds: float) -> FromChild:
@@ -268,19 +273,16 @@ class WorkerClient:
                 raise Ending(symptom, f"{excess.words} and was ended", excess.kind)
 
         try:
-            if child.channel.unasked():
-                raise Garbage("something came that was not asked for")
-            child.channel.send(message)
+            if not (child.told and message is self._nursery.opening):
+                if child.channel.unasked():
+                    raise Garbage("something came that was not asked for")
+                child.channel.send(message)
+            child.told = False
             return child.channel.receive(look)
         except Garbage as error:
             raise garbage(str(error)) from None
         except (EOFError, BrokenPipeError, ConnectionError):
             raise child.ending() from None
-
-    def _drop(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
 
     def _log_end(self) -> str:
         try:

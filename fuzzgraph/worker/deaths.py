@@ -16,12 +16,14 @@ _KEPT = 20
 """Cases of deaths that are kept on disk, the newest ones."""
 
 
-def death_finding(folder: Path, target: str, case: Case, ending: Ending) -> Finding:
+def death_finding(
+    folder: Path, stage_path: Path, target: str, case: Case, ending: Ending
+) -> Finding:
     """What ended and where are apart: two ways to die in one kind of step are two findings."""
     kept = folder / f"died-{digest(case)}.json"
     kept.write_bytes(encode_case(case))
     _forget_old(folder)
-    stage, step, _ = read_stage(folder / "stage")
+    stage, step, _ = read_stage(stage_path)
     detail: dict[str, str | int | float | list[int]] = {
         "child": ending.how,
         "case": str(kept),

@@ -40,9 +40,11 @@ class Ending(Exception):
 class Child:
     """One running child process."""
 
-    def __init__(self, folder: Path, *, python: str, device: str) -> None:
-        self.stage_path = folder / "stage"
+    def __init__(self, folder: Path, *, python: str, device: str, number: int = 0) -> None:
+        self.stage_path = folder / f"stage-{number}"
         self.stage_path.unlink(missing_ok=True)
+        self.told = False
+        """Whether it has been told what to open, and has not answered yet."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(

@@ -143,7 +143,7 @@ def test_after_a_death_a_start_that_fails_is_tried_again_later_and_later(tmp_pat
     with open_client("fragile:FragileTarget", paths=[HERE], folder=tmp_path) as client:
         client._pause = pauses.append
         client.run_case(fragile(ABORTS))
-        client._python = "/bin/false"
+        client._nursery.python = "/bin/false"
         with pytest.raises(WorkerFailed, match="left with exit code 1 while it opened 5 times"):
             client.run_case(fragile(1))
     assert pauses == [0.2, 0.4, 0.8, 1.6]
