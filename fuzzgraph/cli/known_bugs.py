@@ -123,7 +123,7 @@ class _Hunt:
         from fuzzgraph.campaign import Budget, Plan, checked_setup, open_setup, seek
 
         setup = checked_setup(search.target, search.release)
-        folder = self._out / f"{search.target}-{search.release}"
+        folder = self._out / f"{search.target.rpartition(':')[2]}-{search.release}"
         with closing(open_setup(setup)) as opened:
             folder.mkdir(parents=True)
             plan = Plan(setup=setup, seed=self._seed, budget=Budget(self._seconds), out=folder)

@@ -43,6 +43,8 @@ class KnownBug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Releases that have it."""
     fixed: tuple[str, ...] = ()
     """Releases that no longer have it."""
+    fixed_target: str = ""
+    """Target that acquits, where the broken one is a mutant of it; '' for the same."""
     expect: tuple[Expectation, ...] = ()
     """A finding that meets one of them is this bug."""
     confirmed: str = ""
@@ -84,7 +86,8 @@ def _read(path: Path) -> KnownBug:
     else:
         wrong = "a driven bug needs target, broken, expect and confirmed"
         bad = not (bug.target and bug.broken and bug.expect and bug.confirmed)
-    if bad or set(bug.broken) & set(bug.fixed):
+    both = not bug.fixed_target and set(bug.broken) & set(bug.fixed)
+    if bad or both:
         raise UsageError(f"{path}: {wrong if bad else 'a release is both broken and fixed'}.")
     return bug
 

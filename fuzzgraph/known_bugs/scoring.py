@@ -90,14 +90,14 @@ Hunt = Callable[[Search], RunSummary]
 def _searches(bugs: Mapping[str, KnownBug]) -> list[Search]:
     searches: dict[tuple[str, str], Search] = {}
 
-    def of(bug: KnownBug, release: str) -> Search:
-        return searches.setdefault((bug.target, release), Search(bug.target, release))
+    def of(target: str, release: str) -> Search:
+        return searches.setdefault((target, release), Search(target, release))
 
     for name, bug in bugs.items():
         for release in bug.broken:
-            of(bug, release).has[name] = bug
+            of(bug.target, release).has[name] = bug
         for release in bug.fixed:
-            of(bug, release).lacks[name] = bug
+            of(bug.fixed_target or bug.target, release).lacks[name] = bug
     return list(searches.values())
 
 
@@ -117,14 +117,15 @@ def score(
     Returns:
         the scores in the order of `bugs`, and what else was found.
     """
-    seen: dict[tuple[str, str], Sighting] = {}
+    seen: dict[tuple[str, str, bool], Sighting] = {}
     others: list[Other] = []
     for search in _searches(bugs):
         summary = hunt(search)
         asked = {**search.has, **search.lacks}
         for name, bug in asked.items():
-            seen[name, search.release] = _sighting(bug, search.release, summary)
-            progress(name, seen[name, search.release], name in search.has)
+            sighting = _sighting(bug, search.release, summary)
+            seen[name, search.release, name in search.has] = sighting
+            progress(name, sighting, name in search.has)
         others += _others(asked.values(), search, summary)
     return tuple(_scored(name, bug, seen) for name, bug in bugs.items()), tuple(others)
 
@@ -170,9 +171,9 @@ def _others(bugs: Iterable[KnownBug], search: Search, summary: RunSummary) -> li
     ]
 
 
-def _scored(name: str, bug: KnownBug, seen: Mapping[tuple[str, str], Sighting]) -> BugScore:
-    broken = tuple(seen[name, release] for release in bug.broken)
-    fixed = tuple(seen[name, release] for release in bug.fixed)
+def _scored(name: str, bug: KnownBug, seen: Mapping[tuple[str, str, bool], Sighting]) -> BugScore:
+    broken = tuple(seen[name, release, True] for release in bug.broken)
+    fixed = tuple(seen[name, release, False] for release in bug.fixed)
     return BugScore(
         name=name,
         source=bug.source,

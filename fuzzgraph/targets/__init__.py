@@ -85,6 +85,12 @@ def _sglang_triton_verify() -> Target:
     return verify_target()
 
 
+def _sglang_dsv4() -> Target:
+    from fuzzgraph.targets.sglang.dsv4 import Dsv4Target
+
+    return Dsv4Target()
+
+
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin", _builtin),
     ("builtin-triton", _builtin_triton),
@@ -93,6 +99,7 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("sglang-buffers", _sglang_buffers),
     ("sglang-buffers-verify", _sglang_buffers_verify),
     ("sglang-cpu-graph", _sglang_cpu_graph),
+    ("sglang-dsv4", _sglang_dsv4),
     ("sglang-eagle-draft", _sglang_eagle_draft),
     ("sglang-eagle-draft-extend", _sglang_eagle_draft_extend),
     ("sglang-frozen-kv-mtp", _sglang_frozen_kv_mtp),

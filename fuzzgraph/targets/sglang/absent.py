@@ -29,6 +29,8 @@ ABSENT: Mapping[str, str] = {
     "PIL": _VISION,
     "aiter": _KERNELS,
     "compressed_tensors": "quantised checkpoints; no model is loaded",
+    "deep_gemm": _KERNELS,
+    "flash_mla": _KERNELS,
     "gguf": _MODELS,
     "orjson": _HTTP,
     "partial_json_parser": "tool calls in chat answers; no server is started",

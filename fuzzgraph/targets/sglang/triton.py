@@ -51,7 +51,7 @@ class TritonTarget:
         self.reach = Reach(
             modes=(mode,),
             page_sizes=(1, 4, 16),
-            dtypes=("float32", "bfloat16", "float16"),
+            dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers
             max_batch=4,
             max_context_len=32,
             max_q_heads=4,
@@ -77,6 +77,8 @@ class TritonTarget:
         ):  # fmt: skip
             if getattr(config, name) != value:
                 return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
+        if config.dtype not in self.reach.dtypes:
+            return f"dtype={config.dtype!r}: Triton's interpreter takes it for integers in tl.dot"
         ranks, largest = config.attn_tp_size, config.capture_bs[-1]
         if largest % ranks or largest > -(-config.req_pool_size // ranks) * ranks:
             # The engine drops sizes that ranks cannot share, or that no batch can reach.

@@ -109,3 +109,22 @@ def test_a_bug_that_is_not_driven_is_listed_and_never_run() -> None:
     idle = KnownBug(source="engine PR 2", summary="Compiled.", not_driven="it lies in C++")
     (one,), _ = score({"b": idle}, hunt)
     assert (one.found, one.not_driven, hunt.asked) == (False, "it lies in C++", [])
+
+
+def test_a_mutant_is_acquitted_by_the_target_that_it_is_a_mutant_of() -> None:
+    mutant = KnownBug(
+        source="engine PR 3", summary="Upgrade lost.", target="fake:mutant", fixed_target="fake",
+        broken=("1.0",), fixed=("1.0",), confirmed="for this test",
+        expect=(Expectation(clause="writes", buffer="kv_indices"),),
+    )  # fmt: skip
+    asked: list[str] = []
+
+    def hunt(search: Search) -> RunSummary:
+        asked.append(search.target)
+        found = (reported(SEEN),) if search.target == "fake:mutant" else ()
+        setup = Setup(target=search.target, release=search.release)
+        return RunSummary(fuzzgraph="0", setup=setup, seed=1, cases=9, findings=found)
+
+    (one,), _ = score({"b": mutant}, hunt)
+    assert (one.found, one.false_alarms) == (True, 0)
+    assert asked == ["fake:mutant", "fake"]
