@@ -144,7 +144,7 @@ def open_setup(setup: Setup) -> Opened:
 
 def open_target_object(target: Target, setup: Setup) -> Opened:
     """The same for a target at hand."""
-    if getattr(target, "isolated", False):
+    if getattr(target, "isolated", False) or _needs_a_process(target, setup):
         return _in_worker(setup, target)
     if setup.release:
         raise UsageError(
@@ -161,6 +161,15 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
         second_opinion=setup.second_opinion,
     )
     return Opened(setup, target, execution, execution.close)
+
+
+def _needs_a_process(target: Target, setup: Setup) -> bool:
+    """On a device a fault ends every later call of its process, so that the engine gets its own.
+
+    A planted fault, and a target that is only at hand as an object, cannot be opened by name there.
+    """
+    by_name = ":" in setup.target or target.name == setup.target
+    return setup.device != "cpu" and by_name and not setup.fault
 
 
 def _target(setup: Setup) -> Target:

@@ -344,19 +344,22 @@ def test_what_showed_only_beside_a_finding_is_told_with_it_when_time_is_up(
     assert [other.buffer for other in reported.also] == ["beside"]
 
 
-def test_ctrl_c_finishes_the_case_and_writes_the_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_first_signal_finishes_the_case_and_writes_the_report(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     class Interrupting(FakeRunner):
         def run_case(self, case: Case) -> FakeVerdict:
             verdict = super().run_case(case)
             if len(self.ran) == 20:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
             return verdict
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     summary = Hunt(tmp_path, Interrupting(), examples=None).run()
     assert (summary.reason, summary.cases) == ("interrupted", 20)
     assert msgspec.json.decode((tmp_path / "summary.json").read_bytes())["reason"] == "interrupted"
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
 
 
 def test_a_runner_that_breaks_leaves_the_case_and_a_report(tmp_path: Path) -> None:
