@@ -1,0 +1,137 @@
+"""The verbs of a night: report, baseline, ledger, resume, corpus minimise; and their bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzzgraph import corpus
+from fuzzgraph.case import encode_case
+from fuzzgraph.cli.entry import run_command
+from tests.fakes import FakeRunner, case, no_exporting, opener, paged
+
+RUN = ["run", "--examples", "100", "--seed", "1"]
+REPORTS = {"report.html", "junit.xml", "report.sarif", "summary.md", "report.json"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which `run` finds one bug, without an engine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fuzzgraph.campaign.open_setup", opener(FakeRunner(paged)))
+    monkeypatch.setattr("fuzzgraph.campaign.hunting.Exporting", no_exporting)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    loaded = json.loads(capsys.readouterr().out)
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_report_makes_all_reports_again_from_the_log_alone(folder: Path) -> None:
+    run_command([*RUN, "--out", "r"])
+    before = {name: (folder / "r" / name).read_bytes() for name in REPORTS}
+    for path in (folder / "r").iterdir():
+        if path.name != "events.jsonl" and path.is_file():
+            path.unlink()
+    assert run_command(["report", "r"]) == 0
+    assert {name: (folder / "r" / name).read_bytes() for name in REPORTS} == before
+
+
+def test_report_writes_one_of_them_where_it_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_command([*RUN, "--out", "r"])
+    capsys.readouterr()
+    words = ["report", "r", "--as", "sarif", "--out", "x/findings.sarif", "--json"]
+    assert run_command(words) == 0
+    assert said(capsys) == {"folder": "r", "paths": ["x/findings.sarif"], "bad": []}
+    assert json.loads((folder / "x" / "findings.sarif").read_text())["version"] == "2.1.0"
+
+
+def test_a_baseline_of_a_run_makes_the_next_one_pass_where_only_new_ones_count(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command([*RUN, "--out", "r"]) == 1
+    assert run_command(["baseline", "r", "--out", "known.jsonl"]) == 0
+    assert run_command([*RUN, "--out", "s", "--baseline", "known.jsonl", "--only-new"]) == 0
+    assert run_command([*RUN, "--out", "t", "--baseline", "known.jsonl"]) == 1
+    assert "1 finding (1 known)" in capsys.readouterr().out
+
+
+def test_the_ledger_is_found_in_its_place_and_tolerates(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "ledger.toml").write_text(
+        '[[tolerated]]\nbuffer = "kv_*"\nissue = "https://example.org/1"\nexpires = 2999-01-01\n'
+    )
+    assert run_command([*RUN, "--out", "r"]) == 0
+    assert "tolerated, does not count as new https://example.org/1" in capsys.readouterr().out
+    assert run_command(["ledger", "--json"]) == 0
+    assert [entry["buffer"] for entry in said(capsys)["tolerated"]] == ["kv_*"]
+
+
+def test_a_ledger_with_an_entry_that_has_ended_says_so_and_exits_with_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "old.toml").write_text(
+        '[[tolerated]]\nbuffer = "x"\nissue = "https://example.org/1"\nexpires = 2020-01-01\n'
+    )
+    assert run_command(["ledger", "old.toml"]) == 1
+    assert "old.toml:1: x (https://example.org/1) ended on 2020-01-01" in capsys.readouterr().err
+
+
+def test_resume_goes_on_with_a_killed_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_command([*RUN, "--out", "r"])
+    log = folder / "r" / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-2]))  # as if killed before its end
+    capsys.readouterr()
+    assert run_command(["resume", "r", "--json"]) == 1
+    summary = said(capsys)
+    assert summary["reason"] == "examples"
+    assert len(summary["findings"]) == 1
+
+
+def test_minimise_removes_what_others_cover(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(3):
+        corpus.add(folder / "c", case(2, 1, seed=seed))
+    (folder / "c" / "ours.json").write_bytes(encode_case(case(2, 1)))
+    assert run_command(["corpus", "minimise", "c", "--json"]) == 0
+    assert len(said(capsys)["removed"]) == 3
+    assert [path.name for path in (folder / "c").iterdir()] == ["ours.json"]
+
+
+BAD = {
+    "report of nothing": (["report", "none"], "none: holds no events.jsonl"),
+    "report to a file of all": (["report", ".", "--out", "x"], "Say which with --as."),
+    "report in an unknown form": (["report", ".", "--as", "pdf"], "Use one of: html, junit, sarif"),
+    "resume of nothing": (["resume", "none"], "none: holds no events.jsonl"),
+    "a ledger that is not there": (["ledger", "none.toml"], "ledger none.toml: cannot be read"),
+    "a run with a ledger that is not there": (
+        [*RUN, "--ledger", "none.toml"], "ledger none.toml: cannot be read",
+    ),
+    "a run with a baseline that is not there": (
+        [*RUN, "--baseline", "none"], "Write one with 'fuzzgraph baseline DIR --out FILE'",
+    ),
+    "only new without a baseline": ([*RUN, "--only-new"], "Name it with --baseline"),
+    "a baseline in a folder": (["baseline", "r", "--out", "."], "is a folder"),
+    "a schema of something else": (["schema", "tea"], "Use one of: case, event, summary"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "message"), BAD.values(), ids=list(BAD))
+def test_a_wrong_call_is_said_in_one_line_and_leaves_nothing(
+    folder: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(words) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert [*folder.iterdir()] == []
