@@ -60,7 +60,8 @@ class TritonTarget:
             max_spec_topk=2,
             max_spec_steps=3,
             max_draft_tokens=4,
-            capture_beyond_pool=False,
+            # Where ranks share the rows, which the engine rounds the pool up for.
+            capture_beyond_pool=True,
         )
 
     def unsupported(self, config: EngineConfig) -> str | None:

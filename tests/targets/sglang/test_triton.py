@@ -44,3 +44,13 @@ def test_a_mask_without_room_for_the_drafts_fails_where_the_backend_sized_it(
     case = decode_case((8,), mode="target_verify", capture_bs=(1,), max_context_len=8)
     found = workers.findings(version, case, "sglang-triton-verify")
     assert [one.oracle for one in found] == (["survival"] if version == "0.5.13" else [])
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_capture_rounded_up_to_the_ranks_finds_the_sums_at_pool_size(workers: Workers) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-triton-kv-indptr.md."""
+    case = decode_case((3,), capture_bs=(2,), req_pool_size=1, attn_tp_size=2, max_context_len=4)
+    (finding,) = workers.findings("0.5.23", case, _TARGET)
+    assert (finding.oracle, finding.stage) == ("survival", "capture")
+    assert "in _fill_kv_indptr_and_indices" in finding.message
