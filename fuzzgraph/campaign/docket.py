@@ -51,6 +51,7 @@ class Docket:
         self._pending: deque[tuple[Sighting, Finding]] = deque()
         self._waiting: dict[FindingKey, Sighting] = {}
         self._spent = 0.0
+        self._pursued = 0
 
     def take_back(self, past: Past) -> None:
         """Go on with what a killed run had found, finished or not."""
@@ -81,7 +82,8 @@ class Docket:
         limit = self._plan.budget.seconds
         if limit is None or not self._pending:
             return 0.0
-        return min(_KEPT * limit, self._plan.shrink_seconds)
+        as_before = len(self._pending) * self._spent / max(self._pursued, 1)
+        return min(_KEPT * limit, max(self._plan.shrink_seconds, as_before))
 
     def note(self, seen: Sighting) -> None:
         """Take in what a case showed, and pursue it where that is due."""
@@ -136,6 +138,7 @@ class Docket:
         self.known.report(finding.key, [other.key for other in reported.also])
         self.reported.append(reported)
         self._spent += self._watch.seconds - begin
+        self._pursued += 1
 
     def _last_moment(self, begin: float) -> float:
         """When the shrinking of one finding ends at the latest."""
