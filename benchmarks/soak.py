@@ -277,7 +277,8 @@ def page(
         "",
         "| | measured | bound |",
         "|---|---|---|",
-        f"| search beyond its budget of {seconds:.0f} s | {search_over:.1%} | {_BUDGET_SLACK:.0%} |",
+        f"| search beyond its budget of {seconds:.0f} s | {search_over:.1%} "
+        f"| {_BUDGET_SLACK:.0%} |",
         f"| the same with the findings that were left to confirm and shrink | {over:.1%} | |",
         f"| memory of the parent, last quarter against the first one after the start | "
         f"{growth:+.1%} ({early / 2**20:.0f} to {late / 2**20:.0f} MiB) | {_MEMORY_SLACK:.0%} |",
