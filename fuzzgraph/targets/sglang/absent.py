@@ -29,6 +29,8 @@ ABSENT: Mapping[str, str] = {
     "PIL": _VISION,
     "aiter": _KERNELS,
     "compressed_tensors": "quantised checkpoints; no model is loaded",
+    "cuda": _KERNELS,
+    "cutlass": _KERNELS,
     "deep_gemm": _KERNELS,
     "flash_mla": _KERNELS,
     "gguf": _MODELS,

@@ -121,6 +121,11 @@ def _kv_pool(config: EngineConfig, device: str) -> Any:
             self.page_size = config.page_size
             self.full_to_swa_index_mapping = torch.arange(slots, device=device)
 
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"the KV pool's stand-in has no {name!r}, which this release reads"
+            )
+
         def translate_loc_from_full_to_swa(self, slots: torch.Tensor) -> torch.Tensor:
             return slots
 
