@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import entry_points
 
 from fuzzgraph.errors import UsageError
@@ -13,98 +14,36 @@ __all__ = ["BUILT_IN", "open_target", "target_names"]
 GROUP = "fuzzgraph.targets"
 
 
-def _builtin() -> Target:
-    from fuzzgraph.targets.builtin import BuiltinTarget
-
-    return BuiltinTarget()
-
-
 def _builtin_triton() -> Target:
     from fuzzgraph.targets.builtin import BuiltinTarget
 
     return BuiltinTarget(name="builtin-triton", kernels="triton")
 
 
-def _sglang_aiter() -> Target:
-    from fuzzgraph.targets.sglang.aiter import AiterTarget
+def _from(module: str, factory: str) -> Callable[[], Target]:
+    """Opens a target whose module is imported only then."""
 
-    return AiterTarget()
+    def opener() -> Target:
+        opened: Target = getattr(import_module(f"fuzzgraph.targets.{module}"), factory)()
+        return opened
 
-
-def _sglang_aiter_verify() -> Target:
-    from fuzzgraph.targets.sglang.aiter import verify_target
-
-    return verify_target()
-
-
-def _sglang_buffers() -> Target:
-    from fuzzgraph.targets.sglang.buffers import BufferTarget
-
-    return BufferTarget()
-
-
-def _sglang_buffers_verify() -> Target:
-    from fuzzgraph.targets.sglang.buffers import verify_target
-
-    return verify_target()
-
-
-def _sglang_cpu_graph() -> Target:
-    from fuzzgraph.targets.sglang.cpu_graph import CpuGraphTarget
-
-    return CpuGraphTarget()
-
-
-def _sglang_eagle_draft() -> Target:
-    from fuzzgraph.targets.sglang.drafts import draft
-
-    return draft()
-
-
-def _sglang_eagle_draft_extend() -> Target:
-    from fuzzgraph.targets.sglang.drafts import draft_extend
-
-    return draft_extend()
-
-
-def _sglang_frozen_kv_mtp() -> Target:
-    from fuzzgraph.targets.sglang.drafts import frozen_kv_mtp
-
-    return frozen_kv_mtp()
-
-
-def _sglang_triton() -> Target:
-    from fuzzgraph.targets.sglang.triton import TritonTarget
-
-    return TritonTarget()
-
-
-def _sglang_triton_verify() -> Target:
-    from fuzzgraph.targets.sglang.triton import verify_target
-
-    return verify_target()
-
-
-def _sglang_dsv4() -> Target:
-    from fuzzgraph.targets.sglang.dsv4 import Dsv4Target
-
-    return Dsv4Target()
+    return opener
 
 
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
-    ("builtin", _builtin),
+    ("builtin", _from("builtin", "BuiltinTarget")),
     ("builtin-triton", _builtin_triton),
-    ("sglang-aiter", _sglang_aiter),
-    ("sglang-aiter-verify", _sglang_aiter_verify),
-    ("sglang-buffers", _sglang_buffers),
-    ("sglang-buffers-verify", _sglang_buffers_verify),
-    ("sglang-cpu-graph", _sglang_cpu_graph),
-    ("sglang-dsv4", _sglang_dsv4),
-    ("sglang-eagle-draft", _sglang_eagle_draft),
-    ("sglang-eagle-draft-extend", _sglang_eagle_draft_extend),
-    ("sglang-frozen-kv-mtp", _sglang_frozen_kv_mtp),
-    ("sglang-triton", _sglang_triton),
-    ("sglang-triton-verify", _sglang_triton_verify),
+    ("sglang-aiter", _from("sglang.aiter", "AiterTarget")),
+    ("sglang-aiter-verify", _from("sglang.aiter", "verify_target")),
+    ("sglang-buffers", _from("sglang.buffers", "BufferTarget")),
+    ("sglang-buffers-verify", _from("sglang.buffers", "verify_target")),
+    ("sglang-cpu-graph", _from("sglang.cpu_graph", "CpuGraphTarget")),
+    ("sglang-dsv4", _from("sglang.dsv4", "Dsv4Target")),
+    ("sglang-eagle-draft", _from("sglang.drafts", "draft")),
+    ("sglang-eagle-draft-extend", _from("sglang.drafts", "draft_extend")),
+    ("sglang-frozen-kv-mtp", _from("sglang.drafts", "frozen_kv_mtp")),
+    ("sglang-triton", _from("sglang.triton", "TritonTarget")),
+    ("sglang-triton-verify", _from("sglang.triton", "verify_target")),
 )
 """Name and opener of the targets that come with FuzzGraph."""
 

@@ -14,16 +14,11 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.loading import engine_module
-from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 
 __all__ = ["RUNNER_MODULE", "CpuRunner"]
 
 RUNNER_MODULE = "sglang.srt.model_executor.cpu_graph_runner"
-
-
-def _no_model(*_: Any, **__: Any) -> Any:
-    logits = engine_module("sglang.srt.layers.logits_processor")
-    return logits.LogitsProcessorOutput(next_token_logits=None)
 
 
 @contextlib.contextmanager
@@ -39,7 +34,7 @@ class CpuRunner:
 
     def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
         module = engine_module(RUNNER_MODULE)
-        runner.model = SimpleNamespace(forward=_no_model, shared_experts_config=None)
+        runner.model = SimpleNamespace(forward=no_forward, shared_experts_config=None)
         ladder = list(config.capture_bs)
         replaced = {"patch_model": _uncompiled, "get_batch_sizes_to_capture": lambda _: ladder}
         own = {name: getattr(module, name) for name in replaced}

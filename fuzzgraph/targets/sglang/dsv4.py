@@ -23,7 +23,7 @@ from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module
-from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 from fuzzgraph.world import FIRST_PAGE, RESERVED_PAGE
 
 __all__ = ["Dsv4Session", "Dsv4Target", "without_upgrade"]
@@ -158,8 +158,7 @@ class Dsv4Session(DecodeSession):
             upgrade()
         size = "eager" if self._eager else forward_batch.batch_size
         self._read[size] = self.backend.forward_metadata
-        logits = engine_module("sglang.srt.layers.logits_processor")
-        return logits.LogitsProcessorOutput(next_token_logits=None)
+        return no_forward()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         module = engine_module(_BACKEND)

@@ -18,7 +18,7 @@ from typing import Any
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 from fuzzgraph.targets.sglang.loading import engine_module
-from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 
 __all__ = ["RUNNER_MODULE", "MonolithicRunner"]
 
@@ -32,12 +32,6 @@ class _DeviceGraph:
 
     def replay(self) -> None:
         self.captured.replay()
-
-
-def _no_model(*_: Any, **__: Any) -> Any:
-    """A forward without outputs: no kernel runs, the metadata is the subject."""
-    logits = engine_module("sglang.srt.layers.logits_processor")
-    return logits.LogitsProcessorOutput(next_token_logits=None)
 
 
 def _runner_class(graphs: GraphEngine, on_capture: Callable[[int], None]) -> type:
@@ -100,7 +94,7 @@ class MonolithicRunner:
         module = engine_module(RUNNER_MODULE)
         module.set_global_graph_memory_pool("the graph engine's")
         if runner.model is None:
-            runner.model = SimpleNamespace(forward=_no_model)
+            runner.model = SimpleNamespace(forward=no_forward)
         with _ladder(config):
             self._engine = _runner_class(graphs, on_capture)(runner)
 

@@ -16,7 +16,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
-from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 
 __all__ = ["RUNNER_MODULE", "PluggableRunner", "backend_class", "graph_device"]
 
@@ -134,7 +134,7 @@ class PluggableRunner:
         runner.graph_shared_output = shared_output(config)
         runner.attn_tp_sequence_sharded = lambda tokens: config.attn_tp_size > 1
         if runner.model is None:
-            runner.model = SimpleNamespace(forward=_no_model, shared_experts_config=None)
+            runner.model = SimpleNamespace(forward=no_forward, shared_experts_config=None)
         base: Any = self._module.DecodeCudaGraphRunner
 
         class DecodeRunner(base):  # type: ignore[misc]
@@ -181,9 +181,3 @@ class PluggableRunner:
     def replay(self) -> Any:
         """What the captured forward returned."""
         return self._backend.replay(self._engine._replay_graph_key, None)
-
-
-def _no_model(*_: Any, **__: Any) -> Any:
-    """A forward without outputs: no kernel runs, the metadata is the subject."""
-    logits = engine_module("sglang.srt.layers.logits_processor")
-    return logits.LogitsProcessorOutput(next_token_logits=None)

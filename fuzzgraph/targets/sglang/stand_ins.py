@@ -23,7 +23,7 @@ from fuzzgraph.targets.sglang.loading import call_with_known, engine_module, has
 from fuzzgraph.targets.sglang.ranks import Group
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
-__all__ = ["ModelRunner", "model_runner"]
+__all__ = ["ModelRunner", "model_runner", "no_forward"]
 
 _EXTRA_CONTEXT = 4
 """Columns of `req_to_token` beyond the context (sglang ModelRunner, init of the memory pool)."""
@@ -53,6 +53,12 @@ class ModelRunner:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._attributes[name] = value
+
+
+def no_forward(*_: Any, **__: Any) -> Any:
+    """A model's forward without outputs: no kernel runs, the metadata is the subject."""
+    logits = engine_module("sglang.srt.layers.logits_processor")
+    return logits.LogitsProcessorOutput(next_token_logits=None)
 
 
 def _hf_config(config: EngineConfig) -> Any:
