@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,13 +80,23 @@ def test_the_case_that_killed_the_child_is_on_disk(shared: WorkerClient) -> None
     assert load_case(shared.folder / "running.json") == case(CRASHES)
 
 
+def comes_to_say(log: Path, text: str) -> bool:
+    """Whether a log that another thread writes holds this text, within ten seconds."""
+    deadline = time.monotonic() + 10
+    while text not in (log.read_text() if log.exists() else ""):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def test_what_the_engine_prints_is_in_the_log_and_not_in_the_protocol(
     shared: WorkerClient,
 ) -> None:
     assert shared.run_case(case(NOISY)).findings == ()
-    log = (shared.folder / "worker.log").read_text()
-    assert '{"type": "Ready"}' in log
-    assert "noise on stderr" in log
+    log = shared.folder / "worker.log"
+    assert comes_to_say(log, '{"type": "Ready"}')
+    assert comes_to_say(log, "noise on stderr")
 
 
 def test_a_deadly_finding_is_confirmed_in_a_fresh_child_each_time(shared: WorkerClient) -> None:
