@@ -19,7 +19,7 @@ from triton.runtime.interpreter import TensorHandle, _convert_float
 
 from fuzzgraph.lanes.blocks import LaneBlockPointer, LaneDescriptor
 from fuzzgraph.lanes.checked import CheckedBuilder, as_mask
-from fuzzgraph.lanes.divergence import Divergence, TooWide, Unsupported
+from fuzzgraph.lanes.divergence import TooWide, Unsupported
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
 from fuzzgraph.lanes.types import np_dtype
 
@@ -193,9 +193,8 @@ class LaneBuilder(CheckedBuilder):
         places, wanted, new = (self._each(part.data) for part in (ptr, cmp, val))
 
         def run(on: Array) -> Array:
-            if not on.all():
-                raise Unsupported("atomic_cas outside of every known memory")
-            found: Array = interpreter.atomic_cas(places, wanted, new, way)
+            found = wanted.copy()
+            found[on] = interpreter.atomic_cas(places[on], wanted[on], new[on], way)
             return found
 
         return self._atomic("CAS", False, ptr, val, np.ones(places.shape, np.bool_), run)
@@ -221,9 +220,8 @@ class LaneBuilder(CheckedBuilder):
         """An atomic of every lane, in the order of the programs; undone with its group."""
         memory, size = self.memory, val.data.dtype.itemsize
         memory.agreement.stored = True
-        if memory.agreement.alive is not None:
-            raise Divergence(memory.agreement.alive)
         tag, places = tag_of(ptr), self._each(ptr.data)
+        on = memory.of_the_living(on, self.lanes, on.ndim)
         view = None if tag is None else tag.view
         reachable = memory.careful.check(memory, "write", view, places, on, size)
         event = memory.log_atomic(view, places, reachable, size, name, free)

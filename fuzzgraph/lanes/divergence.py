@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Agreement", "Divergence", "TooWide", "Unlearned", "Unsupported", "deciding", "uniform"]
+__all__ = [
+    "Agreement",
+    "Divergence",
+    "TooWide",
+    "Unlearned",
+    "Unsupported",
+    "current",
+    "deciding",
+    "uniform",
+]
 
 Array = npt.NDArray[Any]
 
@@ -57,6 +66,7 @@ class Agreement:
         """Lanes that were left behind, and what they would have answered."""
         self.stored = False
         """Whether the group has written anything."""
+        self._gone = np.zeros(lanes, np.bool_)
 
     def settle(self, values: Array, keys: Array) -> Any:
         """The value that most lanes have; the others are left behind.
@@ -74,8 +84,19 @@ class Agreement:
                 raise Divergence(keys)
             leaving = alive & (keys != chosen[counts.argmax()])
             self.left.append((np.flatnonzero(leaving), keys[leaving]))
+            self._gone |= leaving
             self.alive = alive & ~leaving
         return value
+
+    def awake(self, which: Array) -> bool:
+        """Go on with these lanes alone for a while, without those left behind; False if none is."""
+        alive = which & ~self._gone
+        self.alive = None if alive.all() else alive
+        return bool(alive.any())
+
+    def wake(self) -> None:
+        """Go on with every lane that was not left behind."""
+        self.alive = ~self._gone if self._gone.any() else None
 
 
 _ASKED: list[Agreement] = []
@@ -89,6 +110,11 @@ def deciding(agreement: Agreement) -> Iterator[None]:
         yield
     finally:
         _ASKED.pop()
+
+
+def current() -> Agreement | None:
+    """The lanes that decide now, None outside of a group."""
+    return _ASKED[-1] if _ASKED else None
 
 
 def uniform(values: Array) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fuzzgraph.lanes.divergence import Divergence, uniform
+from fuzzgraph.lanes.divergence import Agreement, Divergence, current, uniform
 
 __all__ = ["LaneInt", "lane_int", "rounds"]
 
@@ -132,11 +132,12 @@ def lane_int(lanes: Any) -> Any:
     return LaneInt(lanes)
 
 
-def rounds(start: Lanes, stop: Lanes, step: int) -> Any:
+def rounds(start: Lanes, stop: Lanes, step: int, *, tail: bool = False) -> Any:
     """`range(start, stop, step)` for each lane at once; lanes differ in start and stop.
 
     Args:
         start: int64 [lanes], or [1] where all agree; `stop` alike.
+        tail: whether nothing comes after the loop, so that lanes may sleep through its last rounds.
 
     Raises:
         Divergence: lanes run different numbers of rounds.
@@ -147,8 +148,20 @@ def rounds(start: Lanes, stop: Lanes, step: int) -> Any:
     if step == 0:
         return range(0, 0, step)  # the error of a plain range
     span = stop - start if step > 0 else start - stop
-    count = int(uniform(np.maximum(0, -(-span // abs(step)))))
-    return _each(start, step, count)
+    counts = np.maximum(0, -(-span // abs(step)))
+    lanes = current()
+    if tail and lanes is not None and len(counts) == lanes.lanes:
+        return _sleeping(start, step, counts, lanes)
+    return _each(start, step, int(uniform(counts)))
+
+
+def _sleeping(start: Lanes, step: int, counts: Lanes, lanes: Agreement) -> Iterator[Any]:
+    """Every round that some lane runs; lanes that are done sleep."""
+    for index in range(int(counts.max())):
+        if not lanes.awake(counts > index):
+            break
+        yield lane_int(start + index * step)
+    lanes.wake()
 
 
 def _each(start: Lanes, step: int, count: int) -> Iterator[Any]:

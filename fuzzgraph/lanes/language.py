@@ -9,6 +9,7 @@ once, from the stock interpreter itself, and set and reset together.
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -24,6 +25,7 @@ from fuzzgraph.lanes.divergence import Unsupported, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
 from fuzzgraph.lanes.integers import LaneInt, rounds
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
+from fuzzgraph.lanes.tails import is_tail
 from fuzzgraph.lanes.types import QUICK, unwrap
 
 __all__ = ["Patches", "knows_lanes", "lane_language", "put_on", "ranges", "stock_language"]
@@ -35,10 +37,9 @@ Patches = tuple[tuple[Any, str, Any], ...]
 @contextmanager
 def put_on(patches: Patches) -> Iterator[None]:
     """Set attributes, and put them back as they were, in the end."""
-    saved: list[tuple[Any, str, Any]] = []
+    saved = [(target, name, target.__dict__.get(name, _MISSING)) for target, name, _ in patches]
     try:
         for target, name, value in patches:
-            saved.append((target, name, vars(target).get(name, _MISSING)))
             setattr(target, name, value)
         yield
     finally:
@@ -144,12 +145,18 @@ def knows_lanes(module: dict[str, Any]) -> None:
         _CHANGED[id(module)] = module
 
 
+_KERNEL: list[Any] = []
+"""The kernel that runs."""
+
+
 @contextmanager
-def ranges() -> Iterator[None]:
+def ranges(kernel: Any) -> Iterator[None]:
     """Take `range` back from every module in the end."""
+    _KERNEL.append(kernel)
     try:
         yield
     finally:
+        _KERNEL.pop()
         while _CHANGED:
             _, module = _CHANGED.popitem()
             del module["range"]
@@ -201,7 +208,8 @@ def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) 
         np.array([int(end)], np.int64) if bound is None else bound
         for bound, end in zip(bounds, (start, stop), strict=True)
     ]
-    return rounds(known[0], known[1], step.__index__())
+    tail = _KERNEL and is_tail(sys._getframe(1), _KERNEL[-1])
+    return rounds(known[0], known[1], step.__index__(), tail=bool(tail))
 
 
 def _lanes_of(value: Any) -> Any:

@@ -62,7 +62,7 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
     """
     report.launches += 1
     reason = ""
-    with put_on(lane_language()), ranges():
+    with put_on(lane_language()), ranges(executor.fn):
         builder = LaneBuilder()
         with meaning(LaneSemantic, builder):
             arguments.convert()

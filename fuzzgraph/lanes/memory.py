@@ -8,7 +8,7 @@ device would do still happens: an access outside its view, but inside known memo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +71,7 @@ class LaneMemory:
             C-contiguous, like a load of the stock interpreter: reductions depend on it.
         """
         lanes = max(len(each) for each in (pointers, mask, other) if each is not None)
-        mask = self._of_the_living(mask, lanes, pointers.ndim)
+        mask = self.of_the_living(mask, lanes, pointers.ndim)
         if len(pointers) != lanes:
             pointers = np.broadcast_to(pointers, (lanes, *pointers.shape[1:]))
         size = dtype.itemsize
@@ -90,7 +90,13 @@ class LaneMemory:
                     return result.view(dtype)
         return self._careful_load(tag, pointers, mask, other, dtype)
 
-    def _of_the_living(self, mask: Array | None, lanes: int, rank: int) -> Array | None:
+    @overload
+    def of_the_living(self, mask: Array, lanes: int, rank: int) -> Array: ...
+
+    @overload
+    def of_the_living(self, mask: Array | None, lanes: int, rank: int) -> Array | None: ...
+
+    def of_the_living(self, mask: Array | None, lanes: int, rank: int) -> Array | None:
         """The mask without lanes that were left behind: they may have gone astray."""
         alive = self.agreement.alive
         if alive is None or lanes == 1:
@@ -138,7 +144,7 @@ class LaneMemory:
         lanes = len(self.programs)
         shape = (lanes, *pointers.shape[1:])
         pointers, values = np.broadcast_to(pointers, shape), np.broadcast_to(values, shape)
-        mask = self._of_the_living(mask, lanes, len(shape))
+        mask = self.of_the_living(mask, lanes, len(shape))
         if mask is not None:
             mask = np.broadcast_to(mask, shape)
         self.agreement.stored = True

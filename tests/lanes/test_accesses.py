@@ -114,6 +114,15 @@ def test_a_branch_that_reads_too_far_is_told_once() -> None:
     assert (only(report).elements, only(report).program) == (2, (2, 0, 0))
 
 
+def test_a_program_whose_last_loop_is_over_makes_no_access() -> None:
+    x, out = torch.arange(6.0), torch.zeros(6)
+    lens, starts = torch.tensor([1, 3, 2]), torch.tensor([0, 1, 4])
+    with lanes() as report:
+        planted.ragged_copy[(3,)](x, starts, lens, out)
+    assert out.tolist() == x.tolist()
+    assert (report.accesses, report.races, report.runs) == ([], [], 1)
+
+
 def test_the_line_of_a_device_function_is_named() -> None:
     x, _, out = room(4, 1, 4)
     with lanes() as report:

@@ -138,7 +138,46 @@ def draw_shared(random: Random) -> Launch:
     )
 
 
+@triton.jit
+def tail(x, bounds, out, counter, KIND: tl.constexpr, WIDTH: tl.constexpr):
+    """Ends with a loop of different lengths, in which programs branch, store and count."""
+    row = tl.program_id(0)
+    low = tl.load(bounds + row * 2)
+    high = tl.load(bounds + row * 2 + 1)
+    lane = tl.arange(0, WIDTH)
+    for index in range(low, high):
+        value = tl.load(x + index * WIDTH + lane)
+        if KIND == 1:
+            if tl.sum(value, 0) > 100:
+                tl.store(out + row * 8 + index, tl.sum(value, 0))
+        elif KIND == 2:
+            tl.atomic_add(counter, index)
+        elif KIND == 3:
+            while tl.atomic_cas(counter, 0, 1) == 1:
+                pass
+            tl.store(out + row, tl.load(out + row) + index)
+            tl.atomic_xchg(counter, 0)
+        else:
+            tl.store(out + row * 8 + index, tl.sum(value, 0) + tl.load(out + row * 8))
+
+
+def draw_tail(random: Random) -> Launch:
+    rows, width = number(random, 1, 6), pick(random, 2, 4)
+    return Launch(
+        tail,
+        (rows,),
+        (
+            integers(random, 0, 99, 8, width),
+            integers(random, 0, 7, rows, 2),
+            integers(random, 0, 9, 64),
+            torch.zeros(1, dtype=torch.int32),
+        ),
+        {"KIND": number(random, 0, 3), "WIDTH": width},
+    )
+
+
 DRAWS = {
+    "tail": draw_tail,
     "counted": draw_counted,
     "added_floats": draw_added_floats,
     "tickets": draw_tickets,

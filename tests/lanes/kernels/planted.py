@@ -112,3 +112,12 @@ def first_half_then_all(out, total, HALF: tl.constexpr):
     places = tl.arange(0, HALF)
     tl.store(out + places, 1.0)
     tl.store(total, tl.sum(tl.load(out + tl.arange(0, 2 * HALF)), 0))
+
+
+@triton.jit
+def ragged_copy(x, starts, lens, out):
+    """A loop of another length in each program, and nothing behind it."""
+    row = tl.program_id(0)
+    start = tl.load(starts + row)
+    for index in range(tl.load(lens + row)):
+        tl.store(out + start + index, tl.load(x + start + index))
