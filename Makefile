@@ -18,13 +18,14 @@ SGLANG_READY := $(VENV)/.sglang-ready
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check sglang bench-speed clean
+.PHONY: help setup fuzz test check sglang bench-lanes bench-speed clean
 
 help:
 	@echo "make fuzz         fuzz the built-in engine for TIME=$(TIME)"
 	@echo "make test         lint, types, import floors, tests"
 	@echo "make check        lint, types, import floors only"
 	@echo "make sglang       fetch real sglang releases and what they import"
+	@echo "make bench-lanes  Triton kernels over lanes; writes reports/lanes.md"
 	@echo "make bench-speed  cases per second; writes reports/speed.md"
 	@echo "make setup        only create $(VENV)"
 	@echo "make clean        remove $(VENV), caches and the output of runs"
@@ -65,6 +66,10 @@ $(SGLANG_READY): $(READY) constraints/sglang.txt
 	@$(PIP) -c constraints/dev.txt -c constraints/sglang.txt -e ".[sglang]"
 	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13 sglang==0.5.23
 	@touch $@
+
+# VIZ names the Python of an environment with triton-viz beside the same torch and Triton.
+bench-lanes: $(READY)
+	$(BIN)/python benchmarks/lanes/run.py --sweep 100 $(if $(VIZ),--viz $(VIZ)) --write reports/lanes.md
 
 bench-speed: $(READY)
 	$(BIN)/python benchmarks/speed.py --write reports/speed.md
