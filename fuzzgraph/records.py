@@ -72,6 +72,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether each step also runs with NaN in all memory that its batch does not own."""
     second_opinion: bool = False
     """Whether the Triton reference computes the truth of each step as well."""
+    stock_kernels: bool = False
+    """Whether Triton kernels on a CPU run in Triton's own interpreter, slowly and unchecked."""
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     beyond: tuple[str, ...] = ()
     """What the target cannot express, so that nothing like it was drawn."""
     nondeterministic: int = 0
+    fallbacks: dict[str, int] = {}
+    """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
     deaths: int = 0
     """Times the engine's process died or hung; 0 where it has none of its own."""
     findings: tuple[ReportedFinding, ...] = ()

@@ -55,6 +55,7 @@ class FakeVerdict:
     steps: int = 1
     skipped: str = ""
     nondeterministic: bool = False
+    fallbacks: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass

@@ -4,6 +4,10 @@ Needs torch and Triton alone, so that other tools can run it too.
 """
 
 # No postponed annotations here: Triton reads `tl.constexpr` from the signature.
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # what a jit function is depends on it
+
 import torch
 import triton
 import triton.language as tl

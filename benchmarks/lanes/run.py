@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -201,7 +201,19 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    lines = [
+    text = ""
+    for section in _sections(options):
+        print("\n".join(section), flush=True)
+        text += "\n".join(section) + "\n"
+    if options.write:
+        aside = options.write.with_suffix(".new")
+        aside.write_text(text.rstrip() + "\n")
+        aside.replace(options.write)
+
+
+def _sections(options: argparse.Namespace) -> Iterator[list[str]]:
+    """Each as soon as it is done."""
+    yield [
         "# Lanes against Triton's interpreter",
         "",
         f"Medians over {options.rounds} rounds (least to greatest) in one run, every access checked"
@@ -209,21 +221,15 @@ def main() -> None:
         f"Triton {triton.__version__}, torch {torch.__version__}, numpy {np.__version__}, Python"
         f" {platform.python_version()}. Written by `make bench-lanes`.",
         "",
-        *decode_section(options.rounds),
-        *writer_section(options.rounds),
-        *release_section(),
-        *test_section(options.rounds),
     ]
     if options.viz:
-        lines += sanitizer_section(options.viz)
+        yield sanitizer_section(options.viz)
+    yield decode_section(options.rounds)
+    yield writer_section(options.rounds)
+    yield release_section()
+    yield test_section(options.rounds)
     if options.sweep:
-        lines += sweep_section(options.sweep)
-    text = "\n".join(lines).rstrip() + "\n"
-    print(text)
-    if options.write:
-        aside = options.write.with_suffix(".new")
-        aside.write_text(text)
-        aside.replace(options.write)
+        yield sweep_section(options.sweep)
 
 
 if __name__ == "__main__":

@@ -235,6 +235,7 @@ class Campaign:
             return verdict
         outcome = _outcome(verdict)
         self._tally.count(outcome, verdict.steps, from_corpus=source == "corpus")
+        self._tally.fallbacks.update(verdict.fallbacks)
         if verdict.skipped:
             self._tally.skip(verdict.skipped)
         else:

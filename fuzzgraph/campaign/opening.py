@@ -64,6 +64,7 @@ def checked_setup(
     *,
     strict_nan: bool = False,
     second_opinion: bool = False,
+    stock_kernels: bool = False,
 ) -> Setup:
     """A setup whose parts fit together; an empty `graphs` becomes what the device has.
 
@@ -100,6 +101,7 @@ def checked_setup(
         graphs=graphs,
         strict_nan=strict_nan,
         second_opinion=second_opinion,
+        stock_kernels=stock_kernels,
     )
 
 
@@ -159,6 +161,7 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
         device=setup.device,
         strict_nan=setup.strict_nan,
         second_opinion=setup.second_opinion,
+        lanes=not setup.stock_kernels,
     )
     return Opened(setup, target, execution, execution.close)
 
@@ -219,6 +222,7 @@ def _in_worker(setup: Setup, target: Target) -> Opened:
         device=setup.device,
         strict_nan=setup.strict_nan,
         second_opinion=setup.second_opinion,
+        lanes=not setup.stock_kernels,
     )
     return Opened(setup, target, client, client.close, lambda: client.deaths)
 

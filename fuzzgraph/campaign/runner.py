@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from fuzzgraph.case import Case
@@ -26,6 +27,9 @@ class VerdictLike(Protocol):
 
     @property
     def nondeterministic(self) -> bool: ...
+
+    @property
+    def fallbacks(self) -> Mapping[str, int]: ...
 
 
 class Runner(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -86,6 +86,7 @@ class _KeptOut:
     findings: tuple[Finding, ...] = ()
     steps: int = 0
     nondeterministic: bool = False
+    fallbacks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def skipped(self) -> str:

@@ -86,6 +86,7 @@ def summed(
         skips=dict(tally.skips.most_common()),
         beyond=about.beyond,
         nondeterministic=tally.nondeterministic,
+        fallbacks=dict(tally.fallbacks.most_common()),
         deaths=tally.deaths(),
         findings=tuple(docket.reported),
         repeats=dict(tally.repeats),

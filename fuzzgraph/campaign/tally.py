@@ -38,6 +38,7 @@ class Tally:
     coverage: CoverageMap = field(default_factory=CoverageMap)
     skips: Counter[str] = field(default_factory=Counter)
     repeats: Counter[str] = field(default_factory=Counter)
+    fallbacks: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     block: int = 0
     _told_at: float = 0.0

@@ -84,6 +84,7 @@ def setup_options(command: F) -> F:
         graphs: str | None,
         strict_nan: bool,
         second_opinion: bool,
+        stock_kernels: bool,
         **rest: Any,
     ) -> object:
         from fuzzgraph.campaign.opening import checked_setup
@@ -96,6 +97,7 @@ def setup_options(command: F) -> F:
             graphs or "",
             strict_nan=strict_nan,
             second_opinion=second_opinion,
+            stock_kernels=stock_kernels,
         )
         return command(setup=setup, **rest)
 
@@ -135,6 +137,11 @@ _SETUP_OPTIONS = (
         "--second-opinion",
         is_flag=True,
         help="Compute each step's truth by the Triton reference as well.",
+    ),
+    click.option(
+        "--stock-kernels",
+        is_flag=True,
+        help="Run Triton kernels in Triton's own interpreter, slowly and unchecked.",
     ),
 )
 

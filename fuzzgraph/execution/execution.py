@@ -15,6 +15,7 @@ import msgspec
 import torch
 
 from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.execution.kernels import take_fallbacks
 from fuzzgraph.execution.opening import OpenSession, SessionLost, open_session
 from fuzzgraph.execution.sessions import SessionCache
 from fuzzgraph.execution.steps import StepRunner
@@ -138,7 +139,8 @@ class Execution:
             second_opinion=self._second_opinion,
             strict_nan=self._strict_nan,
         )
-        padded = 0
+        findings: tuple[Finding, ...] = ()
+        padded = count = 0
         wavers = False
         for count, batch in enumerate(batches, start=1):
             step = runner.run(batch, last=count == len(batches))
@@ -149,10 +151,16 @@ class Execution:
             if step.stumbles:
                 self._sessions.forget(case.config)
             if findings:
-                return Verdict(
-                    case, self.target.name, findings, count, padded, nondeterministic=wavers
-                )
-        return Verdict(case, self.target.name, (), len(batches), padded, nondeterministic=wavers)
+                break
+        return Verdict(
+            case,
+            self.target.name,
+            findings,
+            count,
+            padded,
+            nondeterministic=wavers,
+            fallbacks=take_fallbacks(opened.memory),
+        )
 
     def _judge(self, step: StepRecord) -> tuple[Finding, ...]:
         return tuple(finding for oracle in self._oracles for finding in oracle.judge(step))

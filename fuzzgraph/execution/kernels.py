@@ -11,7 +11,7 @@ from fuzzgraph.accesses import Access, Race
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.ports import Pools
 
-__all__ = ["take_accesses", "take_races"]
+__all__ = ["take_accesses", "take_fallbacks", "take_races"]
 
 
 def take_accesses(memory: GuardedMemory) -> list[Access]:
@@ -49,3 +49,13 @@ def _planes(pools: Pools) -> Iterator[torch.Tensor]:
     yield from pools.kv_planes
     if pools.state is not None:
         yield pools.state
+
+
+def take_fallbacks(memory: GuardedMemory) -> dict[str, int]:
+    """Kernel and reason -> launches that Triton's own interpreter ran."""
+    if memory.lanes is None:
+        return {}
+    fallbacks = memory.lanes.report.fallbacks
+    found = {f"{kernel}: {reason}": count for (kernel, reason), count in fallbacks.items()}
+    fallbacks.clear()
+    return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fuzzgraph.case import Case
 from fuzzgraph.finding import Finding
@@ -29,3 +30,5 @@ class Verdict:
     """Why the target cannot express the case; '' where it ran."""
     nondeterministic: bool = False
     """Whether the engine differed from itself in the same world."""
+    fallbacks: Mapping[str, int] = field(default_factory=dict)
+    """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""

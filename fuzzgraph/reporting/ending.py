@@ -80,6 +80,10 @@ def _figures(summary: RunSummary) -> list[str]:
         f"  stopped because {reason_words(summary)}"
         + (f"; report in {summary.out}" if summary.out else ""),
     ]
+    lines += [
+        f"  kernels run by Triton's own interpreter, {count} times: {name}"
+        for name, count in summary.fallbacks.items()
+    ]
     lines += [f"  quarantined {count} cases: {name}" for name, count in summary.quarantined.items()]
     lines += [f"  tolerated and no longer failing: {line}" for line in summary.mended]
     lines += [f"  left out: {line}" for line in summary.bad_entries]
@@ -106,6 +110,7 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         mended=tuple(dict.fromkeys(line for one in summaries for line in one.mended)),
         coverage=_covered(summaries),
         nondeterministic=sum(one.nondeterministic for one in summaries),
+        fallbacks=_added(one.fallbacks for one in summaries),
         findings=_put_together(summaries),
         beside={},
         repeats=_added(one.repeats for one in summaries),

@@ -186,6 +186,7 @@ class WorkerClient:
             answer.padded_steps,
             skipped=answer.skipped,
             nondeterministic=answer.nondeterministic,
+            fallbacks=answer.fallbacks,
         )
 
     def _run_unless_killed(self, case: Case) -> Answer:
@@ -307,6 +308,7 @@ def open_client(
     graphs: Literal["recorder", "device"] = "recorder",
     strict_nan: bool = False,
     second_opinion: bool = False,
+    lanes: bool = True,
     device: str = "cpu",
     folder: Path | None = None,
     case_seconds: float | None = None,
@@ -325,6 +327,7 @@ def open_client(
         device=device,
         strict_nan=strict_nan,
         second_opinion=second_opinion,
+        lanes=lanes,
     )
     limits = limits or Limits()
     if case_seconds is not None:

@@ -50,6 +50,7 @@ class Open(_Message, frozen=True):
     graphs: Literal["recorder", "device"] = "recorder"
     strict_nan: bool = False
     second_opinion: bool = False
+    lanes: bool = True
     device: str = "cpu"
 
 
@@ -77,6 +78,7 @@ class Answer(_Message, frozen=True):
     padded_steps: int = 0
     skipped: str = ""
     nondeterministic: bool = False
+    fallbacks: dict[str, int] = {}
     spent: bool = False
     """Whether the device's context is lost, so that this child answers for nothing any more."""
 

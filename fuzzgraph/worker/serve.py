@@ -85,6 +85,7 @@ class _Desk:
             padded_steps=verdict.padded_steps,
             skipped=verdict.skipped,
             nondeterministic=verdict.nondeterministic,
+            fallbacks=dict(verdict.fallbacks),
         )
 
     def _spent(self, findings: tuple[Finding, ...]) -> bool:
@@ -140,6 +141,7 @@ def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
         device=message.device,
         strict_nan=message.strict_nan,
         second_opinion=message.second_opinion,
+        lanes=message.lanes,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.events import RunSummary, Setup
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
@@ -16,6 +17,7 @@ from fuzzgraph.observation import StepRecord, ZoneHit
 from fuzzgraph.oracles.footprint import Footprint
 from fuzzgraph.oracles.noninterference import NonInterference
 from fuzzgraph.ports import Target
+from fuzzgraph.reporting.ending import ending, joined
 from fuzzgraph.targets import open_target
 
 pytest.importorskip("triton")
@@ -57,6 +59,15 @@ def test_without_the_lanes_nobody_sees_it() -> None:
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
 def test_the_healthy_engine_makes_no_stray_access(kernels: str) -> None:
     assert findings(open_target("builtin"), decode(5, 3, kernels=kernels)) == ()
+
+
+def test_launches_that_fall_back_are_counted_and_said() -> None:
+    verdict_of = {"printing: device_print": 3}
+    summary = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, fallbacks=verdict_of)
+    assert (
+        "  kernels run by Triton's own interpreter, 3 times: printing: device_print"
+        in ending(joined([summary])).splitlines()
+    )
 
 
 def step() -> StepRecord:
