@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -170,7 +171,8 @@ def _tool_row(tool: str, found: Iterable[str], seconds: Iterable[float]) -> str:
 
 def sweep_section(count: int) -> list[str]:
     """Random launches of every kernel, bytes compared."""
-    total = unequal = fallen = 0
+    total = unequal = 0
+    fallen: Counter[str] = Counter()
     for name, draw in test_kernels():
         for seed in range(1_000, 1_000 + count):
             launch = draw(np.random.default_rng([seed, *name.encode()]))
@@ -179,14 +181,14 @@ def sweep_section(count: int) -> list[str]:
             with lanes() as report:
                 other.run()
             total += 1
-            fallen += bool(report.fallbacks)
+            fallen.update(f"{kernel} ({reason})" for kernel, reason in report.fallbacks)
             unequal += launch.memory() != other.memory()
     return [
         "## Sweep",
         "",
         f"{total} random launches of {len(list(test_kernels()))} kernels, seeds that the tests do"
         f" not use: {total - unequal} leave the bytes of the stock interpreter, {unequal} do not."
-        f" {fallen} fell back, all of kernels whose programs race by design.",
+        f" Fell back: {', '.join(f'{count} of {name}' for name, count in fallen.items())}.",
         "",
     ]
 
