@@ -48,10 +48,13 @@ class GraphEngine(Protocol):
 
     name: str
     device: torch.device
-    captured: int
-    """Graphs captured so far; a metadata target captures none."""
     replayed: list[CapturedGraph[object]]
     """Graphs in the order of their replays, until the harness clears it."""
+
+    @property
+    def captured(self) -> int:
+        """Graphs captured so far; a metadata target captures none."""
+        ...
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> CapturedGraph[Outputs]:
         """Record one run of `forward` in the pool that all graphs of the session share.

@@ -18,16 +18,15 @@ from typing import Any, TypeVar
 import torch
 
 from fuzzgraph.errors import AdapterUnavailable, CaptureError
-from fuzzgraph.graphs.engagement import WatchedForward, WatchedGraph
+from fuzzgraph.graphs.engagement import WatchedEngine, WatchedForward, WatchedGraph
 from fuzzgraph.memory.guard import GuardedMemory
-from fuzzgraph.ports import CapturedGraph
 
 __all__ = ["DeviceGraph", "DeviceGraphs"]
 
 Outputs = TypeVar("Outputs")
 
 
-class DeviceGraphs:
+class DeviceGraphs(WatchedEngine):
     """A graph engine on a GPU."""
 
     name = "device"
@@ -39,12 +38,8 @@ class DeviceGraphs:
                 f"torch.cuda.is_available() is {torch.cuda.is_available()}. "
                 "Use the recorder, or a machine with a GPU."
             )
-        self.memory = memory
-        self.device = memory.device
+        super().__init__(memory)
         self._pool = torch.cuda.graph_pool_handle()
-        self.captured = 0
-        self.replayed: list[CapturedGraph[object]] = []
-        self._graphs: list[DeviceGraph[Any]] = []
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> DeviceGraph[Outputs]:
         """Capture one run of `forward` after a warm-up run on a side stream.
@@ -67,17 +62,9 @@ class DeviceGraphs:
                 f"The device refused to capture graph {key!r}: {message}. "
                 "Move what it names to prepare_replay, before the graph."
             ) from error
-        self.captured += 1
         captured = DeviceGraph(key, self, graph, watched, outputs)
         self._graphs.append(captured)
         return captured
-
-    def close(self) -> None:
-        """Give back what the graphs hold, their device memory included."""
-        for graph in self._graphs:
-            graph.close()
-        self._graphs.clear()
-        self.replayed.clear()
 
     def _warm_up(self, forward: Callable[[], Any]) -> None:
         """One run outside the graph, so that libraries create their workspaces before it."""

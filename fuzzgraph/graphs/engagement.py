@@ -13,7 +13,7 @@ from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.observation import Engagement
 from fuzzgraph.ports import CapturedGraph
 
-__all__ = ["WatchedForward", "WatchedGraph", "tensors_of", "unwritten_outputs"]
+__all__ = ["WatchedEngine", "WatchedForward", "WatchedGraph", "tensors_of", "unwritten_outputs"]
 
 Outputs = TypeVar("Outputs")
 
@@ -96,6 +96,28 @@ class WatchedGraph(ABC, Generic[Outputs]):
             self._watched.calls_in_replay,
             unwritten_outputs(self._memory, self.outputs) if self._replays else (),
         )
+
+
+class WatchedEngine:
+    """What every graph engine keeps: its graphs, and their replays in order."""
+
+    def __init__(self, memory: GuardedMemory) -> None:
+        self.memory = memory
+        self.device = memory.device
+        self.replayed: list[CapturedGraph[object]] = []
+        self._graphs: list[WatchedGraph[Any]] = []
+
+    @property
+    def captured(self) -> int:
+        """Graphs captured so far."""
+        return len(self._graphs)
+
+    def close(self) -> None:
+        """Give back what the graphs hold, on a device its memory too."""
+        for graph in self._graphs:
+            graph.close()
+        self._graphs.clear()
+        self.replayed.clear()
 
 
 def tensors_of(value: Any, path: str = "output") -> list[tuple[str, torch.Tensor]]:

@@ -21,16 +21,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from fuzzgraph.graphs.engagement import WatchedForward, WatchedGraph
+from fuzzgraph.graphs.engagement import WatchedEngine, WatchedForward, WatchedGraph
 from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straight_into
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
-from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.interception import Listener
 from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
-from fuzzgraph.ports import CapturedGraph
 
 __all__ = ["RecordedGraph", "Recorder", "host_copy"]
 
@@ -47,17 +45,10 @@ def host_copy(tensor: torch.Tensor) -> torch.Tensor:
     return copy.copy_(tensor)
 
 
-class Recorder:
+class Recorder(WatchedEngine):
     """A graph engine that records dispatched operations and kernel launches."""
 
     name = "recorder"
-
-    def __init__(self, memory: GuardedMemory) -> None:
-        self.memory = memory
-        self.device = memory.device
-        self.captured = 0
-        self.replayed: list[CapturedGraph[object]] = []
-        self._graphs: list[RecordedGraph[Any]] = []
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> RecordedGraph[Outputs]:
         """Record one run of `forward`.
@@ -69,17 +60,9 @@ class Recorder:
         tape = _Tape(key)
         with self.memory.intercept("graph", tape), HostReads(key, tape.forget):
             outputs = watched()
-        self.captured += 1
         graph = RecordedGraph(key, self, tape, watched, outputs)
         self._graphs.append(graph)
         return graph
-
-    def close(self) -> None:
-        """Give back what the graphs hold."""
-        for graph in self._graphs:
-            graph.close()
-        self._graphs.clear()
-        self.replayed.clear()
 
 
 class _Tape(Listener):

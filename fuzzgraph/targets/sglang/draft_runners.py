@@ -16,6 +16,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 from fuzzgraph.targets.sglang import pluggable_runner
 from fuzzgraph.targets.sglang.decode_runner import runner_module
+from fuzzgraph.targets.sglang.driven_runner import DrivenRunner
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
 from fuzzgraph.targets.sglang.pluggable_runner import backend_class, graph_device
 
@@ -61,7 +62,7 @@ class _DeviceGraph:
         return "the graph engine's"
 
 
-class DraftRunner:
+class DraftRunner(DrivenRunner):
     """A draft runner of this release on `worker`; nothing captured yet.
 
     Args:
@@ -99,18 +100,6 @@ class DraftRunner:
     def buffers(self) -> Any:
         """The static inputs, one attribute each; in 0.5.9 they are the runner's own."""
         return getattr(self._engine, "buffers", self._engine)
-
-    @property
-    def width(self) -> int:
-        """Tokens of each row."""
-        if hasattr(self._engine, "captured_req_width"):  # its name from 0.5.16 on
-            return int(self._engine.captured_req_width)
-        return int(self._engine.num_tokens_per_bs)
-
-    @property
-    def padded_bs(self) -> int:
-        """Of the last replay; before any the largest captured size."""
-        return int(getattr(self._engine, "bs", self._engine.max_bs))
 
     def capture(self) -> None:
         """The engine's own capture loop, largest size first."""

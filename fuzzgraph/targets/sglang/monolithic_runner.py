@@ -17,6 +17,7 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
+from fuzzgraph.targets.sglang.driven_runner import DrivenRunner
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 
@@ -76,7 +77,7 @@ def _ladder(config: EngineConfig) -> Iterator[None]:
         module.get_batch_sizes_to_capture = own
 
 
-class MonolithicRunner:
+class MonolithicRunner(DrivenRunner):
     """`CudaGraphRunner`: one class that pads, captures and replays. Nothing captured yet.
 
     Args:
@@ -97,21 +98,6 @@ class MonolithicRunner:
             runner.model = SimpleNamespace(forward=no_forward)
         with _ladder(config):
             self._engine = _runner_class(graphs, on_capture)(runner)
-
-    @property
-    def buffers(self) -> Any:
-        """The static inputs, one attribute each."""
-        return self._engine.buffers
-
-    @property
-    def width(self) -> int:
-        """Tokens of each row."""
-        return int(self._engine.num_tokens_per_bs)
-
-    @property
-    def padded_bs(self) -> int:
-        """Of the last replay; before any the largest captured size."""
-        return int(getattr(self._engine, "bs", self._engine.max_bs))
 
     def capture(self) -> None:
         """The engine's own capture loop, largest size first."""

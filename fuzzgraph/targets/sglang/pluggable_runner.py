@@ -15,6 +15,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
+from fuzzgraph.targets.sglang.driven_runner import DrivenRunner
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 
@@ -113,7 +114,7 @@ def shared_output(config: EngineConfig) -> Any:
     )
 
 
-class PluggableRunner:
+class PluggableRunner(DrivenRunner):
     """`DecodeCudaGraphRunner` over a backend of ours. Nothing captured yet.
 
     Args:
@@ -146,23 +147,6 @@ class PluggableRunner:
 
         with graph_device(self._backend, config, self._module):
             self._engine: Any = DecodeRunner(runner)
-
-    @property
-    def buffers(self) -> Any:
-        """The static inputs, one attribute each."""
-        return self._engine.buffers
-
-    @property
-    def width(self) -> int:
-        """Tokens of each row."""
-        if hasattr(self._engine, "captured_req_width"):  # its name from 0.5.16 on
-            return int(self._engine.captured_req_width)
-        return int(self._engine.num_tokens_per_bs)
-
-    @property
-    def padded_bs(self) -> int:
-        """Of the last replay; before any the largest captured size."""
-        return int(getattr(self._engine, "bs", self._engine.max_bs))
 
     def capture(self) -> None:
         """The engine's own capture loop, largest size first."""
