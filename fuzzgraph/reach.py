@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from fuzzgraph.case import Mode
+from fuzzgraph.case import Mode, ReplayStep
 
-__all__ = ["WIDEST", "Reach", "lacking"]
+__all__ = ["WIDEST", "Reach", "lacking", "out_of_reach"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,19 @@ WIDEST = Reach(
     mrope=True,
 )
 """All that a case can say: the reach of a target without limits of its own."""
+
+
+def out_of_reach(reach: Reach, steps: Iterable[ReplayStep]) -> str | None:
+    """Why a target cannot express one of these steps, in one line; None if it can express all.
+
+    A config is judged by `Target.unsupported`. A saved case of another target may ask for more.
+    """
+    for number, step in enumerate(steps):
+        if step.mrope and not reach.mrope:
+            return f"steps[{number}].mrope is not driven"
+        if step.via == "eager" and not reach.eager_steps:
+            return f"steps[{number}].via='eager' is not driven, only 'graph'"
+    return None
 
 
 def lacking(reach: Reach) -> tuple[str, ...]:

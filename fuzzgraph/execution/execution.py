@@ -26,6 +26,7 @@ from fuzzgraph.layout import plan
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Oracle, Target
+from fuzzgraph.reach import out_of_reach
 from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
@@ -82,7 +83,8 @@ class Execution:
             InvalidCase: the case contradicts itself or its pools.
             AdapterUnavailable: the target cannot be opened here at all.
         """
-        if reason := self.target.unsupported(case.config):
+        reason = self.target.unsupported(case.config) or out_of_reach(self.target.reach, case.steps)
+        if reason:
             return Verdict(case, self.target.name, skipped=reason)
         batches = plan(case)
         if not self._cached:

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,6 +94,26 @@ def test_check_passes_on_a_healthy_engine_and_fails_with_the_finding_on_a_faulty
 def test_run_case_hands_out_the_verdict() -> None:
     verdict = fuzzgraph.run_case(small_case())
     assert (verdict.findings, verdict.steps, verdict.skipped) == ((), 2, "")
+
+
+@pytest.mark.parametrize(
+    ("step", "lacks", "reason"),
+    [
+        ({"mrope": True}, {"mrope": False}, "steps[1].mrope is not driven"),
+        ({"via": "eager"}, {"eager_steps": False}, "steps[1].via='eager' is not driven, only"),
+    ],
+    ids=["mrope", "eager"],
+)
+def test_a_step_that_the_target_cannot_express_skips_its_case_with_the_reason(
+    step: dict[str, Any], lacks: dict[str, bool], reason: str
+) -> None:
+    rows = (BatchRow(request=0, seq_len=3),)
+    steps = (ReplayStep(rows=rows), ReplayStep(rows=rows, **step))
+    case = Case(schema_version=1, config=EngineConfig(capture_bs=(2,)), steps=steps)
+    narrow, wide = BuiltinTarget(), BuiltinTarget()
+    narrow.reach = replace(narrow.reach, **lacks)
+    assert reason in fuzzgraph.run_case(case, narrow).skipped
+    assert fuzzgraph.run_case(case, wide).steps == 2
 
 
 @settings(
