@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.ports import CapturedGraph, GraphEngine
+from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang import pluggable_runner
+from fuzzgraph.targets.sglang.capturing import DeviceGraph, backend_class, gated, on_device
 from fuzzgraph.targets.sglang.decode_runner import runner_module
 from fuzzgraph.targets.sglang.driven_runner import DrivenRunner
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
-from fuzzgraph.targets.sglang.pluggable_runner import backend_class, graph_device
 
 __all__ = ["DRAFT", "DRAFT_EXTEND", "FROZEN", "DraftRunner", "RunnerKind"]
 
@@ -50,18 +51,6 @@ FROZEN = RunnerKind(
 )
 
 
-class _DeviceGraph:
-    """What a runner keeps in place of a `torch.cuda.CUDAGraph`."""
-
-    captured: CapturedGraph[Any]
-
-    def replay(self) -> None:
-        self.captured.replay()
-
-    def pool(self) -> str:
-        return "the graph engine's"
-
-
 class DraftRunner(DrivenRunner):
     """A draft runner of this release on `worker`; nothing captured yet.
 
@@ -81,36 +70,29 @@ class DraftRunner(DrivenRunner):
     ) -> None:
         # Shared by all runners of a process; sessions stand for processes.
         getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
-        self._config = config
         module = engine_module(kind.module)
+        self._modes = runner_module()
         base = getattr(module, kind.runner)
-        self._modules = (module, engine_module(runner_module()))
-        self._backend: Any = None
+        backend: Any = None
         if has_module(pluggable_runner.RUNNER_MODULE):
-            self._backend = backend_class(graphs, on_capture, kind.name)()
-            runner = _gated(base)
+            backend = backend_class(graphs, on_capture, kind.name)
+            runner = gated(base)
         else:
             engine_module(_POOL).set_global_graph_memory_pool("the graph engine's")
             runner = _recorded(base, kind, graphs, on_capture)
-        with graph_device(self._backend, config, *self._modules):
-            self._engine: Any = runner(worker)
+        self._device = partial(on_device, (module, engine_module(self._modes)), config, backend)
+        with self._device():
+            self._engine = self._open(runner, worker)
         self._given: tuple[Any, ...] = ()
+
+    def _open(self, runner: type, worker: Any) -> Any:
+        """The engine's object that replays, made of runners of this class."""
+        return runner(worker)
 
     @property
     def buffers(self) -> Any:
         """The static inputs, one attribute each; in 0.5.9 they are the runner's own."""
         return getattr(self._engine, "buffers", self._engine)
-
-    def capture(self) -> None:
-        """The engine's own capture loop, largest size first."""
-        self._engine.may_capture = True
-        modes = "sglang.srt.model_executor.runner_utils.capture_mode"
-        module = engine_module(modes if has_module(modes) else runner_module())
-        with (
-            graph_device(self._backend, self._config, *self._modules),
-            module.model_capture_mode(),
-        ):
-            self._engine.capture()
 
     def can_run(self, forward_batch: Any) -> bool:
         ask = getattr(self._engine, "can_run_graph", None) or self._engine.can_run
@@ -126,34 +108,23 @@ class DraftRunner(DrivenRunner):
         return run(*self._given)
 
 
-def _gated(base: Any) -> type:
-    class Gated(base):  # type: ignore[misc]
-        may_capture = False
-
-        def capture(self) -> None:
-            if self.may_capture:  # the constructor calls it, the session decides when
-                super().capture()
-
-    return Gated
-
-
 def _recorded(
     base: Any, kind: RunnerKind, graphs: GraphEngine, on_capture: Callable[[int], None]
 ) -> type:
-    class Recorded(_gated(base)):  # type: ignore[misc]
+    class Recorded(gated(base)):  # type: ignore[misc]
         def capture_one_batch_size(self, num_seqs: int, *args: Any, **kwargs: Any) -> Any:
             self.capturing = num_seqs
             return super().capture_one_batch_size(num_seqs, *args, **kwargs)
 
-        def _create_graph(self) -> _DeviceGraph:
-            return _DeviceGraph()
+        def _create_graph(self) -> DeviceGraph:
+            return DeviceGraph()
 
         def _capture_init(self, run_once_fn: Callable[[], Any]) -> None:
             for _ in range(2):  # as the engine does, without waiting for a device
                 run_once_fn()
 
         def _capture_graph(
-            self, graph: _DeviceGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
+            self, graph: DeviceGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
         ) -> Any:
             with torch.no_grad():
                 graph.captured = graphs.capture(run_once_fn, key=f"{kind.name}/{self.capturing}")
