@@ -42,6 +42,7 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("sglang-eagle-draft", _from("sglang.drafts", "draft")),
     ("sglang-eagle-draft-extend", _from("sglang.drafts", "draft_extend")),
     ("sglang-frozen-kv-mtp", _from("sglang.drafts", "frozen_kv_mtp")),
+    ("sglang-multi-layer-draft-extend", _from("sglang.drafts", "multi_layer")),
     ("sglang-triton", _from("sglang.triton", "TritonTarget")),
     ("sglang-triton-verify", _from("sglang.triton", "verify_target")),
 )

@@ -81,6 +81,7 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
         "forward_mode": _extend_mode(info, packed=packed),
         "extend_seq_lens": torch.tensor(lens, dtype=torch.int32),
         "extend_seq_lens_cpu": lens.tolist(),
+        "extend_start_loc": torch.tensor(np.cumsum(lens) - lens, dtype=torch.int32),
         "capture_hidden_mode": info.CaptureHiddenMode.LAST,
     }
     if not packed:

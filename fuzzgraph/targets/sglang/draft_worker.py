@@ -17,6 +17,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang import pluggable_runner
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
+from fuzzgraph.targets.sglang.witness import witness
 
 __all__ = ["draft_worker", "packs_accepted_tokens"]
 
@@ -61,16 +62,41 @@ def _draft_forward(steps: int, *, eagle: bool) -> Any:
     return draft
 
 
+def _backends(first: Any, config: EngineConfig, steps: int) -> list[Any]:
+    """Each step of multi-layer EAGLE has a backend; what the first one sees is judged."""
+    return [first, *(witness(config.seq_len_fill_value) for _ in range(1, steps))]
+
+
+def _hidden_states_pool(runner: ModelRunner, steps: int) -> torch.Tensor:
+    """[rows, steps - 1, hidden] what a step takes for tokens before its window, up to 0.5.14."""
+    rows = runner.req_to_token_pool.req_to_token.shape[0]
+    width = runner.model_config.spec_hidden_size
+    return torch.zeros(rows, steps - 1, width, dtype=runner.dtype, device=runner.device)
+
+
 def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kind: str) -> Any:
-    """A worker for the runner of one kind: "draft", "draft_extend" or "frozen"."""
+    """A worker for the runner of one kind: "draft", "draft_extend", "multi_layer" or "frozen"."""
     runner.model = SimpleNamespace(forward=_forward, shared_experts_config=None)
     runner.draft_attn_backend = backend
     runner.graph_shared_output = pluggable_runner.shared_output(config)
-    backend.token_to_kv_pool = runner.token_to_kv_pool
     steps = runner.server_args.speculative_num_steps
+    backends = _backends(backend, config, steps)
+    for one in backends:
+        one.token_to_kv_pool = runner.token_to_kv_pool
+        one.req_to_token_pool = runner.req_to_token_pool
+    if kind == "multi_layer":  # up to 0.5.12 its graphs ask for the slots of a sliding window too
+        runner.token_to_kv_pool.translate_loc_from_full_to_swa = lambda slots: slots
     worker = SimpleNamespace(
         draft_attn_backend=backend,
         draft_extend_attn_backend=backend,
+        draft_extend_attn_backend_list=backends,
+        draft_extend_num_front_tokens=0,
+        device=runner.device,
+        gpu_id=runner.gpu_id,
+        chain_mtp_hidden_states=False,
+        mtp_model_runner=lambda step: runner,
+        req_to_hidden_states_pool=_hidden_states_pool(runner, steps),
+        use_rejection_sampling=False,
         draft_forward=_draft_forward(steps, eagle=kind == "draft"),
         draft_model_runner=runner,
         draft_runner=runner,

@@ -1,7 +1,8 @@
 """Metadata targets of speculative decoding: the graph runners of the draft worker.
 
-`sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted,
-`sglang-frozen-kv-mtp` drafts on the target's KV. The release's own runner pads and fills its
+`sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted, so
+does `sglang-multi-layer-draft-extend` with a layer for each step, and `sglang-frozen-kv-mtp` drafts
+on the target's KV. The release's own runner pads and fills its
 inputs; its attention backend is a witness, and the draft model computes nothing.
 """
 
@@ -33,11 +34,12 @@ from fuzzgraph.targets.sglang.draft_runners import (
 from fuzzgraph.targets.sglang.draft_worker import draft_worker, packs_accepted_tokens
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields
 from fuzzgraph.targets.sglang.loading import has_module, release
+from fuzzgraph.targets.sglang.multi_layer import MULTI_LAYER, MultiLayerRunner
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.targets.sglang.witness import witness
 from fuzzgraph.world import Batch
 
-__all__ = ["DraftSession", "DraftTarget", "draft", "draft_extend", "frozen_kv_mtp"]
+__all__ = ["DraftSession", "DraftTarget", "draft", "draft_extend", "frozen_kv_mtp", "multi_layer"]
 
 _SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
 _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
@@ -110,6 +112,11 @@ def draft_extend() -> DraftTarget:
     return DraftTarget("sglang-eagle-draft-extend", DRAFT_EXTEND, "draft_extend", max_topk=1)
 
 
+def multi_layer() -> DraftTarget:
+    """`sglang-multi-layer-draft-extend`; one step, so one layer, fewer than draft tokens."""
+    return DraftTarget("sglang-multi-layer-draft-extend", MULTI_LAYER, "draft_extend", max_topk=1)
+
+
 def frozen_kv_mtp() -> DraftTarget:
     """`sglang-frozen-kv-mtp`; with several branches its rows are branches, which is not driven."""
     return DraftTarget("sglang-frozen-kv-mtp", FROZEN, "draft", max_topk=1)
@@ -123,8 +130,8 @@ class DraftSession(DecodeSession):
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
         self._kind = kind
         self._batch: Batch | None = None
-        self._packed = packs_accepted_tokens()
-        self._extends = kind is DRAFT_EXTEND
+        self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
+        self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.inputs = _inputs(kind)
         self.fields = _fields(config, self._extends)
         super().__init__(config, graphs, backend="triton", drafts=True)
@@ -137,7 +144,8 @@ class DraftSession(DecodeSession):
 
     def _open_runner(self, graphs: GraphEngine) -> DraftRunner:
         worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
-        return DraftRunner(self._kind, worker, self._config, graphs, self._remember)
+        runner = MultiLayerRunner if self._kind is MULTI_LAYER else DraftRunner
+        return runner(self._kind, worker, self._config, graphs, self._remember)
 
     def _translate(self, batch: Batch) -> Any:
         self._batch = batch
@@ -148,7 +156,11 @@ class DraftSession(DecodeSession):
 
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
-        if self._extends and not self._eager and _wants_select_index(self.runner):
+        if self._eager:
+            return
+        if self._kind is MULTI_LAYER:
+            self.runner.prepare(self._last_batch, torch.tensor(batch.new_lens, dtype=torch.int32))
+        elif self._extends and _wants_select_index(self.runner):
             self.runner.prepare(self._last_batch, select_index(batch, self.runner.width))
 
     def _tokens(self, batch: Batch) -> int:
@@ -187,8 +199,10 @@ def _inputs(kind: RunnerKind) -> list[str]:
     names = ["positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
     if kind is not FROZEN:
         names.append("out_cache_loc")
-    if kind is DRAFT_EXTEND:
-        names += ["input_ids", "extend_seq_lens", "num_accept_tokens", "accept_length"]
+    if kind in (DRAFT_EXTEND, MULTI_LAYER):
+        names += ["input_ids", "extend_seq_lens"]
+    if kind is DRAFT_EXTEND:  # with several layers, counts choose among tokens, no memory
+        names += ["num_accept_tokens", "accept_length"]
     return names
 
 

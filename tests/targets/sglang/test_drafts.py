@@ -11,7 +11,13 @@ import pytest
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.layout import plan
 from fuzzgraph.targets.sglang.draft_batches import live_places, select_index
-from fuzzgraph.targets.sglang.drafts import DraftTarget, draft, draft_extend, frozen_kv_mtp
+from fuzzgraph.targets.sglang.drafts import (
+    DraftTarget,
+    draft,
+    draft_extend,
+    frozen_kv_mtp,
+    multi_layer,
+)
 from fuzzgraph.world import Batch
 from tests.targets.sglang.released import Workers
 
@@ -84,6 +90,20 @@ class TestReleases:
         assert found == (STALE if version == "0.5.12" else set())
 
     @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
+    def test_padded_rows_of_multi_layer_draft_extend_are_stale_to_this_day(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = extend_case((1, 3, 2, 3), (2, 1, 3), draft_tokens=3)
+        assert seen(workers, version, case, "sglang-multi-layer-draft-extend") == STALE
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
+    def test_full_batches_of_multi_layer_draft_extend_are_clean(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = extend_case((4, 3), (2, 1, 3, 4), draft_tokens=4)
+        assert seen(workers, version, case, "sglang-multi-layer-draft-extend") == set()
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
     def test_lengths_of_padded_drafts_are_not_in_their_sum_up_to_0_5_13(
         self, workers: Workers, version: str
     ) -> None:
@@ -112,6 +132,10 @@ def test_the_last_accepted_token_of_each_row_is_selected() -> None:
     assert select_index(extend_batch_of(2, 0, 3), 3).tolist() == [1, 3, 8]
 
 
-@pytest.mark.parametrize("target", [draft(), draft_extend(), frozen_kv_mtp()], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target",
+    [draft(), draft_extend(), frozen_kv_mtp(), multi_layer()],
+    ids=lambda t: t.name,
+)
 def test_decode_graphs_are_not_driven(target: DraftTarget) -> None:
     assert "captures" in (target.unsupported(EngineConfig()) or "")
