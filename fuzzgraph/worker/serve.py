@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -15,6 +17,7 @@ import msgspec
 from fuzzgraph.device_faults import fault_in
 from fuzzgraph.errors import UsageError
 from fuzzgraph.finding import Finding
+from fuzzgraph.worker.bytecode import keep_bytecode
 from fuzzgraph.worker.messages import (
     Answer,
     Channel,
@@ -67,7 +70,8 @@ class _Desk:
 
     def _handle(self, message: ToChild) -> FromChild:
         if isinstance(message, Open):
-            target = _loaded_target(message)
+            with _without_collections():
+                target = _loaded_target(message)
             self._probe = getattr(target, "probe", None) or _device_probe(message.device)
             self._execution = _executed(message, target, self._stages)
             return Ready()
@@ -122,7 +126,18 @@ def _device_probe(device: str) -> Callable[[], None]:
     return probe if device != "cpu" else lambda: None
 
 
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """An engine's imports make half a million objects that stay: collecting finds nothing."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _loaded_target(message: Open) -> Target:
+    keep_bytecode(message.paths)
     sys.path[:0] = message.paths
     target = _target(message.target)
     load = getattr(target, "load", None)

@@ -22,6 +22,7 @@ import torch
 
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.sglang.absent import allow_absent
+from fuzzgraph.targets.sglang.compiling import compile_at_first_call
 
 __all__ = ["call_with_known", "engine_module", "has_module", "package_root", "release"]
 
@@ -117,6 +118,7 @@ def engine_module(name: str) -> Any:
     _interpret_triton()
     _bare_package()
     allow_absent()
+    compile_at_first_call()
     try:
         with _quiet():
             return importlib.import_module(name)
