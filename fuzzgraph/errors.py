@@ -12,6 +12,7 @@ __all__ = [
     "CaptureError",
     "FuzzGraphError",
     "InvalidCase",
+    "OutOfTime",
     "UsageError",
 ]
 
@@ -30,6 +31,10 @@ class InvalidCase(UsageError):
 
 class AdapterUnavailable(UsageError):
     """A target's engine or device is not installed or not usable here."""
+
+
+class OutOfTime(FuzzGraphError):
+    """The time is up and a case was cut off, which says nothing about the engine."""
 
 
 class CaptureError(FuzzGraphError):

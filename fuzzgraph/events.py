@@ -21,6 +21,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.records import (
     Export,
     ExportKind,
+    Left,
     Reason,
     ReportedFinding,
     RunSummary,
@@ -46,6 +47,7 @@ __all__ = [
     "FindingPursued",
     "FindingRepeated",
     "FindingWaiting",
+    "Left",
     "Outcome",
     "Progress",
     "Reason",

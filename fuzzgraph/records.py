@@ -18,6 +18,7 @@ from fuzzgraph.finding import Finding, FindingKey
 __all__ = [
     "Export",
     "ExportKind",
+    "Left",
     "Reason",
     "ReportedFinding",
     "RunSummary",
@@ -31,6 +32,8 @@ __all__ = [
 Source = Literal["corpus", "generated"]
 ExportKind = Literal["script", "pytest", "issue"]
 Reason = Literal["time", "examples", "findings", "interrupted", "corpus", "failed", "killed"]
+Left = Literal["confirm", "shrink", "export"]
+"""What the end of the budget left undone."""
 Status = Literal["new", "known", "tolerated"]
 """new: nobody has said anything about it. known: the baseline has it. tolerated: the ledger does,
 with an issue and a day on which that ends."""
@@ -110,6 +113,8 @@ class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
     status: Status = "new"
     issue: str = ""
     """Where it is being dealt with, as the ledger says; '' where it says nothing."""
+    left: tuple[Left, ...] = ()
+    """What there was no time for; `fuzzgraph resume` on the folder of the run does it."""
     flaky: bool = False
     """Computed: it was tried in fresh sessions and did not show in every one."""
 
@@ -160,6 +165,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     bad_entries: tuple[str, ...] = ()
     """Entries of corpus, ledger, baseline or event log that could not be used, one line each."""
     coverage: Coverage = Coverage()
+    cut_off: str = ""
+    """Digest of the case that the end of the budget cut off; a resumed run begins with it."""
     error: str = ""
     """Why the run itself failed; '' if it did not."""
     out: str = ""

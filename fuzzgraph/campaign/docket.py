@@ -1,9 +1,9 @@
 """Which findings are worked on, and when: shrinking must not eat the time for searching.
 
-A finding is taken up when it is first seen, its case is then on disk. It is pursued (confirmed
-and shrunk) as long as all pursuits together took no more than a third of the time so far; the rest
-waits for the end of the budget, of which a part is kept for it. What shows only beside a finding
-that is not shrunk yet waits for that, and is often explained by it. Repros are written last.
+A finding is taken up when it is first seen, its case is then on disk. It is pursued (confirmed and
+shrunk) and exported as long as such work took no more than its share of the time so far; the rest
+waits for the end of the search, which makes room for it. What shows only beside a finding that is
+not shrunk yet waits for that, and is often explained by it. How time is shared is `reserve`'s.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.known import Known
-from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.pursuit import Pursuit, Sighting
+from fuzzgraph.campaign.pursuit import Pursuit, Sighting, unexecuted
+from fuzzgraph.campaign.reserve import Reserve
 from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.stopping import Stopwatch
 from fuzzgraph.case import Case
@@ -25,19 +25,17 @@ from fuzzgraph.finding import Finding, FindingKey
 
 __all__ = ["Docket"]
 
-_SHARE = 1 / 3
-_KEPT = 1 / 4
-
 
 class Docket:
     """Findings seen and not yet reported, and those reported."""
 
     def __init__(
         self,
-        plan: Plan,
         folder: RunFolder,
         pursuit: Pursuit,
+        reserve: Reserve,
         watch: Stopwatch,
+        max_findings: int | None = None,
         counts: Callable[[Finding], bool] = lambda finding: True,
     ) -> None:
         self._counts = counts
@@ -45,20 +43,27 @@ class Docket:
         self.reported: list[ReportedFinding] = []
         self.beside: dict[str, list[Finding]] = {}
         """What was seen only beside findings that other shards report."""
-        self._plan = plan
+        self._folder = folder
         self._pursuit = pursuit
+        self._reserve = reserve
         self._watch = watch
+        self._max_findings = max_findings
         self._pending: deque[tuple[Sighting, Finding]] = deque()
         self._waiting: dict[FindingKey, Sighting] = {}
-        self._spent = 0.0
-        self._pursued = 0
+        self._exported: set[str] = set()
 
     def take_back(self, past: Past) -> None:
         """Go on with what a killed run had found, finished or not."""
         for reported in past.reported.values():
             key = reported.finding.key
+            if {"confirm", "shrink"} & set(reported.left):
+                self.known.take_up(key)
+                self._pending.append((_followed_before(reported), reported.finding))
+                continue
             self.known.report(key, [other.key for other in reported.also])
             self.reported.append(reported)
+            if any(one.kind == "script" and not unexecuted(one) for one in reported.exports):
+                self._exported.add(reported.id)
         for new in past.unfinished.values():
             self.known.take_up(new.finding.key)
             self._pending.append((_seen_before(past, new.case, new.finding), new.finding))
@@ -78,15 +83,16 @@ class Docket:
 
     @property
     def kept_seconds(self) -> float:
-        """How long before the end of the budget the search makes room for what is pending."""
-        limit = self._plan.budget.seconds
-        if limit is None or not self._pending:
-            return 0.0
-        as_before = len(self._pending) * self._spent / max(self._pursued, 1)
-        return min(_KEPT * limit, max(self._plan.shrink_seconds, as_before))
+        """How long before the end of the budget the search makes room for what is left to do."""
+        return self._reserve.kept(len(self._pending), len(self._pending) + len(self._unexported()))
 
     def note(self, seen: Sighting) -> None:
-        """Take in what a case showed, and pursue it where that is due."""
+        """Take in what a case showed, and work on it where that is due."""
+        self.take_in(seen)
+        self._work()
+
+    def take_in(self, seen: Sighting) -> None:
+        """Leave word of what a case showed; also of a case that a finding is being shrunk by."""
         fresh = self.known.fresh(seen.findings)
         if fresh and not self.known.unresolved(seen.findings):
             self._take_up(seen, fresh.pop(0))
@@ -94,57 +100,61 @@ class Docket:
             if finding.key not in self._waiting:
                 self._pursuit.put_off(seen, finding)
                 self._waiting[finding.key] = seen
-        while self._pending and self._due():
-            self._pursue(*self._pending.popleft())
-            self._reconsider()
 
     def settle(self) -> None:
-        """Pursue what is left, without much shrinking once the time is up."""
+        """Pursue what is left; what there is no time for is reported as it was seen."""
         self._reconsider()
-        while self._pending:
-            self._pursue(*self._pending.popleft())
-            self._reconsider()
+        self._pursue_all()
         for key, seen in list(self._waiting.items()):
             self._fold(key, seen)
-        while self._pending:
-            self._pursue(*self._pending.popleft())
+        self._pursue_all()
 
     def export(self) -> None:
-        """Write the repros, and execute them as long as there is time for it."""
-        begin = self._watch.seconds
-        for index, reported in enumerate(self.reported):
-            late = self._watch.seconds - begin > self._plan.export_seconds
-            if any(one.kind == "script" and (one.rate or one.error) for one in reported.exports):
-                continue  # done before the run was resumed
-            execute = not late and not self._watch.interrupted and reported.status == "new"
-            self.reported[index] = self._pursuit.write_repro(reported, execute=execute)
+        """Write all repros, and execute them as long as there is time for it."""
+        for index in self._unexported():
+            self._export(index)
 
-    def _due(self) -> bool:
-        budget = self._plan.budget
-        if budget.seconds is None:
-            return True
-        if budget.findings is not None and self.taken_up >= budget.findings:
-            return True
-        return self._spent <= _SHARE * self._watch.seconds
+    def _work(self) -> None:
+        """Pursue and export until the search has a better right to the time."""
+        while self._pending and (self._reserve.due or self._enough_found()):
+            self._pursue(*self._pending.popleft())
+            self._reconsider()
+        if not self._pending and self._reserve.limited and not self._enough_found():
+            for index in self._unexported():
+                if self._reserve.due and self._reserve.export_seconds():
+                    self._export(index)
+
+    def _enough_found(self) -> bool:
+        return self._max_findings is not None and self.taken_up >= self._max_findings
+
+    def _unexported(self) -> list[int]:
+        """Which of `reported` have no repros yet."""
+        found = enumerate(self.reported)
+        return [index for index, reported in found if reported.id not in self._exported]
+
+    def _export(self, index: int) -> None:
+        with self._reserve.exporting():
+            seconds = self._reserve.export_seconds()
+            self.reported[index] = self._pursuit.write_repro(self.reported[index], seconds)
+        self._exported.add(self.reported[index].id)
 
     def _take_up(self, seen: Sighting, finding: Finding) -> None:
         if self._pursuit.claim(seen.case, finding):
             self._pending.append((seen, finding))
         self.known.take_up(finding.key)
 
+    def _pursue_all(self) -> None:
+        while self._pending:
+            self._pursue(*self._pending.popleft())
+            self._reconsider()
+
     def _pursue(self, seen: Sighting, finding: Finding) -> None:
-        begin = self._watch.seconds
-        reported = self._pursuit.follow(seen, finding, self._last_moment(begin))
+        pending = len(self._pending) + 1
+        slice_end = self._reserve.slice_end(pending, pending + len(self._unexported()))
+        with self._reserve.pursuing():
+            reported = self._pursuit.follow(seen, finding, slice_end)
         self.known.report(finding.key, [other.key for other in reported.also])
         self.reported.append(reported)
-        self._spent += self._watch.seconds - begin
-        self._pursued += 1
-
-    def _last_moment(self, begin: float) -> float:
-        """When the shrinking of one finding ends at the latest."""
-        latest = begin + self._plan.shrink_seconds
-        limit = self._plan.budget.seconds
-        return latest if limit is None else min(latest, limit + self._plan.shrink_seconds)
 
     def _reconsider(self) -> None:
         """Look again at what waited: explained by now, or a finding of its own."""
@@ -152,17 +162,12 @@ class Docket:
             finding = self._still_fresh(key, seen)
             if finding is None:
                 del self._waiting[key]
-            elif self._has_time() and not self.known.unresolved(seen.findings):
+            elif not self._reserve.over and not self.known.unresolved(seen.findings):
                 del self._waiting[key]
                 self._take_up(seen, finding)
 
     def _still_fresh(self, key: FindingKey, seen: Sighting) -> Finding | None:
         return next((one for one in self.known.fresh(seen.findings) if one.key == key), None)
-
-    def _has_time(self) -> bool:
-        limit = self._plan.budget.seconds
-        late = limit is not None and self._watch.seconds > limit
-        return not late and not self._watch.interrupted
 
     def _fold(self, key: FindingKey, seen: Sighting) -> None:
         """Tell it with the finding it was only seen beside; without one, by itself."""
@@ -180,7 +185,16 @@ class Docket:
 
     def _add_to(self, index: int, finding: Finding) -> None:
         reported = self.reported[index]
-        self.reported[index] = msgspec.structs.replace(reported, also=(*reported.also, finding))
+        reported = msgspec.structs.replace(reported, also=(*reported.also, finding))
+        self.reported[index] = reported
+        self._folder.finish(reported)
+
+
+def _followed_before(reported: ReportedFinding) -> Sighting:
+    """Where a finding stands that a run had no time to follow to the end."""
+    findings = (reported.finding, *reported.also)
+    cases, seconds = reported.after_cases, reported.after_seconds
+    return Sighting(reported.case, findings, reported.source, cases, seconds)
 
 
 def _seen_before(past: Past, case: Case, *findings: Finding) -> Sighting:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 
 if TYPE_CHECKING:
@@ -25,29 +28,40 @@ FILES: dict[ExportKind, str] = {
 """Kind of export -> name of its file beside the case."""
 
 
-def export_text(kind: ExportKind, case: Case, finding: Finding, setup: Setup) -> str:
+def export_text(
+    kind: ExportKind, case: Case, finding: Finding, setup: Setup, *, seconds: float = math.inf
+) -> str:
     """The export of one kind.
 
+    Args:
+        seconds: what proving a script by running it may take; 0 leaves it unproven.
+
     Raises:
-        UsageError: the target has no export of that kind.
+        UsageError: the target has no export of that kind. OutOfTime: proving it took too long.
     """
     from fuzzgraph import repro
 
     writers: dict[ExportKind, Callable[..., str]] = {
-        "script": repro.export_script,
+        "script": partial(repro.export_script, proven=seconds > 0.0, seconds=seconds),
         "pytest": repro.export_pytest,
         "issue": repro.export_issue,
     }
     return writers[kind](case, finding, setup)
 
 
-def verified_rate(kind: ExportKind, path: Path, times: int = 3) -> str:
-    """How often the export failed when it was executed, e.g. '3/3'; '' for text."""
+def verified_rate(
+    kind: ExportKind, path: Path, times: int = 3, *, seconds: float = math.inf
+) -> str:
+    """How often the export failed when it was executed, e.g. '3/3'; '' for text.
+
+    Raises:
+        OutOfTime: it took longer than `seconds` in all.
+    """
     if kind == "issue":
         return ""
     from fuzzgraph import repro
 
-    return str(repro.verify(path, times=times))
+    return str(repro.verify(path, times=times, seconds=seconds))
 
 
 class Exporting:
@@ -57,28 +71,41 @@ class Exporting:
         self._setup = setup
 
     def __call__(
-        self, reported: ReportedFinding, folder: RunFolder, execute: bool
+        self, reported: ReportedFinding, folder: RunFolder, seconds: float
     ) -> tuple[Export, ...]:
-        return tuple(
-            self._one(kind, reported, folder, execute=execute and kind == "script")
-            for kind in FILES
-        )
+        return tuple(self._one(kind, reported, folder, seconds) for kind in FILES)
 
     def _one(
-        self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder, *, execute: bool
+        self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder, seconds: float
     ) -> Export:
         path = folder.of(reported.id) / FILES[kind]
+        end = time.monotonic() + seconds
         try:
-            text = export_text(kind, reported.case, reported.finding, self._setup)
-            write_atomically(path, text.encode())
-            rate = verified_rate(kind, path) if execute else ""
+            write_atomically(path, self._text(kind, reported, seconds).encode())
+            left = end - time.monotonic()
+            execute = kind == "script" and reported.status == "new" and left > 0.0
+            rate = self._rate(kind, path, left) if execute else ""
         except UsageError:
             raise
         except Exception as error:  # a night of fuzzing must not end over one repro
             return Export(kind=kind, path="", error=f"{type(error).__name__}: {error}")
         return Export(kind=kind, path=str(path), rate=rate)
 
+    def _text(self, kind: ExportKind, reported: ReportedFinding, seconds: float) -> str:
+        """The export; a script that there is no time to prove is written as it is."""
+        write = partial(export_text, kind, reported.case, reported.finding, self._setup)
+        try:
+            return write(seconds=seconds)
+        except OutOfTime:
+            return write(seconds=0.0)
 
-def no_export(reported: ReportedFinding, folder: RunFolder, execute: bool) -> tuple[Export, ...]:
+    def _rate(self, kind: ExportKind, path: Path, seconds: float) -> str:
+        try:
+            return verified_rate(kind, path, seconds=seconds)
+        except OutOfTime:
+            return ""
+
+
+def no_export(reported: ReportedFinding, folder: RunFolder, seconds: float) -> tuple[Export, ...]:
     """For runs whose findings need no repro on disk."""
     return ()

@@ -74,6 +74,7 @@ def hunt(
             past=past,
             corpus=seeds.entries,
             bad_entries=seeds.bad_lines,
+            cut_off=opened.cut_off,
         )
         on_start(campaign)
         summary = campaign.run()

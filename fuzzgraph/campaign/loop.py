@@ -16,16 +16,18 @@ from fuzzgraph.campaign.docket import Docket
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.pursuit import Exporter, Minimise, Pursuit, Sighting
+from fuzzgraph.campaign.pursuit import Exporter, Pursuit, Sighting
+from fuzzgraph.campaign.reserve import Reserve
 from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.runner import Runner, VerdictLike
+from fuzzgraph.campaign.shrinking import Minimise, Shrinking
 from fuzzgraph.campaign.standing import MENDED_RUNS, CautiousRunner, Standing
 from fuzzgraph.campaign.stopping import Clock, Enough, Stopwatch, interruptible
 from fuzzgraph.campaign.summing import About, started, summed
 from fuzzgraph.campaign.tally import Tally
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, readable_json, write_atomically
-from fuzzgraph.errors import InvalidCase, UsageError
+from fuzzgraph.errors import InvalidCase, OutOfTime, UsageError
 from fuzzgraph.events import (
     CampaignFinished,
     CaseRun,
@@ -37,6 +39,7 @@ from fuzzgraph.events import (
     Source,
     finding_id,
 )
+from fuzzgraph.finding import Finding
 from fuzzgraph.ledger import Tolerated
 
 __all__ = ["Campaign", "StrategyOf"]
@@ -62,6 +65,7 @@ class Campaign:
         deaths: how often the engine's process has died so far.
         bad_entries: corpus entries that could not be read, for the summary.
         past: what this run had done before it was killed.
+        cut_off: sets the moment, by the clock, at which a case that is still running is cut off.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Campaign:
         bad_entries: Iterable[str] = (),
         past: Past | None = None,
         clock: Clock = time.monotonic,
+        cut_off: Callable[[float], None] = lambda moment: None,
     ) -> None:
         self._plan = plan
         self._standing = standing or Standing()
@@ -95,19 +100,35 @@ class Campaign:
         self._folder = RunFolder(plan.out, plan.shard, plan.shards)
         self._watch = Stopwatch(plan.budget, clock, past.last.seconds if past else 0.0)
         self._tally = Tally(plan, self._watch, emit)
-        pursuit = Pursuit(
+        self._cut_off = cut_off
+        self._cut = ""
+        shrinking = Shrinking(
             self._runner,
+            plan,
+            emit,
+            minimise=minimise,
+            watch=self._watch,
+            tick=self._tally.tick,
+            notice=self._notice,
+        )
+        pursuit = Pursuit(
             plan,
             self._folder,
             emit,
-            minimise=minimise,
+            shrinking=shrinking,
             export=export,
-            watch=self._watch,
             tick=self._tally.tick,
             standing=self._standing.of,
         )
         self._searched: float | None = None
-        self._docket = Docket(plan, self._folder, pursuit, self._watch, self._standing.counts)
+        self._docket = Docket(
+            self._folder,
+            pursuit,
+            Reserve(plan, self._watch),
+            self._watch,
+            plan.budget.findings,
+            self._standing.counts,
+        )
         self._tally.findings = lambda: self._docket.taken_up
         earlier = past.last.deaths if past else 0
         self._tally.deaths = lambda: earlier + deaths()
@@ -138,6 +159,7 @@ class Campaign:
     def _run_through(self) -> RunSummary:
         reason = self._search()
         self._searched = self._watch.seconds
+        self._cut_off(self._watch.moment())
         self._docket.settle()
         self._folder.finish_run(self._summary(reason))  # exports may be killed
         self._docket.export()
@@ -145,7 +167,8 @@ class Campaign:
         summary = self._summary(reason)
         self._folder.finish_run(summary)
         self._emit(CampaignFinished(shard=self._plan.shard, summary=summary))
-        self._folder.running.unlink(missing_ok=True)
+        if not self._cut:
+            self._folder.running.unlink(missing_ok=True)
         return summary
 
     def _failed(self, failure: Exception) -> RunSummary:
@@ -166,9 +189,12 @@ class Campaign:
 
     def _search(self) -> Reason:
         try:
-            self._run_tolerated()
+            if not self._plan.finish_only:
+                self._run_tolerated()
             if self._past is not None and self._past.at_hand is not None:
                 self._run_generated(self._past.at_hand)
+            if self._plan.finish_only:
+                return "time"
             for entry in self._corpus:
                 self._run_entry(entry)
             if self._plan.budget.examples == 0:
@@ -224,9 +250,11 @@ class Campaign:
         self._tally.tick()
         examples = self._tally.examples if generating else -1
         found = self._docket.counting
-        reason = self._watch.over(examples, found, self._docket.kept_seconds)
+        kept = self._docket.kept_seconds
+        reason = self._watch.over(examples, found, kept)
         if reason is not None:
             raise Enough(reason)
+        self._cut_off(self._watch.moment(kept / 2))
 
     def _run(self, case: Case, source: Source) -> VerdictLike:
         begin = self._watch.seconds
@@ -261,12 +289,20 @@ class Campaign:
         self._folder.set_out(case)
         try:
             return self._runner.run_case(case)
+        except OutOfTime:
+            self._cut = digest(case)
+            raise Enough("time") from None
         except UsageError:
             raise
         except Exception:
             path = self._plan.out / f"unfinished-{digest(case)}.json"
             write_atomically(path, readable_json(case))
             raise
+
+    def _notice(self, case: Case, findings: tuple[Finding, ...]) -> None:
+        """What a candidate of a shrink shows besides the finding it is tried for."""
+        now = self._watch.seconds
+        self._docket.take_in(Sighting(case, findings, "generated", self._tally.cases, now))
 
     def _note(self, seen: Sighting) -> None:
         for key in self._docket.known.primaries(seen.findings):
@@ -286,6 +322,7 @@ class Campaign:
             reason=reason,
             error=error,
             quarantined=dict(self._runner.kept_out),
+            cut_off=self._cut,
         )
 
 

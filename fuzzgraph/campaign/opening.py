@@ -53,6 +53,9 @@ class Opened:
     close: Callable[[], None]
     deaths: Callable[[], int] = lambda: 0
     """How often the engine's own process has died; it has none unless it runs in a worker."""
+    cut_off: Callable[[float], None] = lambda moment: None
+    """Sets the moment, by `time.monotonic`, at which a running case is cut off with OutOfTime. In this
+    process nothing can cut it off."""
 
 
 def checked_setup(
@@ -224,7 +227,7 @@ def _in_worker(setup: Setup, target: Target) -> Opened:
         second_opinion=setup.second_opinion,
         lanes=not setup.stock_kernels,
     )
-    return Opened(setup, target, client, client.close, lambda: client.deaths)
+    return Opened(setup, target, client, client.close, lambda: client.deaths, client.cut_off)
 
 
 def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStrategy[Case]]:

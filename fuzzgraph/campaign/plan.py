@@ -60,11 +60,13 @@ class Plan:
     baseline: str = ""
     only_new: bool = False
     """Whether findings of the baseline leave the exit code alone."""
+    finish_only: bool = False
+    """Whether to do what an earlier run left undone, and nothing else."""
     shard: int = 0
     shards: int = 1
     confirm_times: int = 3
     shrink_seconds: float = 20.0
-    """What one finding may take to shrink, even past the end of the budget."""
+    """What one finding may take to shrink."""
     export_seconds: float = 240.0
     """What executing the repros may take in all; those after that are written only."""
     progress_seconds: float = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,10 +10,9 @@ import msgspec
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.runner import Runner
-from fuzzgraph.campaign.stopping import Stopwatch
+from fuzzgraph.campaign.shrinking import Followed, Shrinking
 from fuzzgraph.case import Case, digest
-from fuzzgraph.errors import InvalidCase
+from fuzzgraph.errors import OutOfTime
 from fuzzgraph.events import (
     Emit,
     Export,
@@ -21,9 +21,9 @@ from fuzzgraph.events import (
     FindingNew,
     FindingPursued,
     FindingWaiting,
+    Left,
     ReportedFinding,
     Setup,
-    Shrunk,
     Source,
     Status,
     finding_id,
@@ -31,11 +31,10 @@ from fuzzgraph.events import (
 )
 from fuzzgraph.finding import Finding
 
-__all__ = ["Exporter", "Minimise", "Pursuit", "Sighting", "replay_command"]
+__all__ = ["Exporter", "Pursuit", "Sighting", "replay_command", "unexecuted"]
 
-Minimise = Callable[[Case, Callable[[Case], bool]], Case]
-Exporter = Callable[[ReportedFinding, RunFolder, bool], tuple[Export, ...]]
-"""Writes the repros of a finding; the flag says whether to execute them too."""
+Exporter = Callable[[ReportedFinding, RunFolder, float], tuple[Export, ...]]
+"""Writes the repros of a finding; the number of seconds says what executing them may take."""
 
 
 def replay_command(path: str, setup: Setup) -> str:
@@ -75,24 +74,20 @@ class Pursuit:
 
     def __init__(
         self,
-        runner: Runner,
         plan: Plan,
         folder: RunFolder,
         emit: Emit,
         *,
-        minimise: Minimise,
+        shrinking: Shrinking,
         export: Exporter,
-        watch: Stopwatch,
         tick: Callable[[str], None],
         standing: Callable[[Finding], tuple[Status, str]] = lambda finding: ("new", ""),
     ) -> None:
-        self._runner = runner
         self._plan = plan
         self._folder = folder
         self._emit = emit
-        self._minimise = minimise
+        self._shrinking = shrinking
         self._export = export
-        self._watch = watch
         self._tick = tick
         self._standing = standing
 
@@ -118,88 +113,45 @@ class Pursuit:
             )
         )
 
-    def follow(self, seen: Sighting, finding: Finding, last_moment: float) -> ReportedFinding:
+    def follow(self, seen: Sighting, finding: Finding, slice_end: float) -> ReportedFinding:
         """The finding with its rate and its shrunk case, both on disk.
 
         Args:
             seen: where it was seen first.
             finding: which of the findings there; claimed before.
-            last_moment: when shrinking ends at the latest, in seconds of the campaign.
+            slice_end: when its share of the time ends, in seconds of the campaign.
         """
         name = finding_id(finding.key)
-        self._tick(f"confirming {name}")
-        finding = self._confirm(seen.case, finding)
-        case, tries, seconds = seen.case, 0, 0.0
-        if not finding.confirmed.startswith("0/"):
-            case, finding, tries, seconds = self._shrunk(name, seen.case, finding, last_moment)
-        if not is_full_rate(finding.confirmed):
+        done = self._shrinking.follow(name, seen.case, finding, slice_end)
+        finding = done.finding
+        if finding.confirmed and not is_full_rate(finding.confirmed):
             self._emit(FindingFlaky(shard=self._plan.shard, id=name, rate=finding.confirmed))
         status, issue = self._standing(finding)
-        reported = ReportedFinding(
-            id=name,
-            status=status,
-            issue=issue,
-            finding=finding,
-            case=case,
-            digest=digest(case),
-            also=self._companions(case, finding),
-            source=seen.source,
-            after_cases=seen.cases,
-            after_seconds=round(seen.seconds, 3),
-            shrink_tries=tries,
-            shrink_seconds=round(seconds, 3),
-        )
-        return self._write(reported)
-
-    def _confirm(self, case: Case, finding: Finding) -> Finding:
-        return self._runner.confirm(case, finding, self._plan.confirm_times)
-
-    def _shrunk(
-        self, name: str, case: Case, finding: Finding, last_moment: float
-    ) -> tuple[Case, Finding, int, float]:
-        """The smallest case found and the finding on it, or what was given where nothing holds."""
-        begin = self._watch.seconds
-        tries = 0
-
-        def still_fails(candidate: Case) -> bool:
-            nonlocal tries
-            if self._watch.interrupted or self._watch.seconds > last_moment:
-                return False
-            tries += 1
-            self._tick(f"shrinking {name}")
-            return self._seen_in(candidate, finding) is not None
-
-        small = self._minimise(case, still_fails)
-        seconds = self._watch.seconds - begin
-        seen = self._seen_in(small, finding) if small != case else None
-        confirmed = self._confirm(small, seen) if seen else finding
-        if not is_full_rate(confirmed.confirmed) and is_full_rate(finding.confirmed):
-            small, confirmed = case, finding
-        self._emit(
-            Shrunk(
-                shard=self._plan.shard,
+        return self._write(
+            ReportedFinding(
                 id=name,
-                before=digest(case),
-                after=digest(small),
-                steps=len(small.steps),
-                requests=len({row.request for step in small.steps for row in step.rows}),
-                tries=tries,
-                seconds=round(seconds, 3),
+                status=status,
+                issue=issue,
+                left=done.left,
+                finding=finding,
+                case=done.case,
+                digest=digest(done.case),
+                also=self._companions(seen, done),
+                source=seen.source,
+                after_cases=seen.cases,
+                after_seconds=round(seen.seconds, 3),
+                shrink_tries=done.tries,
+                shrink_seconds=round(done.seconds, 3),
             )
         )
-        return small, confirmed, tries, seconds
 
-    def _findings(self, case: Case) -> tuple[Finding, ...]:
-        try:
-            return self._runner.run_case(case).findings
-        except InvalidCase:  # a candidate of the shrink that contradicts itself
-            return ()
-
-    def _seen_in(self, case: Case, finding: Finding) -> Finding | None:
-        return next((seen for seen in self._findings(case) if seen.key == finding.key), None)
-
-    def _companions(self, case: Case, finding: Finding) -> tuple[Finding, ...]:
-        others = {seen.key: seen for seen in self._findings(case) if seen.key != finding.key}
+    def _companions(self, seen: Sighting, done: Followed) -> tuple[Finding, ...]:
+        """What else the case breaks; of a case that is as it was seen, it is known."""
+        shown = seen.findings
+        if "confirm" not in done.left:
+            with contextlib.suppress(OutOfTime):
+                shown = self._shrinking.findings(done.case)
+        others = {one.key: one for one in shown if one.key != done.finding.key}
         return tuple(others.values())
 
     def _write(self, reported: ReportedFinding) -> ReportedFinding:
@@ -211,11 +163,23 @@ class Pursuit:
         self._emit(FindingPursued(shard=self._plan.shard, reported=reported))
         return reported
 
-    def write_repro(self, reported: ReportedFinding, *, execute: bool) -> ReportedFinding:
-        """Export the finding; executing the exports may take longer than finding it did."""
+    def write_repro(self, reported: ReportedFinding, seconds: float) -> ReportedFinding:
+        """Export the finding.
+
+        Args:
+            seconds: what executing the exports may take; 0 writes them only.
+        """
         self._tick(f"exporting {reported.id}")
-        exports = self._export(reported, self._folder, execute)
-        reported = msgspec.structs.replace(reported, exports=exports)
+        exports = self._export(reported, self._folder, seconds)
+        left: tuple[Left, ...] = tuple(one for one in reported.left if one != "export")
+        if reported.status == "new" and any(map(unexecuted, exports)):
+            left = (*left, "export")
+        reported = msgspec.structs.replace(reported, exports=exports, left=left)
         self._folder.finish(reported)
         self._emit(Exported(shard=self._plan.shard, reported=reported))
         return reported
+
+
+def unexecuted(export: Export) -> bool:
+    """Whether a script was written and not run."""
+    return export.kind == "script" and not export.rate and not export.error

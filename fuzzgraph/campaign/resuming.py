@@ -54,6 +54,12 @@ class Past:
     """The case that was being run."""
     bad_lines: list[str] = field(default_factory=list)
 
+    @property
+    def left(self) -> bool:
+        """Whether something of what was found is still to be done, or a case was cut off."""
+        found = any(reported.left for reported in self.reported.values())
+        return found or bool(self.unfinished) or self.at_hand is not None
+
     def take(self, event: Event) -> None:
         if isinstance(event, CampaignStarted):
             self.start, self.finished = event, False
@@ -128,26 +134,32 @@ def _free_empty_claims(folder: RunFolder) -> None:
 def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
     """The plan of a resumed run: as it was, with what is left of its budget.
 
+    A run that has come to its end is not searched on without a new budget: what it had no time for
+    is finished, and takes what it takes.
+
     Args:
         seconds: a new budget in all, those already spent included; None for the old one.
 
     Raises:
-        UsageError: the run had come to its end, and no new budget is given.
+        UsageError: the run had come to its end, nothing is left undone, and no new budget is given.
     """
     start = past.start
-    if past.finished and (seconds is None or seconds <= past.last.seconds):
+    over = past.finished and (seconds is None or seconds <= past.last.seconds)
+    if over and not past.left:
         raise UsageError(
             f"{out}: the run has come to its end after {past.last.seconds:.0f} s. "
             "Give it more with --time, or start a new one."
         )
+    limit = None if over else seconds or start.seconds
     return Plan(
         setup=start.setup,
         seed=start.seed,
-        budget=Budget(seconds or start.seconds, start.examples, start.max_findings),
+        budget=Budget(limit, start.examples, start.max_findings),
         out=out,
         profile=start.profile,
         corpus=start.corpus,
         ledger=start.ledger,
         baseline=start.baseline,
         only_new=start.only_new,
+        finish_only=over,
     )

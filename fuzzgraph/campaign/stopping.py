@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -46,6 +47,11 @@ class Stopwatch:
     def seconds_left(self) -> float | None:
         limit = self._budget.seconds
         return None if limit is None else max(0.0, limit - self.seconds)
+
+    def moment(self, before_end: float = 0.0) -> float:
+        """So many seconds before the end of the budget, by the clock itself; inf without one."""
+        limit = self._budget.seconds
+        return math.inf if limit is None else self._start + limit - before_end
 
     def over(self, examples: int, findings: int, kept: float = 0.0) -> Reason | None:
         """Why to stop now, or None to go on.

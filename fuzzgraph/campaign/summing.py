@@ -63,6 +63,7 @@ def summed(
     reason: Reason,
     error: str,
     quarantined: dict[str, int],
+    cut_off: str,
 ) -> RunSummary:
     """The summary as things stand.
 
@@ -96,6 +97,7 @@ def summed(
         mended=tuple(about.mended),
         bad_entries=tuple(about.bad_entries),
         coverage=tally.coverage.record(),
+        cut_off=cut_off,
         error=error,
         out=str(plan.out),
     )

@@ -11,6 +11,7 @@ from fuzzgraph.coverage import Coverage, CoverageMap
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.amounts import counted, short
+from fuzzgraph.reporting.left_out import finishing
 from fuzzgraph.reporting.wording import finding_text
 
 __all__ = ["ending", "headline", "joined", "reason_words", "setup_line", "verdict_line"]
@@ -87,6 +88,8 @@ def _figures(summary: RunSummary) -> list[str]:
     lines += [f"  quarantined {count} cases: {name}" for name, count in summary.quarantined.items()]
     lines += [f"  tolerated and no longer failing: {line}" for line in summary.mended]
     lines += [f"  left out: {line}" for line in summary.bad_entries]
+    if undone := finishing(summary):
+        lines.append(f"  for lack of time: {undone}")
     if summary.error:
         lines.append(f"  run failed: {summary.error}")
     return lines
@@ -115,6 +118,7 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         beside={},
         repeats=_added(one.repeats for one in summaries),
         bad_entries=tuple(dict.fromkeys(line for one in summaries for line in one.bad_entries)),
+        cut_off=next((one.cut_off for one in summaries if one.cut_off), ""),
         error="; ".join(one.error for one in summaries if one.error),
     )
 

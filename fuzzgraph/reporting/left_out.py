@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
-from fuzzgraph.events import RunSummary
+from fuzzgraph.events import Left, ReportedFinding, RunSummary
 from fuzzgraph.reporting.amounts import counted
 
-__all__ = ["left_out"]
+__all__ = ["finishing", "left_out", "left_words"]
+
+_UNDONE: dict[Left, str] = {
+    "confirm": "not confirmed",
+    "shrink": "not shrunk to the end",
+    "export": "repro not executed",
+}
+
+
+def left_words(reported: ReportedFinding) -> str:
+    """What there was no time for; '' for nothing."""
+    return ", ".join(_UNDONE[one] for one in reported.left)
+
+
+def finishing(summary: RunSummary) -> str:
+    """How much the end of the budget left undone, and the command that does it; '' for nothing."""
+    parts = [
+        f"{count} {words}"
+        for kind, words in _UNDONE.items()
+        if (count := sum(kind in reported.left for reported in summary.findings))
+    ]
+    if summary.cut_off:
+        parts.append(f"case {summary.cut_off} cut off")
+    if not parts:
+        return ""
+    return f"{', '.join(parts)}; finish with: fuzzgraph resume {summary.out}"
 
 
 def left_out(summary: RunSummary) -> list[tuple[str, str]]:
@@ -24,6 +49,8 @@ def left_out(summary: RunSummary) -> list[tuple[str, str]]:
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
     rows += _repros(summary)
     rows += [("not drawn", f"beyond the target: {line}") for line in summary.beyond]
+    if undone := finishing(summary):
+        rows.append(("for lack of time", undone))
     if summary.reason in ("killed", "interrupted", "failed"):
         rows.append(("the rest of the budget", _CUT[summary.reason]))
     return rows

@@ -9,6 +9,7 @@ import msgspec
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.events import Export, ReportedFinding
 from fuzzgraph.finding import CLAUSES, Finding
+from fuzzgraph.reporting.left_out import left_words
 
 __all__ = ["as_json", "case_table", "config_line", "finding_head", "finding_text", "padded_to"]
 
@@ -147,6 +148,8 @@ def _whereabouts(reported: ReportedFinding) -> list[str]:
         lines.append(f"case    {reported.case_path}")
     for export in reported.exports:
         lines.append(f"{export.kind:<7} {_exported(export)}")
+    if reported.left:
+        lines.append(f"left    for lack of time: {left_words(reported)}")
     if reported.replay:
         lines.append(f"replay  {reported.replay}")
     return lines

@@ -8,6 +8,7 @@ caller's business.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fuzzgraph.events import Setup
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["export_issue", "export_pytest", "export_script", "verify"]
 
 
-def export_script(case: Case, finding: Finding, on: Setup | Target, *, proven: bool = True) -> str:
+def export_script(
+    case: Case,
+    finding: Finding,
+    on: Setup | Target,
+    *,
+    proven: bool = True,
+    seconds: float = math.inf,
+) -> str:
     """A Python script that exits with code 1 and prints the finding, or with 0 if it is gone.
 
     Args:
@@ -30,9 +38,10 @@ def export_script(case: Case, finding: Finding, on: Setup | Target, *, proven: b
         on: the setup it was seen on, or the target itself.
         proven: run the script once, and where it does not show the finding write one that runs the
             case through FuzzGraph. Switch it off to see what another engine makes of the case.
+        seconds: what that run may take at most.
 
     Raises:
-        UsageError: the setup names an unknown target or fault.
+        UsageError: the setup names an unknown target or fault. OutOfTime: the run took longer.
     """
     from fuzzgraph.repro.opening import target_of
     from fuzzgraph.repro.script import standalone_script
@@ -47,7 +56,7 @@ def export_script(case: Case, finding: Finding, on: Setup | Target, *, proven: b
         text = standalone_script(case, finding, target)
     except Unsupported as error:
         return through_script(case, finding, setup, str(error))
-    if not proven or shows(text):
+    if not proven or shows(text, seconds=seconds):
         return text
     reason = "the recorded operations alone did not show the finding when they were run"
     return through_script(case, finding, setup, reason)

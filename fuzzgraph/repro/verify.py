@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import math
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import OutOfTime, UsageError
 
 __all__ = ["shows", "verify"]
 
@@ -23,28 +25,45 @@ _WITHOUT_FUZZGRAPH = (
 _KEPT = ("PATH", "HOME", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "LANG")
 
 
-def verify(path: str | Path, times: int = 3, *, deadline: float = DEADLINE) -> str:
+def verify(
+    path: str | Path, times: int = 3, *, deadline: float = DEADLINE, seconds: float = math.inf
+) -> str:
     """How often the file reproduces its finding, e.g. '3/3'.
 
     A run counts if it exits with code 1 and prints the finding's headline; a traceback, another
     code or a run past the deadline does not. A script that does not ask for FuzzGraph runs
     isolated, where it cannot be imported.
 
+    Args:
+        deadline: seconds that one run may take.
+        seconds: those that all of them may take together.
+
     Raises:
         UsageError: the file cannot be read, or is no export of FuzzGraph's.
+        OutOfTime: all runs together took longer than `seconds`.
     """
     path = Path(path).absolute()
     constants = _constants(path)
-    hits = sum(_reproduces(path, constants, deadline) for _ in range(times))
+    end = time.monotonic() + seconds
+    hits = 0
+    for _ in range(times):
+        left = end - time.monotonic()
+        hits += left > 0.0 and _reproduces(path, constants, min(deadline, left))
+        if time.monotonic() >= end:
+            raise OutOfTime(f"{path}: was not executed {times} times in {seconds:g} s")
     return f"{hits}/{times}"
 
 
-def shows(text: str, *, deadline: float = DEADLINE) -> bool:
-    """Whether the text of a script reproduces its finding once."""
+def shows(text: str, *, deadline: float = DEADLINE, seconds: float = math.inf) -> bool:
+    """Whether the text of a script reproduces its finding once.
+
+    Raises:
+        OutOfTime: it took longer than `seconds`.
+    """
     with tempfile.TemporaryDirectory(prefix="fuzzgraph-") as folder:
         path = Path(folder) / "repro.py"
         path.write_text(text, encoding="utf-8")
-        return verify(path, times=1, deadline=deadline) == "1/1"
+        return verify(path, times=1, deadline=deadline, seconds=seconds) == "1/1"
 
 
 def _constants(path: Path) -> dict[str, object]:

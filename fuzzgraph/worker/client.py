@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import msgspec
 
 from fuzzgraph import errors
 from fuzzgraph.case import Case, encode_case
-from fuzzgraph.errors import FuzzGraphError, UsageError
+from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.worker.deaths import death_finding, garbage
@@ -46,6 +47,9 @@ _RESTARTS = 5
 """Starts in a row that may fail after a death: a device takes a moment to come back."""
 _FIRST_PAUSE = 0.2
 """Seconds before the second of these; each further pause is twice as long."""
+
+_TRIES = 4
+"""Of a case whose child is killed from outside: after the last one the case is blamed."""
 
 Told = TypeVar("Told", bound=FromChild)
 
@@ -80,6 +84,7 @@ class WorkerClient:
         self._pause = pause
         self._nursery = Nursery(self.folder, opening, python)
         self._was_ready = False
+        self._last_moment = math.inf
         self.deaths = 0
         self.killed = 0
         """Children that somebody killed: a person, or a machine out of memory."""
@@ -106,6 +111,11 @@ class WorkerClient:
     @property
     def _target(self) -> str:
         return self._nursery.opening.target
+
+    def cut_off(self, moment: float) -> None:
+        """Whatever is still asked of a child at this moment, by `time.monotonic`, is cut off there:
+        the child is ended and `OutOfTime` raised."""
+        self._last_moment = moment
 
     def start(self) -> None:
         """Start the child and open its target; does nothing where it runs.
@@ -166,6 +176,7 @@ class WorkerClient:
 
         Raises:
             UsageError: the child refuses the case. WorkerFailed: the harness failed there.
+            OutOfTime: it was cut off.
         """
         try:
             answer = self._run_unless_killed(case)
@@ -190,21 +201,23 @@ class WorkerClient:
         )
 
     def _run_unless_killed(self, case: Case) -> Answer:
-        """The answer; a child killed from outside gets a second one, for its case may be innocent.
+        """The answer. A case whose child is killed from outside is tried again, later and later: it
+        may be innocent.
 
         Raises:
             Ending: the child died of the case.
         """
-        for again in (True, False):
+        for number in range(_TRIES):
             self._save(case)
             self.start()
             try:
                 return self._ask(RunCase(case=case), Answer, self._limits.case_seconds)
             except Ending as ending:
-                if ending.kind != "SIGKILL" or not again:
+                if ending.kind != "SIGKILL" or number == _TRIES - 1:
                     raise
                 self.killed += 1
-        raise AssertionError("the second try returns or raises")
+                self._pause(_FIRST_PAUSE * 2**number)
+        raise AssertionError("the last try returns or raises")
 
     def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
         """The finding with its rate in fresh sessions; a deadly one gets a fresh child each time.
@@ -268,6 +281,8 @@ class WorkerClient:
         child.output.begin_case()
 
         def look() -> None:
+            if time.monotonic() > self._last_moment:
+                raise OutOfTime(f"target {self._target!r} was cut off: the time is up")
             excess = watch.excess()
             if excess is not None:
                 symptom: Literal["hang", "signal"] = "hang" if excess.kind == "hang" else "signal"

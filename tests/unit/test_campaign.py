@@ -4,82 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from fuzzgraph.campaign import Budget, Campaign, Plan, RunFolder, fresh_folder, parse_time
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign import RunFolder, fresh_folder, parse_time
 from fuzzgraph.campaign.stopping import Enough
 from fuzzgraph.case import Case, load_case
-from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import (
     CaseRun,
-    Event,
     FindingFlaky,
     FindingNew,
     FindingRepeated,
     Progress,
-    ReportedFinding,
     RunSummary,
     finding_id,
 )
 from fuzzgraph.finding import Finding
-from fuzzgraph.reach import Reach
-from fuzzgraph.strategies import CI, cases, minimise
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
-
-REACH = Reach(page_sizes=(1, 16))
-Bugs = Callable[[Case], tuple[Finding, ...]]
-
-
-class Clock:
-    """Time that passes only when somebody looks."""
-
-    def __init__(self, step: float = 0.0) -> None:
-        self.now = 0.0
-        self.step = step
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
-
-
-class Hunt:
-    """A campaign with everything at hand."""
-
-    def __init__(
-        self, folder: Path, runner: FakeRunner, *, clock: Clock | None = None, **rest: Any
-    ) -> None:
-        self.events: list[Event] = []
-        self.runner = runner
-        corpus = rest.pop("corpus", ())
-        shrink = rest.pop("minimise", minimise)
-        export = rest.pop("export", no_export)
-        budget = Budget(
-            rest.pop("seconds", None), rest.pop("examples", 200), rest.pop("findings", None)
-        )
-        self.plan = Plan(out=folder, budget=budget, **rest)
-        self.campaign = Campaign(
-            self.plan,
-            runner,
-            lambda epoch: cases(REACH, CI.at(epoch)),
-            self.events.append,
-            minimise=shrink,
-            export=export,
-            corpus=[Entry(Path(f"{index}.json"), one, "") for index, one in enumerate(corpus)],
-            clock=clock or Clock(),
-        )
-
-    def run(self) -> RunSummary:
-        return self.campaign.run()
-
-    def of(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from tests.unit.campaigns import Clock, Hunt
 
 
 def test_a_finding_is_confirmed_shrunk_and_saved(tmp_path: Path) -> None:
@@ -158,31 +104,9 @@ def test_another_seed_or_shard_runs_other_cases(tmp_path: Path, other: dict[str,
     assert shared < len(second) / 4
 
 
-def test_the_time_budget_ends_the_search(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(), seconds=10.0, examples=None, clock=Clock(0.01))
-    summary = hunt.run()
-    assert summary.reason == "time"
-    assert 10.0 <= summary.total_seconds < 10.5
-
-
 def test_the_findings_budget_ends_the_search(tmp_path: Path) -> None:
     hunt = Hunt(tmp_path, FakeRunner(paged), findings=1, examples=None)
     assert (hunt.run().reason, len(hunt.of(FindingNew))) == ("findings", 1)
-
-
-def endless(one: Case, still_fails: Callable[[Case], bool]) -> Case:
-    while still_fails(one):
-        pass
-    return one
-
-
-def test_shrinking_ends_at_its_limit(tmp_path: Path) -> None:
-    clock = Clock(0.01)
-    hunt = Hunt(
-        tmp_path, FakeRunner(paged), minimise=endless, shrink_seconds=3.0, findings=1, clock=clock
-    )
-    (reported,) = hunt.run().findings
-    assert 3.0 <= reported.shrink_seconds < 3.2
 
 
 def two_bugs(one: Case) -> tuple[Finding, ...]:
@@ -286,64 +210,6 @@ def test_what_shows_only_beside_another_shards_finding_is_left_to_that_finding(
     assert [other.oracle for other in summary.beside[name]] == ["reference"]
 
 
-class Slow(FakeRunner):
-    """Every run of a case takes a second."""
-
-    def __init__(self, bugs: Bugs, clock: Clock) -> None:
-        super().__init__(bugs)
-        self.clock = clock
-
-    def run_case(self, case: Case) -> FakeVerdict:
-        self.clock.now += 1.0
-        return super().run_case(case)
-
-
-def many_bugs(one: Case) -> tuple[Finding, ...]:
-    """Ten bugs, told apart by the seed of the case."""
-    return (finding(buffer=f"buffer{one.seed % 10}"),)
-
-
-def test_shrinking_leaves_most_of_the_time_to_the_search(tmp_path: Path) -> None:
-    clock = Clock()
-    hunt = Hunt(tmp_path, Slow(many_bugs, clock), clock=clock, seconds=300.0, examples=None)
-    summary = hunt.run()
-    assert summary.cases > 100
-    assert len(summary.findings) == 10
-    assert all(one.finding.confirmed == "3/3" for one in summary.findings)
-
-
-def test_what_is_left_to_shrink_keeps_the_time_budget_in_sight(tmp_path: Path) -> None:
-    clock = Clock()
-    hunt = Hunt(tmp_path, Slow(many_bugs, clock), clock=clock, seconds=100.0, examples=None)
-    summary = hunt.run()
-    assert summary.seconds <= 100.0
-    assert summary.total_seconds <= 100.0 + hunt.plan.shrink_seconds + 3 * len(summary.findings)
-
-
-def test_what_showed_only_beside_a_finding_is_told_with_it_when_time_is_up(
-    tmp_path: Path,
-) -> None:
-    def two_at_once(one: Case) -> tuple[Finding, ...]:
-        beside = (finding(buffer="beside"),) if one.seed else ()
-        return (finding(), *beside)
-
-    def to_seed_0(one: Case, still_fails: Callable[[Case], bool]) -> Case:
-        return endless(msgspec.structs.replace(one, seed=0), still_fails)
-
-    clock = Clock()
-    hunt = Hunt(
-        tmp_path,
-        Slow(two_at_once, clock),
-        clock=clock,
-        corpus=[case(2, seed=3)],
-        seconds=10.0,
-        minimise=to_seed_0,
-    )
-    (reported,) = hunt.run().findings
-    assert reported.case.seed == 0
-    assert [other.buffer for other in reported.also] == ["beside"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_first_signal_finishes_the_case_and_writes_the_report(
     tmp_path: Path, number: signal.Signals
@@ -414,17 +280,3 @@ def test_a_run_folder_is_never_shared_by_two_runs(tmp_path: Path) -> None:
 
 def test_the_end_of_a_block_passes_through_hypothesis() -> None:
     assert not issubclass(Enough, Exception)
-
-
-def test_repros_are_executed_as_long_as_there_is_time_for_it(tmp_path: Path) -> None:
-    clock = Clock()
-    executed = []
-
-    def export(reported: ReportedFinding, folder: RunFolder, execute: bool) -> tuple[()]:
-        assert (folder.path / "summary.json").exists()
-        executed.append(execute)
-        clock.now += 100.0
-        return ()
-
-    Hunt(tmp_path, FakeRunner(many_bugs), clock=clock, export=export, examples=100).run()
-    assert executed == [True] * 3 + [False] * 7

@@ -15,7 +15,7 @@ from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.resuming import past_of, resumed_plan
 from fuzzgraph.case import Case
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import CaseRun, Event, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
 from tests.fakes import FakeRunner, FakeTarget, finding, paged
@@ -80,6 +80,23 @@ def test_a_run_that_has_ended_is_resumed_with_more_time_only(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="has come to its end"):
         resumed_plan(past, tmp_path)
     assert resumed_plan(past, tmp_path, seconds=3600.0).budget.seconds == 3600.0
+
+
+def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: Path) -> None:
+    class Late(FakeRunner):
+        def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
+            raise OutOfTime("the time is up")
+
+    (seen,) = run(tmp_path, Late()).findings
+    assert (seen.left, seen.finding.confirmed) == (("confirm", "shrink"), "")
+    again = FakeRunner()
+    summary = run(tmp_path, again, resume=True)
+    (done,) = summary.findings
+    assert (done.id, done.left, done.finding.confirmed) == (seen.id, (), "3/3")
+    assert len(done.case.steps) == 2
+    assert (summary.cases, summary.exit_code) == (60, 1), "nothing is searched any more"
+    with pytest.raises(UsageError, match="has come to its end"):
+        resumed_plan(past_of(tmp_path), tmp_path)
 
 
 def test_a_corpus_case_that_came_back_is_not_run_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
 from fuzzgraph.reporting.html.timeline import timeline
 from fuzzgraph.reporting.html.trend import trend
-from fuzzgraph.reporting.left_out import left_out
+from fuzzgraph.reporting.left_out import left_out, left_words
 from fuzzgraph.reporting.nights import Night
 from fuzzgraph.reporting.sentences import law_parts, place, sentence
 from fuzzgraph.reporting.wording import case_table, config_line
@@ -220,14 +220,16 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
     if reported.shrink_tries:
         effort = f"{reported.shrink_tries} tries, {reported.shrink_seconds:.1f} s"
         facts.append(("shrunk with", effort))
+    if reported.left:
+        facts.append(("for lack of time", left_words(reported)))
     if finding.severity == "nan":
         facts.append(("severity", "NaN that no mask lets through changed the result"))
     return facts
 
 
 _COPIED: dict[ExportKind, str] = {
-    "script": "Script: needs what its first lines say, and not FuzzGraph",
-    "pytest": "Test: needs FuzzGraph",
+    "script": "Script (its first lines say how to run it)",
+    "pytest": "Test (run by pytest, with FuzzGraph installed)",
 }
 
 

@@ -23,7 +23,7 @@ from fuzzgraph.reach import Reach
 from fuzzgraph.world import Batch
 
 HEALTHY, CRASHES, HANGS, LEAVES, REFUSES, NOISY, HARNESS_FAULT = range(1, 8)
-DEVICE_FAULT, ABORTS, REFUSED_LAUNCH, KILLED_ONCE = range(8, 12)
+DEVICE_FAULT, ABORTS, REFUSED_LAUNCH, KILLED_TWICE, ALWAYS_KILLED = range(8, 13)
 _ILLEGAL = "CUDA error: an illegal memory access was encountered"
 _APERTURE = (
     "Callback: Queue 0x7ef728200000 aborting with error : "
@@ -33,7 +33,7 @@ _APERTURE = (
 
 
 _MARK = Path(os.environ.get("FRAGILE_MARK", os.devnull))
-"""There once the child has been killed."""
+"""Grows by a byte each time the child is killed."""
 
 
 class FragileSession:
@@ -79,8 +79,11 @@ class FragileSession:
             raise RuntimeError(
                 "HIP error: no kernel image is available for execution on the device"
             )
-        if self._behaviour == KILLED_ONCE and not _MARK.exists():
-            _MARK.touch()
+        if self._behaviour == KILLED_TWICE and _kills() < 2:
+            with _MARK.open("ab") as mark:
+                mark.write(b"x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._behaviour == ALWAYS_KILLED:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def eager(self, batch: Batch) -> None: ...
@@ -98,6 +101,10 @@ class FragileSession:
         return {}
 
     def close(self) -> None: ...
+
+
+def _kills() -> int:
+    return _MARK.stat().st_size if _MARK.exists() else 0
 
 
 class FragileTarget:

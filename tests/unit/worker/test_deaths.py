@@ -5,7 +5,9 @@ The planted saboteur is the one of the soak benchmark.
 
 from __future__ import annotations
 
+import math
 import resource
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.errors import OutOfTime
 from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client
 
 HERE = Path(__file__).parent
@@ -22,7 +25,8 @@ LIMITS = replace(
     stage_seconds={**Limits().stage_seconds, "eager": 1.0, "capture": 20.0},
     memory_bytes=2 << 30,
 )
-DEVICE_FAULT, ABORTS, REFUSED_LAUNCH, KILLED_ONCE = range(8, 12)
+DEVICE_FAULT, ABORTS, REFUSED_LAUNCH, KILLED_TWICE, ALWAYS_KILLED = range(8, 13)
+HANGS = 3
 
 
 def sabotage(page_size: int, *sizes: int, seq_len: int = 1, ladder: tuple[int, ...] = (6,)) -> Case:
@@ -132,10 +136,25 @@ def test_what_one_case_printed_accuses_no_later_one(shared: WorkerClient) -> Non
     assert (finding.symptom, finding.stage) == ("exception", "capture")
 
 
-def test_a_child_that_somebody_killed_gets_a_second_try(shared: WorkerClient) -> None:
+def test_a_case_is_innocent_of_kills_from_outside_that_end(shared: WorkerClient) -> None:
     deaths = shared.deaths
-    assert shared.run_case(fragile(KILLED_ONCE)).findings == ()
-    assert (shared.killed, shared.deaths) == (1, deaths)
+    assert shared.run_case(fragile(KILLED_TWICE)).findings == ()
+    assert (shared.killed, shared.deaths) == (2, deaths)
+
+
+def test_a_case_whose_child_is_killed_every_time_is_blamed(shared: WorkerClient) -> None:
+    (finding,) = shared.run_case(fragile(ALWAYS_KILLED)).findings
+    assert (finding.symptom, finding.buffer) == ("signal", "process: SIGKILL in replay")
+
+
+def test_a_case_is_cut_off_at_the_last_moment_and_the_next_one_runs(tmp_path: Path) -> None:
+    with open_client("fragile:FragileTarget", paths=[HERE], folder=tmp_path) as client:
+        client.cut_off(time.monotonic() + 0.2)
+        with pytest.raises(OutOfTime, match="the time is up"):
+            client.run_case(fragile(HANGS))
+        client.cut_off(math.inf)
+        assert client.run_case(fragile(1)).findings == ()
+        assert client.deaths == 0
 
 
 def test_after_a_death_a_start_that_fails_is_tried_again_later_and_later(tmp_path: Path) -> None:
