@@ -54,7 +54,7 @@ class Opened:
     deaths: Callable[[], int] = lambda: 0
     """How often the engine's own process has died; it has none unless it runs in a worker."""
     cut_off: Callable[[float], None] = lambda moment: None
-    """Sets the moment, by `time.monotonic`, at which a running case is cut off with OutOfTime. In this
+    """Sets the moment, by `time.monotonic`, at which a case is cut off with OutOfTime. In this
     process nothing can cut it off."""
 
 
