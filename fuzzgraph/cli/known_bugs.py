@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fuzzgraph.cli.options import as_json, duration, say_json, whole_number
+from fuzzgraph.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,6 +81,11 @@ def _span(releases: Sequence[str]) -> str:
     "--seed", metavar="N", default="1", show_default=True, callback=whole_number(0),
     help="Same seed, same cases.",
 )  # fmt: skip
+@click.option(
+    "--jobs", metavar="N", callback=whole_number(1),
+    help="Releases fuzzed at a time.  [default: as many as this process has cores]",
+)  # fmt: skip
+@click.option("--only", metavar="TARGET==RELEASE", help="Fuzz this release alone.")
 @click.option("--out", type=Path, help="New folder of the runs. [reports/runs/TIME-SEED]")
 @_catalogue
 @as_json
@@ -86,6 +93,8 @@ def run(
     names: tuple[str, ...],
     seconds: float,
     seed: int,
+    jobs: int | None,
+    only: str | None,
     out: Path | None,
     catalogue: Path | None,
     as_json: bool,
@@ -95,16 +104,26 @@ def run(
     Exit code 1 says that a bug was missed in a broken release or came up in a fixed one.
     """
     from fuzzgraph.campaign import fresh_folder
-    from fuzzgraph.known_bugs import score
+    from fuzzgraph.known_bugs import DEFAULT_CATALOGUE, Apart, score, searches_for
 
     bugs = _chosen(catalogue, names)
-    hunt = _Hunt(seconds, seed, fresh_folder(out, seed))
+    if only is not None:
+        bugs = _on_one_release(bugs, only)
+    jobs = min(jobs or _cores(), max(1, len(searches_for(bugs))))
+    folder = fresh_folder(out, seed)
     width = max(map(len, bugs), default=0)
 
     def progress(name: str, seen: Sighting, wanted: bool) -> None:
         click.echo(f"{name.ljust(width)}  {_line(seen, wanted)}", err=as_json)
 
-    scores, others = score(bugs, hunt, progress)
+    if jobs == 1:
+        hunt = _Hunt(seconds, seed, folder, single=only is not None)
+        scores, others = score(bugs, hunt, progress)
+    else:
+        options = ["--time", f"{seconds}s", "--seed", str(seed)]
+        options += ["--catalogue", str(catalogue or DEFAULT_CATALOGUE)]
+        with Apart(options, folder) as apart:
+            scores, others = score(bugs, apart, progress, jobs=jobs)
     code = 1 if _failed(scores) else 0
     if as_json:
         say_json({"known_bugs": scores, "others": others, "seed": seed, "exit_code": code})
@@ -113,19 +132,55 @@ def run(
     return code
 
 
-class _Hunt:
-    """The ordinary campaign, in a worker for each release, without the corpus."""
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    def __init__(self, seconds: float, seed: int, out: Path) -> None:
-        self._seconds, self._seed, self._out = seconds, seed, out
+
+def _on_one_release(bugs: dict[str, KnownBug], only: str) -> dict[str, KnownBug]:
+    """Those bugs that are sought on a target's release, as if there were no other release.
+
+    Raises:
+        UsageError: none is; lists where they are.
+    """
+    import msgspec
+
+    from fuzzgraph.known_bugs import searches_for
+
+    searches = {search.name: search for search in searches_for(bugs)}
+    if only not in searches:
+        raise UsageError(
+            f"only={only!r}: no bug is sought there. Use one of: {', '.join(searches) or 'none'}."
+        )
+    found, there = searches[only], (searches[only].release,)
+    return {
+        name: msgspec.structs.replace(
+            bug,
+            broken=there if name in found.has else (),
+            fixed=there if name in found.lacks else (),
+        )
+        for name, bug in bugs.items()
+        if name in found.has or name in found.lacks
+    }
+
+
+class _Hunt:
+    """The ordinary campaign, in a worker for each release, without the corpus.
+
+    Args:
+        single: whether one release is all, and `out` the folder of its run.
+    """
+
+    def __init__(self, seconds: float, seed: int, out: Path, *, single: bool) -> None:
+        self._seconds, self._seed, self._out, self._single = seconds, seed, out, single
 
     def __call__(self, search: Search) -> RunSummary:
         from fuzzgraph.campaign import Budget, Plan, checked_setup, open_setup, seek
+        from fuzzgraph.known_bugs import run_folder
 
         setup = checked_setup(search.target, search.release)
-        folder = self._out / f"{search.target.rpartition(':')[2]}-{search.release}"
+        folder = self._out if self._single else run_folder(self._out, search)
         with closing(open_setup(setup)) as opened:
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             plan = Plan(setup=setup, seed=self._seed, budget=Budget(self._seconds), out=folder)
             return seek(plan, opened, search.bug_of, search.wanted)
 
@@ -145,13 +200,13 @@ def _line(seen: Sighting, wanted: bool) -> str:
 
 def _failed(scores: Sequence[BugScore]) -> bool:
     driven = [one for one in scores if not one.not_driven]
-    return any(not one.found or one.false_alarms for one in driven)
+    return any((one.broken and not one.found) or one.false_alarms for one in driven)
 
 
 def _end(scores: Sequence[BugScore], others: Sequence[Other]) -> str:
-    driven = [one for one in scores if not one.not_driven]
+    driven = [one for one in scores if one.broken]
     found = sum(one.found for one in driven)
-    alarms = sum(one.false_alarms for one in driven)
+    alarms = sum(one.false_alarms for one in scores)
     lines = [f"not driven: {one.name} ({one.not_driven})" for one in scores if one.not_driven]
     lines += [f"also in {one.target} {one.release}: {one.message}" for one in others]
     lines.append(

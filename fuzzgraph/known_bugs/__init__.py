@@ -5,11 +5,21 @@ How a release is fuzzed is the campaign's affair; the caller hands it in.
 
 from __future__ import annotations
 
+from fuzzgraph.known_bugs.apart import Apart, run_folder
 from fuzzgraph.known_bugs.catalogue import DEFAULT_CATALOGUE, Expectation, KnownBug, chosen, load
-from fuzzgraph.known_bugs.scoring import BugScore, Hunt, Other, Search, Sighting, score
+from fuzzgraph.known_bugs.scoring import (
+    BugScore,
+    Hunt,
+    Other,
+    Search,
+    Sighting,
+    score,
+    searches_for,
+)
 
 __all__ = [
     "DEFAULT_CATALOGUE",
+    "Apart",
     "BugScore",
     "Expectation",
     "Hunt",
@@ -19,5 +29,7 @@ __all__ = [
     "Sighting",
     "chosen",
     "load",
+    "run_folder",
     "score",
+    "searches_for",
 ]

@@ -6,7 +6,8 @@ when all of them are found, one that has to acquit a bug takes its whole time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,7 +16,7 @@ from fuzzgraph.events import ReportedFinding, RunSummary, is_full_rate
 from fuzzgraph.finding import Finding
 from fuzzgraph.known_bugs.catalogue import KnownBug
 
-__all__ = ["BugScore", "Hunt", "Other", "Search", "Sighting", "score"]
+__all__ = ["BugScore", "Hunt", "Other", "Search", "Sighting", "score", "searches_for"]
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +75,10 @@ class Search:
     lacks: dict[str, KnownBug] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        return f"{self.target}=={self.release}"
+
+    @property
     def wanted(self) -> int | None:
         """How many bugs end the run; None for one that takes its whole time."""
         return None if self.lacks else len(self.has)
@@ -87,7 +92,8 @@ Hunt = Callable[[Search], RunSummary]
 """Fuzzes a release; may end once all wanted bugs are shrunk."""
 
 
-def _searches(bugs: Mapping[str, KnownBug]) -> list[Search]:
+def searches_for(bugs: Mapping[str, KnownBug]) -> list[Search]:
+    """Every release of the bugs once, with what it has and what it lacks."""
     searches: dict[tuple[str, str], Search] = {}
 
     def of(target: str, release: str) -> Search:
@@ -105,6 +111,8 @@ def score(
     bugs: Mapping[str, KnownBug],
     hunt: Hunt,
     progress: Callable[[str, Sighting, bool], None] = lambda name, seen, wanted: None,
+    *,
+    jobs: int = 1,
 ) -> tuple[tuple[BugScore, ...], tuple[Other, ...]]:
     """Fuzz each release of the bugs, and tell what was found of each.
 
@@ -113,14 +121,14 @@ def score(
         hunt: fuzzes one release.
         progress: is told of every bug and release as soon as its run is over, with whether the
             release has the bug.
+        jobs: how many releases are fuzzed at a time, each by a thread's call of `hunt`.
 
     Returns:
         the scores in the order of `bugs`, and what else was found.
     """
     seen: dict[tuple[str, str, bool], Sighting] = {}
     others: list[Other] = []
-    for search in _searches(bugs):
-        summary = hunt(search)
+    for search, summary in _hunted(searches_for(bugs), hunt, jobs):
         asked = {**search.has, **search.lacks}
         for name, bug in asked.items():
             sighting = _sighting(bug, search.release, summary)
@@ -128,6 +136,20 @@ def score(
             progress(name, sighting, name in search.has)
         others += _others(asked.values(), search, summary)
     return tuple(_scored(name, bug, seen) for name, bug in bugs.items()), tuple(others)
+
+
+def _hunted(
+    searches: Sequence[Search], hunt: Hunt, jobs: int
+) -> Iterator[tuple[Search, RunSummary]]:
+    """Each with its run, in order; what was not begun when one fails is not begun any more."""
+    if jobs == 1:
+        yield from ((search, hunt(search)) for search in searches)
+        return
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        yield from zip(searches, pool.map(hunt, searches), strict=True)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _sighting(bug: KnownBug, release: str, summary: RunSummary) -> Sighting:

@@ -41,7 +41,9 @@ def releases_with(monkeypatch: pytest.MonkeyPatch, *broken: str) -> None:
 
 
 def run(catalogue: Path, *more: str) -> int:
-    return run_command(["known-bugs", "run", "--catalogue", str(catalogue), "--time", "1s", *more])
+    """In this process, whose engines the test made up."""
+    options = ["--catalogue", str(catalogue), "--time", "1s", "--jobs", "1"]
+    return run_command(["known-bugs", "run", *options, *more])
 
 
 def test_a_bug_found_and_acquitted_exits_with_0(
@@ -71,6 +73,72 @@ def test_a_bug_that_is_missed_exits_with_1(
     releases_with(monkeypatch)
     assert run(catalogue) == 1
     assert "0 of 1 known bugs found" in capsys.readouterr().out
+
+
+def test_one_release_alone_is_judged_by_what_it_has_and_lacks(
+    catalogue: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    releases_with(monkeypatch, "1.0")
+    assert run(catalogue, "--only", "sglang-aiter==1.1") == 0
+    assert "engine-pr-1  1.1            silent" in capsys.readouterr().out
+    assert run(catalogue, "--only", "sglang-aiter==2.0") == 2
+    assert "Use one of: sglang-aiter==1.0, sglang-aiter==1.1." in capsys.readouterr().err
+
+
+ENGINE = """
+from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.faults import FAULTS
+
+class Released(BuiltinTarget):
+    package = "engine"
+    isolated = True
+
+    def load(self):
+        import engine
+        faults = {fault.name: fault.parts for fault in FAULTS}
+        self.parts = faults.get(engine.FAULT, self.parts)
+"""
+
+
+@pytest.fixture
+def released(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two releases in a cache, the first with a planted fault, and a target that opens them."""
+    folder = catalogue.parent
+    (folder / "made_up.py").write_text(ENGINE)
+    monkeypatch.setenv("FUZZGRAPH_CACHE", str(folder / "cache"))
+    faults = {"1.0": "sglang-pr-22598-indptr-at-pool-size", "1.1": ""}
+    for version, fault in faults.items():
+        path = folder / "cache" / "releases" / "engine" / version
+        path.mkdir(parents=True)
+        (path / "engine.py").write_text(f"FAULT = {fault!r}")
+    entry = ENTRY.replace("sglang-aiter", "made_up:Released")
+    entry = entry.replace('clause = "writes", buffer = "kv_indices"', EXPECTED)
+    (catalogue / "engine-pr-1.toml").write_text(entry)
+    return catalogue
+
+
+EXPECTED = 'clause = "survives", buffer = "", says = "out of bounds"'
+
+
+def test_releases_are_fuzzed_side_by_side_each_in_a_process_of_its_own(
+    released: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--catalogue", str(released), "--time", "5s", "--jobs", "2", "--out", "runs"]
+    assert run_command(["known-bugs", "run", *options, "--json"]) == 0
+    (bug,) = json.loads(capsys.readouterr().out)["known_bugs"]
+    assert (bug["found"], bug["false_alarms"]) == (True, 0)
+    assert Path(bug["broken"][0]["case_path"]).is_file()
+    assert bug["fixed"][0]["cases"] > 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["Released-1.0", "Released-1.1"]
+
+
+def test_a_release_that_cannot_be_opened_ends_all_in_one_line(
+    released: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (released.parent / "made_up.py").unlink()
+    options = ["--catalogue", str(released), "--time", "5s", "--jobs", "2"]
+    assert run_command(["known-bugs", "run", *options]) == 2
+    assert "target='made_up:Released' cannot be opened" in capsys.readouterr().err
 
 
 def test_the_list_names_target_and_releases(
