@@ -18,7 +18,7 @@ def _clipped(values: Iterable[int], low: int, high: int) -> tuple[int, ...]:
     return tuple(sorted({value for value in values if low <= value <= high} | {low}))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def batch_sizes(config: EngineConfig, most: int, above_ladder: bool) -> tuple[int, ...]:
     """Live requests worth trying, ascending, at most `most` and the request pool.
 
@@ -32,7 +32,7 @@ def batch_sizes(config: EngineConfig, most: int, above_ladder: bool) -> tuple[in
     return _clipped(sizes, 1, high)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def token_counts(config: EngineConfig, most: int) -> tuple[int, ...]:
     """Tokens of a prefill batch worth trying, ascending; around each captured count."""
     counts = {1, 2, config.draft_tokens}
@@ -41,7 +41,7 @@ def token_counts(config: EngineConfig, most: int) -> tuple[int, ...]:
     return _clipped(counts, 1, most)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
     """Lengths worth trying, ascending, from `least` to the context's end."""
     page, context = config.page_size, config.max_context_len
@@ -61,7 +61,7 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
     return _clipped(lengths, least, context)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def encoder_lens(config: EngineConfig) -> tuple[int, ...]:
     """Encoder lengths worth mixing: none, one, the longest, and a page's edge."""
     most, page = config.max_encoder_len, config.page_size

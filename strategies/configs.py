@@ -23,6 +23,9 @@ Supports = Callable[[EngineConfig], bool]
 _DEFAULTS = EngineConfig()
 _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
+_DRAFTED_ELEMENTS = 1 << 17
+"""Upper bound of the key elements that one replay of a draft gathers over all its steps, branches
+and rows, which keeps the memory of its graphs at a few megabytes."""
 
 
 def pages_per_request(config: EngineConfig) -> int:
@@ -46,6 +49,8 @@ def _coherent(fields: Fields, reach: Reach) -> EngineConfig:
     if not SPEC_MODES & set(fields["modes"]):
         for name in ("spec_topk", "spec_steps", "draft_tokens"):
             fields[name] = getattr(_DEFAULTS, name)
+    if "draft" in fields["modes"]:
+        _bound_draft(fields)
     room = fields["draft_tokens"] + 1 if SPEC_MODES & set(fields["modes"]) else 2
     fields["max_context_len"] = max(fields["max_context_len"], min(room, reach.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
@@ -63,6 +68,22 @@ def _coherent(fields: Fields, reach: Reach) -> EngineConfig:
     return EngineConfig(**fields)
 
 
+def _bound_draft(fields: Fields) -> None:
+    """Fewer branches, then fewer steps, until what a draft gathers is within its bound."""
+
+    def value(name: str) -> int:
+        chosen: int = fields.get(name, getattr(_DEFAULTS, name))
+        return chosen
+
+    keys = value("max_context_len") * value("num_q_heads") * value("head_dim")
+    keys *= max(fields["capture_bs"], default=1)
+    topk, steps = value("spec_topk"), value("spec_steps")
+    while topk > 2 and topk * steps * keys > _DRAFTED_ELEMENTS:
+        topk //= 2
+    steps = max(1, min(steps, _DRAFTED_ELEMENTS // (topk * keys)))
+    fields.update(spec_topk=topk, spec_steps=steps)
+
+
 def _build(reach: Reach, profile: Profile, number: int, kept: Sequence[bool]) -> EngineConfig:
     fields = base_fields(reach, profile)
     density = Chance(number, 99).pick((6, 12, 12, 20, 35))
@@ -73,7 +94,7 @@ def _build(reach: Reach, profile: Profile, number: int, kept: Sequence[bool]) ->
     return _coherent(fields, reach)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def swarm_config(
     reach: Reach,
     profile: Profile,

@@ -7,8 +7,6 @@ judge -> verdict.
 
 from __future__ import annotations
 
-import functools
-import gc
 from collections.abc import Sequence
 
 import msgspec
@@ -17,6 +15,7 @@ import torch
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.execution.kernels import take_fallbacks
 from fuzzgraph.execution.opening import OpenSession, SessionLost, open_session
+from fuzzgraph.execution.process import settle_process
 from fuzzgraph.execution.sessions import SessionCache
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.verdict import Verdict
@@ -31,9 +30,8 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
 
-_COLLECTIONS = (10_000, 10, 5)
-"""Thresholds of the garbage collector: cached sessions are a hundred thousand objects that live
-long, and Python's own thresholds walk all of them every few dozen cases."""
+_HELD_BYTES = 48 << 20
+"""What cached sessions may hold together: usual ones hold one to four MiB each."""
 
 
 class Execution:
@@ -58,12 +56,12 @@ class Execution:
         graphs: GraphKind = "recorder",
         device: str = "cpu",
         oracles: Sequence[Oracle] = ORACLES,
-        cache_size: int = 24,
+        cache_size: int = 18,
         second_opinion: bool = False,
         strict_nan: bool = False,
         lanes: bool = True,
     ) -> None:
-        _settle_process()
+        settle_process()
         self.target = target
         self._graphs = graphs
         self._device = torch.device(device)
@@ -72,7 +70,7 @@ class Execution:
         self._second_opinion = second_opinion
         self._strict_nan = strict_nan
         self._lanes = lanes
-        self._sessions = SessionCache(max(cache_size, 1), self._open)
+        self._sessions = SessionCache(max(cache_size, 1), _HELD_BYTES, self._open)
         self._cached = cache_size > 0
 
     @torch.no_grad()
@@ -181,15 +179,6 @@ class Execution:
 
     def _before_any_step(self, config: EngineConfig, batch: Batch) -> StepRecord:
         return StepRecord(-1, self.target.name, config, batch, ())
-
-
-@functools.cache
-def _settle_process() -> None:
-    """Once per process: what would otherwise cost more than all kernels together."""
-    torch.set_num_threads(1)  # oversubscription
-    gc.collect()
-    gc.freeze()  # full collections over half a million objects of imports
-    gc.set_threshold(*_COLLECTIONS)
 
 
 def _with_rate(finding: Finding, rate: str) -> Finding:

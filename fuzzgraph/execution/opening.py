@@ -30,6 +30,9 @@ from fuzzgraph.world import TRAPS
 
 __all__ = ["Moment", "OpenSession", "SessionLost", "innermost_line", "open_session"]
 
+_MOMENTS = 3
+"""Images besides those in other worlds: after capture, and before and after a replay."""
+
 _PACKAGE = Path(fuzzgraph.__file__).parent
 _HARNESS = tuple(
     str(_PACKAGE / name) for name in ("execution", "memory", "graphs", "campaign", "worker")
@@ -143,6 +146,11 @@ class OpenSession:
     def take_races(self) -> list[Race]:
         """Programs of a launch that met since the last call."""
         return take_races(self.memory, self.session.pools)
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it costs to keep this session open."""
+        return self.memory.held_bytes(images=len(self._images) + _MOMENTS)
 
     def close(self) -> None:
         """End the session and give its memory back at once; none of its tensors may be used again.

@@ -12,10 +12,19 @@ __all__ = ["SessionCache"]
 
 
 class SessionCache:
-    """Least-recently-used sessions by config; an evicted one is closed."""
+    """Least-recently-used sessions by config; an evicted one is closed.
 
-    def __init__(self, size: int, open_session: Callable[[EngineConfig], OpenSession]) -> None:
+    Args:
+        size: sessions kept.
+        held_bytes: what they may hold together; the one in use stays, whatever it holds.
+        open_session: how to come by one that is not there.
+    """
+
+    def __init__(
+        self, size: int, held_bytes: int, open_session: Callable[[EngineConfig], OpenSession]
+    ) -> None:
         self._size = size
+        self._held_bytes = held_bytes
         self._open = open_session
         self._sessions: OrderedDict[EngineConfig, OpenSession] = OrderedDict()
 
@@ -28,9 +37,17 @@ class SessionCache:
             return opened
         opened = self._open(config)
         self._sessions[config] = opened
-        while len(self._sessions) > self._size:
-            self._sessions.popitem(last=False)[1].close()
+        self._evict()
         return opened
+
+    def _evict(self) -> None:
+        held = sum(opened.held_bytes for opened in self._sessions.values())
+        while len(self._sessions) > 1 and (
+            len(self._sessions) > self._size or held > self._held_bytes
+        ):
+            oldest = self._sessions.popitem(last=False)[1]
+            held -= oldest.held_bytes
+            oldest.close()
 
     def forget(self, config: EngineConfig) -> None:
         """Drop a session that was lost."""

@@ -26,6 +26,9 @@ from fuzzgraph.observation import ZoneHit
 
 __all__ = ["GuardedMemory"]
 
+_OBJECTS = 4 << 10
+"""Bytes of Python objects for each persistent allocation, as measured on the built-in engine."""
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -182,6 +185,16 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         offset = address_of(tensor) - self.arena.address - self.arena.front
         base = snapshot.engine.view(tensor.dtype)
         return base.as_strided(tensor.shape, tensor.stride(), offset // tensor.dtype.itemsize)
+
+    def held_bytes(self, images: int) -> int:
+        """About what this memory costs, in bytes, with so many images taken of it.
+
+        Besides the bytes themselves it counts the objects that stand for a persistent allocation:
+        its region, its alias, the recorded operation.
+        """
+        touched = self._layout.touched
+        copied = touched["engine"] + (touched["graph"] if self._keep_pool else 0)
+        return sum(touched.values()) + images * copied + _OBJECTS * len(self._layout.persistent)
 
     def release(self) -> None:
         """Give the arena's memory back; every tensor in it is dead from then on.

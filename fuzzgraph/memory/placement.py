@@ -55,7 +55,7 @@ class Layout:
         self._zone_bytes = -(-zone_bytes // ROW_BYTES) * ROW_BYTES
         self._tail_factor = tail_factor
         self._tail_cap = tail_cap
-        self._scratch_top = arena.scratch_front
+        self._scratch_top = self._scratch_peak = arena.scratch_front
         self._scratch_slots: dict[Any, Slot] = {}
         self._last_scratch: list[Slot] = []
         self._this_scratch: list[Slot] = []
@@ -70,6 +70,16 @@ class Layout:
         """Engine buffers and graph intermediates, ascending."""
         return self.engine + self.graph
 
+    @property
+    def touched(self) -> dict[Segment, int]:
+        """Bytes of each part that were ever handed out; untouched memory costs nothing."""
+        arena = self.arena
+        return {
+            "engine": self.engine_top - arena.front,
+            "graph": self.graph_top - arena.graph_front,
+            "scratch": max(self._scratch_peak, self._scratch_top) - arena.scratch_front,
+        }
+
     def forget(self) -> None:
         """Drop every region and what was prepared to hand them out again."""
         self.engine, self.graph, self.scratch = [], [], []
@@ -78,6 +88,7 @@ class Layout:
     def restart_scratch(self) -> None:
         """Free what the last scratch run allocated."""
         self.scratch = []
+        self._scratch_peak = max(self._scratch_peak, self._scratch_top)
         self._scratch_top = self.arena.scratch_front
         self._last_scratch, self._this_scratch = self._this_scratch, []
         self._same_scratch = True

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from fuzzgraph.memory.placement import Layout
-from fuzzgraph.memory.poison import ROW_BYTES, poison_rows
+from fuzzgraph.memory.poison import ROW_BYTES
+from fuzzgraph.memory.pool import PoolPoison
 from fuzzgraph.memory.regions import Region
 from fuzzgraph.memory.zones import ZonePlan, zone_hits_in
 from fuzzgraph.observation import ZoneHit
@@ -44,7 +45,7 @@ class Worlds:
         self._region_worlds: dict[int, int] = {}
         self._resident = self._home
         self._pool_world = self._pool_holds = self._home
-        self._pool: list[_Span] = []  # none before the first capture
+        self._pool: PoolPoison | None = None  # none before the first capture
         self._pooled = 0
         self._scratch_plans: dict[tuple[int, ...], ZonePlan] = {}
 
@@ -202,11 +203,11 @@ class Worlds:
     # ---- the graph pool
 
     def poison_pool(self) -> None:
-        """Put poison into all graph intermediates, by one copy."""
+        """Put poison into all graph intermediates."""
         if self._pooled != len(self._layout.graph):
             self._plan_pool()
-        for span in self._pool:
-            span.poison(self._pool_world)
+        if self._pool is not None:
+            self._pool.write(self._pool_world)
         self._pool_holds = self._pool_world
 
     def is_poison(self, tensor: torch.Tensor) -> bool:
@@ -217,24 +218,4 @@ class Worlds:
 
     def _plan_pool(self) -> None:
         self._pooled = len(self._layout.graph)
-        self._pool = [_Span(self._layout, list(self._layout.graph))] if self._pooled else []
-
-
-class _Span:
-    """Neighbouring graph regions, poisoned by one copy."""
-
-    def __init__(self, layout: Layout, regions: list[Region]) -> None:
-        self._regions = regions
-        self._device = layout.arena.device
-        start, end = regions[0].start // ROW_BYTES, regions[-1].end // ROW_BYTES
-        self._rows = layout.arena.rows[start:end]
-        self._poison: dict[int, torch.Tensor] = {}
-
-    def poison(self, world: int) -> None:
-        source = self._poison.get(world)
-        if source is None:
-            dtypes = [region.dtype for region in self._regions]
-            counts = [(region.end - region.start) // ROW_BYTES for region in self._regions]
-            source = torch.from_numpy(poison_rows(dtypes, counts, world)).to(self._device)
-            self._poison[world] = source
-        self._rows.copy_(source)
+        self._pool = PoolPoison(self._layout, self._layout.graph)
