@@ -1,0 +1,259 @@
+"""How fast the targets on a released engine are: start, steps, and one replay of a whole runner.
+
+Three figures, each with median and spread, by the clock and by the processor time of the process
+that has the engine (which tells the cost where other work shares the machine):
+
+* from the start of a worker to the verdict on its first case;
+* steps a second of drawn cases as a campaign runs them, every run that the oracles need, sessions
+  that are opened in between included;
+* one replay of a captured graph of the whole runner with attention's own kernels.
+
+    python benchmarks/engines.py [--release 0.5.23] [--starts 5] [--write reports/engines.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuzzgraph import releases, worker
+from fuzzgraph.campaign.generation import draw
+from fuzzgraph.campaign.survey import released_targets, trial_case
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.ports import Target
+from fuzzgraph.strategies import CI, cases
+
+GOALS = {"start": 15.0, "steps": 30.0, "replay": 0.3}
+"""Seconds, steps a second, seconds."""
+_WHOLE_RUNNERS = ("sglang-triton", "sglang-triton-verify")
+_REPLAYS = 40
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One figure, taken several times, by the clock and by processor time."""
+
+    wall: tuple[float, ...]
+    cpu: tuple[float, ...]
+
+    def cells(self, digits: int) -> str:
+        return f"{_spread(self.wall, digits)} | {_spread(self.cpu, digits)}"
+
+
+def _spread(values: Iterable[float], digits: int) -> str:
+    values = sorted(values)
+    low, high = values[0], values[-1]
+    return f"{statistics.median(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def processor_seconds(pid: int) -> float:
+    """User and system time of a running process, its threads included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def starts(name: str, path: Path, case: Case, count: int) -> Measured:
+    """Seconds from nothing to the verdict on a case."""
+    wall, cpu = [], []
+    for _ in range(count):
+        begin = time.perf_counter()
+        with worker.open_client(name, paths=[path]) as client:
+            assert not client.run_case(case).skipped
+            wall.append(time.perf_counter() - begin)
+            cpu.append(_used_by(client))
+    return Measured(tuple(wall), tuple(cpu))
+
+
+def _used_by(client: worker.WorkerClient) -> float:
+    assert client.pid is not None, "the worker has just answered"
+    return processor_seconds(client.pid)
+
+
+def steps(name: str, target: Target, path: Path, blocks: int, count: int) -> Measured:
+    """Steps a second over blocks of drawn cases; the first block only warms up."""
+    wall, cpu = [], []
+
+    def supports(config: EngineConfig) -> bool:
+        return target.unsupported(config) is None
+
+    with worker.open_client(name, paths=[path]) as client:
+        for block in range(blocks + 1):
+            done, spent, before = 0, 0.0, _used_by(client)
+
+            def run(case: Case) -> None:
+                nonlocal done, spent
+                begin = time.perf_counter()
+                done += client.run_case(case).steps
+                spent += time.perf_counter() - begin
+
+            draw(cases(target.reach, CI.at(block), supports=supports), block, count, run)
+            if block:
+                wall.append(done / spent)
+                cpu.append(done / (_used_by(client) - before))
+    return Measured(tuple(wall), tuple(cpu))
+
+
+class TimedTarget:
+    """A target whose sessions' replays are timed, and nothing else."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def open(self, config: EngineConfig, graphs: Any) -> Any:
+        session = self._target.open(config, graphs)
+        session.__dict__["replay"] = self._timed(session.replay)
+        return session
+
+    def _timed(self, replay: Callable[[Any], None]) -> Callable[[Any], None]:
+        def timed(batch: Any) -> None:
+            wall, cpu = time.perf_counter(), time.process_time()
+            replay(batch)
+            self.cpu.append(time.process_time() - cpu)
+            self.wall.append(time.perf_counter() - wall)
+
+        return timed
+
+
+def runner_case(target: Target, rows: int, context: int) -> Case:
+    """Full batches at half the context, captured at 1, 2, 4 and 8 rows, two heads."""
+    mode = target.reach.modes[0]
+    tokens = 4 if mode == "target_verify" else 1
+    config = EngineConfig(
+        modes=(mode,), capture_bs=(1, 2, 4, 8), max_context_len=context, kv_pool_pages=8 * context,
+        num_q_heads=2, num_kv_heads=2, head_dim=16, v_head_dim=16, draft_tokens=4,
+    )  # fmt: skip
+    batch = tuple(
+        BatchRow(request=name, seq_len=context // 2 + name, new_tokens=tokens)
+        for name in range(rows)
+    )
+    return Case(schema_version=1, config=config, steps=(ReplayStep(mode=mode, rows=batch),))
+
+
+def replays_here(name: str, rows: int, context: int) -> Measured:
+    """Seconds of one replay in this process, whose engine lies on its path."""
+    from fuzzgraph.execution import Execution
+    from fuzzgraph.targets import open_target
+
+    timed = TimedTarget(open_target(name))
+    execution = Execution(timed)
+    case = runner_case(timed, rows, context)
+    assert not execution.run_case(case).findings
+    timed.wall.clear()
+    timed.cpu.clear()
+    for _ in range(_REPLAYS):
+        execution.run_bare(case)
+    return Measured(tuple(timed.wall), tuple(timed.cpu))
+
+
+def replays(name: str, path: Path, rows: int, context: int) -> Measured:
+    """The same in a process of its own: one process holds one release."""
+    command = [sys.executable, __file__, "--replay", name, str(rows), str(context)]
+    search = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH"))))
+    environment = dict(os.environ, PYTHONPATH=search, TRITON_INTERPRET="1", TQDM_DISABLE="1")
+    done = subprocess.run(
+        command, env=environment, check=True, text=True, stdout=subprocess.PIPE
+    ).stdout.splitlines()
+    wall, cpu = (tuple(map(float, line.split())) for line in done[-2:])
+    return Measured(wall, cpu)
+
+
+def report(options: argparse.Namespace) -> str:
+    """All figures as Markdown."""
+    path = releases.ensure("sglang", options.release)
+    targets = released_targets("sglang")
+    small = {name: trial_case(target) for name, target in targets.items()}
+    metadata = [name for name in targets if name not in _WHOLE_RUNNERS]
+    lines = [
+        f"# Speed of the targets on sglang {options.release}",
+        "",
+        "Written by `python benchmarks/engines.py --write reports/engines.md`. Medians, least and",
+        'greatest in brackets; "processor" is the time of the process that has the engine.',
+        "",
+        "## From the start of a worker to its first verdict, in seconds",
+        "",
+        f"{options.starts} starts each; the goal is {GOALS['start']:g} s.",
+        "",
+        "| target | by the clock | processor |",
+        "|---|---|---|",
+    ]
+    for name, case in small.items():
+        lines.append(f"| `{name}` | {starts(name, path, case, options.starts).cells(1)} |")
+        print(lines[-1], file=sys.stderr)
+    lines += [
+        "",
+        "## Steps a second",
+        "",
+        f"{options.blocks} blocks of {options.cases} drawn cases, each run as a campaign runs it;"
+        f" the goal for",
+        f"metadata is {GOALS['steps']:g}.",
+        "",
+        "| target | by the clock | processor |",
+        "|---|---|---|",
+    ]
+    for name in (*metadata, *_WHOLE_RUNNERS):
+        figure = steps(name, targets[name], path, options.blocks, options.cases)
+        lines.append(f"| `{name}` | {figure.cells(0)} |")
+        print(lines[-1], file=sys.stderr)
+    lines += [
+        "",
+        "## One replay of a whole runner, in seconds",
+        "",
+        f"{_REPLAYS} replays each, kernels over lanes; captured at 1, 2, 4 and 8 rows, two heads of"
+        " 16,",
+        f"requests of half the context and more; the goal is {GOALS['replay']:g} s.",
+        "",
+        "| target | rows | context | by the clock | processor |",
+        "|---|---|---|---|---|",
+    ]
+    for name in _WHOLE_RUNNERS:
+        for rows, context in ((4, 64), (8, 256)):
+            figure = replays(name, path, rows, context)
+            lines.append(f"| `{name}` | {rows} | {context} | {figure.cells(3)} |")
+            print(lines[-1], file=sys.stderr)
+    lines += [
+        "",
+        f"torch {torch.__version__} with one thread, Python {platform.python_version()},"
+        f" {platform.machine()}, {os.cpu_count()} cores.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--release", default="0.5.23")
+    parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--cases", type=int, default=60)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--replay", nargs=3, metavar=("TARGET", "ROWS", "CONTEXT"))
+    options = parser.parse_args()
+    if options.replay:
+        name, rows, context = options.replay
+        figure = replays_here(name, int(rows), int(context))
+        print("\n".join(" ".join(map(str, each)) for each in (figure.wall, figure.cpu)))
+        return
+    text = report(options)
+    print(text)
+    if options.write:
+        options.write.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
