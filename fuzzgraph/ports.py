@@ -119,7 +119,11 @@ class Session(Protocol):
         ...
 
     def prepare_replay(self, batch: Batch) -> None:
-        """The engine's own host updates for `batch`: its padding, its metadata."""
+        """The engine's own host updates for `batch`: its padding, its metadata.
+
+        A batch above the largest captured size comes here too, where the config lets such batches
+        run eagerly: the session then does what its engine does, and `replay` nothing more.
+        """
         ...
 
     def replay(self, batch: Batch) -> None: ...

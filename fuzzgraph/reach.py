@@ -1,4 +1,5 @@
-"""What a target can express: the bounds within which strategies draw cases for it."""
+"""What a target can express: the bounds within which strategies draw cases for it, and what of a
+saved case lies beyond them."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from fuzzgraph.case import Mode, ReplayStep
+from fuzzgraph.case import EngineConfig, Mode, ReplayStep
 
-__all__ = ["WIDEST", "Reach", "lacking", "out_of_reach"]
+__all__ = ["WIDEST", "Reach", "beyond", "lacking", "out_of_reach"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,52 @@ WIDEST = Reach(
     mrope=True,
 )
 """All that a case can say: the reach of a target without limits of its own."""
+
+
+_SINGULAR = {
+    "page_map": "page_maps",
+    "attention": "attentions",
+    "dtype": "dtypes",
+    "kv_dtype": "kv_dtypes",
+    "kernels": "kernels",
+    "metadata": "metadata",
+    "runner": "runners",
+    "prefill_runner": "prefill_runners",
+    "seq_len_fill_value": "seq_len_fill_values",
+    "free_padding": "free_paddings",
+}
+_FLAGS = {
+    "sliding_window": "sliding_window",
+    "max_encoder_len": "encoder",
+    "recurrent_state": "recurrent_state",
+    "split_kv": "split_kv",
+}
+
+
+def beyond(reach: Reach, config: EngineConfig) -> str | None:
+    """The first choice of a config that a target with this reach cannot express, in one line.
+
+    For `Target.unsupported`. Sizes are left out: they bound what is drawn, and a saved case with
+    larger ones is worth a try.
+
+    >>> beyond(Reach(), EngineConfig(sliding_window=4))
+    'sliding_window=4 is not driven'
+    >>> beyond(Reach(), EngineConfig(dtype="bfloat16"))
+    "dtype='bfloat16' is not driven, only float32"
+    """
+    strange = [mode for mode in config.modes if mode not in reach.modes]
+    if strange:
+        return f"mode {strange[0]!r} is not driven, only {', '.join(reach.modes)}"
+    for name, plural in _SINGULAR.items():
+        value, known = getattr(config, name), getattr(reach, plural)
+        if value not in known:
+            return f"{name}={value!r} is not driven, only {', '.join(map(str, known))}"
+    for name, flag in _FLAGS.items():
+        if getattr(config, name) and not getattr(reach, flag):
+            return f"{name}={getattr(config, name)!r} is not driven"
+    if not reach.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
+        return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
+    return None
 
 
 def out_of_reach(reach: Reach, steps: Iterable[ReplayStep]) -> str | None:

@@ -184,7 +184,7 @@ def _out_call(
 
 def _reproduces(step: Step, result: torch.Tensor, wanted: torch.Tensor) -> bool:
     """Whether a form rewrites the result with the very bytes it had, starting from other ones."""
-    raw = result.view(torch.uint8) if result.dim() else result.view(1).view(torch.uint8)
+    raw = _raw(result)
     raw.bitwise_not_()
     shape = result.shape
     try:
@@ -192,9 +192,12 @@ def _reproduces(step: Step, result: torch.Tensor, wanted: torch.Tensor) -> bool:
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         same = False
     else:
-        same = result.shape == shape and torch.equal(
-            raw, (wanted if wanted.dim() else wanted.view(1)).view(torch.uint8)
-        )
+        same = result.shape == shape and torch.equal(raw, _raw(wanted))
     if result.shape != shape:
         result.resize_(shape)
     return same
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous tensor; a dimension of one element may have any stride."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -320,6 +320,17 @@ def test_the_quick_form_rewrites_the_result_as_the_copied_one_does() -> None:
     assert quick.tolist() == [1.0, 4.0, 7.0, 10.0]
 
 
+def test_a_result_with_an_odd_stride_in_a_dimension_of_one_is_replayed() -> None:
+    func = torch.ops.aten.neg.default
+    argument, result = torch.ones(1, 1), torch.empty_strided((1, 1), (4, 4)).fill_(-1.0)
+    assert result.is_contiguous()
+    straight = straight_into(func, facts_of(func), (argument,), {}, result)
+    assert straight is not None
+    argument.fill_(2.0)
+    straight()
+    assert result.item() == -2.0
+
+
 def test_a_random_operation_is_drawn_again_in_every_replay() -> None:
     _, recorder, (x,) = engine(torch.zeros(8))
     graph = recorder.capture(lambda: torch.rand_like(x), key="k")
