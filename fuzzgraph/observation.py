@@ -65,6 +65,9 @@ class Field:
     """Whether prepare_replay rewrites all that is used, so that its content before is nobody's
     business (non-interference then poisons it)."""
     source: str = ""
+    repeats: str = ""
+    """Attribute of the logical batch that live rows must repeat, as values or, for offsets, as
+    their steps."""
 
 
 @dataclass(slots=True)

@@ -82,6 +82,7 @@ def _field_breaches(
     value, batch = values[field.name], step.batch
     if field.axis == "indptr":
         yield from _indptr_breaches(field, value, seen)
+        yield from _step_breaches(field, value, batch)
     elif field.axis == "indices":
         offsets = values.get(field.name.replace("_indices", "_indptr"))
         if offsets is not None:
@@ -101,7 +102,7 @@ def _field_breaches(
 
 
 def _live_breaches(field: Field, value: Values, batch: Batch) -> Iterator[Breach]:
-    truth_name = _TRUTH.get(field.name)
+    truth_name = field.repeats or _TRUTH.get(field.name)
     if truth_name is None:
         return
     truth: IntArray = getattr(batch, truth_name)
@@ -179,6 +180,21 @@ def _indptr_breaches(field: Field, value: Values, seen: Observation) -> Iterator
             return
 
 
+def _step_breaches(field: Field, value: Values, batch: Batch) -> Iterator[Breach]:
+    """The steps of live rows are what the batch says, where the field declares that."""
+    if not field.repeats:
+        return
+    steps, truth = np.diff(value), getattr(batch, field.repeats)
+    if len(steps) < len(truth):
+        yield field.name, f"{field.name} has {len(steps)} rows for {len(truth)} live ones"
+    elif (got := steps[: len(truth)].tolist()) != (want := truth.tolist()):
+        at = _first_unequal(got, want)
+        yield (
+            field.name,
+            f"{field.name} gives row {at} {got[at]} entries, the batch says {want[at]}",
+        )
+
+
 def _owned(batch: Batch, row: int) -> set[int]:
     """Slots that batch row `row` may read: its history and its new ones."""
     owned = set(batch.kv_slots.row(row).tolist())
@@ -217,6 +233,13 @@ def _page_table_breaches(field: Field, value: Values, step: StepRecord) -> Itera
     for row in range(len(value)):
         live = row < batch.raw_bs
         used = -(-int(batch.seq_lens[row]) // page_size) if live else 1
+        if live and used > value.shape[1]:
+            yield (
+                field.name,
+                f"{field.name} has {value.shape[1]} pages for row {row}, whose"
+                f" {int(batch.seq_lens[row])} tokens lie in {used}",
+            )
+            return
         allowed = set(batch.pages.row(row).tolist()) if live else {RESERVED_PAGE}
         if not allowed.issuperset(part := value[row, :used].tolist()):
             stranger = next(page for page in part if page not in allowed)

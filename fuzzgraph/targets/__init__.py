@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 
+from fuzzgraph.case import Mode
 from fuzzgraph.errors import UsageError
 from fuzzgraph.ports import Target
 
@@ -30,6 +31,20 @@ def _from(module: str, factory: str) -> Callable[[], Target]:
     return opener
 
 
+def _metadata(name: str, mode: Mode) -> Callable[[], Target]:
+    """A backend of sglang without its kernels."""
+
+    def opener() -> Target:
+        from fuzzgraph.targets.sglang.metadata_only import metadata_target
+
+        return metadata_target(name.replace("-", "_"), mode)
+
+    return opener
+
+
+_VERIFYING = ("fa3", "flashinfer", "flashinfer-mla", "flashmla", "trtllm-mha", "trtllm-mla")
+"""Backends of sglang that verify drafts under graphs."""
+
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin", _from("builtin", "BuiltinTarget")),
     ("builtin-triton", _builtin_triton),
@@ -43,6 +58,8 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("sglang-eagle-draft-extend", _from("sglang.drafts", "draft_extend")),
     ("sglang-frozen-kv-mtp", _from("sglang.drafts", "frozen_kv_mtp")),
     ("sglang-multi-layer-draft-extend", _from("sglang.drafts", "multi_layer")),
+    *((f"sglang-{name}", _metadata(name, "decode")) for name in ("cutlass-mla", *_VERIFYING)),
+    *((f"sglang-{name}-verify", _metadata(name, "target_verify")) for name in _VERIFYING),
     ("sglang-triton", _from("sglang.triton", "TritonTarget")),
     ("sglang-triton-verify", _from("sglang.triton", "verify_target")),
 )

@@ -127,10 +127,16 @@ def _fp8(module: types.ModuleType) -> None:
     module.__dict__["e4m3_dtype"] = torch.float8_e4m3fn
 
 
+def _no_plan(module: types.ModuleType) -> None:
+    """FlashAttention's planner; the engine goes on without a plan where there is none."""
+    module.__dict__["get_scheduler_metadata"] = lambda *_, **__: None
+
+
 _CONTENT: Mapping[str, Callable[[types.ModuleType], None]] = {
     # Values that sglang reads at import, where an object that does nothing is not enough.
     "aiter": _fp8,
     "aiter.ops.triton.utils.types": _fp8,
+    "sgl_kernel.flash_attn": _no_plan,
     "torchvision.transforms": _interpolation_mode,
     "torchvision.transforms.functional": _interpolation_mode,
 }

@@ -12,7 +12,7 @@ from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.world import Batch, IntArray
 
-__all__ = ["decode_values", "forward_batch", "given"]
+__all__ = ["bound", "decode_values", "forward_batch", "given"]
 
 
 def _tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
@@ -24,6 +24,14 @@ def given(struct: type, values: dict[str, Any]) -> Any:
     """An instance of the engine's dataclass from those `values` that this release knows."""
     known = {entry.name for entry in dataclasses.fields(struct)}
     return struct(**{name: value for name, value in values.items() if name in known})
+
+
+def bound(forward_batch: Any, runner: ModelRunner) -> Any:
+    """The batch with the plan of its reads, as `ForwardBatch.init_new` leaves it from 0.5.22 on."""
+    translator = runner.kv_index_translator
+    if hasattr(translator, "own_plan"):
+        translator.own_plan(forward_batch).bind(forward_batch, translator)
+    return forward_batch
 
 
 def _engine_lens(batch: Batch) -> IntArray:
@@ -45,15 +53,13 @@ def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
     }[batch.mode]
     spec = _verify_input(batch, runner, lens) if batch.mode == "target_verify" else None
     hidden = spec.capture_hidden_mode if spec else info.CaptureHiddenMode.NULL
-    return given(
-        info.ForwardBatch,
-        {
-            **decode_values(batch, runner, lens),
-            "forward_mode": mode,
-            "capture_hidden_mode": hidden,
-            "spec_info": spec,
-        },
-    )
+    values = {
+        **decode_values(batch, runner, lens),
+        "forward_mode": mode,
+        "capture_hidden_mode": hidden,
+        "spec_info": spec,
+    }
+    return bound(given(info.ForwardBatch, values), runner)
 
 
 def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, model_runner
 from fuzzgraph.world import Batch
 
-__all__ = ["BY_TOKEN", "DecodeSession", "load_once"]
+__all__ = ["BY_TOKEN", "DecodeSession", "keeps_ladder", "load_once"]
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 
@@ -45,6 +45,18 @@ def load_once(*modules: str) -> None:
     gc.collect()
     gc.freeze()
     _loaded.update(modules)
+
+
+def keeps_ladder(config: EngineConfig) -> str | None:
+    """Why the engine would not capture the case's largest size; None where it does.
+
+    It drops sizes that ranks cannot share, or that no batch can reach: the pool, rounded up to a
+    multiple of the ranks (sglang get_batch_sizes_to_capture).
+    """
+    ranks, largest = config.attn_tp_size, config.capture_bs[-1]
+    if largest % ranks or largest > -(-config.req_pool_size // ranks) * ranks:
+        return f"attn_tp_size={ranks} keeps no graph of {largest} rows"
+    return None
 
 
 class DecodeSession:

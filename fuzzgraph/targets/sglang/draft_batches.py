@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.batches import decode_values, given
+from fuzzgraph.targets.sglang.batches import bound, decode_values, given
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.world import Batch, IntArray
@@ -44,7 +44,7 @@ def draft_batch(batch: Batch, runner: ModelRunner, config: EngineConfig, *, froz
         "spec_info": spec,
         "capture_hidden_mode": info.CaptureHiddenMode.LAST,
     }
-    return given(info.ForwardBatch, values)
+    return bound(given(info.ForwardBatch, values), runner)
 
 
 def _draft_input() -> type:
@@ -88,7 +88,7 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
         for name in ("input_ids", "positions", "out_cache_loc"):
             values[name] = _spread(values[name], batch, width)
     values["spec_info"] = _extend_input(batch, runner, int(lens.sum()))
-    return given(info.ForwardBatch, values)
+    return bound(given(info.ForwardBatch, values), runner)
 
 
 def _extend_mode(info: Any, *, packed: bool) -> Any:

@@ -30,6 +30,9 @@ _EXTRA_CONTEXT = 4
 _MLA_HEADS = 16
 """AITER's MLA takes 4, 8 or multiples of 16 heads; the metadata does not depend on the number."""
 
+_LATENT = 1
+"""Width of latent rows, which nobody reads."""
+
 
 class ModelRunner:
     """The attributes of sglang's model runner that backend and decode runner read.
@@ -97,12 +100,17 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
         hidden_size=config.num_q_heads * config.head_dim,
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=False,
+        is_local_attention_model=False,
         is_multimodal=False,
+        kv_lora_rank=_LATENT,
         linear_attn_registry_result=None,
         model_is_mrope=False,
         get_max_num_attention_heads=lambda *_: heads,
         num_attention_heads=heads,
         num_hidden_layers=1,
+        qk_nope_head_dim=_LATENT,
+        qk_rope_head_dim=_LATENT,
+        scaling=1.0,
         spec_hidden_size=config.num_q_heads * config.head_dim,
         swa_v_head_dim=config.v_head_dim,
         v_head_dim=config.v_head_dim,
@@ -136,7 +144,9 @@ def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> A
         enable_memory_saver=False,
     )  # fmt: skip
     if config.attention == "mla":
-        return pools.MLATokenToKVPool(slots, kv_lora_rank=1, qk_rope_head_dim=1, **common)
+        return pools.MLATokenToKVPool(
+            slots, kv_lora_rank=_LATENT, qk_rope_head_dim=_LATENT, **common
+        )
     return pools.MHATokenToKVPool(
         slots,
         head_num=config.num_kv_heads,
@@ -171,6 +181,7 @@ def model_runner(
         **_ABSENT,
         configuration=settings,
         attn_backend=None,
+        attn_cp_size=1,
         decode_attention_backend_str=backend,
         decode_num_tokens_per_bs=lambda *_, **__: width,
         decode_num_tokens_per_req=lambda *_, **__: width,
@@ -180,8 +191,11 @@ def model_runner(
         gpu_id=device.index or 0,
         is_draft_worker=drafts,
         kv_cache_dtype=dtype,
+        kv_cache_dtype_str="auto",
+        max_running_requests=config.req_pool_size,
         model_config=_model_config(config, dtype),
         page_size=config.page_size,
+        prefill_attention_backend_str=backend,
         ps=SimpleNamespace(
             tp_size=config.attn_tp_size, attn_tp_size=config.attn_tp_size, attn_dp_size=1
         ),

@@ -17,7 +17,7 @@ from fuzzgraph.observation import Contract, Field
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder, load_once
 from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
@@ -80,11 +80,7 @@ class TritonTarget:
                 return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
         if config.dtype not in self.reach.dtypes:
             return f"dtype={config.dtype!r}: Triton's interpreter takes it for integers in tl.dot"
-        ranks, largest = config.attn_tp_size, config.capture_bs[-1]
-        if largest % ranks or largest > -(-config.req_pool_size // ranks) * ranks:
-            # The engine drops sizes that ranks cannot share, or that no batch can reach.
-            return f"attn_tp_size={ranks} keeps no graph of {largest} rows"
-        return None
+        return keeps_ladder(config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         """Pools, backend and decode runner of this release.

@@ -1,0 +1,41 @@
+"""Where there is no GPU, memory that code asks for on `cuda` is memory of the CPU.
+
+It is in force only while a target's engine runs, and only if the target says so; nothing else of a
+GPU is made up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["CudaMeansCpu"]
+
+
+class CudaMeansCpu(TorchFunctionMode):
+    """Every `cuda` in a call of torch means the CPU, and pinned memory is ordinary memory."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if _is_cuda(given.get("device")):
+            given["device"] = "cpu"
+        if given.get("pin_memory"):
+            given["pin_memory"] = False
+        if any(_is_cuda(arg) for arg in args):
+            args = tuple("cpu" if _is_cuda(arg) else arg for arg in args)
+        return func(*args, **given)
+
+
+def _is_cuda(device: object) -> bool:
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, str) and device.partition(":")[0] == "cuda"

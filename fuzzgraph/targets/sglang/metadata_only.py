@@ -1,0 +1,207 @@
+"""Metadata targets `sglang-NAME-metadata`: backends whose kernels need a GPU, without the kernels.
+
+The release's own decode runner and backend run: constructors, sizes, both preparations, the Triton
+kernels that build metadata. Stood in for is compiled code that they call (`metadata_backends`).
+What is judged is what the graph of the replayed size reads, at the addresses and in the shapes that
+it had when it was captured; no attention runs and no output is promised.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.observation import Contract, Field
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reach import Reach
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder, load_once
+from fuzzgraph.targets.sglang.flashinfer_wrappers import install_wrappers
+from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
+from fuzzgraph.targets.sglang.loading import engine_module, has_module, release
+from fuzzgraph.targets.sglang.metadata_backends import BACKENDS, MetadataBackend
+from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
+from fuzzgraph.targets.sglang.without_gpu import on_this_device
+from fuzzgraph.targets.sglang.workspaces import SETTINGS, forget_workspaces
+from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
+
+__all__ = ["MetadataSession", "MetadataTarget", "metadata_target"]
+
+_TABLE = (
+    "sglang metadata builders of the backend: pages of each row below its own length; a padded row "
+    "lies in the pool's padding row"
+)
+_ONES = "sglang flashinfer_backend.py: indices count tokens, so a last page holds one"
+_PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
+_LENS = "sglang: a padded row has the backend's fill value, and the tokens it computes beyond that"
+_SUMS = "sglang metadata builders of the backend: prefix sums over all rows of the graph"
+
+
+class MetadataTarget:
+    """One backend of the sglang release that this process holds, in one mode."""
+
+    package = "sglang"
+    """Released package that the engine comes in."""
+    isolated = True
+    """It runs in a process of its own: one process holds one release."""
+
+    def __init__(self, kind: MetadataBackend, mode: Mode) -> None:
+        short = kind.name.replace("_", "-")
+        self.name = f"sglang-{short}" if mode == "decode" else f"sglang-{short}-verify"
+        self._kind = kind
+        self._mode: Mode = mode
+        self.reach = Reach(
+            modes=(mode,),
+            page_sizes=kind.page_sizes,
+            attentions=(kind.attention,),
+            max_batch=8,
+            max_context_len=kind.max_context_len,
+            max_spec_steps=3,
+            max_draft_tokens=4,
+            max_tp_size=4,
+            # Where ranks share the rows, which the engine rounds the pool up for.
+            capture_beyond_pool=True,
+        )
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        """Names the first setting that this target does not drive."""
+        if config.modes != (self._mode,):
+            return f"captures {self._mode} graphs only, not {list(config.modes)}"
+        if config.page_size not in self._kind.page_sizes:
+            return f"page_size={config.page_size} is not driven, only {self._kind.page_sizes}"
+        if self._mode == "target_verify" and config.max_context_len < 2 * config.draft_tokens:
+            # The rows a server captures hold draft_tokens of past and check as many.
+            return f"a context of {config.max_context_len} cannot hold a captured row's drafts"
+        for name, value in (
+            ("attention", self._kind.attention), ("kv_dtype", "auto"), ("metadata", "full"),
+            ("runner", "graph"), ("page_map", "csr"), ("spec_topk", 1), ("sliding_window", 0),
+            ("max_encoder_len", 0), ("recurrent_state", False), ("seq_len_fill_value", 1),
+        ):  # fmt: skip
+            if getattr(config, name) != value:
+                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
+        return keeps_ladder(config)
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> MetadataSession:
+        """Pools, backend and decode runner of this release.
+
+        Raises:
+            AdapterUnavailable: there is no sglang here, or it has no such backend.
+        """
+        self.load()
+        return MetadataSession(config, graphs, self._kind)
+
+    def load(self) -> None:
+        """Import the release of this process; `open` does it where nobody has."""
+        if not has_module(self._kind.module):
+            raise AdapterUnavailable(
+                f"sglang {release()} has no {self._kind.backend}, which target {self.name!r} "
+                "drives. Name a release that has it: fuzzgraph targets lists them."
+            )
+        engine_module("sglang.srt.environ")  # looks at what the shell has set
+        os.environ.update(SETTINGS)  # for the life of the worker
+        load_once(self._kind.module)
+
+
+def metadata_target(name: str, mode: Mode) -> MetadataTarget:
+    """The target of the backend called `name`."""
+    return MetadataTarget(next(kind for kind in BACKENDS if kind.name == name), mode)
+
+
+def _fields(config: EngineConfig, tokens: int) -> tuple[Field, ...]:
+    """Declared metadata of any backend; `tokens` are those that each row computes beyond its past.
+
+    A backend has some of them.
+    """
+    past = 1 if tokens == 1 else 1 + tokens
+    span = Contract("reserved")
+    return (
+        *input_fields(config, 1),
+        Field("cache_seqlens", "requests", "length", Contract("fill", past),
+              repeats="seq_lens", source=_LENS),
+        Field("page_table", "page_table", "page", Contract("reserved", RESERVED_PAGE),
+              source=_TABLE),
+        Field("cu_seqlens_q", "indptr", "offset", span, source=_SUMS),
+        Field("cu_seqlens_k", "indptr", "offset", span, repeats="seq_lens", source=_SUMS),
+        Field("kv_indptr", "indptr", "offset", span, repeats="seq_lens", source=_SUMS),
+        Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT), source=_TABLE),
+        Field("kv_last_page_len", "requests", "length", Contract("fill", 1), source=_ONES),
+        Field("qo_indptr", "indptr", "offset", span, source=_SUMS),
+        Field("planned_kv_indptr", "indptr", "offset", span, repeats="seq_lens", source=_PLAN),
+        Field("planned_qo_indptr", "indptr", "offset", span, source=_PLAN),
+    )  # fmt: skip
+
+
+class MetadataSession(DecodeSession):
+    """One backend and one decode runner with its captured graphs."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: MetadataBackend) -> None:
+        self._kind = kind
+        self._size: int | None = None
+        self._read: dict[int, dict[str, torch.Tensor]] = {}
+        self.inputs = input_names(config)
+        verifies = config.modes == ("target_verify",)
+        self.fields = _fields(config, config.draft_tokens if verifies else 1)
+        model = SimpleNamespace(forward=no_forward, shared_experts_config=None, modules=tuple)
+        with on_this_device():
+            super().__init__(config, graphs, backend=kind.name, model=model)
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        module = engine_module(self._kind.module)
+        forget_workspaces(module)
+        install_wrappers()
+        if runner.device == "cpu":
+            for holder, name, value in self._kind.stand_ins:
+                if has_module(holder):
+                    setattr(engine_module(holder), name, value)
+        return getattr(module, self._kind.backend)(runner)
+
+    def capture(self) -> None:
+        with on_this_device():
+            super().capture()
+
+    def _remember(self, padded_bs: int) -> None:
+        self._size = padded_bs
+        super()._remember(padded_bs)
+        self._read[padded_bs] = self._metadata_tensors()
+
+    def prepare_replay(self, batch: Batch) -> None:
+        with on_this_device():
+            super().prepare_replay(batch)
+        self._size = None if self._eager else self.runner.padded_bs
+
+    def eager(self, batch: Batch) -> None:
+        with on_this_device():
+            super().eager(batch)
+        self._size = None
+
+    def _metadata(self) -> Any:
+        """What the backend holds for the graph prepared last, or for the eager forward."""
+        return self._kind.held(self.backend, self._config.modes[0], self._size)
+
+    def _metadata_tensors(self) -> dict[str, torch.Tensor]:
+        return self._kind.read(self._metadata())
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a kernel reads: below the last offset, below each row's own length."""
+        held = self._metadata_tensors() if self._size is None else self._read[self._size]
+        used = {name: tensor.clone() for name, tensor in held.items()}
+        used |= self._kind.planned(self._metadata())
+        if "kv_indices" in used:
+            used["kv_indices"] = used["kv_indices"][: used["kv_indptr"][-1]]
+        if "page_table" in used:
+            lens = lens + (self._config.draft_tokens if self._verifies else 0)
+            lens = used.get("cache_seqlens", lens)
+            used["page_table"] = _below(used["page_table"], lens, self._config.page_size)
+        return used
+
+
+def _below(table: torch.Tensor, lens: torch.Tensor, page_size: int) -> torch.Tensor:
+    """[rows of `lens`, widest used] pages; 0 where a row's length has ended."""
+    pages = (lens.to(torch.int64) + page_size - 1) // page_size
+    used = table[: len(lens), : int(pages.max())].clone()
+    used.masked_fill_(torch.arange(used.shape[1]) >= pages[:, None], 0)
+    return used

@@ -1,0 +1,123 @@
+"""Backends of released sglang without their kernels: what their graphs would read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.memory.device_names import CudaMeansCpu
+from fuzzgraph.targets.sglang.flashinfer_wrappers import _Decode
+from fuzzgraph.targets.sglang.metadata_only import _below, metadata_target
+from tests.targets.sglang.released import Workers, decode_case
+
+released = [pytest.mark.sglang, pytest.mark.slow]
+
+PAGE_SIZES = {
+    "fa3": 2, "flashinfer": 1, "flashinfer-mla": 1, "flashmla": 64, "trtllm-mha": 16,
+    "trtllm-mla": 32,
+}  # fmt: skip
+"""Target -> a page size it takes."""
+
+
+def case_for(target: str, *batches: tuple[int, ...], **settings: Any) -> Case:
+    latent = target.endswith("mla")
+    return decode_case(
+        *batches,
+        page_size=PAGE_SIZES[target],
+        attention="mla" if latent else "mha",
+        max_context_len=200,
+        **settings,
+    )
+
+
+def seen(workers: Workers, version: str, case: Case, target: str) -> set[tuple[str, str]]:
+    """(oracle, buffer) of each finding."""
+    return {(one.oracle, one.buffer) for one in workers.findings(version, case, target)}
+
+
+class TestReleases:
+    pytestmark = released
+
+    @pytest.mark.parametrize("target", PAGE_SIZES)
+    def test_padded_rows_of_0_5_23_lie_in_the_padding_row(
+        self, workers: Workers, target: str
+    ) -> None:
+        case = case_for(target, (5, 66, 7, 150), (130, 6, 7))
+        assert seen(workers, "0.5.23", case, f"sglang-{target}") == set()
+
+    @pytest.mark.parametrize("target", PAGE_SIZES)
+    def test_drafts_are_verified_cleanly_in_0_5_23(self, workers: Workers, target: str) -> None:
+        case = case_for(target, (5, 66, 7, 150), (130, 6, 7), mode="target_verify")
+        assert seen(workers, "0.5.23", case, f"sglang-{target}-verify") == set()
+
+    @pytest.mark.parametrize(
+        ("target", "buffer"),
+        [("fa3", "page_table"), ("flashinfer", "kv_indices"), ("trtllm-mla", "page_table")],
+    )
+    def test_stale_rows_of_0_5_12_reach_what_kernels_read(
+        self, workers: Workers, target: str, buffer: str
+    ) -> None:
+        found = seen(
+            workers, "0.5.12", case_for(target, (5, 6, 7, 8), (5, 6, 7)), f"sglang-{target}"
+        )
+        assert {("contract", buffer), ("noninterference", buffer), ("history", buffer)} <= found
+
+    def test_a_verify_past_the_context_has_no_page_for_its_drafts(self, workers: Workers) -> None:
+        case = decode_case((4,), mode="target_verify", max_context_len=4, capture_bs=(1,))
+        found = workers.findings("0.5.23", case, "sglang-fa3-verify")
+        assert [one.message.split(": ", 1)[1] for one in found] == [
+            "page_table has 3 pages for row 0, whose 4 tokens lie in 4"
+        ]
+
+    def test_more_ranks_than_the_pool_divides_by_break_flashinfer_up_to_0_5_13(
+        self, workers: Workers
+    ) -> None:
+        case = decode_case((5,), capture_bs=(2,), req_pool_size=1, attn_tp_size=2)
+        assert [one.symptom for one in workers.findings("0.5.13", case, "sglang-flashinfer")]
+        assert not workers.findings("0.5.23", case, "sglang-flashinfer")
+
+
+def test_a_page_size_that_a_backend_lacks_is_not_driven() -> None:
+    reason = metadata_target("flashmla", "decode").unsupported(EngineConfig())
+    assert reason == "page_size=1 is not driven, only (64,)"
+
+
+def test_pages_beyond_a_rows_length_are_not_shown() -> None:
+    table = torch.tensor([[4, 5, 9], [6, 9, 9]])
+    assert _below(table, torch.tensor([5, 2]), 4).tolist() == [[4, 5], [6, 0]]
+
+
+def wrapper_of(rows: int) -> _Decode:
+    return _Decode(
+        use_cuda_graph=True,
+        paged_kv_indptr_buffer=torch.zeros(rows + 1, dtype=torch.int32),
+        paged_kv_indices_buffer=torch.zeros(8, dtype=torch.int32),
+        paged_kv_last_page_len_buffer=torch.ones(rows, dtype=torch.int32),
+    )
+
+
+class TestWrapper:
+    def test_a_plan_is_copied_to_where_the_graph_reads(self) -> None:
+        wrapper = wrapper_of(2)
+        wrapper.plan(torch.tensor([0, 1, 3]), torch.tensor([7, 8, 9]), torch.tensor([1, 1]))
+        assert wrapper.buffer("paged_kv_indices").tolist() == [7, 8, 9, 0, 0, 0, 0, 0]
+        assert wrapper.planned == {"kv_indptr": [0, 1, 3]}
+
+    def test_another_batch_size_than_the_graphs_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="paged_kv_indptr of 4 where the graph's buffer has 3"):
+            wrapper_of(2).plan(torch.zeros(4), torch.zeros(1), torch.ones(3))
+
+    def test_indices_that_do_not_fit_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="paged_kv_indices of 9"):
+            wrapper_of(2).plan(torch.zeros(3), torch.zeros(9), torch.ones(2))
+
+
+def test_memory_on_cuda_is_memory_here() -> None:
+    with CudaMeansCpu():
+        made = torch.zeros(2, device="cuda", pin_memory=False)
+        moved = SimpleNamespace(tensor=made.to("cuda:0", non_blocking=True)).tensor
+    assert (made.device.type, moved.device.type) == ("cpu", "cpu")
