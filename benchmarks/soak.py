@@ -53,7 +53,7 @@ def drive(out: Path, seconds: float) -> None:
     setup = Setup(target="saboteur:Saboteur")
     client = open_client(setup.target, paths=[HERE], limits=limits)
     runner = Witness(client, out)
-    opened = Opened(setup, Saboteur(), runner, client.close, lambda: client.deaths)
+    opened = Opened(setup, Saboteur(), runner, client.close, lambda: client.deaths, client.cut_off)
     plan = Plan(setup=setup, seed=1, budget=Budget(seconds), out=out, shrink_seconds=25.0)
     past = None
     if _begun(out):

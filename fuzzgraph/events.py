@@ -35,6 +35,7 @@ from fuzzgraph.records import (
 __all__ = [
     "CampaignFinished",
     "CampaignStarted",
+    "CaseKept",
     "CaseRun",
     "CoverageSeen",
     "Emit",
@@ -93,6 +94,8 @@ class CampaignStarted(_Event, frozen=True, kw_only=True):
     ledger: str = ""
     baseline: str = ""
     only_new: bool = False
+    database: str = ""
+    """Where cases are shared; '' for nowhere."""
     beyond: tuple[str, ...] = ()
     """What the target cannot express."""
 
@@ -107,6 +110,12 @@ class CaseRun(_Event, frozen=True, kw_only=True):
     steps: int
     seconds: float
     note: str = ""
+
+
+class CaseKept(_Event, frozen=True, kw_only=True):
+    """A case that covers a pair of dimension values which no case of the run had: worth sharing."""
+
+    case: Case
 
 
 class FindingNew(_Event, frozen=True, kw_only=True):
@@ -196,6 +205,7 @@ class CampaignFinished(_Event, frozen=True, kw_only=True):
 Event: TypeAlias = (
     CampaignStarted
     | CaseRun
+    | CaseKept
     | FindingNew
     | FindingRepeated
     | FindingWaiting

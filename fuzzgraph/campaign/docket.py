@@ -144,8 +144,11 @@ class Docket:
         self.known.take_up(finding.key)
 
     def _pursue_all(self) -> None:
+        """The quick ones first, so that as many as possible are done when time is out."""
         while self._pending:
-            self._pursue(*self._pending.popleft())
+            quickest = min(self._pending, key=lambda one: one[0].took)
+            self._pending.remove(quickest)
+            self._pursue(*quickest)
             self._reconsider()
 
     def _pursue(self, seen: Sighting, finding: Finding) -> None:

@@ -14,6 +14,7 @@ from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.reports import write_reports
 from fuzzgraph.campaign.resuming import Past
+from fuzzgraph.campaign.sharing import Sharing
 from fuzzgraph.campaign.standing import Standing
 from fuzzgraph.corpus import Loaded
 from fuzzgraph.errors import UsageError
@@ -55,6 +56,7 @@ def hunt(
     from fuzzgraph.strategies import dimensions, minimise
 
     seeds = seeds or Loaded()
+    sharing = Sharing(plan)
     own = opened is None
     opened = opened or open_setup(plan.setup)
     folder = RunFolder(plan.out, plan.shard, plan.shards)
@@ -64,7 +66,7 @@ def hunt(
             plan,
             opened.runner,
             strategy_of(opened, plan.profile),
-            _both(events, emit),
+            _all(events, sharing, emit),
             minimise=minimise,
             export=export or Exporting(plan.setup),
             dimensions=dimensions,
@@ -73,12 +75,15 @@ def hunt(
             standing=standing,
             past=past,
             corpus=seeds.entries,
+            shared=sharing.beyond(seeds),
             bad_entries=seeds.bad_lines,
+            notes=sharing.notes,
             cut_off=opened.cut_off,
         )
         on_start(campaign)
         summary = campaign.run()
     finally:
+        sharing.close()
         events.close()
         if own:
             opened.close()
@@ -107,7 +112,7 @@ def load_corpus(folder: Path | None) -> Loaded:
     return corpus.load(folder or DEFAULT_CORPUS)
 
 
-def _both(*sinks: Emit) -> Emit:
+def _all(*sinks: Emit) -> Emit:
     def emit(event: Event) -> None:
         for sink in sinks:
             sink(event)

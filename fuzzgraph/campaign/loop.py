@@ -30,6 +30,7 @@ from fuzzgraph.corpus import Entry, readable_json, write_atomically
 from fuzzgraph.errors import InvalidCase, OutOfTime, UsageError
 from fuzzgraph.events import (
     CampaignFinished,
+    CaseKept,
     CaseRun,
     Emit,
     FindingRepeated,
@@ -43,6 +44,9 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.ledger import Tolerated
 
 __all__ = ["Campaign", "StrategyOf"]
+
+_SHARED = 1 / 4
+"""Of the budget at most, for cases of other runs: what was found must not crowd out the new."""
 
 StrategyOf = Callable[[int], SearchStrategy[Case]]
 """The strategy of a block, by a number: another pool of configs for another number."""
@@ -61,10 +65,12 @@ class Campaign:
         dimensions: names of what a case covers.
         standing: what ledger and baseline say of findings and cases.
         corpus: cases to run first.
+        shared: cases of other runs, to run after these in a part of the budget.
         beyond: what the target cannot express, for the report.
         deaths: how often the engine's process has died so far.
         bad_entries: corpus entries that could not be read, for the summary.
         past: what this run had done before it was killed.
+        notes: what went wrong beside the cases so far, one line each.
         cut_off: sets the moment, by the clock, at which a case that is still running is cut off.
     """
 
@@ -82,8 +88,10 @@ class Campaign:
         beyond: Sequence[str] = (),
         deaths: Callable[[], int] = lambda: 0,
         corpus: Sequence[Entry] = (),
+        shared: Sequence[Entry] = (),
         bad_entries: Iterable[str] = (),
         past: Past | None = None,
+        notes: Callable[[], Iterable[str]] = tuple,
         clock: Clock = time.monotonic,
         cut_off: Callable[[float], None] = lambda moment: None,
     ) -> None:
@@ -94,6 +102,7 @@ class Campaign:
         self._emit = emit
         self._dimensions = dimensions
         self._corpus = corpus
+        self._shared = shared
         self._past = past
         self._about = About(tuple(beyond), len(corpus))
         self._about.bad_entries += [*bad_entries, *self._standing.bad_lines]
@@ -101,6 +110,7 @@ class Campaign:
         self._watch = Stopwatch(plan.budget, clock, past.last.seconds if past else 0.0)
         self._tally = Tally(plan, self._watch, emit)
         self._cut_off = cut_off
+        self._notes = notes
         self._cut = ""
         shrinking = Shrinking(
             self._runner,
@@ -197,6 +207,9 @@ class Campaign:
                 return "time"
             for entry in self._corpus:
                 self._run_entry(entry)
+            for entry in self._shared:
+                if self._watch.used < _SHARED:
+                    self._run_entry(entry)
             if self._plan.budget.examples == 0:
                 return "corpus"
             while True:
@@ -266,10 +279,12 @@ class Campaign:
         self._tally.fallbacks.update(verdict.fallbacks)
         if verdict.skipped:
             self._tally.skip(verdict.skipped)
-        else:
-            self._tally.cover(self._dimensions(case))
+        elif self._tally.cover(self._dimensions(case)) and self._plan.database:
+            self._emit(CaseKept(shard=self._plan.shard, case=case))
         if verdict.findings:
-            self._note(Sighting(case, verdict.findings, source, self._tally.cases, begin))
+            took = self._watch.seconds - begin
+            seen = Sighting(case, verdict.findings, source, self._tally.cases, begin, took)
+            self._note(seen)
         if self._tally.worth_telling(outcome, source):
             self._emit(
                 CaseRun(
@@ -323,6 +338,7 @@ class Campaign:
             error=error,
             quarantined=dict(self._runner.kept_out),
             cut_off=self._cut,
+            notes=self._notes(),
         )
 
 

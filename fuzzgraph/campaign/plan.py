@@ -58,6 +58,8 @@ class Plan:
     """Folder of the cases to run first, to find it again; '' for none."""
     ledger: str = ""
     baseline: str = ""
+    database: str = ""
+    """Where cases are shared with other runs, e.g. 'dir:FOLDER'; '' for nowhere."""
     only_new: bool = False
     """Whether findings of the baseline leave the exit code alone."""
     finish_only: bool = False

@@ -67,6 +67,9 @@ class Sighting:
     cases: int
     """Cases run up to here, this one included."""
     seconds: float
+    """When it was run, in seconds of the campaign."""
+    took: float = 0.0
+    """Seconds of that run."""
 
 
 class Pursuit:

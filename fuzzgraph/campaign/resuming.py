@@ -161,5 +161,6 @@ def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
         ledger=start.ledger,
         baseline=start.baseline,
         only_new=start.only_new,
+        database=start.database,
         finish_only=over,
     )

@@ -48,6 +48,12 @@ class Stopwatch:
         limit = self._budget.seconds
         return None if limit is None else max(0.0, limit - self.seconds)
 
+    @property
+    def used(self) -> float:
+        """Share of the budget of time that is used up; 0 without one."""
+        limit = self._budget.seconds
+        return 0.0 if limit is None else self.seconds / limit
+
     def moment(self, before_end: float = 0.0) -> float:
         """So many seconds before the end of the budget, by the clock itself; inf without one."""
         limit = self._budget.seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
@@ -46,6 +47,7 @@ def started(plan: Plan, about: About) -> CampaignStarted:
         ledger=plan.ledger,
         baseline=plan.baseline,
         only_new=plan.only_new,
+        database=plan.database,
         out=str(plan.out),
         started=about.started_at,
         fuzzgraph=fuzzgraph.__version__,
@@ -64,6 +66,7 @@ def summed(
     error: str,
     quarantined: dict[str, int],
     cut_off: str,
+    notes: Iterable[str],
 ) -> RunSummary:
     """The summary as things stand.
 
@@ -95,7 +98,7 @@ def summed(
         only_new=plan.only_new,
         quarantined=quarantined,
         mended=tuple(about.mended),
-        bad_entries=tuple(about.bad_entries),
+        bad_entries=(*about.bad_entries, *notes),
         coverage=tally.coverage.record(),
         cut_off=cut_off,
         error=error,

@@ -44,6 +44,9 @@ __all__ = ["resume", "run"]
 @click.option("--corpus", "corpus_folder", type=Path, help="Cases to run first. [corpus/cases]")
 @click.option("--ledger", type=Path, help="Tolerated and quarantined. [corpus/ledger.toml]")
 @click.option("--baseline", type=Path, help="Findings that were there before.")
+@click.option(
+    "--database", default="", help="Share cases: dir:FOLDER, redis://HOST:PORT, github:OWNER/REPO."
+)
 @click.option("--only-new", is_flag=True, help="Exit with 1 for findings beyond --baseline only.")
 @click.option("--out", type=Path, help="New folder of the run. [reports/runs/TIME-SEED]")
 @as_json
@@ -57,6 +60,7 @@ def run(
     corpus_folder: Path | None,
     ledger: Path | None,
     baseline: Path | None,
+    database: str,
     only_new: bool,
     out: Path | None,
     as_json: bool,
@@ -67,10 +71,12 @@ def run(
     writes the report.
     """
     from fuzzgraph.campaign import Budget, Plan, fresh_folder, load_corpus, open_setup
+    from fuzzgraph.campaign.sharing import checked_database
     from fuzzgraph.campaign.standing import load_standing
 
     if only_new and baseline is None:
         raise UsageError("--only-new needs a baseline to be new against. Name it with --baseline.")
+    checked_database(database, "--database")
     if seconds is None and examples is None:
         seconds = 60.0
     seed = secrets.randbelow(1 << 31) if seed is None else seed
@@ -86,6 +92,7 @@ def run(
             corpus=str(corpus_folder or ""),
             ledger=str(ledger or ""),
             baseline=str(baseline or ""),
+            database=database,
             only_new=only_new,
         ).patient()
         return _run(plan, opened, seeds, standing, as_json=as_json)

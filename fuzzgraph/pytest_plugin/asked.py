@@ -35,6 +35,7 @@ class Asked:
     ledger: str = ""
     baseline: str = ""
     only_new: bool = False
+    database: str = ""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,6 +61,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--fuzz-out", metavar="DIR", help="new folder of the run")
     group.addoption("--fuzz-ledger", metavar="FILE", help="tolerated and quarantined findings")
     group.addoption("--fuzz-baseline", metavar="FILE", help="findings that were there before")
+    group.addoption("--fuzz-database", metavar="DB", help="share cases: dir:FOLDER, redis://...")
     group.addoption("--fuzz-only-new", action="store_true", help="fail for others only")
     parser.addini("fuzzgraph_corpus", "folder of cases that plain pytest runs as tests")
     parser.addini("fuzzgraph_target", "engine under test of --fuzz and of the corpus")
@@ -99,7 +101,7 @@ def _corpus(config: pytest.Config, fuzz: bool) -> str:
     return "" if not configured or (explicit and not fuzz) else str(folder)
 
 
-_ONLY_FUZZ = ("time", "examples", "seed", "out", "baseline")
+_ONLY_FUZZ = ("time", "examples", "seed", "out", "baseline", "database")
 
 
 def _refuse_without_fuzz(config: pytest.Config) -> None:
@@ -122,12 +124,15 @@ def _setup(config: pytest.Config) -> dict[str, Any]:
 
 def _checked(config: pytest.Config, corpus: str) -> Asked:
     from fuzzgraph.campaign.plan import parse_time
+    from fuzzgraph.campaign.sharing import checked_database
     from fuzzgraph.errors import UsageError
 
     time = config.getoption("--fuzz-time")
     examples = _whole_number(config, "examples")
     seed = _whole_number(config, "seed")
     try:
+        named = str(config.getoption("--fuzz-database") or "")
+        database = checked_database(named, "--fuzz-database")
         seconds = parse_time(str(time), "--fuzz-time") if time is not None else None
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
@@ -143,6 +148,7 @@ def _checked(config: pytest.Config, corpus: str) -> Asked:
         ledger=str(config.getoption("--fuzz-ledger") or ""),
         baseline=str(config.getoption("--fuzz-baseline") or ""),
         only_new=_only_new(config),
+        database=database,
         **_setup(config),
     )
 

@@ -106,6 +106,7 @@ class Suite:
             ledger=asked.ledger,
             baseline=asked.baseline,
             only_new=asked.only_new,
+            database=asked.database,
             shard=shard,
             shards=self.shards,
         ).patient()

@@ -1,0 +1,1 @@
+"""Shards of one run on the machines of a Ray cluster."""
