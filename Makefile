@@ -18,12 +18,13 @@ SGLANG_READY := $(VENV)/.sglang-ready
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check sglang bench-lanes bench-speed clean
+.PHONY: help setup fuzz test check fleet sglang bench-lanes bench-speed clean
 
 help:
 	@echo "make fuzz         fuzz the built-in engine for TIME=$(TIME)"
 	@echo "make test         lint, types, import floors, tests"
 	@echo "make check        lint, types, import floors only"
+	@echo "make fleet        tests of a fleet on a real Ray cluster and a real Redis server"
 	@echo "make sglang       fetch real sglang releases and what they import"
 	@echo "make bench-lanes  Triton kernels over lanes; writes reports/lanes.md"
 	@echo "make bench-speed  cases per second; writes reports/speed.md"
@@ -55,9 +56,14 @@ check: $(READY)
 test: check
 	@test -e $(SGLANG_READY) || \
 	  echo "test: 'make sglang' has not been run here, so the tests on real sglang releases will be skipped."
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not ray"
 	@test -e $(SGLANG_READY) || \
 	  echo "test: tests on real sglang releases were skipped; run 'make sglang' once to include them."
+
+# Workers, driver and Redis server of a real cluster are killed; about two minutes, one at a time.
+fleet: $(READY)
+	@$(PIP) -c constraints/dev.txt -e ".[fleet]"
+	$(BIN)/python -m pytest -n 0 tests/fleet
 
 sglang: $(SGLANG_READY)
 

@@ -75,6 +75,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether each step also runs with NaN in all memory that its batch does not own."""
     second_opinion: bool = False
     """Whether the Triton reference computes the truth of each step as well."""
+    isolation: Literal["", "on", "off"] = ""
+    """Whether the engine runs in a process of its own; '' for what target and device need."""
     stock_kernels: bool = False
     """Whether Triton kernels on a CPU run in Triton's own interpreter, slowly and unchecked."""
 

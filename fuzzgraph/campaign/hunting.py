@@ -36,6 +36,7 @@ def hunt(
     export: Exporter | None = None,
     standing: Standing | None = None,
     past: Past | None = None,
+    sharing: Sharing | None = None,
     on_start: Callable[[Campaign], None] = lambda campaign: None,
 ) -> RunSummary:
     """Run a campaign and leave its events, summary and reports in its folder.
@@ -48,6 +49,7 @@ def hunt(
         export: writes the repro of a finding; None for every kind of export.
         standing: what ledger and baseline say.
         past: what this run had done before it was killed.
+        sharing: cases of other runs; None for the database that the plan names.
         on_start: gets the campaign just before it runs, for example to interrupt it later.
 
     Raises:
@@ -56,7 +58,7 @@ def hunt(
     from fuzzgraph.strategies import dimensions, minimise
 
     seeds = seeds or Loaded()
-    sharing = Sharing(plan)
+    sharing = sharing or Sharing.of(plan)
     own = opened is None
     opened = opened or open_setup(plan.setup)
     folder = RunFolder(plan.out, plan.shard, plan.shards)

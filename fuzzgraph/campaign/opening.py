@@ -68,14 +68,20 @@ def checked_setup(
     strict_nan: bool = False,
     second_opinion: bool = False,
     stock_kernels: bool = False,
+    isolation: str = "",
+    here: bool = True,
 ) -> Setup:
     """A setup whose parts fit together; an empty `graphs` becomes what the device has.
+
+    Args:
+        here: whether it is for this machine, which then must have the device.
 
     Raises:
         UsageError: parts that exclude each other; AdapterUnavailable: no such device here.
     """
     if device == "cuda":
-        _require_device()
+        if here:
+            _require_device()
     elif device != "cpu":
         raise UsageError(f"device={device!r} is unknown. Use one of: cpu, cuda (which is HIP too).")
     graphs = graphs or ("device" if device == "cuda" else "recorder")
@@ -86,6 +92,8 @@ def checked_setup(
             "graphs='device' needs a GPU; got device='cpu'. "
             "Use --device cuda, or --graphs recorder."
         )
+    if isolation not in ("", "on", "off"):
+        raise UsageError(f"isolation={isolation!r} is unknown. Use one of: on, off.")
     if fault and target != "builtin":
         raise UsageError(
             f"fault={fault!r} is planted in the built-in engine; got target={target!r}. "
@@ -105,6 +113,7 @@ def checked_setup(
         strict_nan=strict_nan,
         second_opinion=second_opinion,
         stock_kernels=stock_kernels,
+        isolation=cast(Any, isolation),
     )
 
 
@@ -149,7 +158,7 @@ def open_setup(setup: Setup) -> Opened:
 
 def open_target_object(target: Target, setup: Setup) -> Opened:
     """The same for a target at hand."""
-    if getattr(target, "isolated", False) or _needs_a_process(target, setup):
+    if _isolated(target, setup):
         return _in_worker(setup, target)
     if setup.release:
         raise UsageError(
@@ -169,13 +178,37 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
     return Opened(setup, target, execution, execution.close)
 
 
+def _isolated(target: Target, setup: Setup) -> bool:
+    """Whether the engine gets a process of its own.
+
+    Raises:
+        UsageError: it cannot have one, or cannot do without.
+    """
+    if setup.isolation == "off" and getattr(target, "isolated", False):
+        raise UsageError(
+            f"isolation='off': target {setup.target!r} runs in a process of its own only. Drop the "
+            "option."
+        )
+    if setup.isolation == "on" and not _by_name(target, setup):
+        raise UsageError(
+            f"isolation='on': target {setup.target!r} is an object of this process, and one of its "
+            "own opens it by name. Name it as module:factory."
+        )
+    if setup.isolation:
+        return setup.isolation == "on"
+    return bool(getattr(target, "isolated", False)) or _needs_a_process(target, setup)
+
+
+def _by_name(target: Target, setup: Setup) -> bool:
+    return ":" in setup.target or target.name == setup.target
+
+
 def _needs_a_process(target: Target, setup: Setup) -> bool:
     """On a device a fault ends every later call of its process, so that the engine gets its own.
 
-    A planted fault, and a target that is only at hand as an object, cannot be opened by name there.
+    A target that is only at hand as an object cannot be opened by name there.
     """
-    by_name = ":" in setup.target or target.name == setup.target
-    return setup.device != "cpu" and by_name and not setup.fault
+    return setup.device != "cpu" and _by_name(target, setup)
 
 
 def _target(setup: Setup) -> Target:
@@ -220,6 +253,7 @@ def _in_worker(setup: Setup, target: Target) -> Opened:
         paths = [releases.ensure(package, setup.release)]
     client = worker.open_client(
         setup.target,
+        fault=setup.fault,
         paths=paths,
         graphs=cast(Any, setup.graphs),
         device=setup.device,

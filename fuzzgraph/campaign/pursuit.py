@@ -52,6 +52,8 @@ def replay_command(path: str, setup: Setup) -> str:
         words.append("--strict-nan")
     if setup.second_opinion:
         words.append("--second-opinion")
+    if setup.isolation:
+        words += ["--isolation", setup.isolation]
     if setup.stock_kernels:
         words.append("--stock-kernels")
     return " ".join(words)

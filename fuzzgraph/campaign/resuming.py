@@ -30,7 +30,7 @@ from fuzzgraph.events import (
     read_log,
 )
 
-__all__ = ["Past", "past_of", "resumed_plan"]
+__all__ = ["Past", "free_empty_claims", "past_of", "resumed_plan"]
 
 
 @dataclass(slots=True)
@@ -91,17 +91,18 @@ class Past:
             self.repeats[event.id] = self.repeats.get(event.id, 0) + 1
 
 
-def past_of(out: Path) -> Past:
-    """What the run in this folder had done.
+def past_of(out: Path, shard: int = 0, shards: int = 1) -> Past:
+    """What the run in this folder had done, or one shard of it.
 
     Raises:
-        UsageError: the folder holds no run, or one of several processes.
+        UsageError: the folder holds no run.
     """
-    folder = RunFolder(out)
+    folder = RunFolder(out, shard, shards)
     if not folder.events.is_file():
-        several = any(out.glob("events-*.jsonl")) if out.is_dir() else False
-        reason = "is a run of several processes" if several else "holds no events.jsonl"
-        raise UsageError(f"{out}: {reason}, so it cannot be resumed. Name the folder of one run.")
+        raise UsageError(
+            f"{out}: holds no {folder.events.name}, so it cannot be resumed. Name the folder of a "
+            "run."
+        )
     events, bad = read_log(folder.events)
     start = next((event for event in events if isinstance(event, CampaignStarted)), None)
     if start is None:
@@ -111,7 +112,8 @@ def past_of(out: Path) -> Past:
     for event in events:
         past.take(event)
     past.at_hand = _at_hand(folder, past)
-    _free_empty_claims(folder)
+    if folder.whole:  # another shard's may be a moment old
+        free_empty_claims(folder)
     return past
 
 
@@ -124,7 +126,7 @@ def _at_hand(folder: RunFolder, past: Past) -> Case | None:
     return None if digest(case) in past.ran else case
 
 
-def _free_empty_claims(folder: RunFolder) -> None:
+def free_empty_claims(folder: RunFolder) -> None:
     """Claims without a case: the run was killed before the finding was written down."""
     for claim in folder.of("").glob("*"):
         if claim.is_dir() and not any(claim.iterdir()):
@@ -163,4 +165,6 @@ def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
         only_new=start.only_new,
         database=start.database,
         finish_only=over,
+        shard=start.shard,
+        shards=start.shards,
     )

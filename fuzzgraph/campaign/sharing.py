@@ -202,15 +202,29 @@ class Examples:
 
 
 class Sharing:
-    """The part of a run: takes what is shared at its begin, shares what comes up."""
+    """The part of a run: takes what is shared at its begin, shares what comes up.
 
-    def __init__(self, plan: Plan) -> None:
-        self._target = plan.setup.target
-        self._examples = open_examples(plan.database) if plan.database else None
-        found = Loaded()
-        if self._examples is not None and not plan.finish_only:
-            found = self._examples.fetch(self._target, plan.seed)
+    Args:
+        examples: where cases are kept; None to take `found` and keep nothing.
+    """
+
+    def __init__(self, examples: Examples | None, target: str, found: Loaded) -> None:
+        self._examples = examples
+        self._target = target
         self._found = found
+
+    @staticmethod
+    def of(plan: Plan) -> Sharing:
+        """As the plan says.
+
+        Raises:
+            UsageError: its database cannot be used.
+        """
+        target = plan.setup.target
+        examples = open_examples(plan.database) if plan.database else None
+        if examples is None or plan.finish_only:
+            return Sharing(examples, target, Loaded())
+        return Sharing(examples, target, examples.fetch(target, plan.seed))
 
     def notes(self) -> list[str]:
         """What could not be read or reached."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 from fuzzgraph.campaign.plan import Budget
 from fuzzgraph.events import Reason
@@ -85,8 +86,12 @@ class Stopwatch:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class _Interruptible(Protocol):
+    def interrupt(self) -> None: ...
+
+
 @contextmanager
-def interruptible(watch: Stopwatch) -> Iterator[None]:
+def interruptible(watch: _Interruptible) -> Iterator[None]:
     """The first SIGINT or SIGTERM lets the case at hand finish; the next one acts as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield

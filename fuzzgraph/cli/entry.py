@@ -29,6 +29,7 @@ _VERBS = {
     "replay": "fuzzgraph.cli.cases:replay",
     "shrink": "fuzzgraph.cli.cases:shrink",
     "export": "fuzzgraph.cli.cases:export",
+    "fleet": "fuzzgraph.cli.fleet:fleet",
     "report": "fuzzgraph.cli.report:report",
     "ledger": "fuzzgraph.cli.standing:ledger",
     "baseline": "fuzzgraph.cli.standing:baseline",

@@ -73,8 +73,12 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable
 case_argument = click.argument("case", metavar="CASE")
 
 
-def setup_options(command: F) -> F:
-    """Everything that a case is run on, as one `setup`."""
+def setup_options(command: F, *, here: bool = True, default_isolation: str = "") -> F:
+    """Everything that a case is run on, as one `setup`.
+
+    Args:
+        here: whether it is run on this machine, which must have the device.
+    """
 
     def gather(
         target: str,
@@ -85,6 +89,7 @@ def setup_options(command: F) -> F:
         strict_nan: bool,
         second_opinion: bool,
         stock_kernels: bool,
+        isolation: str | None,
         **rest: Any,
     ) -> object:
         from fuzzgraph.campaign.opening import checked_setup
@@ -98,6 +103,8 @@ def setup_options(command: F) -> F:
             strict_nan=strict_nan,
             second_opinion=second_opinion,
             stock_kernels=stock_kernels,
+            isolation=isolation or default_isolation,
+            here=here,
         )
         return command(setup=setup, **rest)
 
@@ -142,6 +149,12 @@ _SETUP_OPTIONS = (
         "--stock-kernels",
         is_flag=True,
         help="Run Triton kernels in Triton's own interpreter, slowly and unchecked.",
+    ),
+    click.option(
+        "--isolation",
+        metavar="[on|off]",
+        callback=one_of("on", "off"),
+        help="The engine in a process of its own; default: on for real engines and on cuda.",
     ),
 )
 

@@ -12,7 +12,7 @@ import click
 
 from fuzzgraph.cli.options import as_json, duration, one_of, say_json, setup_options, whole_number
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Setup
+from fuzzgraph.events import RunSummary, Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened, Plan
@@ -101,16 +101,30 @@ def run(
 @click.command()
 @click.argument("folder", metavar="DIR", type=Path)
 @click.option("--time", "seconds", metavar="TIME", callback=duration, help="A new budget in all.")
+@click.option("--shard", metavar="N", callback=whole_number(0), hidden=True)
 @as_json
-def resume(folder: Path, seconds: float | None, as_json: bool) -> int:
-    """Go on with a run that was killed, with what is left of its budget. DIR is its folder."""
+def resume(folder: Path, seconds: float | None, shard: int | None, as_json: bool) -> int:
+    """Go on with a run that was killed, with what is left of its budget. DIR is its folder.
+
+    Of a run of several processes each is taken up by one; a fleet's run goes on on its cluster.
+    """
     from fuzzgraph.campaign import load_corpus, open_setup
     from fuzzgraph.campaign.resuming import past_of, resumed_plan
+    from fuzzgraph.campaign.shards import resume_shards, shards_of
     from fuzzgraph.campaign.standing import load_standing
+    from fuzzgraph.corpus import Loaded
 
-    past = past_of(folder)
+    if (folder / "fleet.json").is_file():
+        from fuzzgraph.cli.fleet import resume_fleet
+
+        return resume_fleet(folder, seconds, None, as_json=as_json)
+    shards = shards_of(folder)
+    if shards > 1 and shard is None:
+        return _told(resume_shards(folder, shards, seconds), as_json=as_json)
+    past = past_of(folder, shard or 0, shards)
     plan = resumed_plan(past, folder, seconds).patient()
-    seeds = load_corpus(Path(plan.corpus) if plan.corpus else None)
+    named = Path(plan.corpus) if plan.corpus else None
+    seeds = Loaded() if shards > 1 and named is None else load_corpus(named)
     standing = load_standing(*map(_named, (plan.ledger, plan.baseline)), only_new=plan.only_new)
     with closing(open_setup(plan.setup)) as opened:
         return _run(plan, opened, seeds, standing, past, as_json=as_json)
@@ -130,10 +144,17 @@ def _run(
     as_json: bool,
 ) -> int:
     from fuzzgraph.campaign import hunt
-    from fuzzgraph.reporting import ending, progress_on
+    from fuzzgraph.reporting import progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
         summary = hunt(plan, progress, seeds=seeds, opened=opened, standing=standing, past=past)
+    return _told(summary, as_json=as_json)
+
+
+def _told(summary: RunSummary, *, as_json: bool) -> int:
+    """Print what a run came to; its exit code."""
+    from fuzzgraph.reporting import ending
+
     if as_json:
         say_json(summary)
     else:

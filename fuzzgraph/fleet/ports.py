@@ -61,11 +61,15 @@ def _listeners() -> Iterable[tuple[int, str]]:
                     yield int(fields[1].rpartition(":")[2], 16), fields[9]
 
 
+def _taken() -> Iterable[int]:
+    return [port for port, _ in _listeners()]
+
+
 def wait_until_free(
     ports: Iterable[int],
     seconds: float = 15.0,
     *,
-    taken: Callable[[], Iterable[int]] = lambda: (port for port, _ in _listeners()),
+    taken: Callable[[], Iterable[int]] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> frozenset[int]:
     """Wait, with a bound, until nothing listens on these ports; warns of those still taken.
@@ -75,7 +79,7 @@ def wait_until_free(
     """
     ports = frozenset(ports)
     end = time.monotonic() + seconds
-    while left := ports & frozenset(taken()):
+    while left := ports & frozenset((taken or _taken)()):
         if time.monotonic() >= end:
             names = ", ".join(map(str, sorted(left)))
             warnings.warn(

@@ -36,6 +36,7 @@ class Asked:
     baseline: str = ""
     only_new: bool = False
     database: str = ""
+    isolation: str = ""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,6 +57,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--fuzz-fault", metavar="NAME", default="", help="plant a fault in builtin")
     group.addoption("--fuzz-device", metavar="D", default="cpu", help="cpu or cuda [cpu]")
     group.addoption("--fuzz-graphs", metavar="G", default="", help="recorder or device")
+    group.addoption("--fuzz-isolation", metavar="I", default="", help="on or off")
     group.addoption("--fuzz-profile", metavar="P", default="ci", help="ci or nightly [ci]")
     group.addoption("--fuzz-corpus", metavar="DIR", help="run the cases of this folder as tests")
     group.addoption("--fuzz-out", metavar="DIR", help="new folder of the run")
@@ -117,7 +119,7 @@ def _without_fuzz(config: pytest.Config, corpus: str) -> Asked:
 
 def _setup(config: pytest.Config) -> dict[str, Any]:
     target = config.getoption("--fuzz-target") or config.getini("fuzzgraph_target") or "builtin"
-    names = ("release", "fault", "device", "graphs", "profile")
+    names = ("release", "fault", "device", "graphs", "isolation", "profile")
     rest = {name: str(config.getoption(f"--fuzz-{name}")) for name in names}
     return {"target": str(target), **rest}
 

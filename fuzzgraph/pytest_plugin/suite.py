@@ -46,7 +46,14 @@ class Suite:
 
     def _checked_setup(self) -> Setup:
         asked = self._asked
-        setup = checked_setup(asked.target, asked.release, asked.fault, asked.device, asked.graphs)
+        setup = checked_setup(
+            asked.target,
+            asked.release,
+            asked.fault,
+            asked.device,
+            asked.graphs,
+            isolation=asked.isolation,
+        )
         if asked.fuzz and not self.in_worker:
             from fuzzgraph.strategies import profile_named
 

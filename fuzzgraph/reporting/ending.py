@@ -124,12 +124,20 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
 
 
 def _put_together(summaries: Sequence[RunSummary]) -> tuple[ReportedFinding, ...]:
-    """All findings, each with what other shards saw only beside it."""
-    found = [reported for one in summaries for reported in one.findings]
+    """All findings, each once and with what other shards saw only beside it."""
+    best: dict[str, ReportedFinding] = {}
+    for reported in (reported for one in summaries for reported in one.findings):
+        if _effort(reported) < _effort(best.setdefault(reported.id, reported)):
+            best[reported.id] = reported
     return tuple(
         msgspec.structs.replace(reported, also=(*reported.also, *_beside(reported, summaries)))
-        for reported in found
+        for reported in best.values()
     )
+
+
+def _effort(reported: ReportedFinding) -> tuple[bool, int, int]:
+    """What is least for the best of several copies, where shards worked on one at once."""
+    return (not reported.finding.confirmed, len(reported.left), len(reported.case.steps))
 
 
 def _beside(reported: ReportedFinding, summaries: Sequence[RunSummary]) -> Sequence[Finding]:

@@ -121,5 +121,9 @@ class _Run:
 def _as_seen(event: FindingNew) -> ReportedFinding:
     """A finding that the run did not live to confirm and shrink."""
     return ReportedFinding(
-        id=event.id, finding=event.finding, case=event.case, digest=digest(event.case)
+        id=event.id,
+        finding=event.finding,
+        case=event.case,
+        digest=digest(event.case),
+        left=("confirm", "shrink", "export"),
     )

@@ -52,6 +52,8 @@ def export_script(
     target = target_of(on) if isinstance(on, Setup) else on
     if getattr(target, "isolated", False):
         return through_script(case, finding, setup, "it runs the real engine in its own process")
+    if finding.detail.get("child") is not None:
+        return through_script(case, finding, setup, "the case ends the process that runs it")
     try:
         text = standalone_script(case, finding, target)
     except Unsupported as error:

@@ -52,6 +52,8 @@ class Open(_Message, frozen=True):
     second_opinion: bool = False
     lanes: bool = True
     device: str = "cpu"
+    fault: str = ""
+    """Name of the fault planted in the built-in engine; '' for none."""
 
 
 class RunCase(_Message, frozen=True):

@@ -1,0 +1,95 @@
+"""Takes up a run of several processes on this machine: one process for each shard, one report."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from fuzzgraph.campaign.folder import RunFolder
+from fuzzgraph.campaign.reports import rebuilt, write_reports
+from fuzzgraph.campaign.resuming import free_empty_claims, past_of, resumed_plan
+from fuzzgraph.campaign.stopping import interruptible
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import CampaignStarted, RunSummary, read_log
+
+__all__ = ["resume_shards", "shards_of"]
+
+
+def shards_of(out: Path) -> int:
+    """Over how many processes the run in a folder was divided; 1 for a run of one."""
+    if (out / "events.jsonl").is_file() or not out.is_dir():
+        return 1
+    for log in sorted(out.glob("events-*.jsonl")):
+        for event in read_log(log)[0]:
+            if isinstance(event, CampaignStarted):
+                return event.shards
+    return 1
+
+
+def resume_shards(
+    out: Path,
+    shards: int,
+    seconds: float | None,
+    command: Callable[[int], list[str]] | None = None,
+) -> RunSummary:
+    """Resume every shard that is not done, side by side.
+
+    A shard whose log tells of no run had not begun: its findings are none, and it stays out.
+
+    Args:
+        seconds: a new budget in all; None for the old one.
+        command: what resumes one shard; None for this command line.
+
+    Raises:
+        UsageError: every shard has come to its end.
+    """
+    words = command or (lambda shard: _command(out, shard, seconds))
+    with RunFolder(out).lock():
+        free_empty_claims(RunFolder(out))
+        open_shards = [shard for shard in range(shards) if _has_more(out, shard, shards, seconds)]
+        if not open_shards:
+            raise UsageError(
+                f"{out}: the run has come to its end. Give it more with --time, or start a new one."
+            )
+        group = _Group([subprocess.Popen(words(shard)) for shard in open_shards])
+        with interruptible(group):
+            codes = group.wait()
+        summary = rebuilt(out)
+        RunFolder(out).finish_run(summary)
+        write_reports(out, summary)
+    if 2 in codes and not summary.error:
+        raise UsageError(f"{out}: a shard could not be resumed; what it said stands above.")
+    return summary
+
+
+def _has_more(out: Path, shard: int, shards: int, seconds: float | None) -> bool:
+    try:
+        resumed_plan(past_of(out, shard, shards), out, seconds)
+    except UsageError:
+        return False
+    return True
+
+
+def _command(out: Path, shard: int, seconds: float | None) -> list[str]:
+    words = [sys.executable, "-m", "fuzzgraph", "resume", str(out), "--shard", str(shard)]
+    return words if seconds is None else [*words, "--time", f"{seconds:f}s"]
+
+
+class _Group:
+    """The processes of the shards."""
+
+    def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        self._processes = processes
+
+    def wait(self) -> list[int]:
+        return [process.wait() for process in self._processes]
+
+    def interrupt(self) -> None:
+        """Ctrl-C reaches them anyway; what only this process is sent does not."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)

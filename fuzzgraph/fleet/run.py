@@ -1,0 +1,255 @@
+"""A whole run on a fleet: gives each shard its order, and makes one report of what they told."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from fuzzgraph.campaign import Budget, Plan, RunFolder
+from fuzzgraph.campaign.reports import rebuilt, write_reports
+from fuzzgraph.campaign.resuming import Past, past_of
+from fuzzgraph.campaign.sharing import Sharing
+from fuzzgraph.campaign.standing import Standing
+from fuzzgraph.campaign.stopping import interruptible
+from fuzzgraph.corpus import Entry, Loaded, write_atomically
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import Emit, Event, RunSummary, Setup, read_log
+from fuzzgraph.fleet.driver import Cluster, Driver, news_of
+from fuzzgraph.fleet.landing import Landing
+from fuzzgraph.fleet.messages import News, Order
+from fuzzgraph.fleet.shard import BASELINE, LEDGER
+
+__all__ = ["FleetRecord", "Sized", "fleet_of", "run_fleet"]
+
+_RECORD = "fleet.json"
+
+
+class FleetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a restarted driver needs to know: the content of `fleet.json`."""
+
+    run: str
+    shards: int
+    address: str = ""
+    setup: Setup
+    seed: int
+    seconds: float | None = None
+    examples: int | None = None
+    profile: str = "ci"
+    corpus: str = ""
+    ledger: str = ""
+    baseline: str = ""
+    database: str = ""
+    only_new: bool = False
+
+    @staticmethod
+    def of(plan: Plan, shards: int, address: str) -> FleetRecord:
+        """A new run, with a name of its own."""
+        return FleetRecord(
+            run=secrets.token_hex(8),
+            shards=shards,
+            address=address,
+            setup=plan.setup,
+            seed=plan.seed,
+            seconds=plan.budget.seconds,
+            examples=plan.budget.examples,
+            profile=plan.profile,
+            corpus=plan.corpus,
+            ledger=plan.ledger,
+            baseline=plan.baseline,
+            database=plan.database,
+            only_new=plan.only_new,
+        )
+
+    def plan(self, out: Path, seconds: float | None) -> Plan:
+        """The plan of the whole run, with a new budget where one is given."""
+        return Plan(
+            setup=self.setup,
+            seed=self.seed,
+            budget=Budget(seconds or self.seconds, self.examples),
+            out=out,
+            profile=self.profile,
+            corpus=self.corpus,
+            ledger=self.ledger,
+            baseline=self.baseline,
+            database=self.database,
+            only_new=self.only_new,
+        )
+
+
+def fleet_of(out: Path) -> FleetRecord | None:
+    """The record in the folder of a run; None where it is no fleet's.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    path = out / _RECORD
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FleetRecord)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{path}: is damaged ({error}). Start a new run.") from None
+
+
+class Sized(Cluster, Protocol):
+    """A cluster that knows how many shards fit."""
+
+    shards: int
+
+
+Join = Callable[[int | None], AbstractContextManager[Sized]]
+"""Opens the cluster for so many shards, None for as many as fit."""
+
+
+def run_fleet(
+    plan: Plan,
+    join: Join,
+    emit: Emit,
+    *,
+    address: str = "",
+    shards: int | None = None,
+    more: bool = False,
+    seeds: Loaded | None = None,
+    standing: Standing | None = None,
+) -> RunSummary:
+    """Run a campaign on a cluster, or go on with one that was begun in the plan's folder.
+
+    Args:
+        plan: of the whole run; examples are divided among the shards.
+        address: of the cluster, to find it again.
+        shards: how many; None for as many as the cluster has room for. A run that goes on has as
+            many as before.
+        more: whether the plan's budget is a new one, for shards that had come to their end.
+        seeds: cases to run first, divided as well.
+
+    Raises:
+        UsageError: the cluster, the folder or the database cannot be used. FleetFailed: a shard
+            cannot carry out its order.
+    """
+    with RunFolder(plan.out).lock():
+        record = fleet_of(plan.out)
+        with join(record.shards if record else shards) as cluster:
+            if record is None:
+                record = FleetRecord.of(plan, cluster.shards, address)
+                write_atomically(plan.out / _RECORD, msgspec.json.encode(record))
+            run = _Run(plan, record, emit, seeds or Loaded(), standing or Standing(), more)
+            lines = run.on(cluster)
+        summary = rebuilt(plan.out)
+        found = (*summary.bad_entries, *lines)
+        summary = msgspec.structs.replace(summary, out=str(plan.out), bad_entries=found)
+        RunFolder(plan.out).finish_run(summary)
+        write_reports(plan.out, summary)
+    return summary
+
+
+@dataclass(slots=True)
+class _Run:
+    plan: Plan
+    record: FleetRecord
+    emit: Emit
+    seeds: Loaded
+    standing: Standing
+    more: bool
+
+    def on(self, cluster: Cluster) -> list[str]:
+        """Drive every shard that is not done; what went wrong, one line each."""
+        shards = range(self.record.shards)
+        owners: dict[str, int] = {}
+        landings = [Landing(self.plan.out, one, len(shards), owners) for one in shards]
+        pasts = [_past(self.plan.out, one, len(shards)) for one in shards]
+        sharing = Sharing.of(self.plan)
+        shared = sharing.beyond(self.seeds)
+        orders = [self._order(one, past, shared) for one, past in zip(shards, pasts, strict=True)]
+        wanted = [order for order in orders if order is not None]
+        if not wanted:
+            raise UsageError(
+                f"{self.plan.out}: the run has come to its end. Give it more with --time, or start "
+                "a new one."
+            )
+        driver = Driver(
+            cluster,
+            wanted,
+            landings,
+            _both(sharing, self.emit),
+            spent=max(past.last.seconds if past else 0.0 for past in pasts),
+            news=list(self._news()),
+        )
+        try:
+            with interruptible(driver):
+                driver.run()
+        finally:
+            sharing.close()
+        return [*self.seeds.bad_lines, *driver.lost, *sharing.notes()]
+
+    def _order(self, shard: int, past: Past | None, shared: list[Entry]) -> Order | None:
+        """What a shard is told; None if it is done."""
+        plan, shards = self.plan, self.record.shards
+        over = past is not None and past.finished and not self._has_more(past)
+        if over and past is not None and not past.left:
+            return None
+        examples = plan.budget.examples
+        if examples is not None:
+            examples = examples // shards + (shard < examples % shards)
+        return Order(
+            run=self.record.run,
+            setup=plan.setup,
+            seed=plan.seed,
+            shard=shard,
+            shards=shards,
+            seconds=None if over else plan.budget.seconds,
+            examples=examples,
+            profile=plan.profile,
+            only_new=plan.only_new,
+            database=plan.database,
+            finish_only=over,
+            again=past is not None and past.finished,
+            corpus=tuple(entry.case for entry in self.seeds.entries[shard::shards]),
+            shared=tuple(entry.case for entry in shared[shard::shards]),
+            given=self._given(),
+        )
+
+    def _has_more(self, past: Past) -> bool:
+        limit = self.plan.budget.seconds
+        return self.more and limit is not None and limit > past.last.seconds
+
+    def _given(self) -> dict[str, bytes]:
+        """Ledger and baseline, with the cases that the ledger names."""
+        given = {LEDGER: b""}  # or the shard looks for one where it happens to be
+        for name, path in ((LEDGER, self.plan.ledger), (BASELINE, self.plan.baseline)):
+            if path:
+                given[name] = Path(path).read_bytes()
+        for entry in self.standing.ledger.tolerated:
+            case = self.standing.ledger.folder / entry.case
+            if entry.case and not Path(entry.case).is_absolute() and case.is_file():
+                given[entry.case] = case.read_bytes()
+        return given
+
+    def _news(self) -> list[tuple[int, News]]:
+        """What every shard had found before the driver was started."""
+        found = []
+        for shard in range(self.record.shards):
+            log = RunFolder(self.plan.out, shard, self.record.shards).events
+            events = read_log(log)[0] if log.is_file() else []
+            found += [(shard, news) for event in events for news in news_of(event)]
+        return found
+
+
+def _past(out: Path, shard: int, shards: int) -> Past | None:
+    try:
+        return past_of(out, shard, shards)
+    except UsageError:  # it has told nothing yet
+        return None
+
+
+def _both(*sinks: Emit) -> Emit:
+    def emit(event: Event) -> None:
+        for sink in sinks:
+            sink(event)
+
+    return emit

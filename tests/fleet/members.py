@@ -1,0 +1,54 @@
+"""A cluster of threads: the real shards and the real driver, and machines that can be lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from fuzzgraph.fleet.driver import Lost
+from fuzzgraph.fleet.messages import Order
+from fuzzgraph.fleet.shard import Shard
+
+
+class Killed(BaseException):
+    """Stands for a kill of the shard's process: nothing in FuzzGraph catches it."""
+
+
+class ThreadMember:
+    def __init__(self, order: bytes) -> None:
+        self._shard = Shard()
+        self._killed = False
+        self._thread = threading.Thread(target=self._work, args=(order,), daemon=True)
+        self._thread.start()
+
+    def _work(self, order: bytes) -> None:
+        try:
+            self._shard.work(order)
+        except Killed:
+            self._killed = True
+
+    def ask(self, told: bytes) -> bytes:
+        if self._killed:
+            raise Lost("somebody killed it")
+        return self._shard.drain(told)
+
+    def interrupt(self) -> None:
+        self._shard.interrupt()
+
+    def end(self) -> None:
+        self._thread.join(30.0)
+
+
+class ThreadCluster:
+    def __init__(self, shards: int, before: Callable[[Order], None] = lambda order: None) -> None:
+        self.shards = shards
+        self.orders: list[Order] = []
+        self._before = before
+
+    def start(self, order: bytes) -> ThreadMember:
+        decoded = msgspec.json.decode(order, type=Order)
+        self.orders.append(decoded)
+        self._before(decoded)
+        return ThreadMember(order)

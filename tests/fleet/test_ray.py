@@ -1,0 +1,160 @@
+"""A run on a real Ray cluster, whose workers, driver and Redis server are killed in mid-run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fuzzgraph.events import FindingNew, RunSummary, read_log
+from fuzzgraph.fleet.ports import descendants, listening, wait_until_free
+from tests.fleet.servers import BINARY, WHY_NOT, redis_server
+
+ROOT = Path(__file__).parents[2]
+FAULT = "sglang-pr-24587-kv-indices-in-pages"
+PATIENCE = 100.0
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None or importlib.util.find_spec("redis") is None,
+        reason="needs ray and redis ('make fleet' installs them)",
+    ),
+]
+
+
+class Driver:
+    """The command in a process of its own, with whatever it started."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        environment = dict(
+            os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", TMPDIR=str(folder / "tmp")
+        )
+        environment["RAY_TMPDIR"] = "/tmp"  # its sockets allow for 107 characters of path
+        (folder / "tmp").mkdir(exist_ok=True)
+        self._said = (folder / "said.txt").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fuzzgraph", *words],
+            env=environment,
+            cwd=folder,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+        )
+        self._ports: frozenset[int] = frozenset()
+        self._family: set[int] = set()
+
+    def ray_workers(self) -> list[int]:
+        """The processes that hold a shard."""
+        family = descendants(self.process.pid) - {self.process.pid}
+        self._ports |= listening(family)
+        self._family |= family
+        return [pid for pid in family if "ray::Shard" in _command(pid)]
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        for pid in self._family:  # two agents of Ray's outlive a killed driver by a minute or more
+            if "ray" in _command(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._said.close()
+        wait_until_free(self._ports)
+
+
+@contextmanager
+def driver(folder: Path, *words: str) -> Iterator[Driver]:
+    one = Driver(folder, *words)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    """Until something is there, the process has ended or patience has."""
+    end = time.monotonic() + PATIENCE
+    while not what():
+        assert process.poll() is None, "the driver ended first"
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+def seen(folder: Path) -> set[str]:
+    """Findings in any log of the run: the driver's, and those of the machines."""
+    logs = [*folder.glob("run/events-*.jsonl"), *folder.glob("tmp/fuzzgraph-*/*/events-*.jsonl")]
+    events = [event for log in logs for event in read_log(log)[0]]
+    return {event.id for event in events if isinstance(event, FindingNew)}
+
+
+def whole_report(folder: Path) -> RunSummary:
+    summary = msgspec.json.decode((folder / "run" / "summary.json").read_bytes(), type=RunSummary)
+    names = [one.id for one in summary.findings]
+    assert len(names) == len(set(names)), "each once"
+    assert seen(folder) <= set(names), "none lost"
+    return summary
+
+
+RUN = ("fleet", "run", "--fault", FAULT, "--shards", "2", "--seed", "1", "--out", "run")
+
+
+@pytest.mark.skipif(BINARY is None, reason=WHY_NOT)
+def test_killed_ray_workers_and_a_killed_redis_cost_no_finding(tmp_path: Path) -> None:
+    with (
+        redis_server(tmp_path) as server,
+        driver(tmp_path, *RUN, "--time", "25s", "--database", server.url) as one,
+    ):
+        wait_for(lambda: seen(tmp_path), one.process)
+        for pid in one.ray_workers():
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: len(one.ray_workers()) == 2, one.process)
+        server.kill()
+        assert one.wait() == 1
+    summary = whole_report(tmp_path)
+    lines = "\n".join(summary.bad_entries)
+    assert "shard 0 was lost" in lines
+    assert "examples are kept in .fuzzgraph/examples" in lines
+    assert summary.reason == "time"
+
+
+def test_a_killed_driver_is_taken_up_by_resume(tmp_path: Path) -> None:
+    with driver(tmp_path, *RUN, "--time", "20s") as one:
+        wait_for(lambda: list(tmp_path.glob("run/findings/*/found.json")), one.process)
+        one.ray_workers()
+        one.process.send_signal(signal.SIGKILL)
+        one.process.wait()
+    before = seen(tmp_path)
+    with driver(tmp_path, "resume", "run") as again:
+        assert again.wait() == 1
+    summary = whole_report(tmp_path)
+    assert before
+    assert before <= {reported.id for reported in summary.findings}
+
+
+def test_sigint_ends_every_shard_with_a_report(tmp_path: Path) -> None:
+    with driver(tmp_path, *RUN, "--time", "1h") as one:
+        wait_for(lambda: list(tmp_path.glob("run/findings/*/found.json")), one.process)
+        one.process.send_signal(signal.SIGINT)
+        assert one.wait() == 1
+    assert whole_report(tmp_path).reason == "interrupted"

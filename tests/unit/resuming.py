@@ -1,0 +1,25 @@
+"""Takes up one shard of a run on a target without an engine: a process that a test starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fuzzgraph.campaign import hunt
+from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign.opening import Opened
+from fuzzgraph.campaign.resuming import past_of, resumed_plan
+from fuzzgraph.events import Setup
+from tests.fakes import FakeRunner, FakeTarget
+from tests.unit.campaigns import many_bugs
+
+
+def main(out: Path, shard: int) -> int:
+    past = past_of(out, shard, 2)
+    opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
+    plan = resumed_plan(past, out)
+    return hunt(plan, lambda event: None, opened=opened, export=no_export, past=past).exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
