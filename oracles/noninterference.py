@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
@@ -53,7 +54,7 @@ class NonInterference:
             worst = beyond_yardstick(
                 other.outputs[name][:rows],
                 replay.outputs[name][:rows].double(),
-                step.yardstick.get(name),
+                partial(step.plain_error, name),
                 2 * step.value_bound,
             )
             if worst is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import RunKind, StepRecord
@@ -46,7 +47,7 @@ class Reference:
             if name not in outputs:
                 continue
             got = outputs[name][: len(want)]
-            worst = beyond_yardstick(got, want, step.yardstick.get(name), step.value_bound)
+            worst = beyond_yardstick(got, want, partial(step.plain_error, name), step.value_bound)
             if worst is not None:
                 text = f"{name}{worst} against float64 attention"
                 yield mismatch(step, self.name, self.clause, name, worst, text)
@@ -68,7 +69,7 @@ class Reference:
     def _references_agree(self, step: StepRecord) -> Iterable[Finding]:
         for name, opinion in step.second_opinion.items():
             worst = beyond_yardstick(
-                opinion, step.expected[name], step.yardstick.get(name), step.value_bound
+                opinion, step.expected[name], partial(step.plain_error, name), step.value_bound
             )
             if worst is not None:
                 yield claim(

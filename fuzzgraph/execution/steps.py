@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import torch
 
@@ -24,7 +25,7 @@ from fuzzgraph.observation import (
     RunKind,
     StepRecord,
 )
-from fuzzgraph.oracles.comparison import beyond_yardstick, same_bits
+from fuzzgraph.oracles.comparison import same_bits
 from fuzzgraph.ports import CapturedGraph
 from fuzzgraph.world import Batch
 
@@ -152,20 +153,13 @@ class StepRunner:
             self._kept.keep(batch.step, session.results())
 
     def _add_expectation(self, step: StepRecord) -> None:
-        """The float64 truth, and the yardstick only where the plain bound does not settle it."""
+        """The float64 truth, and how to compute the yardstick where the oracles need it."""
         if not step.promised_outputs or not step.batch.raw_bs:
             return
         truth = reference.expected(step.batch, step.config)
         step.expected, step.value_bound = truth.outputs, truth.value_bound
-        outputs = step.runs["replay"].outputs
-        if any(
-            name in outputs
-            and beyond_yardstick(outputs[name][: len(want)], want, None, truth.value_bound)
-            for name, want in truth.outputs.items()
-        ):
-            step.yardstick = reference.yardstick(step.batch, step.config)
+        step.yardstick = cache(partial(reference.yardstick, step.batch, step.config))
         if self._second_opinion:
-            step.yardstick = step.yardstick or reference.yardstick(step.batch, step.config)
             step.second_opinion = reference.second_opinion(step.batch, step.config)
 
     def _run_twins(self, step: StepRecord, truth: Truth, before: Moment) -> None:

@@ -8,6 +8,11 @@ import torch
 from fuzzgraph.oracles.comparison import beyond_yardstick, first_difference, same_bits
 
 
+def _exact() -> float:
+    """Plain torch makes no error."""
+    return 0.0
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int32])
 def test_a_tensor_has_the_same_bits_as_its_copy(dtype: torch.dtype) -> None:
     values = torch.arange(6).to(dtype)
@@ -47,34 +52,45 @@ def test_tensors_of_different_length_differ() -> None:
 
 def test_an_error_within_twice_that_of_plain_torch_passes() -> None:
     want = torch.zeros(4, dtype=torch.float64)
-    plain = torch.full((4,), 0.5)
-    assert beyond_yardstick(torch.full((4,), 1.0), want, plain, 0.0) is None
+    assert beyond_yardstick(torch.full((4,), 1.0), want, lambda: 0.5, 0.0) is None
 
 
 def test_an_error_beyond_twice_that_of_plain_torch_is_found() -> None:
     want = torch.zeros(4, dtype=torch.float64)
-    plain = torch.full((4,), 0.5)
-    worst = beyond_yardstick(torch.tensor([0.0, 0.0, 1.01, 0.0]), want, plain, 0.0)
+    worst = beyond_yardstick(torch.tensor([0.0, 0.0, 1.01, 0.0]), want, lambda: 0.5, 0.0)
     assert worst is not None
     assert worst.index == (2,)
 
 
 def test_values_that_nearly_cancel_are_allowed_the_rounding_of_their_bound() -> None:
     want = torch.zeros(1, dtype=torch.float64)
-    assert beyond_yardstick(torch.tensor([4e-7]), want, None, 4.0) is None
-    assert beyond_yardstick(torch.tensor([6e-7]), want, None, 4.0) is not None
+    assert beyond_yardstick(torch.tensor([4e-7]), want, _exact, 4.0) is None
+    assert beyond_yardstick(torch.tensor([6e-7]), want, _exact, 4.0) is not None
+
+
+def test_plain_torch_is_asked_only_where_the_bound_does_not_settle_it() -> None:
+    want, asked = torch.zeros(1, dtype=torch.float64), []
+
+    def plain_error() -> float:
+        asked.append("plain")
+        return 1.0
+
+    assert beyond_yardstick(torch.tensor([4e-7]), want, plain_error, 4.0) is None
+    assert not asked
+    assert beyond_yardstick(torch.tensor([6e-7]), want, plain_error, 4.0) is None
+    assert asked
 
 
 def test_nan_is_always_beyond_the_yardstick() -> None:
     want = torch.zeros(1, dtype=torch.float64)
-    assert beyond_yardstick(torch.tensor([float("nan")]), want, torch.ones(1), 1e9) is not None
+    assert beyond_yardstick(torch.tensor([float("nan")]), want, lambda: 1.0, 1e9) is not None
 
 
 def test_integers_must_be_equal() -> None:
     want = torch.tensor([1, 2, 3])
-    assert beyond_yardstick(torch.tensor([1, 2, 3]), want, None, 1.0) is None
-    assert beyond_yardstick(torch.tensor([1, 2, 4]), want, None, 1.0) is not None
+    assert beyond_yardstick(torch.tensor([1, 2, 3]), want, _exact, 1.0) is None
+    assert beyond_yardstick(torch.tensor([1, 2, 4]), want, _exact, 1.0) is not None
 
 
 def test_empty_outputs_agree() -> None:
-    assert beyond_yardstick(torch.zeros(0, 2), torch.zeros(0, 2).double(), None, 1.0) is None
+    assert beyond_yardstick(torch.zeros(0, 2), torch.zeros(0, 2).double(), _exact, 1.0) is None
