@@ -8,7 +8,7 @@ Which slots a runner has is told by `slots`; attention metadata is not kept here
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
@@ -56,9 +56,9 @@ Source = Callable[[Batch], "IntArray | None"]
 PostFill = Callable[[torch.Tensor, Batch, FillContext], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class GraphSlot:
-    """One static input buffer."""
+    """What one static input buffer is, and how batches fill it; the registry holds it."""
 
     name: str
     shape: Callable[[Extent], tuple[int, ...]]
@@ -74,39 +74,31 @@ class GraphSlot:
     """Part of the buffer that a batch of this extent uses; by default the first rows."""
     device: torch.device | None = None
     """Defaults to the registry's device; host mirrors name another one."""
-    buffer: torch.Tensor = field(init=False, repr=False)
-    _cached: Callable[[Extent], torch.Tensor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._cached = remembered(self.slice)
         if self.axis == "none" and self.policy not in (PaddingPolicy.KEEP, PaddingPolicy.FILL_ONCE):
             raise ValueError(
                 f"slot {self.name!r}: axis 'none' has no padded rows, so policy"
                 f" {self.policy.value!r} means nothing. Use 'keep' or 'fill_once'."
             )
 
-    def allocate(self, pool: InputPool, largest: Extent, device: torch.device) -> None:
-        """Take the buffer from the shared pool, once, at the largest extent."""
+    def allocate(self, pool: InputPool, largest: Extent, device: torch.device) -> torch.Tensor:
+        """The buffer from the shared pool, at the largest extent."""
         where = self.device or device
-        self.buffer = pool.share(
-            self.name, self.shape(largest), self.dtype, where, self.initial_value()
-        )
+        return pool.share(self.name, self.shape(largest), self.dtype, where, self.initial_value())
 
     def initial_value(self) -> int:
         """What a new buffer holds."""
         filled = (PaddingPolicy.FILL_SENTINEL, PaddingPolicy.FILL_ONCE)
         return self.pad_value if self.policy in filled else 0
 
-    def view(self, extent: Extent) -> torch.Tensor:
-        """The rows that a batch of `extent` uses; same storage, same object at every call."""
-        return self._cached(extent)
-
-    def slice(self, extent: Extent) -> torch.Tensor:
+    def used_of(self, buffer: torch.Tensor, extent: Extent) -> torch.Tensor:
+        """The part of its buffer that a batch of `extent` uses."""
         if self.slice_of is not None:
-            return self.slice_of(self.buffer, extent)
+            return self.slice_of(buffer, extent)
         if self.axis == "none":
-            return self.buffer
-        return self.buffer[: extent.rows if self.axis == "batch" else extent.tokens]
+            return buffer
+        return buffer[: extent.rows if self.axis == "batch" else extent.tokens]
 
     def read(self, batch: Batch) -> IntArray | None:
         """The batch's values for the live rows."""
@@ -134,16 +126,21 @@ class BufferRegistry:
     ) -> None:
         self.slots = {slot.name: slot for slot in slots}
         self.largest = largest
-        for slot in self.slots.values():
-            slot.allocate(pool, largest, device)
+        self.buffers = {
+            name: slot.allocate(pool, largest, device) for name, slot in self.slots.items()
+        }
+        self._views = remembered(self._used)
 
     def view(self, name: str, extent: Extent) -> torch.Tensor:
-        return self.slots[name].view(extent)
+        """The rows that a batch of `extent` uses; same storage, same object at every call."""
+        return self._views(name, extent)
+
+    def _used(self, name: str, extent: Extent) -> torch.Tensor:
+        return self.slots[name].used_of(self.buffers[name], extent)
 
     def find(self, name: str, extent: Extent) -> torch.Tensor | None:
         """The slot's rows, or None where this runner has no such slot."""
-        slot = self.slots.get(name)
-        return None if slot is None else slot.view(extent)
+        return self.view(name, extent) if name in self.slots else None
 
     def fill_from(self, batch: Batch, context: FillContext) -> None:
         """Reset padded rows by policy, copy the live ones, then run the hooks."""
@@ -152,16 +149,16 @@ class BufferRegistry:
         self.copy(self.pairs(batch, context))
         for slot in self.slots.values():
             if slot.post_fill is not None:
-                slot.post_fill(slot.view(context.padded), batch, context)
+                slot.post_fill(self.view(slot.name, context.padded), batch, context)
 
     def reset_padding(self, context: FillContext) -> None:
         """Give every row that may be padded the value its policy asks for."""
         zeroed = []
         for slot in self.slots.values():
             if slot.policy is PaddingPolicy.ZERO:
-                zeroed.append(slot.view(context.padded))
+                zeroed.append(self.view(slot.name, context.padded))
             elif slot.policy is PaddingPolicy.FILL_SENTINEL:
-                slot.view(context.padded).fill_(slot.pad_value)
+                self.view(slot.name, context.padded).fill_(slot.pad_value)
         if zeroed:
             torch._foreach_zero_(zeroed)
 
@@ -175,12 +172,12 @@ class BufferRegistry:
             if values is None:
                 self.neutralize(slot, context)
             elif values.size:
-                found.append((slot.view(context.raw), self.tensor_of(values)))
+                found.append((self.view(slot.name, context.raw), self.tensor_of(values)))
         return found
 
     def neutralize(self, slot: GraphSlot, context: FillContext) -> None:
         """An optional input is absent: no row may keep an earlier batch's value."""
-        slot.view(context.padded).fill_(slot.pad_value)
+        self.view(slot.name, context.padded).fill_(slot.pad_value)
 
     @staticmethod
     def tensor_of(values: IntArray) -> torch.Tensor:

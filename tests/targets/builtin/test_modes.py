@@ -160,9 +160,7 @@ def test_cpu_graph_runner_keeps_a_batch_per_size() -> None:
     bench = Bench(chosen)
     bench.check(case_of(chosen, *two_steps("decode"), step("decode", (12,))))
     runner = bench.session.runners["decode"]
-    addresses = {
-        runner.batches[size].registry.slots["seq_lens"].buffer.data_ptr() for size in (1, 2, 4)
-    }
+    addresses = {runner.batches[size].registry.buffers["seq_lens"].data_ptr() for size in (1, 2, 4)}
     assert len(addresses) == 3
 
 
@@ -197,7 +195,7 @@ def test_modes_of_one_session_share_inputs_and_stay_right() -> None:
     bench.check(case_of(chosen, *steps))
     first, second = (bench.session.runners[mode] for mode in ("decode", "target_verify"))
     shared = [
-        runner.batches[4].registry.slots["seq_lens"].buffer.data_ptr() for runner in (first, second)
+        runner.batches[4].registry.buffers["seq_lens"].data_ptr() for runner in (first, second)
     ]
     assert shared[0] == shared[1]
 

@@ -49,7 +49,7 @@ def filled(declared: GraphSlot, *batches: Batch) -> list[int]:
     for batch in batches:
         raw = Extent(batch.raw_bs, batch.num_tokens)
         registry.fill_from(batch, FillContext(raw, Extent(4, 4)))
-    values: list[int] = declared.buffer.tolist()
+    values: list[int] = registry.buffers[declared.name].tolist()
     return values
 
 

@@ -55,7 +55,7 @@ class NoPositions(Model):
 class GraphForgetsPositions(GraphRunner):
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
-        self.current().static.registry.slots["positions"].buffer.zero_()
+        self.current().static.registry.buffers["positions"].zero_()
 
 
 class PromisesOutputs(GraphRunner):
@@ -72,8 +72,8 @@ class CapturesLongRows(GraphRunner):
 class Reallocates(GraphRunner):
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
-        slot = self.current().static.registry.slots["seq_lens"]
-        slot.buffer = slot.buffer.clone()
+        buffers = self.current().static.registry.buffers
+        buffers["seq_lens"] = buffers["seq_lens"].clone()
 
 
 def engine(**changes: Any) -> BuiltinTarget:

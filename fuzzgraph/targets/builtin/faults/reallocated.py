@@ -55,9 +55,9 @@ class BreakableWorkspaceGrows(WorkspaceGrows, BreakableRunner):
 
 class CountRebound(GraphRunner):
     def write_local_tokens(self, registry: BufferRegistry, live: int) -> None:
-        slot = registry.slots.get("num_token_non_padded")
-        if slot is not None:
-            slot.buffer = torch.full_like(slot.buffer, live)
+        name = "num_token_non_padded"
+        if name in registry.buffers:
+            registry.buffers[name] = torch.full_like(registry.buffers[name], live)
 
 
 class ResultsAreViews(DraftRunner):

@@ -87,7 +87,7 @@ class DraftBuilder(MetadataBuilder):
         kv = self.parts.draft_indices(
             self.tables.req_to_token, self.indices_rows(), self.listed_tokens(), self.device
         )
-        own_slots = self.registry.slots["draft_cache_loc"].buffer
+        own_slots = self.registry.buffers["draft_cache_loc"]
         kv.use_branches(self.prefix_lens, own_slots, self.config.spec_steps)
         return kv
 

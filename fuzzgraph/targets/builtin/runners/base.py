@@ -201,9 +201,9 @@ class GraphRunner:
         return self.local.live(batch.num_tokens, sharded)
 
     def write_local_tokens(self, registry: BufferRegistry, live: int) -> None:
-        slot = registry.slots.get("num_token_non_padded")
-        if slot is not None:
-            slot.buffer.fill_(live)
+        count = registry.buffers.get("num_token_non_padded")
+        if count is not None:
+            count.fill_(live)
 
     def start_step(
         self, static: StaticBatch, raw: Extent, padded: Extent, size: int | None, sharded: int

@@ -53,8 +53,7 @@ class StaticBatch:
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Every buffer that graphs keep the address of, as the engine would write it now."""
-        inputs = {name: slot.buffer for name, slot in self.registry.slots.items()}
-        return inputs | self.builder.static_buffers()
+        return self.registry.buffers | self.builder.static_buffers()
 
 
 @dataclass

@@ -32,8 +32,8 @@ def observation_of(step: Step, outputs: Outputs, config: EngineConfig) -> Observ
 
 def _used_metadata(step: Step) -> dict[str, torch.Tensor]:
     """Inputs of the padded batch, and what lies below the last offset."""
-    slots = step.static.registry.slots
-    found = {name: slot.view(step.padded).clone() for name, slot in slots.items()}
+    registry, padded = step.static.registry, step.padded
+    found = {name: registry.view(name, padded).clone() for name in registry.slots}
     fields = step.view.full.fields
     for name, tensor in fields.items():
         offsets = fields.get(_offsets_of(name))
