@@ -15,7 +15,7 @@ from fuzzgraph.case import Case
 
 __all__ = ["BLOCK", "draw"]
 
-BLOCK = 200
+BLOCK = 400
 """Cases per block: the pool of configs changes from one to the next."""
 
 

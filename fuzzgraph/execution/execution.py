@@ -56,7 +56,7 @@ class Execution:
         graphs: GraphKind = "recorder",
         device: str = "cpu",
         oracles: Sequence[Oracle] = ORACLES,
-        cache_size: int = 18,
+        cache_size: int = 24,
         second_opinion: bool = False,
         strict_nan: bool = False,
         lanes: bool = True,

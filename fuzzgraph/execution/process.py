@@ -11,7 +11,7 @@ import torch
 
 __all__ = ["settle_process"]
 
-_COLLECTIONS = (10_000, 10, 5)
+_COLLECTIONS = (50_000, 10, 5)
 """Thresholds of the garbage collector: cached sessions are a hundred thousand objects that live
 long, and Python's own thresholds walk all of them every few dozen cases."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
