@@ -3,9 +3,9 @@
     python benchmarks/fleet.py --seconds 60 --pairs 3 --write reports/fleet.md
 
 One shard and two take turns on a Ray cluster that each run starts and ends, on the healthy built-in
-engine with an empty corpus. What is counted are distinct coverage states: different sets of dimension
-values that a case had, as `fuzzgraph.coverage` names and counts them (HyperLogLog, standard error
-1.6%; two shards' counters are merged, so that a state seen by both counts once).
+engine with an empty corpus. What is counted are distinct coverage states: different sets of
+dimension values that a case had, as `fuzzgraph.coverage` names and counts them (HyperLogLog,
+standard error 1.6%; two shards' counters are merged, so that a state seen by both counts once).
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def page(pairs: list[tuple[Seen, Seen]], seconds: float, command: str) -> str:
         f"Distinct states of two shards in those of one: {shown}; median "
         f"{statistics.median(ratios):.2f}, bound {BOUND}: {verdict}.",
         "",
-        "A state is the set of all dimension values that a case had (sizes, lengths, modes and their",
-        "neighbours in words such as `page_size=16`), each set counted once however many cases had it, in",
-        "both shards together. They are counted by HyperLogLog with a standard error of 1.6%. Pairs of",
-        "dimension values, by which the corpus is minimised, run full within a minute and say little here.",
+        "A state is the set of all dimension values that a case had, such as `page_size=16` and",
+        "`mode draft`. Each set counts once, however many cases had it in both shards together.",
+        "Counted by HyperLogLog with a standard error of 1.6%. Pairs of dimension values, by which",
+        "a corpus is minimised, run full soon and say little here.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -3,14 +3,13 @@
     python benchmarks/soak.py --minutes 30 --write reports/soak.md
 
 Three parts: an undisturbed search in which only the worker is killed now and then (memory, budget,
-findings), a search whose parent is killed and resumed over and over, and the built-in engine with
-and without a worker (what isolation costs).
+findings), a search whose parent is killed and resumed over and over, and a fleet whose Ray workers,
+driver and Redis server are killed (`fleet_soak.py`). What isolation costs is `isolation.py`'s.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import random
 import signal
@@ -22,11 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import fleet_soak
+from fleet_soak import half_written
 from saboteur import FLAKY, PLANTED
 
 from fuzzgraph.campaign.reports import rebuilt
-from fuzzgraph.case import Case, encode_case, load_case
-from fuzzgraph.errors import InvalidCase
+from fuzzgraph.case import Case, encode_case
 from fuzzgraph.events import CampaignStarted, RunSummary, read_log
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
@@ -135,6 +135,8 @@ def undisturbed(out: Path, seconds: float, chance: random.Random, kills: int) ->
     """One driver until its end; its worker is killed now and then."""
     watched = Watched()
     driver = start(out, seconds)
+    while driver.poll() is None and not _begun(out):
+        time.sleep(0.02)
     begin = time.monotonic()
     moments = sorted(chance.uniform(0.1, 0.9) * seconds for _ in range(kills))
     while driver.poll() is None:
@@ -170,18 +172,6 @@ def torn(out: Path, seconds: float, chance: random.Random, kills: int) -> Watche
     return watched
 
 
-def half_written(out: Path) -> list[str]:
-    """Cases of findings and of the corpus that cannot be read."""
-    bad = []
-    for path in [*out.glob("findings/*/case.json"), *out.glob("findings/*/found.json"),
-                 *out.glob("corpus/*.json")]:  # fmt: skip
-        try:
-            load_case(path)
-        except InvalidCase as error:
-            bad.append(str(error))
-    return bad
-
-
 @dataclass
 class Score:
     found: list[str]
@@ -206,37 +196,17 @@ def score(summary: RunSummary, seen: set[str]) -> Score:
     )
 
 
-def isolation(cases: int) -> tuple[float, float]:
-    """Cases a second on the built-in engine in this process, and through a worker."""
-    from fuzzgraph.campaign.generation import BLOCK, draw
-    from fuzzgraph.campaign.opening import checked_setup, open_setup, strategy_of
-
-    opened = open_setup(checked_setup("builtin"))
-    strategy = strategy_of(opened, "ci")
-    client = open_client("builtin")
-    runners = (opened.runner, client)
-    spent = [0.0, 0.0]
-    count = [0]
-
-    def both(case: object) -> None:
-        """One after the other, in turns, so that a change of the machine's mood hits both."""
-        count[0] += 1
-        for index in (0, 1) if count[0] % 2 else (1, 0):
-            begin = time.perf_counter()
-            with contextlib.suppress(InvalidCase):
-                runners[index].run_case(case)  # type: ignore[arg-type]
-            spent[index] += time.perf_counter() - begin
-
-    for block in range(cases // BLOCK):
-        draw(strategy(block), block, BLOCK, both)
-    client.close()
-    opened.close()
-    return count[0] / spent[0], count[0] / spent[1]
+def _left(summary: RunSummary) -> str:
+    """Findings that were reported without a rate, or without a shrunk case."""
+    kinds = {
+        kind: sum(kind in one.left for one in summary.findings) for kind in ("confirm", "shrink")
+    }
+    return ", ".join(f"{count} to {kind}" for kind, count in kinds.items() if count) or "nothing"
 
 
 def page(
     calm: Watched, calm_run: RunSummary, rough: Watched, rough_run: RunSummary,
-    speeds: tuple[float, float], seconds: float, command: str,
+    fleet: list[str], seconds: float, command: str,
 ) -> str:  # fmt: skip
     """The report."""
     steady = calm.resident[len(calm.resident) // 5 :]
@@ -244,9 +214,7 @@ def page(
     early = sum(steady[:quarter]) / quarter
     late = sum(steady[-quarter:]) / quarter
     growth = late / early - 1.0
-    search_over = max(calm_run.seconds / seconds - 1.0, 0.0)
-    over = max(calm_run.total_seconds / seconds - 1.0, 0.0)
-    cost = 1.0 - speeds[1] / speeds[0]
+    over = max(calm.seconds / seconds - 1.0, 0.0)
     scores = score(calm_run, calm.seen), score(rough_run, rough.seen)
     lines = [
         "# Soak",
@@ -259,7 +227,7 @@ def page(
         "| | worker killed | parent killed and resumed |",
         "|---|---|---|",
         f"| search | {calm_run.seconds:.0f} s | {rough_run.seconds:.0f} s |",
-        f"| wall time with all ends | {calm.seconds:.0f} s | {rough.seconds:.0f} s |",
+        f"| with all ends | {calm.seconds:.0f} s | {rough.seconds:.0f} s |",
         f"| kills by SIGKILL | {calm.worker_kills} | {rough.parent_kills} |",
         f"| cases | {calm_run.cases} | {rough_run.cases} |",
         f"| deaths of the engine's process | {calm_run.deaths} | {rough_run.deaths} |",
@@ -268,6 +236,7 @@ def page(
         "planted findings reported": [f"{len(one.found)} of {len(PLANTED)}" for one in scores],
         "not met by any case": [", ".join(one.unmet) or "none" for one in scores],
         "seen and lost": [", ".join(one.lost) or "none" for one in scores],
+        "left for lack of time": [_left(one) for one in (calm_run, rough_run)],
         "reported twice": [", ".join(one.twice) or "none" for one in scores],
         "beside what was planted": [", ".join(one.beside) or "none" for one in scores],
         "files half written": [str(len(one.half_written)) for one in (calm, rough)],
@@ -277,13 +246,10 @@ def page(
         "",
         "| | measured | bound |",
         "|---|---|---|",
-        f"| search beyond its budget of {seconds:.0f} s | {search_over:.1%} "
-        f"| {_BUDGET_SLACK:.0%} |",
-        f"| the same with the findings that were left to confirm and shrink | {over:.1%} | |",
+        f"| from the first event to the end of the process, beyond the budget of {seconds:.0f} s "
+        f"| {over:.1%} | {_BUDGET_SLACK:.0%} |",
         f"| memory of the parent, last quarter against the first one after the start | "
         f"{growth:+.1%} ({early / 2**20:.0f} to {late / 2**20:.0f} MiB) | {_MEMORY_SLACK:.0%} |",
-        f"| built-in engine, in this process and in a worker | {speeds[0]:.1f} and "
-        f"{speeds[1]:.1f} cases/s: {cost:+.1%} | 15% |",
         "",
         "| planted | rate in fresh children |",
         "|---|---|",
@@ -294,13 +260,24 @@ def page(
         f"{' (planted to show half of the time)' if name in FLAKY else ''} |"
         for name, words in PLANTED.items()
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *fleet]) + "\n"
+
+
+def fleet_part(folder: Path, seconds: float, chance: random.Random, kills: int) -> list[str]:
+    """The fleet's part of the report, or why there is none."""
+    missing = fleet_soak.missing()
+    if missing:
+        return ["## A fleet", "", f"Not run: {missing} is missing (`make fleet`)."]
+    place = folder / "fleet"
+    place.mkdir()
+    return fleet_soak.rows(fleet_soak.torn_fleet(place, seconds, chance, kills))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30.0, help="of the undisturbed search")
     parser.add_argument("--kills", type=int, default=20, help="of the parent")
+    parser.add_argument("--fleet-kills", type=int, default=12, help="of Ray workers, Redis, driver")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", type=Path, help="file of the report [stdout]")
     parser.add_argument("--drive", nargs=2, metavar=("OUT", "SECONDS"), help=argparse.SUPPRESS)
@@ -310,7 +287,10 @@ def main() -> None:
         return
     chance = random.Random(asked.seed)
     seconds = asked.minutes * 60.0
-    command = f"python benchmarks/soak.py --minutes {asked.minutes:g} --kills {asked.kills}"
+    command = (
+        f"python benchmarks/soak.py --minutes {asked.minutes:g} --kills {asked.kills} "
+        f"--fleet-kills {asked.fleet_kills}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         calm_out, rough_out = Path(folder, "calm"), Path(folder, "rough")
         calm_out.mkdir()
@@ -320,7 +300,8 @@ def main() -> None:
         calm_run = rebuilt(calm_out)
         rough = torn(rough_out, max(seconds / 3, 120.0), chance, asked.kills)
         rough.seen = _seen(rough_out)
-        text = page(calm, calm_run, rough, rebuilt(rough_out), isolation(400), seconds, command)
+        fleet = fleet_part(Path(folder), max(seconds / 8, 150.0), chance, asked.fleet_kills)
+        text = page(calm, calm_run, rough, rebuilt(rough_out), fleet, seconds, command)
     if asked.write:
         asked.write.write_text(text, encoding="utf-8")
     else:

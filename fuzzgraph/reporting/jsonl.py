@@ -23,28 +23,33 @@ class EventFile:
             if cut:
                 self._file.write(b"\n")
         except OSError as error:
-            raise UsageError(
-                f"{path}: cannot be written ({error.strerror}). Name another folder with --out."
-            ) from None
+            raise _unwritable(path, error) from None
+        self._path = path
 
     def __call__(self, event: Event) -> None:
         """Append an event.
 
         Raises:
-            OSError: it cannot be written, e.g. the disk is full; later events are then dropped.
+            UsageError: it cannot be written, e.g. the disk is full; later events are then dropped.
         """
         if self._broken:
             return
         try:
             self._file.write(encode_event(event))
             self._file.flush()
-        except OSError:
+        except OSError as error:
             self._broken = True
-            raise
+            raise _unwritable(self._path, error) from None
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # what a full disk did not take
             self._file.close()
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"{path}: cannot be written ({error.strerror}). Make room, or name another folder."
+    )
 
 
 def _cut_short(path: Path) -> bool:
