@@ -18,7 +18,7 @@ SGLANG_READY := $(VENV)/.sglang-ready
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check fleet sglang bench-lanes bench-speed clean
+.PHONY: help setup fuzz test check fleet sglang bench-lanes bench-speed bench-isolation bench-fleet soak clean
 
 help:
 	@echo "make fuzz         fuzz the built-in engine for TIME=$(TIME)"
@@ -28,6 +28,9 @@ help:
 	@echo "make sglang       fetch real sglang releases and what they import"
 	@echo "make bench-lanes  Triton kernels over lanes; writes reports/lanes.md"
 	@echo "make bench-speed  cases per second; writes reports/speed.md"
+	@echo "make bench-fleet  two shards against one; writes reports/fleet.md"
+	@echo "make bench-isolation  cost of a worker; writes reports/isolation.md"
+	@echo "make soak         40 minutes of kills and deaths; writes reports/soak.md"
 	@echo "make setup        only create $(VENV)"
 	@echo "make clean        remove $(VENV), caches and the output of runs"
 
@@ -62,7 +65,7 @@ test: check
 
 # Workers, driver and Redis server of a real cluster are killed; about two minutes, one at a time.
 fleet: $(READY)
-	@$(PIP) -c constraints/dev.txt -e ".[fleet]"
+	@$(PIP) -c constraints/dev.txt -c constraints/fleet.txt -e ".[fleet]"
 	$(BIN)/python -m pytest -n 0 tests/fleet
 
 sglang: $(SGLANG_READY)
@@ -79,6 +82,18 @@ bench-lanes: $(READY)
 
 bench-speed: $(READY)
 	$(BIN)/python benchmarks/speed.py --write reports/speed.md
+
+# These want a machine without other work.
+bench-isolation: $(READY)
+	$(BIN)/python benchmarks/isolation.py --write reports/isolation.md
+
+bench-fleet: $(READY)
+	@$(PIP) -c constraints/dev.txt -c constraints/fleet.txt -e ".[fleet]"
+	$(BIN)/python benchmarks/fleet.py --write reports/fleet.md
+
+soak: $(READY)
+	@$(PIP) -c constraints/dev.txt -c constraints/fleet.txt -e ".[fleet]"
+	$(BIN)/python benchmarks/soak.py --minutes 30 --write reports/soak.md
 
 clean:
 	rm -rf $(VENV) build dist reports/runs fuzz-out fuzz-state .fuzzgraph .hypothesis \

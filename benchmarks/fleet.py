@@ -99,7 +99,7 @@ def page(pairs: list[tuple[Seen, Seen]], seconds: float, command: str) -> str:
         "",
         f"    {command}",
         "",
-        "| pair | shards | distinct states | cases | pairs of values | seconds of a core | load before |",
+        "| pair | shards | distinct states | cases | pairs of values | core seconds | load |",
         "|---|---|---|---|---|---|---|",
     ]
     for number, pair in enumerate(pairs, 1):

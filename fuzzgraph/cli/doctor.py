@@ -41,6 +41,7 @@ def examine() -> list[Check]:
         _dtypes,
         _companions,
         _releases,
+        _fleet,
         _folders,
     )
     return [check for look in checks for check in look()]
@@ -181,6 +182,18 @@ def _releases() -> Iterator[Check]:
         state="ok" if names else "missing",
         found=", ".join(names) or f"none in {releases.cache_folder()}",
         remedy="" if names else "fuzzgraph releases fetch sglang==0.5.12",
+    )
+
+
+def _fleet() -> Iterator[Check]:
+    there = {name: _version(name) for name in ("ray", "redis")}
+    missing = [name for name, found in there.items() if not found]
+    found = ", ".join(f"{name} {found}" for name, found in there.items() if found)
+    yield Check(
+        name="fleet",
+        state="missing" if missing else "ok",
+        found=f"without {', '.join(missing)}" if missing else found,
+        remedy='only for many machines: pip install "fuzzgraph[fleet]"' if missing else "",
     )
 
 
