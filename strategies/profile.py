@@ -29,7 +29,7 @@ class Profile:
     rare_context_len: int = 128
     """Limit in about one config in twelve, and where a large page needs the room."""
     pool: int = 12
-    fresh: int = 6
+    fresh: int = 4
     epoch: int = 0
 
     def at(self, epoch: int) -> Profile:

@@ -45,6 +45,7 @@ class _Plane:
         self.name = name
         self.tensor = tensor
         self.rows = _as_bytes(tensor)
+        self.reserved = self.rows[RESERVED_SLOT]
         shape = (1, *tensor.shape[1:])
         self.filler = [
             _as_bytes(torch.full(shape, value, device=tensor.device).to(tensor.dtype))
@@ -127,7 +128,7 @@ class Painter:
     def keep_reserved(self, image: Image) -> None:
         """Bring the reserved slot and state from `image`: padded rows may leave anything there."""
         for plane in self._all_planes:
-            plane.tensor[RESERVED_SLOT].copy_(self.memory.as_in(image, plane.tensor[RESERVED_SLOT]))
+            plane.reserved.copy_(self.memory.as_in(image, plane.reserved))
 
     def read(self, batch: Batch) -> Truth:
         """What `batch` means in these pools."""
@@ -250,8 +251,8 @@ class Truth:
 
     def _rows_then(self, plane: _Plane, before: Image) -> torch.Tensor:
         """The plane's bytes before the step, the reserved row as it is now."""
-        rows = _as_bytes(self._painter.memory.as_in(before, plane.tensor)).clone()
-        rows[RESERVED_SLOT] = plane.rows[RESERVED_SLOT]
+        rows = self._painter.memory.as_in(before, plane.rows).clone()
+        rows[RESERVED_SLOT].copy_(plane.reserved)
         return rows
 
     def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:

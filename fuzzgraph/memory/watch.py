@@ -68,8 +68,9 @@ class AttributeWatch:
         return values
 
     def _same_keys(self) -> bool:
-        keys = list(chain.from_iterable(self._dicts))
-        return len(keys) == len(self._keys) and all(map(is_, keys, self._keys))
+        if sum(map(len, self._dicts)) != len(self._keys):
+            return False
+        return all(map(is_, chain.from_iterable(self._dicts), self._keys))
 
     def moment(self) -> Bindings:
         """The bindings of now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -49,6 +50,7 @@ _OFFSETS = {
 }
 
 
+@cache
 def _offsets_of(name: str) -> str:
     """Field that says how much of field `name` is used; '' where all of it is."""
     if "_indices" in name:
