@@ -154,10 +154,12 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def restore(self, snapshot: Image) -> None:
         """Put memory back, red zones included, and return to the home world.
 
-        What was allocated after the snapshot keeps its content.
+        What was allocated after the snapshot keeps its content; in the graph pool it is poisoned.
         """
         self._put_back(snapshot)
         self._worlds.come_home(pool_restored=snapshot.pool is not None)
+        if snapshot.pool is not None:
+            self._worlds.poison_pool_behind(self.arena.graph_front + len(snapshot.pool))
 
     @_unguarded
     def image_in(self, snapshot: Image, world: int, changes: Iterable[Perturbation]) -> Image:

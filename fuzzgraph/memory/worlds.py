@@ -47,6 +47,7 @@ class Worlds:
         self._pool_world = self._pool_holds = self._home
         self._pool: PoolPoison | None = None  # none before the first capture
         self._pooled = 0
+        self._behind: tuple[tuple[int, int], PoolPoison] | None = None
         self._scratch_plans: dict[tuple[int, ...], ZonePlan] = {}
 
     @property
@@ -209,6 +210,17 @@ class Worlds:
         if self._pool is not None:
             self._pool.write(self._pool_world)
         self._pool_holds = self._pool_world
+
+    def poison_pool_behind(self, offset: int) -> None:
+        """Poison the intermediates that a snapshot did not hold: they were in another world."""
+        graph = self._layout.graph
+        if not graph or graph[-1].start < offset:
+            return
+        key = offset, len(graph)
+        if self._behind is None or self._behind[0] != key:
+            late = [region for region in graph if region.start >= offset]
+            self._behind = key, PoolPoison(self._layout, late)
+        self._behind[1].write(self._pool_world)
 
     def is_poison(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor still holds what `poison_pool` put there."""

@@ -49,6 +49,20 @@ def test_memory_allocated_after_a_snapshot_survives_its_restoration() -> None:
     assert memory.zones_intact()
 
 
+def test_intermediates_of_a_later_capture_come_home_with_a_snapshot_that_lacks_them() -> None:
+    memory = GuardedMemory()
+    with memory.intercept("graph"):
+        torch.zeros(3)
+    before = memory.snapshot()
+    with memory.intercept("graph"):  # an engine that captures anew
+        later = torch.zeros(3)
+    memory.zone_perturbation(1).apply()
+    memory.poison_graph_pool()
+    memory.restore(before)
+    assert memory.zones_intact()
+    assert memory.is_poison(later)
+
+
 def test_a_snapshot_of_two_worlds_at_once_is_refused() -> None:
     memory = GuardedMemory()
     with memory.intercept("engine"):
