@@ -28,8 +28,8 @@ def _half_of_the_memory() -> int:
 class Limits:
     """Seconds and bytes that one child gets."""
 
-    opening_seconds: float = 120.0
-    """For the imports of an engine: 5 to 10 s alone on a core, more on a busy one."""
+    opening_seconds: float = 300.0
+    """For the imports of an engine: 5 to 10 s alone on a core, more than a minute on a busy one."""
     case_seconds: float = 240.0
     """For one case in all; the slowest seen took 10 s."""
     stage_seconds: Mapping[Stage, float] = field(
@@ -85,7 +85,8 @@ class Watch:
         if entered != self._entered:
             self._entered, self._since = entered, now
         patience = self._limits.stage_seconds.get(entered.stage, self._seconds)
-        if entered.visits and now - self._since > patience:
+        # The first visit of all is the imports, which have the whole time of the opening.
+        if entered.visits > 1 and now - self._since > patience:
             return Excess("hang", f"was in stage {entered.stage!r} for more than {patience:g} s")
         if now > self._end:
             return Excess("hang", f"gave no answer in {self._seconds:g} s")
