@@ -51,7 +51,10 @@ def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
         "idle": info.ForwardMode.IDLE,
         "target_verify": info.ForwardMode.TARGET_VERIFY,
     }[batch.mode]
-    spec = _verify_input(batch, runner, lens) if batch.mode == "target_verify" else None
+    # A rank without requests gets an empty one (sglang EagleVerifyInput.create_idle_input, which
+    # names device='cuda' in old releases); without any, the runner would capture all graphs anew.
+    verifies = mode.is_target_verify() or (mode.is_idle() and not runner.spec_algorithm.is_none())
+    spec = _verify_input(batch, runner, lens) if verifies else None
     hidden = spec.capture_hidden_mode if spec else info.CaptureHiddenMode.NULL
     values = {
         **decode_values(batch, runner, lens),
@@ -145,9 +148,8 @@ def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
 
 def _tree_mask(batch: Batch, lens: IntArray, device: str) -> torch.Tensor:
     """Flat bool: for each draft token its row of [cached length + draft tokens] visible keys."""
-    assert batch.tree_parents is not None, "a verify batch has a tree"
     parts = []
-    for row, parents in enumerate(batch.tree_parents):
+    for row, parents in enumerate(() if batch.tree_parents is None else batch.tree_parents):
         seen = np.eye(len(parents), dtype=bool)
         for child, parent in enumerate(parents):
             if parent >= 0:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, ReplayStep
 from fuzzgraph.targets.sglang.triton import TritonTarget
 from tests.targets.sglang.released import Workers, decode_case
 
@@ -44,6 +45,16 @@ def test_a_mask_without_room_for_the_drafts_fails_where_the_backend_sized_it(
     case = decode_case((8,), mode="target_verify", capture_bs=(1,), max_context_len=8)
     found = workers.findings(version, case, "sglang-triton-verify")
     assert [one.oracle for one in found] == (["survival"] if version == "0.5.13" else [])
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_an_idle_rank_of_a_verify_replays_what_was_captured(workers: Workers, version: str) -> None:
+    case = decode_case((4,), mode="target_verify", capture_bs=(2,), max_context_len=8)
+    idle = ReplayStep(mode="idle")
+    case = msgspec.structs.replace(case, steps=(idle, *case.steps, idle))
+    assert workers.findings(version, case, "tests.targets.sglang.steady:steady_verify") == ()
 
 
 @pytest.mark.sglang
