@@ -1,4 +1,4 @@
-"""A campaign that looks for certain findings and ends once each of them is confirmed and shrunk."""
+"""A campaign that looks for certain findings and ends once each of them has been pursued."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from fuzzgraph.campaign.hunting import hunt
 from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.events import Event, FindingNew, RunSummary, Shrunk
+from fuzzgraph.events import Event, FindingNew, FindingPursued, RunSummary
 from fuzzgraph.finding import Finding
 
 __all__ = ["seek"]
 
 
 class _Watcher:
-    """Follows the events until `wanted` of the sought ones are shrunk."""
+    """Follows events until `wanted` of the sought are confirmed, and shrunk as time allowed."""
 
     def __init__(self, name_of: Callable[[Finding], object], wanted: int | None) -> None:
         self._name_of = name_of
         self._wanted = wanted
         self._taken_up: dict[str, object] = {}
-        self._shrunk: set[object] = set()
+        self._done: set[object] = set()
         self.campaign: Campaign | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, FindingNew) and (name := self._name_of(event.finding)) is not None:
             self._taken_up[event.id] = name
-        elif isinstance(event, Shrunk) and event.id in self._taken_up:
-            self._shrunk.add(self._taken_up[event.id])
-            if self.campaign is not None and len(self._shrunk) == self._wanted:
+        elif isinstance(event, FindingPursued) and event.reported.id in self._taken_up:
+            self._done.add(self._taken_up[event.reported.id])
+            if self.campaign is not None and len(self._done) == self._wanted:
                 self.campaign.interrupt()
 
     def start(self, campaign: Campaign) -> None:
