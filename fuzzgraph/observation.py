@@ -214,4 +214,4 @@ class StepRecord:
         plain = self.yardstick().get(output)
         if plain is None or not plain.numel():
             return 0.0
-        return float((plain.double() - self.expected[output]).abs().max())
+        return float((plain.double() - self.expected[output].to(plain.device)).abs().max())

@@ -149,7 +149,7 @@ class Truth:
         self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
         if painter.state is not None and batch.raw_bs:
             slots = self._index(batch.state_slots)
-            states = _as_bytes(painter.content.state_rows(batch))
+            states = self._there(_as_bytes(painter.content.state_rows(batch)))
             self._copies.append((painter.state.rows, slots, states))
 
     def lay(self) -> None:
@@ -158,7 +158,11 @@ class Truth:
             place.index_copy_(0, index, values)
 
     def _index(self, numbers: IntArray) -> torch.Tensor:
-        return torch.from_numpy(numbers).to(self._painter.memory.device)
+        return self._there(torch.from_numpy(numbers))
+
+    def _there(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of the harness, which keeps them on the host, where the engine's memory is."""
+        return values.to(self._painter.memory.device)
 
     def _map_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         batch, painter = self._batch, self._painter
@@ -177,7 +181,7 @@ class Truth:
             index = self._index(batch.encoder_slots.values)
             values = painter.content.encoder_planes(batch.encoder_tokens.values)
             for plane, rows in zip(painter.planes, values, strict=True):
-                yield plane.rows, index, _as_bytes(rows)
+                yield plane.rows, index, self._there(_as_bytes(rows))
 
     def _history_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         batch, painter = self._batch, self._painter
@@ -187,7 +191,7 @@ class Truth:
                 batch.kv_tokens.values[self._past], batch.kv_positions.values[self._past]
             )
             for plane, rows in zip(painter.planes, values, strict=True):
-                yield plane.rows, index, _as_bytes(rows)
+                yield plane.rows, index, self._there(_as_bytes(rows))
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
         """Every place of the pools that the batch does not own, each with its change to `world`."""
@@ -237,7 +241,7 @@ class Truth:
         slots = self._index(batch.slot_mapping)
         for number, plane in enumerate(painter.planes):
             expected = self._rows_then(plane, before)
-            truth = _as_bytes(new_kv[number]) if new_kv else plane.rows[slots]
+            truth = self._there(_as_bytes(new_kv[number])) if new_kv else plane.rows[slots]
             expected.index_copy_(0, slots, truth)
             yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
 
