@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fuzzgraph.campaign import opening
-from fuzzgraph.campaign.opening import Opened, open_target_object
+from fuzzgraph.campaign.opening import Opened, checked_setup, open_target_object
+from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
 from tests.fakes import FakeRunner, FakeTarget
 
@@ -41,8 +42,18 @@ class Closing(FakeRunner):
         (FakeTarget(), Setup(target="fake", device="cuda"), True),
         (FakeTarget(), Setup(target="mine:Target", device="cuda"), True),
         (FakeTarget(), Setup(target="fake", device="cuda", fault="planted"), True),
+        (FakeTarget(), Setup(target="fake", isolation="on"), True),
+        (FakeTarget(), Setup(target="fake", device="cuda", isolation="off"), False),
     ],
-    ids=["on the CPU", "a real engine", "on a device", "one's own on a device", "a planted fault"],
+    ids=[
+        "on the CPU",
+        "a real engine",
+        "on a device",
+        "one's own on a device",
+        "a planted fault",
+        "switched on",
+        "switched off",
+    ],
 )
 def test_an_engine_gets_a_process_of_its_own_where_it_may_take_one_down(
     target: Any, setup: Setup, isolated: bool
@@ -52,3 +63,12 @@ def test_an_engine_gets_a_process_of_its_own_where_it_may_take_one_down(
             open_target_object(target, setup)
     else:
         assert open_target_object(target, setup).target is target
+
+
+def test_an_isolation_that_cannot_be_had_is_refused_with_the_way_out() -> None:
+    with pytest.raises(UsageError, match="runs in a process of its own only. Drop the option"):
+        open_target_object(Isolated(), Setup(target="fake", isolation="off"))
+    with pytest.raises(UsageError, match="Name it as module:factory"):
+        open_target_object(FakeTarget(), Setup(target="another", isolation="on"))
+    with pytest.raises(UsageError, match="isolation='maybe' is unknown. Use one of: on, off"):
+        checked_setup(isolation="maybe")
