@@ -15,15 +15,59 @@ import msgspec
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.known import Known
-from fuzzgraph.campaign.pursuit import Pursuit, Sighting, unexecuted
+from fuzzgraph.campaign.plan import Plan
+from fuzzgraph.campaign.pursuit import Exporter, Pursuit, Sighting, unexecuted
 from fuzzgraph.campaign.reserve import Reserve
 from fuzzgraph.campaign.resuming import Past
-from fuzzgraph.campaign.stopping import Stopwatch
-from fuzzgraph.case import Case
-from fuzzgraph.events import ReportedFinding, finding_id
+from fuzzgraph.campaign.runner import Runner
+from fuzzgraph.campaign.shrinking import Minimise, Shrinking
+from fuzzgraph.campaign.standing import Standing
+from fuzzgraph.campaign.tally import Tally
+from fuzzgraph.case import Case, digest
+from fuzzgraph.events import Emit, ReportedFinding, finding_id
 from fuzzgraph.finding import Finding, FindingKey
 
-__all__ = ["Docket"]
+__all__ = ["Docket", "docket_of"]
+
+
+def docket_of(
+    plan: Plan,
+    folder: RunFolder,
+    runner: Runner,
+    emit: Emit,
+    *,
+    minimise: Minimise,
+    export: Exporter,
+    tally: Tally,
+    standing: Standing,
+) -> Docket:
+    """The docket of a campaign, with what works on its findings."""
+
+    def notice(case: Case, findings: tuple[Finding, ...]) -> None:
+        seen = Sighting(case, findings, "generated", tally.cases, tally.watch.seconds)
+        docket.take_in(seen)
+
+    shrinking = Shrinking(
+        runner,
+        plan,
+        emit,
+        minimise=minimise,
+        watch=tally.watch,
+        tick=tally.tick,
+        notice=notice,
+    )
+    pursuit = Pursuit(
+        plan,
+        folder,
+        emit,
+        shrinking=shrinking,
+        export=export,
+        tick=tally.tick,
+        standing=standing.of,
+    )
+    reserve = Reserve(plan, tally.watch)
+    docket = Docket(folder, pursuit, reserve, plan.budget.findings, standing.counts)
+    return docket
 
 
 class Docket:
@@ -34,7 +78,6 @@ class Docket:
         folder: RunFolder,
         pursuit: Pursuit,
         reserve: Reserve,
-        watch: Stopwatch,
         max_findings: int | None = None,
         counts: Callable[[Finding], bool] = lambda finding: True,
     ) -> None:
@@ -46,7 +89,6 @@ class Docket:
         self._folder = folder
         self._pursuit = pursuit
         self._reserve = reserve
-        self._watch = watch
         self._max_findings = max_findings
         self._pending: deque[tuple[Sighting, Finding]] = deque()
         self._waiting: dict[FindingKey, Sighting] = {}
@@ -113,6 +155,22 @@ class Docket:
         """Write all repros, and execute them as long as there is time for it."""
         for index in self._unexported():
             self._export(index)
+
+    def give_up(self) -> None:
+        """Report what is pending as it was seen; writes nothing."""
+        for seen, finding in self._pending:
+            self.reported.append(
+                ReportedFinding(
+                    id=finding_id(finding.key),
+                    finding=finding,
+                    case=seen.case,
+                    digest=digest(seen.case),
+                    also=tuple(other for other in seen.findings if other.key != finding.key),
+                    source=seen.source,
+                    left=("confirm", "shrink", "export"),
+                )
+            )
+        self._pending.clear()
 
     def _work(self) -> None:
         """Pursue and export until the search has a better right to the time."""

@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hypothesis.strategies import SearchStrategy
 
-from fuzzgraph.campaign.docket import Docket
+from fuzzgraph.campaign.docket import docket_of
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.pursuit import Exporter, Pursuit, Sighting
-from fuzzgraph.campaign.reserve import Reserve
+from fuzzgraph.campaign.pursuit import Exporter, Sighting
 from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.runner import Runner, VerdictLike
-from fuzzgraph.campaign.shrinking import Minimise, Shrinking
-from fuzzgraph.campaign.standing import MENDED_RUNS, CautiousRunner, Standing
+from fuzzgraph.campaign.shrinking import Minimise
+from fuzzgraph.campaign.standing import CautiousRunner, Standing, mended, unreadable
 from fuzzgraph.campaign.stopping import Clock, Enough, Stopwatch, interruptible
 from fuzzgraph.campaign.summing import About, started, summed
 from fuzzgraph.campaign.tally import Tally
@@ -40,8 +39,6 @@ from fuzzgraph.events import (
     Source,
     finding_id,
 )
-from fuzzgraph.finding import Finding
-from fuzzgraph.ledger import Tolerated
 
 __all__ = ["Campaign", "StrategyOf"]
 
@@ -112,32 +109,16 @@ class Campaign:
         self._cut_off = cut_off
         self._notes = notes
         self._cut = ""
-        shrinking = Shrinking(
-            self._runner,
+        self._searched: float | None = None
+        self._docket = docket_of(
             plan,
+            self._folder,
+            self._runner,
             emit,
             minimise=minimise,
-            watch=self._watch,
-            tick=self._tally.tick,
-            notice=self._notice,
-        )
-        pursuit = Pursuit(
-            plan,
-            self._folder,
-            emit,
-            shrinking=shrinking,
             export=export,
-            tick=self._tally.tick,
-            standing=self._standing.of,
-        )
-        self._searched: float | None = None
-        self._docket = Docket(
-            self._folder,
-            pursuit,
-            Reserve(plan, self._watch),
-            self._watch,
-            plan.budget.findings,
-            self._standing.counts,
+            tally=self._tally,
+            standing=self._standing,
         )
         self._tally.findings = lambda: self._docket.taken_up
         earlier = past.last.deaths if past else 0
@@ -183,6 +164,7 @@ class Campaign:
 
     def _failed(self, failure: Exception) -> RunSummary:
         """What was found until then, told as far as it can still be written."""
+        self._docket.give_up()
         summary = self._summary("failed", f"{type(failure).__name__}: {failure}")
         with contextlib.suppress(UsageError, OSError):
             self._folder.finish_run(summary)
@@ -200,7 +182,8 @@ class Campaign:
     def _search(self) -> Reason:
         try:
             if not self._plan.finish_only:
-                self._run_tolerated()
+                self._about.mended += mended(self._standing, self._run_tolerated)
+                self._about.bad_entries += unreadable(self._standing)
             if self._past is not None and self._past.at_hand is not None:
                 self._run_generated(self._past.at_hand)
             if self._plan.finish_only:
@@ -218,23 +201,9 @@ class Campaign:
         except Enough as enough:
             return enough.reason
 
-    def _run_tolerated(self) -> None:
-        """The cases of tolerated entries: one that passes every time is reported as mended."""
-        for entry, case in self._standing.tolerated_cases():
-            if isinstance(case, str):
-                self._about.bad_entries.append(f"ledger: {entry.name}: {case}")
-                continue
-            self._stop_if_over(generating=False)
-            if self._passes(entry, case):
-                line = f"{entry.name}: its case passed {MENDED_RUNS} times"
-                self._about.mended.append(line)
-
-    def _passes(self, entry: Tolerated, case: Case) -> bool:
-        for _ in range(MENDED_RUNS):
-            verdict = self._run(case, "corpus")
-            if verdict.skipped or any(map(entry.fits, verdict.findings)):
-                return False
-        return True
+    def _run_tolerated(self, case: Case) -> VerdictLike:
+        self._stop_if_over(generating=False)
+        return self._run(case, "corpus")
 
     def _run_entry(self, entry: Entry) -> None:
         if self._past is not None and entry.digest in self._past.ran:
@@ -313,11 +282,6 @@ class Campaign:
             path = self._plan.out / f"unfinished-{digest(case)}.json"
             write_atomically(path, readable_json(case))
             raise
-
-    def _notice(self, case: Case, findings: tuple[Finding, ...]) -> None:
-        """What a candidate of a shrink shows besides the finding it is tried for."""
-        now = self._watch.seconds
-        self._docket.take_in(Sighting(case, findings, "generated", self._tally.cases, now))
 
     def _note(self, seen: Sighting) -> None:
         for key in self._docket.known.primaries(seen.findings):

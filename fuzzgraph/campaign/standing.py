@@ -16,7 +16,14 @@ from fuzzgraph.events import Status
 from fuzzgraph.finding import Finding
 from fuzzgraph.ledger import Ledger, Tolerated, load_ledger
 
-__all__ = ["DEFAULT_LEDGER", "CautiousRunner", "Standing", "load_standing"]
+__all__ = [
+    "DEFAULT_LEDGER",
+    "CautiousRunner",
+    "Standing",
+    "load_standing",
+    "mended",
+    "unreadable",
+]
 
 DEFAULT_LEDGER = Path("corpus/ledger.toml")
 MENDED_RUNS = 3
@@ -76,6 +83,27 @@ def load_standing(
 
 def _today() -> date:
     return datetime.now(timezone.utc).date()
+
+
+def unreadable(standing: Standing) -> list[str]:
+    """Entries whose case cannot be read, one line each."""
+    found = standing.tolerated_cases()
+    return [f"ledger: {entry.name}: {case}" for entry, case in found if isinstance(case, str)]
+
+
+def mended(standing: Standing, run: Callable[[Case], VerdictLike]) -> Iterator[str]:
+    """Tolerated entries whose case passes every time it is run, one line each."""
+    for entry, case in standing.tolerated_cases():
+        if not isinstance(case, str) and _passes(entry, case, run):
+            yield f"{entry.name}: its case passed {MENDED_RUNS} times"
+
+
+def _passes(entry: Tolerated, case: Case, run: Callable[[Case], VerdictLike]) -> bool:
+    for _ in range(MENDED_RUNS):
+        verdict = run(case)
+        if verdict.skipped or any(map(entry.fits, verdict.findings)):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
