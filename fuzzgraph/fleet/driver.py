@@ -42,7 +42,7 @@ class Member(Protocol):
     """A shard that was put on some machine."""
 
     def ask(self, told: bytes) -> bytes | None:
-        """What it tells; None while there is no answer yet.
+        """What it tells; None while there is no answer yet, and the same is asked again.
 
         Raises:
             Lost: it is gone.
@@ -69,6 +69,8 @@ class _Place:
     order: Order
     landing: Landing
     member: Member | None = None
+    question: bytes = b""
+    """What it was asked and has not answered yet."""
     asked: int = 0
     """News told with the question that is not answered yet, those before included."""
     heard: int = 0
@@ -154,18 +156,21 @@ class Driver:
         if place.member is None:
             self._start(place)
             return False
+        place.question = place.question or self._question(place)
         try:
-            answer = place.member.ask(self._question(place))
+            answer = place.member.ask(place.question)
         except Lost as error:
             self._lose(place, str(error))
             return False
+        fresh = answer is not None and self._answered(place, answer)
         limit = place.order.seconds
-        if answer is None:
-            if limit is not None and self._seconds > limit + _PATIENCE:
-                self._lose(place, "did not come back after the end of the budget")
-                place.done = True
-            return False
-        place.heard = place.asked
+        if not place.done and limit is not None and self._seconds > limit + _PATIENCE:
+            self._lose(place, "did not come back after the end of the budget")
+            place.done = True
+        return fresh
+
+    def _answered(self, place: _Place, answer: bytes) -> bool:
+        place.heard, place.question = place.asked, b""
         return self._take(place, msgspec.json.decode(answer, type=Batch))
 
     def _start(self, place: _Place) -> None:
@@ -220,6 +225,7 @@ class Driver:
     def _lose(self, place: _Place, why: str) -> None:
         """Start it again, later and later; what it had told is kept."""
         self._take_down(place)
+        place.question = b""
         shard = place.order.shard
         self.lost.append(f"shard {shard} was lost ({why})")
         if place.fruitless >= _FRUITLESS:

@@ -41,7 +41,23 @@ class ThreadMember:
         self._thread.join(30.0)
 
 
+class SlowMember(ThreadMember):
+    """Takes two looks for every answer."""
+
+    held = b""
+
+    def ask(self, told: bytes) -> bytes | None:  # type: ignore[override]
+        if not self.held:
+            self.held = told
+            return None
+        assert told == self.held, "what was not answered is asked again"
+        self.held = b""
+        return super().ask(told)
+
+
 class ThreadCluster:
+    member: type[ThreadMember] = ThreadMember
+
     def __init__(self, shards: int, before: Callable[[Order], None] = lambda order: None) -> None:
         self.shards = shards
         self.orders: list[Order] = []
@@ -51,4 +67,4 @@ class ThreadCluster:
         decoded = msgspec.json.decode(order, type=Order)
         self.orders.append(decoded)
         self._before(decoded)
-        return ThreadMember(order)
+        return self.member(order)

@@ -18,9 +18,10 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Emit, Event, FindingNew, RunSummary, Setup, read_log
 from fuzzgraph.finding import Finding
 from fuzzgraph.fleet.driver import FleetFailed
+from fuzzgraph.fleet.messages import Order
 from fuzzgraph.fleet.run import run_fleet
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, finding, no_exporting, paged
-from tests.fleet.members import Killed, ThreadCluster
+from tests.fleet.members import Killed, SlowMember, ThreadCluster
 
 Bugs = Callable[[Case], tuple[Finding, ...]]
 
@@ -85,6 +86,16 @@ def test_a_finding_of_two_shards_is_reported_once_with_paths_of_this_machine(
     assert str(fleet.machines) not in (fleet.out / "summary.json").read_text()
 
 
+def test_a_slow_answer_holds_up_nobody_and_loses_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(tmp_path, monkeypatch, many_bugs)
+    fleet.cluster.member = SlowMember
+    summary = fleet.run(200)
+    assert len(summary.findings) == 10
+    assert summary.cases == 200
+
+
 def test_the_corpus_is_run_once_by_all_shards_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,9 +129,9 @@ def test_a_lost_shard_goes_on_where_it_was(
         one.last = next(lives)
         return one
 
-    def before(order: object) -> None:
+    def before(order: Order) -> None:
         if with_its_machine and len(fleet.cluster.orders) > 2:
-            fleet.lose_machines()
+            shutil.rmtree(fleet.machines / f"fuzzgraph-{order.run}" / f"shard-{order.shard}")
 
     fleet.cluster = ThreadCluster(2, before)
     fleet.runner = runner
