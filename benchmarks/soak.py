@@ -256,7 +256,7 @@ def page(
     ]
     rates = {one.finding.buffer: one.finding.confirmed for one in calm_run.findings}
     lines += [
-        f"| `{name}`: {words} | {rates.get(name, 'not found')}"
+        f"| `{name}`: {words} | {rates.get(name, 'not found') or 'not tried'}"
         f"{' (planted to show half of the time)' if name in FLAKY else ''} |"
         for name, words in PLANTED.items()
     ]
