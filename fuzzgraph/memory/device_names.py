@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["CudaMeansCpu"]
+__all__ = ["ClaimsCuda", "CudaMeansCpu"]
 
 
 class CudaMeansCpu(TorchFunctionMode):
@@ -33,6 +33,24 @@ class CudaMeansCpu(TorchFunctionMode):
         if any(_is_cuda(arg) for arg in args):
             args = tuple("cpu" if _is_cuda(arg) else arg for arg in args)
         return func(*args, **given)
+
+
+class ClaimsCuda(TorchFunctionMode):
+    """Tensors say that they lie on a GPU, for code that asserts it and needs none."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func == _IS_CUDA:
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+_IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
 def _is_cuda(device: object) -> bool:

@@ -42,7 +42,7 @@ def _metadata(name: str, mode: Mode) -> Callable[[], Target]:
     return opener
 
 
-_VERIFYING = ("fa3", "flashinfer", "flashinfer-mla", "flashmla", "trtllm-mha", "trtllm-mla")
+_VERIFYING = ("fa3", "flashinfer", "flashinfer-mla", "flashmla", "nsa", "trtllm-mha", "trtllm-mla")
 """Backends of sglang that verify drafts under graphs."""
 
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (

@@ -28,8 +28,8 @@ class MetadataBackend:
 
     name: str
     """As `--attention-backend` spells it."""
-    module: str
-    backend: str
+    places: tuple[tuple[str, str], ...]
+    """(module, class) under its names, the release's own first found."""
     attention: Literal["mha", "mla"]
     page_sizes: tuple[int, ...]
     held: Callable[[Any, Mode, int | None], Any]
@@ -40,8 +40,14 @@ class MetadataBackend:
     """Metadata -> what a plan was made of on the host."""
     modes: tuple[Mode, ...] = ("decode", "target_verify")
     max_context_len: int = 64
+    adapt: Callable[[Any], None] = lambda runner: None
+    """Gives the model runner's stand-in what only this backend reads of it."""
     stand_ins: tuple[tuple[str, str, Any], ...] = ()
     """(module, name, what stands in for it on a machine without a GPU)."""
+    asserts_gpu: tuple[str, ...] = ()
+    """Functions in its module that assert tensors of a GPU and run without one."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """What the engine reads from the environment, for the life of the worker."""
 
 
 def _current(backend: Any, mode: Mode, size: int | None) -> Any:
@@ -130,11 +136,22 @@ _FA = _attributes(
     cu_seqlens_k="cu_seqlens_k",
 )
 
+_TOPK = 16
+
+
+def _sparse_model(runner: Any) -> None:
+    """A model whose attention selects among its keys, whose KV is not quantised."""
+    described = runner.model_config.hf_config
+    described.architectures = ["DeepseekV32ForCausalLM"]
+    described.index_topk = _TOPK
+    pool = runner.token_to_kv_pool
+    pool.nsa_kv_cache_store_fp8 = pool.dsa_kv_cache_store_fp8 = False
+
+
 BACKENDS = (
     MetadataBackend(
         name="fa3",
-        module=f"{_ATTENTION}.flashattention_backend",
-        backend="FlashAttentionBackend",
+        places=((f"{_ATTENTION}.flashattention_backend", "FlashAttentionBackend"),),
         attention="mha",
         page_sizes=(1, 2, 16),
         held=_current,
@@ -142,8 +159,7 @@ BACKENDS = (
     ),
     MetadataBackend(
         name="flashinfer",
-        module=f"{_ATTENTION}.flashinfer_backend",
-        backend="FlashInferAttnBackend",
+        places=((f"{_ATTENTION}.flashinfer_backend", "FlashInferAttnBackend"),),
         attention="mha",
         page_sizes=(1, 16),
         held=_flashinfer,
@@ -152,8 +168,7 @@ BACKENDS = (
     ),
     MetadataBackend(
         name="flashinfer_mla",
-        module=f"{_ATTENTION}.flashinfer_mla_backend",
-        backend="FlashInferMLAAttnBackend",
+        places=((f"{_ATTENTION}.flashinfer_mla_backend", "FlashInferMLAAttnBackend"),),
         attention="mla",
         page_sizes=(1, 16),
         held=_flashinfer,
@@ -162,8 +177,7 @@ BACKENDS = (
     ),
     MetadataBackend(
         name="trtllm_mha",
-        module=f"{_ATTENTION}.trtllm_mha_backend",
-        backend="TRTLLMHAAttnBackend",
+        places=((f"{_ATTENTION}.trtllm_mha_backend", "TRTLLMHAAttnBackend"),),
         attention="mha",
         page_sizes=(16, 32, 64),
         max_context_len=256,
@@ -173,8 +187,7 @@ BACKENDS = (
     ),
     MetadataBackend(
         name="flashmla",
-        module=f"{_ATTENTION}.flashmla_backend",
-        backend="FlashMLABackend",
+        places=((f"{_ATTENTION}.flashmla_backend", "FlashMLABackend"),),
         attention="mla",
         page_sizes=(64,),
         max_context_len=256,
@@ -184,8 +197,7 @@ BACKENDS = (
     ),
     MetadataBackend(
         name="cutlass_mla",
-        module=f"{_ATTENTION}.cutlass_mla_backend",
-        backend="CutlassMLABackend",
+        places=((f"{_ATTENTION}.cutlass_mla_backend", "CutlassMLABackend"),),
         attention="mla",
         page_sizes=(128,),
         modes=("decode",),
@@ -198,13 +210,33 @@ BACKENDS = (
     ),
     MetadataBackend(
         name="trtllm_mla",
-        module=f"{_ATTENTION}.trtllm_mla_backend",
-        backend="TRTLLMMLABackend",
+        places=((f"{_ATTENTION}.trtllm_mla_backend", "TRTLLMMLABackend"),),
         attention="mla",
         page_sizes=(32, 64),
         max_context_len=256,
         held=_trtllm_mla,
         read=_attributes(page_table="block_kv_indices", cache_seqlens="seq_lens_k"),
         stand_ins=_TRTLLM,
+    ),
+    MetadataBackend(
+        name="nsa",
+        places=(
+            (f"{_ATTENTION}.dsa_backend", "DeepseekSparseAttnBackend"),
+            (f"{_ATTENTION}.nsa_backend", "NativeSparseAttnBackend"),
+        ),
+        attention="mla",
+        page_sizes=(64,),
+        max_context_len=256,
+        held=_current,
+        read=_attributes(
+            cache_seqlens="cache_seqlens_int32",
+            cu_seqlens_k="cu_seqlens_k",
+            page_table="real_page_table",
+            token_table="page_table_1",
+        ),
+        adapt=_sparse_model,
+        asserts_gpu=("seqlens_expand_triton",),
+        # The newer selection has a compiled planner.
+        settings=(("SGLANG_OPT_USE_TOPK_V2", "0"),),
     ),
 )

@@ -25,7 +25,7 @@ from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module, has_module, release
 from fuzzgraph.targets.sglang.metadata_backends import BACKENDS, MetadataBackend
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
-from fuzzgraph.targets.sglang.without_gpu import on_this_device
+from fuzzgraph.targets.sglang.without_gpu import on_this_device, trusting
 from fuzzgraph.targets.sglang.workspaces import SETTINGS, forget_workspaces
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
 
@@ -96,14 +96,25 @@ class MetadataTarget:
 
     def load(self) -> None:
         """Import the release of this process; `open` does it where nobody has."""
-        if not has_module(self._kind.module):
-            raise AdapterUnavailable(
-                f"sglang {release()} has no {self._kind.backend}, which target {self.name!r} "
-                "drives. Name a release that has it: fuzzgraph targets lists them."
-            )
+        module, _ = place_of(self._kind)
         engine_module("sglang.srt.environ")  # looks at what the shell has set
-        os.environ.update(SETTINGS)  # for the life of the worker
-        load_once(self._kind.module)
+        os.environ.update({**SETTINGS, **dict(self._kind.settings)})  # for the life of the worker
+        load_once(module)
+
+
+def place_of(kind: MetadataBackend) -> tuple[str, str]:
+    """Module and class of the backend in this release.
+
+    Raises:
+        AdapterUnavailable: it has no such backend.
+    """
+    for module, backend in kind.places:
+        if has_module(module):
+            return module, backend
+    raise AdapterUnavailable(
+        f"sglang {release()} has no {kind.places[-1][1]}, which target {kind.name!r} drives. "
+        "Name a release that has it: fuzzgraph targets lists them."
+    )
 
 
 def metadata_target(name: str, mode: Mode) -> MetadataTarget:
@@ -128,6 +139,8 @@ def _fields(config: EngineConfig, tokens: int) -> tuple[Field, ...]:
         Field("cu_seqlens_k", "indptr", "offset", span, repeats="seq_lens", source=_SUMS),
         Field("kv_indptr", "indptr", "offset", span, repeats="seq_lens", source=_SUMS),
         Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT), source=_TABLE),
+        Field("token_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
+              source=_TABLE),
         Field("kv_last_page_len", "requests", "length", Contract("fill", 1), source=_ONES),
         Field("qo_indptr", "indptr", "offset", span, source=_SUMS),
         Field("planned_kv_indptr", "indptr", "offset", span, repeats="seq_lens", source=_PLAN),
@@ -150,14 +163,19 @@ class MetadataSession(DecodeSession):
             super().__init__(config, graphs, backend=kind.name, model=model)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        module = engine_module(self._kind.module)
+        place, backend = place_of(self._kind)
+        module = engine_module(place)
         forget_workspaces(module)
         install_wrappers()
         if runner.device == "cpu":
             for holder, name, value in self._kind.stand_ins:
                 if has_module(holder):
                     setattr(engine_module(holder), name, value)
-        return getattr(module, self._kind.backend)(runner)
+            for name in self._kind.asserts_gpu:
+                if hasattr(module, name):
+                    setattr(module, name, trusting(getattr(module, name)))
+        self._kind.adapt(runner)
+        return getattr(module, backend)(runner)
 
     def capture(self) -> None:
         with on_this_device():
@@ -192,16 +210,38 @@ class MetadataSession(DecodeSession):
         used |= self._kind.planned(self._metadata())
         if "kv_indices" in used:
             used["kv_indices"] = used["kv_indices"][: used["kv_indptr"][-1]]
+        lens = lens + (self._config.draft_tokens if self._verifies else 0)
+        lens = used.get("cache_seqlens", lens)
         if "page_table" in used:
-            lens = lens + (self._config.draft_tokens if self._verifies else 0)
-            lens = used.get("cache_seqlens", lens)
             used["page_table"] = _below(used["page_table"], lens, self._config.page_size)
+        if "token_table" in used:
+            used |= _packed(used.pop("token_table"), lens)
         return used
 
 
 def _below(table: torch.Tensor, lens: torch.Tensor, page_size: int) -> torch.Tensor:
-    """[rows of `lens`, widest used] pages; 0 where a row's length has ended."""
+    """[rows of `lens`, widest used] pages; 0 where a row's length has ended.
+
+    Where each token has a row of its own, those of a request stand side by side.
+    """
     pages = (lens.to(torch.int64) + page_size - 1) // page_size
-    used = table[: len(lens), : int(pages.max())].clone()
-    used.masked_fill_(torch.arange(used.shape[1]) >= pages[:, None], 0)
-    return used
+    each = _rows_of_each(table, lens)
+    used = table[: len(lens) * each, : int(pages.max())].clone()
+    ended = torch.arange(used.shape[1]) >= pages.repeat_interleave(each)[:, None]
+    return used.masked_fill_(ended, 0).view(len(lens), -1)
+
+
+def _packed(table: torch.Tensor, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A table of slots, as the slots of each row below its length."""
+    each = _rows_of_each(table, lens)
+    below = lens.to(torch.int64).repeat_interleave(each)
+    rows = [table[row, :length] for row, length in enumerate(below.tolist())]
+    ends = torch.cumsum(below, 0)
+    return {
+        "token_indices": torch.cat(rows),
+        "token_indptr": torch.cat((ends.new_zeros(1), ends)).int(),
+    }
+
+
+def _rows_of_each(table: torch.Tensor, lens: torch.Tensor) -> int:
+    return max(1, len(table) // len(lens))

@@ -7,14 +7,16 @@ is a GPU nothing is changed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
-from fuzzgraph.memory.device_names import CudaMeansCpu
+from fuzzgraph.memory.device_names import ClaimsCuda, CudaMeansCpu
 
-__all__ = ["on_this_device"]
+__all__ = ["on_this_device", "trusting"]
 
 _PROPERTIES = SimpleNamespace(multi_processor_count=4, major=9, minor=0)
 
@@ -38,3 +40,16 @@ def on_this_device() -> Iterator[None]:
     finally:
         for name, value in own.items():
             setattr(torch.cuda, name, value)
+
+
+def trusting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the engine that asserts tensors of a GPU and runs without one."""
+    if hasattr(function, "__wrapped__"):
+        return function
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with ClaimsCuda():
+            return function(*args, **kwargs)
+
+    return run

@@ -9,22 +9,22 @@ import pytest
 import torch
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.memory.device_names import CudaMeansCpu
+from fuzzgraph.memory.device_names import ClaimsCuda, CudaMeansCpu
 from fuzzgraph.targets.sglang.flashinfer_wrappers import _Decode
-from fuzzgraph.targets.sglang.metadata_only import _below, metadata_target
+from fuzzgraph.targets.sglang.metadata_only import _below, _packed, metadata_target
 from tests.targets.sglang.released import Workers, decode_case
 
 released = [pytest.mark.sglang, pytest.mark.slow]
 
 PAGE_SIZES = {
-    "fa3": 2, "flashinfer": 1, "flashinfer-mla": 1, "flashmla": 64, "trtllm-mha": 16,
+    "fa3": 2, "flashinfer": 1, "flashinfer-mla": 1, "flashmla": 64, "nsa": 64, "trtllm-mha": 16,
     "trtllm-mla": 32,
 }  # fmt: skip
 """Target -> a page size it takes."""
 
 
 def case_for(target: str, *batches: tuple[int, ...], **settings: Any) -> Case:
-    latent = target.endswith("mla")
+    latent = target.endswith("mla") or target == "nsa"
     return decode_case(
         *batches,
         page_size=PAGE_SIZES[target],
@@ -91,6 +91,17 @@ def test_pages_beyond_a_rows_length_are_not_shown() -> None:
     assert _below(table, torch.tensor([5, 2]), 4).tolist() == [[4, 5], [6, 0]]
 
 
+def test_rows_of_one_request_stand_side_by_side() -> None:
+    table = torch.tensor([[4, 5], [6, 7], [8, 9], [3, 2]])
+    assert _below(table, torch.tensor([2, 1]), 1).tolist() == [[4, 5, 6, 7], [8, 0, 3, 0]]
+
+
+def test_a_table_of_slots_is_packed_below_each_rows_length() -> None:
+    packed = _packed(torch.tensor([[4, 5], [6, 7]]), torch.tensor([2, 1]))
+    assert packed["token_indices"].tolist() == [4, 5, 6]
+    assert packed["token_indptr"].tolist() == [0, 2, 3]
+
+
 def wrapper_of(rows: int) -> _Decode:
     return _Decode(
         use_cuda_graph=True,
@@ -121,3 +132,10 @@ def test_memory_on_cuda_is_memory_here() -> None:
         made = torch.zeros(2, device="cuda", pin_memory=False)
         moved = SimpleNamespace(tensor=made.to("cuda:0", non_blocking=True)).tensor
     assert (made.device.type, moved.device.type) == ("cpu", "cpu")
+
+
+def test_a_tensor_that_must_lie_on_a_gpu_says_so_only_while_asked_to() -> None:
+    tensor = torch.zeros(1)
+    with ClaimsCuda():
+        claimed = tensor.is_cuda
+    assert (claimed, tensor.is_cuda) == (True, False)
