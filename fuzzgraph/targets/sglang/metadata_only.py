@@ -8,7 +8,6 @@ it had when it was captured; no attention runs and no output is promised.
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +25,7 @@ from fuzzgraph.targets.sglang.loading import engine_module, has_module, release
 from fuzzgraph.targets.sglang.metadata_backends import BACKENDS, MetadataBackend
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.without_gpu import on_this_device, trusting
-from fuzzgraph.targets.sglang.workspaces import SETTINGS, forget_workspaces
+from fuzzgraph.targets.sglang.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
 
 __all__ = ["MetadataSession", "MetadataTarget", "metadata_target"]
@@ -97,8 +96,7 @@ class MetadataTarget:
     def load(self) -> None:
         """Import the release of this process; `open` does it where nobody has."""
         module, _ = place_of(self._kind)
-        engine_module("sglang.srt.environ")  # looks at what the shell has set
-        os.environ.update({**SETTINGS, **dict(self._kind.settings)})  # for the life of the worker
+        keep_workspaces_small(**dict(self._kind.settings))
         load_once(module)
 
 

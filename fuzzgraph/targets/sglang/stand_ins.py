@@ -89,8 +89,11 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
     heads = (_MLA_HEADS if mla else config.num_q_heads) * config.attn_tp_size
     return SimpleNamespace(
         attention_arch=arch.MLA if mla else arch.MHA,
-        # A request ends at the context; a verify checks drafts past it (the pool has room).
-        context_len=config.max_context_len - (config.draft_tokens - 1 if verifies else 0),
+        # A request ends at the context; a verify checks drafts past it (the pool has room), drafts
+        # grow within it.
+        context_len=config.max_context_len
+        - (config.draft_tokens - 1 if verifies else 0)
+        + (config.spec_steps if "draft" in config.modes else 0),
         dtype=dtype,
         # A rank's share is what the case says.
         get_num_kv_heads=lambda *_: config.num_kv_heads,
@@ -126,6 +129,7 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
     """
     pool_class = engine_module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool
     draft = config.draft_tokens if "target_verify" in config.modes else 0
+    draft += config.spec_topk * config.spec_steps if "draft" in config.modes else 0
     rows = config.req_pool_size + FIRST_ROW
     with torch.device("meta"):
         added = pool_class(1, 1, "meta", False).req_to_token.shape[0] - 1

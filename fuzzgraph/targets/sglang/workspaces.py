@@ -6,14 +6,15 @@ for processes and their memory goes with them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
 
-__all__ = ["SETTINGS", "forget_workspaces"]
+__all__ = ["forget_workspaces", "keep_workspaces_small"]
 
-SETTINGS: Mapping[str, str] = {"SGLANG_FLASHINFER_WORKSPACE_SIZE": "4096"}
+_SETTINGS: Mapping[str, str] = {"SGLANG_FLASHINFER_WORKSPACE_SIZE": "4096"}
 """What the engine reads from the environment, in bytes."""
 _CONTEXT = "sglang.srt.runtime_context"
 _MIB = "DEFAULT_WORKSPACE_SIZE_MB"
@@ -22,6 +23,16 @@ _HOLDERS = tuple(
     f"sglang.srt.layers.attention.{name}_backend"
     for name in ("flashinfer", "flashinfer_mla", "trtllm_mha", "trtllm_mla")
 )
+
+
+def keep_workspaces_small(**more: str) -> None:
+    """Set what the engine reads from the environment, for the life of the worker.
+
+    Args:
+        more: settings of one backend.
+    """
+    engine_module("sglang.srt.environ")  # looks at what the shell has set
+    os.environ.update({**_SETTINGS, **more})
 
 
 def forget_workspaces(module: Any) -> None:

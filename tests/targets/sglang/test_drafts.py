@@ -10,6 +10,7 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.layout import plan
+from fuzzgraph.targets.sglang.draft_backends import flashinfer_draft
 from fuzzgraph.targets.sglang.draft_batches import live_places, select_index
 from fuzzgraph.targets.sglang.drafts import (
     DraftTarget,
@@ -67,6 +68,7 @@ def seen(workers: Workers, version: str, case: Case, target: str) -> set[tuple[s
     return {(one.oracle, one.buffer) for one in workers.findings(version, case, target)}
 
 
+ROOM = {"max_context_len": 32, "kv_pool_pages": 300}
 STALE = {("contract", "req_pool_indices"), ("history", "req_pool_indices")}
 
 
@@ -117,6 +119,20 @@ class TestReleases:
         case = draft_case((5, 6), (7, 3), spec_topk=2, spec_steps=3)
         assert seen(workers, version, case, "sglang-eagle-draft") == set()
 
+    def test_indices_of_several_branches_outgrow_flashinfers_buffer_up_to_0_5_12(
+        self, workers: Workers
+    ) -> None:
+        case = draft_case((4,), capture_bs=(1,), max_context_len=4, spec_topk=2, spec_steps=2)
+        found = seen(workers, "0.5.12", case, "sglang-flashinfer-draft")
+        assert ("footprint", "backend.cuda_graph_kv_indices") in found
+
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    def test_each_branch_reads_its_past_and_its_own_drafts(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = draft_case((20, 20, 9, 20), (5, 6, 7), spec_topk=3, spec_steps=3, **ROOM)
+        assert seen(workers, version, case, "sglang-flashinfer-draft") == set()
+
 
 def extend_batch_of(*accepted: int) -> Batch:
     (batch,) = plan(extend_case(accepted, draft_tokens=3))
@@ -130,6 +146,11 @@ def test_accepted_tokens_lie_at_the_front_of_their_rows() -> None:
 
 def test_the_last_accepted_token_of_each_row_is_selected() -> None:
     assert select_index(extend_batch_of(2, 0, 3), 3).tolist() == [1, 3, 8]
+
+
+def test_a_draft_of_one_step_has_no_backend() -> None:
+    reason = flashinfer_draft().unsupported(EngineConfig(modes=("draft",)))
+    assert reason == "spec_steps=1: the last step of a draft has no backend"
 
 
 @pytest.mark.parametrize(
