@@ -24,7 +24,8 @@ from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
-from fuzzgraph.world import FIRST_PAGE, RESERVED_PAGE
+from fuzzgraph.targets.sglang.without_gpu import on_this_device
+from fuzzgraph.world import FIRST_PAGE, RESERVED_PAGE, Batch
 
 __all__ = ["Dsv4Session", "Dsv4Target", "without_upgrade"]
 
@@ -114,11 +115,14 @@ def _kv_pool(config: EngineConfig, device: str) -> Any:
 
     class Pool(base):  # type: ignore[misc]
         present_ratios = (4, 128)
+        request_window = None  # an option of 0.5.22 on, off by default
 
         def __init__(self) -> None:
             slots = (config.kv_pool_pages + FIRST_PAGE) * config.page_size
             self.swa_page_size = 128
             self.page_size = config.page_size
+            # The indexer's keys of one compression; only their pages' size is asked for.
+            self.index_pools = {4: SimpleNamespace(page_size=config.page_size // 4)}
             self.full_to_swa_index_mapping = torch.arange(slots, device=device)
 
         def __getattr__(self, name: str) -> Any:
@@ -149,7 +153,20 @@ class Dsv4Session(DecodeSession):
             Field("seq_lens_casual", "scalar", "nothing", FREE_TAIL, source=_TABLE),
         )  # fmt: skip
         model = SimpleNamespace(forward=self._forward, shared_experts_config=None)
-        super().__init__(config, graphs, backend="dsv4", model=model)
+        with on_this_device():
+            super().__init__(config, graphs, backend="dsv4", model=model)
+
+    def capture(self) -> None:
+        with on_this_device():
+            super().capture()
+
+    def prepare_replay(self, batch: Batch) -> None:
+        with on_this_device():
+            super().prepare_replay(batch)
+
+    def eager(self, batch: Batch) -> None:
+        with on_this_device():
+            super().eager(batch)
 
     def _forward(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
         """Looks at the metadata as a kernel would; up to 0.5.12 attention upgrades it first."""
