@@ -224,7 +224,9 @@ class Sharing:
         examples = open_examples(plan.database) if plan.database else None
         if examples is None or plan.finish_only:
             return Sharing(examples, target, Loaded())
-        return Sharing(examples, target, examples.fetch(target, plan.seed))
+        found = examples.fetch(target, plan.seed)
+        found.entries = found.entries[plan.shard :: plan.shards]
+        return Sharing(examples, target, found)
 
     def notes(self) -> list[str]:
         """What could not be read or reached."""

@@ -24,6 +24,7 @@ from fuzzgraph.fleet.driver import Cluster, Driver, news_of
 from fuzzgraph.fleet.landing import Landing
 from fuzzgraph.fleet.messages import News, Order
 from fuzzgraph.fleet.shard import BASELINE, LEDGER
+from fuzzgraph.fleet.totals import Totals
 
 __all__ = ["FleetRecord", "Sized", "fleet_of", "run_fleet"]
 
@@ -176,7 +177,7 @@ class _Run:
             cluster,
             wanted,
             landings,
-            _both(sharing, self.emit),
+            _both(sharing, Totals(self.emit)),
             spent=max(past.last.seconds if past else 0.0 for past in pasts),
             news=list(self._news()),
         )
