@@ -179,7 +179,7 @@ class Docket:
             self._reconsider()
         if not self._pending and self._reserve.limited and not self._enough_found():
             for index in self._unexported():
-                if self._reserve.due and self._reserve.export_seconds():
+                if self._reserve.due and self._reserve.export_seconds() > 0.0:
                     self._export(index)
 
     def _enough_found(self) -> bool:

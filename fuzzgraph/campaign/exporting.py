@@ -78,6 +78,8 @@ class Exporting:
     def _one(
         self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder, seconds: float
     ) -> Export:
+        if kind == "script" and seconds < 0.0:  # to make one, its case is recorded
+            return Export(kind=kind, path="")
         path = folder.of(reported.id) / FILES[kind]
         end = time.monotonic() + seconds
         try:

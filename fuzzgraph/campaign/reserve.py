@@ -87,11 +87,14 @@ class Reserve:
         return self._watch.seconds + (self._left - exports) / max(pending, 1)
 
     def export_seconds(self) -> float:
-        """What executing the next repro may take; 0 where it had better not begin."""
-        seconds = self._plan.export_seconds - self._exports.total
-        seconds = min(seconds, self._left - (_CLOSING * self._limit if self._limit else 0.0))
+        """What executing the next repro may take; 0 where it had better not begin, and less than
+        that where even writing a script takes too long."""
+        left = self._left - (_CLOSING * self._limit if self._limit else 0.0)
+        if self._watch.interrupted or left <= 0.0:
+            return -1.0
+        seconds = min(left, self._plan.export_seconds - self._exports.total)
         hopeless = self.limited and seconds < self._exports.mean / 2
-        return 0.0 if self.over or hopeless else max(seconds, 0.0)
+        return 0.0 if hopeless else max(seconds, 0.0)
 
     @contextmanager
     def pursuing(self) -> Iterator[None]:

@@ -87,7 +87,7 @@ class Exporter:
         self, reported: ReportedFinding, folder: RunFolder, seconds: float
     ) -> tuple[Export, ...]:
         self.given.append(seconds)
-        self.clock.now += min(seconds, 100.0)
+        self.clock.now += max(0.0, min(seconds, 100.0))
         return (Export(kind="script", path="x", rate="3/3" if seconds >= 100.0 else ""),)
 
 
