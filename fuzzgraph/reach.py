@@ -36,6 +36,7 @@ class Reach:
     max_tp_size: int = 1
     max_spec_topk: int = 1
     max_spec_steps: int = 1
+    min_spec_steps: int = 1
     max_draft_tokens: int = 2
     sliding_window: bool = False
     encoder: bool = False

@@ -51,6 +51,7 @@ def _coherent(fields: Fields, reach: Reach) -> EngineConfig:
             fields[name] = getattr(_DEFAULTS, name)
     if "draft" in fields["modes"]:
         _bound_draft(fields)
+        fields["spec_steps"] = max(fields["spec_steps"], reach.min_spec_steps)
     room = fields["draft_tokens"] + 1 if SPEC_MODES & set(fields["modes"]) else 2
     fields["max_context_len"] = max(fields["max_context_len"], min(room, reach.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])

@@ -56,7 +56,7 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("sglang-dsv4", _from("sglang.dsv4", "Dsv4Target")),
     ("sglang-eagle-draft", _from("sglang.drafts", "draft")),
     ("sglang-eagle-draft-extend", _from("sglang.drafts", "draft_extend")),
-    ("sglang-flashinfer-draft", _from("sglang.draft_backends", "flashinfer_draft")),
+    ("sglang-flashinfer-draft", _from("sglang.draft_backends", "StepsTarget")),
     ("sglang-frozen-kv-mtp", _from("sglang.drafts", "frozen_kv_mtp")),
     ("sglang-multi-layer-draft-extend", _from("sglang.drafts", "multi_layer")),
     *((f"sglang-{name}", _metadata(name, "decode")) for name in ("cutlass-mla", *_VERIFYING)),

@@ -7,6 +7,7 @@ kernel of its own writes the indices of all of them. The draft model computes no
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,7 @@ from fuzzgraph.targets.sglang.without_gpu import on_this_device
 from fuzzgraph.targets.sglang.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.world import RESERVED_SLOT, Batch
 
-__all__ = ["StepsSession", "StepsTarget", "flashinfer_draft"]
+__all__ = ["StepsSession", "StepsTarget"]
 
 _BACKEND = "sglang.srt.layers.attention.flashinfer_backend"
 _STEPS = (
@@ -36,6 +37,10 @@ _STEPS = (
 
 class StepsTarget(DraftTarget):
     """EAGLE's draft runner on FlashInfer."""
+
+    def __init__(self) -> None:
+        super().__init__("sglang-flashinfer-draft", DRAFT, "draft", max_topk=4)
+        self.reach = dataclasses.replace(self.reach, seq_len_fill_values=(1,), min_spec_steps=2)
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Names the first setting that this target does not drive."""
@@ -57,11 +62,6 @@ class StepsTarget(DraftTarget):
         keep_workspaces_small()
         super().load()
         load_once(_BACKEND)
-
-
-def flashinfer_draft() -> StepsTarget:
-    """`sglang-flashinfer-draft`."""
-    return StepsTarget("sglang-flashinfer-draft", DRAFT, "draft", max_topk=4, fill_values=(1,))
 
 
 def _watched(base: Any) -> type:

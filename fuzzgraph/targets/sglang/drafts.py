@@ -8,7 +8,7 @@ inputs; its attention backend is a witness, and the draft model computes nothing
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -53,15 +53,7 @@ class DraftTarget:
     isolated = True
     """It runs in a process of its own: one process holds one release."""
 
-    def __init__(
-        self,
-        name: str,
-        kind: RunnerKind,
-        mode: Mode,
-        *,
-        max_topk: int,
-        fill_values: tuple[Literal[0, 1], ...] = (1, 0),
-    ) -> None:
+    def __init__(self, name: str, kind: RunnerKind, mode: Mode, *, max_topk: int) -> None:
         self.name = name
         self._kind = kind
         self._mode = mode
@@ -69,7 +61,7 @@ class DraftTarget:
             modes=(mode,),
             max_batch=16,
             max_context_len=64,
-            seq_len_fill_values=fill_values,
+            seq_len_fill_values=(1, 0),
             max_spec_steps=3,
             max_spec_topk=max_topk,
             max_draft_tokens=4,

@@ -10,7 +10,9 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.layout import plan
-from fuzzgraph.targets.sglang.draft_backends import flashinfer_draft
+from fuzzgraph.strategies import CI
+from fuzzgraph.strategies.configs import swarm_config
+from fuzzgraph.targets.sglang.draft_backends import StepsTarget
 from fuzzgraph.targets.sglang.draft_batches import live_places, select_index
 from fuzzgraph.targets.sglang.drafts import (
     DraftTarget,
@@ -148,8 +150,13 @@ def test_the_last_accepted_token_of_each_row_is_selected() -> None:
     assert select_index(extend_batch_of(2, 0, 3), 3).tolist() == [1, 3, 8]
 
 
+def test_drafts_of_one_step_are_not_drawn_for_flashinfer() -> None:
+    configs = [swarm_config(StepsTarget().reach, CI, number) for number in range(40)]
+    assert {config.spec_steps for config in configs} == {2, 3}
+
+
 def test_a_draft_of_one_step_has_no_backend() -> None:
-    reason = flashinfer_draft().unsupported(EngineConfig(modes=("draft",)))
+    reason = StepsTarget().unsupported(EngineConfig(modes=("draft",)))
     assert reason == "spec_steps=1: the last step of a draft has no backend"
 
 
