@@ -42,6 +42,7 @@ from fuzzgraph.world import Batch
 __all__ = ["DraftSession", "DraftTarget", "draft", "draft_extend", "frozen_kv_mtp", "multi_layer"]
 
 _SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
+_CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
 _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
 
 
@@ -199,6 +200,8 @@ def _inputs(kind: RunnerKind) -> list[str]:
     names = ["positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
     if kind is not FROZEN:
         names.append("out_cache_loc")
+    if kind is DRAFT:
+        names.append("topk_index")
     if kind in (DRAFT_EXTEND, MULTI_LAYER):
         names += ["input_ids", "extend_seq_lens"]
     if kind is DRAFT_EXTEND:  # with several layers, counts choose among tokens, no memory
@@ -210,7 +213,8 @@ def _fields(config: EngineConfig, extends: bool) -> tuple[Field, ...]:
     common = input_fields(config, config.seq_len_fill_value)
     total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
     if not extends:
-        return (*common, total)
+        chosen = Field("topk_index", "requests", "nothing", Contract("fill", 0), source=_CHOSEN)
+        return (*common, total, chosen)
     width = Contract("fill", config.draft_tokens)
     names = ("extend_seq_lens", "num_accept_tokens", "accept_length")
     widths = tuple(Field(name, "requests", "length", width, source=_WIDTH) for name in names)
