@@ -201,7 +201,10 @@ def model_runner(
         page_size=config.page_size,
         prefill_attention_backend_str=backend,
         ps=SimpleNamespace(
-            tp_size=config.attn_tp_size, attn_tp_size=config.attn_tp_size, attn_dp_size=1
+            tp_size=config.attn_tp_size,
+            attn_tp_size=config.attn_tp_size,
+            attn_dp_size=1,
+            attn_cp_size=1,
         ),
         req_to_token_pool=request_pool(config, device),
         server_args=settings.server_args,
