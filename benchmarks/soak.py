@@ -220,7 +220,8 @@ def page(
         "# Soak",
         "",
         "What a campaign makes of a target that crashes, hangs, hogs, floods, lies and corrupts",
-        f"(`benchmarks/saboteur.py`), on {os.cpu_count()} cores:",
+        f"(`benchmarks/saboteur.py`), on {os.cpu_count()} cores, which {os.getloadavg()[2]:.1f} "
+        "processes wanted in the last quarter of an hour:",
         "",
         f"    {command}",
         "",

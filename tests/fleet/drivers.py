@@ -17,7 +17,7 @@ from fuzzgraph.fleet.ports import descendants, listening, wait_until_free
 __all__ = ["Driver", "driver", "seen"]
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 100.0
+PATIENCE = 240.0
 
 
 class Driver:
