@@ -110,8 +110,8 @@ def place_of(kind: MetadataBackend) -> tuple[str, str]:
         if has_module(module):
             return module, backend
     raise AdapterUnavailable(
-        f"sglang {release()} has no {kind.places[-1][1]}, which target {kind.name!r} drives. "
-        "Name a release that has it: fuzzgraph targets lists them."
+        f"sglang {release()} has no {kind.places[-1][1]}, which the targets of backend "
+        f"{kind.name!r} drive. Name a release that has it: fuzzgraph targets lists them."
     )
 
 

@@ -48,6 +48,5 @@ def forget_workspaces(module: Any) -> None:
                 setattr(holder, name, None)
         if hasattr(holder, _MIB):
             setattr(holder, _MIB, 1)
-    resources = getattr(engine_module(_CONTEXT), "_CONTEXT", None) if has_module(_CONTEXT) else None
-    if resources is not None:
-        getattr(resources.resources, "buffers", {}).clear()
+    context = getattr(engine_module(_CONTEXT), "_CONTEXT", None) if has_module(_CONTEXT) else None
+    getattr(getattr(context, "resources", None), "buffers", {}).clear()
