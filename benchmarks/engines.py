@@ -8,7 +8,7 @@ that has the engine (which tells the cost where other work shares the machine):
   that are opened in between included;
 * one replay of a captured graph of the whole runner with attention's own kernels.
 
-    python benchmarks/engines.py [--release 0.5.23] [--starts 5] [--write reports/engines.md]
+    python benchmarks/engines.py [TARGET...] [--release 0.5.23] [--write reports/engines.md]
 """
 
 from __future__ import annotations
@@ -175,10 +175,12 @@ def replays(name: str, path: Path, rows: int, context: int) -> Measured:
 
 def report(options: argparse.Namespace) -> str:
     """All figures as Markdown."""
-    path = releases.ensure("sglang", options.release)
+    path, load = releases.ensure("sglang", options.release), os.getloadavg()[2]
     targets = released_targets("sglang")
+    targets = {name: targets[name] for name in options.targets or targets}
     small = {name: trial_case(target) for name, target in targets.items()}
     metadata = [name for name in targets if name not in _WHOLE_RUNNERS]
+    whole = [name for name in targets if name in _WHOLE_RUNNERS]
     lines = [
         f"# Speed of the targets on sglang {options.release}",
         "",
@@ -206,7 +208,7 @@ def report(options: argparse.Namespace) -> str:
         "| target | by the clock | processor |",
         "|---|---|---|",
     ]
-    for name in (*metadata, *_WHOLE_RUNNERS):
+    for name in (*metadata, *whole):
         figure = steps(name, targets[name], path, options.blocks, options.cases)
         lines.append(f"| `{name}` | {figure.cells(0)} |")
         print(lines[-1], file=sys.stderr)
@@ -221,7 +223,7 @@ def report(options: argparse.Namespace) -> str:
         "| target | rows | context | by the clock | processor |",
         "|---|---|---|---|---|",
     ]
-    for name in _WHOLE_RUNNERS:
+    for name in whole:
         for rows, context in ((4, 64), (8, 256)):
             figure = replays(name, path, rows, context)
             lines.append(f"| `{name}` | {rows} | {context} | {figure.cells(3)} |")
@@ -229,7 +231,8 @@ def report(options: argparse.Namespace) -> str:
     lines += [
         "",
         f"torch {torch.__version__} with one thread, Python {platform.python_version()},"
-        f" {platform.machine()}, {os.cpu_count()} cores.",
+        f" {platform.machine()}, {os.cpu_count()} cores with a load of"
+        f" {load:.1f} before and {os.getloadavg()[2]:.1f} after.",
         "",
     ]
     return "\n".join(lines)
@@ -237,6 +240,7 @@ def report(options: argparse.Namespace) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("targets", nargs="*", help="all where none is named")
     parser.add_argument("--release", default="0.5.23")
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--blocks", type=int, default=3)
