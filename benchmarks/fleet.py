@@ -113,8 +113,8 @@ def page(pairs: list[tuple[Seen, Seen]], seconds: float, command: str) -> str:
         "",
         f"Distinct states of two shards in those of one: {shown}; median "
         f"{statistics.median(ratios):.2f}, bound {BOUND}: {verdict}.",
-        "On a machine with other work shards do not get a core each; for the same time of a core per",
-        f"shard the median is {statistics.median(each):.2f}.",
+        "On a machine with other work shards do not get a core each; for the same time of a core",
+        f"per shard the median is {statistics.median(each):.2f}.",
         "",
         "A state is the set of all dimension values that a case had, such as `page_size=16` and",
         "`mode draft`. Each set counts once, however many cases had it in both shards together.",
