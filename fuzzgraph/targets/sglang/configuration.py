@@ -73,7 +73,13 @@ class Configuration:
         self.use()
 
     def use(self) -> None:
-        """Make these the arguments, and their ranks the ranks, of the process."""
+        """Make these the arguments, and their ranks the ranks, of the process.
+
+        Nothing where they are already: to publish them takes recent releases longer than a step.
+        """
+        if _in_use[-1:] == [self]:
+            return
+        _in_use[:] = [self]
         become_rank(self._config)
         context: Any = engine_module(_CONTEXT) if has_module(_CONTEXT) else None
         if not hasattr(context, "publish"):
@@ -87,6 +93,10 @@ class Configuration:
         graph: Any = getattr(context.get_exec(), "graph", None)
         if hasattr(graph, "_set"):
             graph._set("cuda_graph_config", self._sizes)
+
+
+_in_use: list[Configuration] = []
+"""The one that was made the process's last."""
 
 
 def _arguments(values: dict[str, Any]) -> Any:
