@@ -10,7 +10,7 @@ PR 20978), which the engine does itself where a case has several ranks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
 
-__all__ = ["DeviceGraph", "backend_class", "capture_mode", "gated", "on_device"]
+__all__ = ["DeviceGraph", "backend_class", "capture_mode", "gated", "on_device", "replacing"]
 
 _BACKEND = "sglang.srt.model_executor.runner_backend.base_cuda_graph_backend"
 _MODES = "sglang.srt.model_executor.runner_utils.capture_mode"
@@ -128,7 +128,7 @@ def on_device(
 
 
 @contextlib.contextmanager
-def replacing(modules: Sequence[Any], replaced: dict[str, Any]) -> Iterator[None]:
+def replacing(modules: Sequence[Any], replaced: Mapping[str, Any]) -> Iterator[None]:
     """Names of modules stand for something else; a module that lacks one is left alone."""
     own = [(m, name, getattr(m, name)) for m in modules for name in replaced if hasattr(m, name)]
     for module, name, _ in own:

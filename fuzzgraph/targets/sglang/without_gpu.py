@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.memory.device_names import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.targets.sglang.capturing import replacing
 
 __all__ = ["on_this_device", "trusting"]
 
@@ -31,15 +32,8 @@ def on_this_device() -> Iterator[None]:
         "get_device_properties": lambda *_: _PROPERTIES,
         "get_device_capability": lambda *_: (_PROPERTIES.major, _PROPERTIES.minor),
     }
-    own = {name: getattr(torch.cuda, name) for name in answers}
-    for name, answer in answers.items():
-        setattr(torch.cuda, name, answer)
-    try:
-        with CudaMeansCpu():
-            yield
-    finally:
-        for name, value in own.items():
-            setattr(torch.cuda, name, value)
+    with replacing([torch.cuda], answers), CudaMeansCpu():
+        yield
 
 
 def trusting(function: Callable[..., Any]) -> Callable[..., Any]:
