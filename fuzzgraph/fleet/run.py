@@ -166,7 +166,10 @@ class _Run:
         pasts = [_past(self.plan.out, one, len(shards)) for one in shards]
         sharing = Sharing.of(self.plan)
         shared = sharing.beyond(self.seeds)
-        orders = [self._order(one, past, shared) for one, past in zip(shards, pasts, strict=True)]
+        given = self._given()
+        orders = [
+            self._order(one, past, shared, given) for one, past in zip(shards, pasts, strict=True)
+        ]
         wanted = [order for order in orders if order is not None]
         if not wanted:
             raise UsageError(
@@ -188,7 +191,9 @@ class _Run:
             sharing.close()
         return [*self.seeds.bad_lines, *driver.lost, *sharing.notes()]
 
-    def _order(self, shard: int, past: Past | None, shared: list[Entry]) -> Order | None:
+    def _order(
+        self, shard: int, past: Past | None, shared: list[Entry], given: dict[str, bytes]
+    ) -> Order | None:
         """What a shard is told; None if it is done."""
         plan, shards = self.plan, self.record.shards
         over = past is not None and past.finished and not self._has_more(past)
@@ -212,7 +217,7 @@ class _Run:
             again=past is not None and past.finished,
             corpus=tuple(entry.case for entry in self.seeds.entries[shard::shards]),
             shared=tuple(entry.case for entry in shared[shard::shards]),
-            given=self._given(),
+            given=given,
         )
 
     def _has_more(self, past: Past) -> bool:
