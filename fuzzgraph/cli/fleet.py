@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fuzzgraph.cli.options import as_json, duration, one_of, say_json, setup_options, whole_number
+from fuzzgraph.cli.options import (
+    as_json,
+    duration,
+    one_of,
+    say_summary,
+    setup_options,
+    whole_number,
+)
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
 
@@ -137,7 +144,7 @@ def _drive(
     from fuzzgraph.campaign.standing import load_standing
     from fuzzgraph.fleet.cluster import ray_cluster
     from fuzzgraph.fleet.run import run_fleet
-    from fuzzgraph.reporting import ending, progress_on
+    from fuzzgraph.reporting import progress_on
 
     seeds = load_corpus(Path(plan.corpus) if plan.corpus else None)
     ledger, baseline = (Path(name) if name else None for name in (plan.ledger, plan.baseline))
@@ -157,8 +164,4 @@ def _drive(
             seeds=seeds,
             standing=standing,
         )
-    if as_json:
-        say_json(summary)
-    else:
-        click.echo("\n" + ending(summary))
-    return summary.exit_code
+    return say_summary(summary, as_json=as_json)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fuzzgraph.errors import UsageError
+
+if TYPE_CHECKING:
+    from fuzzgraph.events import RunSummary
 
 __all__ = [
     "CASE_FOLDERS",
@@ -19,6 +22,7 @@ __all__ = [
     "duration",
     "one_of",
     "say_json",
+    "say_summary",
     "setup_options",
     "whole_number",
 ]
@@ -170,3 +174,14 @@ def say_json(value: object) -> None:
     from fuzzgraph.reporting import as_json as text_of
 
     click.echo(text_of(value))
+
+
+def say_summary(summary: RunSummary, *, as_json: bool) -> int:
+    """Print what a run came to; its exit code."""
+    from fuzzgraph.reporting import ending
+
+    if as_json:
+        say_json(summary)
+    else:
+        click.echo("\n" + ending(summary))
+    return summary.exit_code

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fuzzgraph.cli.options import as_json, duration, one_of, say_json, setup_options, whole_number
+from fuzzgraph.cli.options import (
+    as_json,
+    duration,
+    one_of,
+    say_summary,
+    setup_options,
+    whole_number,
+)
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import RunSummary, Setup
+from fuzzgraph.events import Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened, Plan
@@ -120,7 +127,7 @@ def resume(folder: Path, seconds: float | None, shard: int | None, as_json: bool
         return resume_fleet(folder, seconds, None, as_json=as_json)
     shards = shards_of(folder)
     if shards > 1 and shard is None:
-        return _told(resume_shards(folder, shards, seconds), as_json=as_json)
+        return say_summary(resume_shards(folder, shards, seconds), as_json=as_json)
     past = past_of(folder, shard or 0, shards)
     plan = resumed_plan(past, folder, seconds).patient()
     named = Path(plan.corpus) if plan.corpus else None
@@ -148,15 +155,4 @@ def _run(
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
         summary = hunt(plan, progress, seeds=seeds, opened=opened, standing=standing, past=past)
-    return _told(summary, as_json=as_json)
-
-
-def _told(summary: RunSummary, *, as_json: bool) -> int:
-    """Print what a run came to; its exit code."""
-    from fuzzgraph.reporting import ending
-
-    if as_json:
-        say_json(summary)
-    else:
-        click.echo("\n" + ending(summary))
-    return summary.exit_code
+    return say_summary(summary, as_json=as_json)
