@@ -34,7 +34,8 @@ def export_text(
     """The export of one kind.
 
     Args:
-        seconds: what proving a script by running it may take; 0 leaves it unproven.
+        seconds: what proving a script by running it may take; 0 leaves it unproven, and less than 0
+            leaves no time even to record its operations.
 
     Raises:
         UsageError: the target has no export of that kind. OutOfTime: proving it took too long.
@@ -42,7 +43,9 @@ def export_text(
     from fuzzgraph import repro
 
     writers: dict[ExportKind, Callable[..., str]] = {
-        "script": partial(repro.export_script, proven=seconds > 0.0, seconds=seconds),
+        "script": partial(
+            repro.export_script, recorded=seconds >= 0.0, proven=seconds > 0.0, seconds=seconds
+        ),
         "pytest": repro.export_pytest,
         "issue": repro.export_issue,
     }
@@ -78,8 +81,6 @@ class Exporting:
     def _one(
         self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder, seconds: float
     ) -> Export:
-        if kind == "script" and seconds < 0.0:  # to make one, its case is recorded
-            return Export(kind=kind, path="")
         path = folder.of(reported.id) / FILES[kind]
         end = time.monotonic() + seconds
         try:

@@ -172,8 +172,8 @@ class Pursuit:
         """Export the finding.
 
         Args:
-            seconds: what executing the exports may take; 0 writes them only, less than 0 leaves
-                out the script.
+            seconds: what executing the exports may take; 0 writes them only, less than 0 writes a
+                script that runs the case through FuzzGraph.
         """
         self._tick(f"exporting {reported.id}")
         exports = self._export(reported, self._folder, seconds)
@@ -187,5 +187,5 @@ class Pursuit:
 
 
 def unexecuted(export: Export) -> bool:
-    """Whether a script is still to be run, or even to be written."""
+    """Whether a script is still to be run."""
     return export.kind == "script" and not export.rate and not export.error

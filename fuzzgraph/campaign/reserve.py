@@ -20,7 +20,7 @@ _SHARE = 1 / 3
 _KEPT = 1 / 4
 """Of the budget at most, however much is left to do when the search ends."""
 _EXPORT_GUESS = 12.0
-"""Seconds of a first export; a script is executed four times and imports torch each time."""
+"""Seconds of a first export; a script is executed several times and imports torch each time."""
 _CLOSING = 0.005
 """Of the budget: the reports of a run with findings."""
 
@@ -88,7 +88,7 @@ class Reserve:
 
     def export_seconds(self) -> float:
         """What executing the next repro may take; 0 where it had better not begin, and less than
-        that where even writing a script takes too long."""
+        that where even recording one takes too long."""
         left = self._left - (_CLOSING * self._limit if self._limit else 0.0)
         if self._watch.interrupted or left <= 0.0:
             return -1.0

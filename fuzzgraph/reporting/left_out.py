@@ -70,8 +70,8 @@ def _repros(summary: RunSummary) -> list[tuple[str, str]]:
             if export.error:
                 rows.append((f"{export.kind} of {reported.id}", f"not written: {export.error}"))
             elif export.kind == "script" and not export.rate:
-                done = "written, not executed" if export.path else "not written"
-                rows.append((f"script of {reported.id}", f"{done}: no time left"))
+                why = "written, not executed: no time left"
+                rows.append((f"script of {reported.id}", why))
         if not reported.finding.confirmed:
             rows.append((f"fresh sessions for {reported.id}", "the run ended first"))
     return rows

@@ -160,8 +160,6 @@ def _exported(export: Export) -> str:
         return f"none: {export.error}"
     if export.rate:
         return f"{export.path} (fails {export.rate})"
-    if not export.path:
-        return "not written yet"
     return f"{export.path} (not executed yet)" if export.kind == "script" else export.path
 
 

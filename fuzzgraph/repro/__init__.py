@@ -27,6 +27,7 @@ def export_script(
     finding: Finding,
     on: Setup | Target,
     *,
+    recorded: bool = True,
     proven: bool = True,
     seconds: float = math.inf,
 ) -> str:
@@ -36,6 +37,8 @@ def export_script(
         case: the case, shrunk if possible: the script grows with it.
         finding: what it breaks.
         on: the setup it was seen on, or the target itself.
+        recorded: run the case once more to record its operations. Switch it off where there is no
+            time for it: the script runs the case through FuzzGraph then.
         proven: run the script once, and where it does not show the finding write one that runs the
             case through FuzzGraph. Switch it off to see what another engine makes of the case.
         seconds: what that run may take at most.
@@ -49,6 +52,8 @@ def export_script(
     from fuzzgraph.repro.unsupported import Unsupported
 
     setup = _setup_of(on)
+    if not recorded:
+        return through_script(case, finding, setup, "there was no time to record its operations")
     target = target_of(on) if isinstance(on, Setup) else on
     if getattr(target, "isolated", False):
         return through_script(case, finding, setup, "it runs the real engine in its own process")

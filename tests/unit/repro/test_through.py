@@ -85,6 +85,15 @@ def test_an_unproven_script_gives_way_to_one_through_fuzzgraph() -> None:
     assert "did not show the finding" in text
 
 
+def test_without_time_to_record_a_script_runs_its_case_through_fuzzgraph(
+    tmp_path: Path, setup: Setup
+) -> None:
+    path = tmp_path / "repro.py"
+    path.write_text(export_script(READS.case, READS.finding(), setup, recorded=False))
+    assert "there was no time to record its operations" in path.read_text()
+    assert verify(path, times=1) == "1/1"
+
+
 def test_an_engine_of_its_own_process_is_run_through_fuzzgraph() -> None:
     class Isolated(BuiltinTarget):
         isolated = True

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.repro import verify
 
 
@@ -34,6 +34,22 @@ def test_exit_code_1_with_the_headline_counts_every_time(tmp_path: Path) -> None
 )
 def test_anything_else_is_no_reproduction(tmp_path: Path, lines: list[str]) -> None:
     assert verify(script(tmp_path, *lines), times=1) == "0/1"
+
+
+def test_the_runs_go_side_by_side(tmp_path: Path) -> None:
+    lines = [
+        "import os, pathlib, time",
+        "pathlib.Path(f'{os.getpid()}.here').touch()",
+        "while len(list(pathlib.Path().glob('*.here'))) < 3: time.sleep(0.01)",
+        "print(HEADLINE)",
+        "sys.exit(1)",
+    ]
+    assert verify(script(tmp_path, *lines), deadline=60.0) == "3/3"
+
+
+def test_runs_that_take_longer_than_they_may_give_no_rate(tmp_path: Path) -> None:
+    with pytest.raises(OutOfTime, match=r"was not executed 3 times in 0\.2 s"):
+        verify(script(tmp_path, "while True: pass"), seconds=0.2)
 
 
 def test_a_run_past_its_deadline_is_no_reproduction(tmp_path: Path) -> None:
