@@ -19,7 +19,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.aiter_fields import aiter_fields
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, captures_drafts, load_once
 from fuzzgraph.targets.sglang.input_fields import input_names
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
@@ -65,9 +65,8 @@ class AiterTarget:
         """Names the first setting that this target does not drive."""
         if config.modes != (self._mode,):
             return f"captures {self._mode} graphs only, not {list(config.modes)}"
-        if self._mode == "target_verify" and config.max_context_len < 2 * config.draft_tokens:
-            # The rows a server captures hold draft_tokens of past and check as many.
-            return f"a context of {config.max_context_len} cannot hold a captured row's drafts"
+        if reason := captures_drafts(config):
+            return reason
         if config.attention == "mla" and config.page_map == "page_table":
             return "page_map='page_table' with attention='mla': unified attention has no MLA"
         for name, value in (

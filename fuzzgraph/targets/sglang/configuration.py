@@ -16,11 +16,22 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
 from fuzzgraph.targets.sglang.ranks import become_rank, rank_of
 
-__all__ = ["Configuration"]
+__all__ = ["Configuration", "context_len"]
 
 _CONTEXT = "sglang.srt.runtime_context"
 _ARGUMENTS = "sglang.srt.server_args"
 _SIZES = "sglang.srt.model_executor.cuda_graph_config"
+
+
+def context_len(config: EngineConfig) -> int:
+    """The context of the case's engine, in tokens.
+
+    A request ends at the context; a verify checks drafts past it (the pool has room), drafts grow
+    within it.
+    """
+    past = config.draft_tokens - 1 if "target_verify" in config.modes else 0
+    grown = config.spec_steps if "draft" in config.modes else 0
+    return config.max_context_len - past + grown
 
 
 class Configuration:

@@ -16,12 +16,13 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.sglang.batches import forward_batch
+from fuzzgraph.targets.sglang.configuration import context_len
 from fuzzgraph.targets.sglang.decode_runner import DecodeRunner, open_decode_runner, runner_module
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, model_runner
 from fuzzgraph.world import Batch
 
-__all__ = ["BY_TOKEN", "DecodeSession", "keeps_ladder", "load_once"]
+__all__ = ["BY_TOKEN", "DecodeSession", "captures_drafts", "keeps_ladder", "load_once"]
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 
@@ -56,6 +57,18 @@ def keeps_ladder(config: EngineConfig) -> str | None:
     ranks, largest = config.attn_tp_size, config.capture_bs[-1]
     if largest % ranks or largest > -(-config.req_pool_size // ranks) * ranks:
         return f"attn_tp_size={ranks} keeps no graph of {largest} rows"
+    return None
+
+
+def captures_drafts(config: EngineConfig) -> str | None:
+    """Why the engine could not capture its verify graphs; None where it can.
+
+    The rows it captures hold at most `draft_tokens` of past (sglang backends,
+    get_cuda_graph_seq_len_fill_value) and check as many. No server has a context that short.
+    """
+    context = context_len(config)
+    if "target_verify" in config.modes and context < 2 * config.draft_tokens:
+        return f"a context of {context} cannot hold a captured row's drafts"
     return None
 
 

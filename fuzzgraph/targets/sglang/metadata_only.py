@@ -18,7 +18,12 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Contract, Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reach import Reach
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder, load_once
+from fuzzgraph.targets.sglang.decode_session import (
+    DecodeSession,
+    captures_drafts,
+    keeps_ladder,
+    load_once,
+)
 from fuzzgraph.targets.sglang.flashinfer_wrappers import install_wrappers
 from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module, has_module, release
@@ -72,9 +77,8 @@ class MetadataTarget:
             return f"captures {self._mode} graphs only, not {list(config.modes)}"
         if config.page_size not in self._kind.page_sizes:
             return f"page_size={config.page_size} is not driven, only {self._kind.page_sizes}"
-        if self._mode == "target_verify" and config.max_context_len < 2 * config.draft_tokens:
-            # The rows a server captures hold draft_tokens of past and check as many.
-            return f"a context of {config.max_context_len} cannot hold a captured row's drafts"
+        if reason := captures_drafts(config):
+            return reason
         for name, value in (
             ("attention", self._kind.attention), ("kv_dtype", "auto"), ("metadata", "full"),
             ("runner", "graph"), ("page_map", "csr"), ("spec_topk", 1), ("sliding_window", 0),

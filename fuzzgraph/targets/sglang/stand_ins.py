@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.configuration import Configuration
+from fuzzgraph.targets.sglang.configuration import Configuration, context_len
 from fuzzgraph.targets.sglang.loading import call_with_known, engine_module, has_module
 from fuzzgraph.targets.sglang.ranks import Group
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
@@ -85,15 +85,10 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
     hf_config = _hf_config(config)
-    verifies = "target_verify" in config.modes
     heads = (_MLA_HEADS if mla else config.num_q_heads) * config.attn_tp_size
     return SimpleNamespace(
         attention_arch=arch.MLA if mla else arch.MHA,
-        # A request ends at the context; a verify checks drafts past it (the pool has room), drafts
-        # grow within it.
-        context_len=config.max_context_len
-        - (config.draft_tokens - 1 if verifies else 0)
-        + (config.spec_steps if "draft" in config.modes else 0),
+        context_len=context_len(config),
         dtype=dtype,
         # A rank's share is what the case says.
         get_num_kv_heads=lambda *_: config.num_kv_heads,

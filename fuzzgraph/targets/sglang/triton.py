@@ -17,7 +17,12 @@ from fuzzgraph.observation import Contract, Field
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder, load_once
+from fuzzgraph.targets.sglang.decode_session import (
+    DecodeSession,
+    captures_drafts,
+    keeps_ladder,
+    load_once,
+)
 from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
@@ -68,9 +73,8 @@ class TritonTarget:
         """Names the first setting that this target does not drive."""
         if config.modes != (self._mode,):
             return f"captures {self._mode} graphs only, not {list(config.modes)}"
-        if self._mode == "target_verify" and config.max_context_len < 2 * config.draft_tokens:
-            # The rows a server captures hold draft_tokens of past and check as many.
-            return f"a context of {config.max_context_len} cannot hold a captured row's drafts"
+        if reason := captures_drafts(config):
+            return reason
         for name, value in (
             ("kv_dtype", "auto"), ("metadata", "full"),
             ("runner", "graph"), ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),

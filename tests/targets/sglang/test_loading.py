@@ -119,9 +119,9 @@ def test_what_is_not_driven_is_said(setting: str, value: object) -> None:
 
 
 def test_a_context_without_room_for_a_captured_verify_row_is_refused() -> None:
-    config = EngineConfig(modes=("target_verify",), max_context_len=7, draft_tokens=4)
+    config = EngineConfig(modes=("target_verify",), max_context_len=10, draft_tokens=4)
     assert verify_target().unsupported(config) is not None
-    roomy = EngineConfig(modes=("target_verify",), max_context_len=8, draft_tokens=4)
+    roomy = EngineConfig(modes=("target_verify",), max_context_len=11, draft_tokens=4)
     assert verify_target().unsupported(roomy) is None
 
 
