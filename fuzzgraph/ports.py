@@ -19,7 +19,15 @@ from fuzzgraph.observation import Engagement, Field, Observation, RunKind, StepR
 from fuzzgraph.reach import Reach
 from fuzzgraph.world import Batch
 
-__all__ = ["CapturedGraph", "GraphEngine", "Oracle", "Pools", "Session", "Target"]
+__all__ = [
+    "CapturedGraph",
+    "GraphEngine",
+    "Oracle",
+    "Pools",
+    "Session",
+    "Target",
+    "engine_packages",
+]
 
 Outputs = TypeVar("Outputs")
 OutputsCo = TypeVar("OutputsCo", covariant=True)
@@ -169,6 +177,17 @@ class Target(Protocol):
             AdapterUnavailable: the engine or its device is missing.
         """
         ...
+
+
+def engine_packages(target: Target) -> tuple[str, ...]:
+    """Import names of the packages and modules that hold the engine.
+
+    A target names them in `engine_packages`; without it they are the released package that it
+    names, else the package that defines the target.
+    """
+    named = getattr(target, "engine_packages", ()) or (getattr(target, "package", ""),)
+    own = target.__class__.__module__.partition(".")[0]
+    return tuple(name for name in named if name) or (own,)
 
 
 class Oracle(Protocol):

@@ -147,27 +147,31 @@ def check_names(setup: Setup) -> None:
         )
 
 
-def open_setup(setup: Setup) -> Opened:
+def open_setup(setup: Setup, *, branches: bool = False) -> Opened:
     """Open the target of a setup, in this process or, where it asks for it, in one of its own.
+
+    Args:
+        branches: whether verdicts name the engine's branches, at several times the cost.
 
     Raises:
         UsageError: an unknown target or fault; AdapterUnavailable: its engine is missing.
     """
-    return open_target_object(_target(setup), setup)
+    return open_target_object(_target(setup), setup, branches=branches)
 
 
-def open_target_object(target: Target, setup: Setup) -> Opened:
+def open_target_object(target: Target, setup: Setup, *, branches: bool = False) -> Opened:
     """The same for a target at hand."""
     if _isolated(target, setup):
-        return _in_worker(setup, target)
+        return _in_worker(setup, target, branches=branches)
     if setup.release:
         raise UsageError(
             f"release={setup.release!r}: target {setup.target!r} runs in this process, as it is "
             "installed. Drop --release."
         )
     from fuzzgraph.execution import Execution
+    from fuzzgraph.execution.branches import TracedExecution
 
-    execution = Execution(
+    execution = (TracedExecution if branches else Execution)(
         target,
         graphs=cast(Any, setup.graphs),
         device=setup.device,
@@ -238,7 +242,7 @@ def _imported(name: str) -> Target:
         ) from None
 
 
-def _in_worker(setup: Setup, target: Target) -> Opened:
+def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
     """Run the target in a process of its own, with the release that was asked for."""
     from fuzzgraph import releases, worker
 
@@ -260,6 +264,7 @@ def _in_worker(setup: Setup, target: Target) -> Opened:
         strict_nan=setup.strict_nan,
         second_opinion=setup.second_opinion,
         lanes=not setup.stock_kernels,
+        branches=branches,
     )
     return Opened(setup, target, client, client.close, lambda: client.deaths, client.cut_off)
 

@@ -31,6 +31,11 @@ class VerdictLike(Protocol):
     @property
     def fallbacks(self) -> Mapping[str, int]: ...
 
+    @property
+    def branches(self) -> frozenset[str]:
+        """Branches of the engine that the case took; empty unless they are traced."""
+        ...
+
 
 class Runner(Protocol):
     """Runs cases on one target."""

@@ -115,6 +115,7 @@ class _KeptOut:
     steps: int = 0
     nondeterministic: bool = False
     fallbacks: Mapping[str, int] = field(default_factory=dict)
+    branches: frozenset[str] = frozenset()
 
     @property
     def skipped(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 from fuzzgraph import corpus as store
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.cli.options import as_json, say_json
+from fuzzgraph.errors import UsageError
 
 __all__ = ["corpus"]
 
@@ -124,15 +126,28 @@ def prune(folder: Path, malformed: bool, dry_run: bool, as_json: bool) -> int:
 @click.argument("folder", type=Path, default=_DEFAULT)
 @click.option("--target", default="", help="Also keep a case for each finding on this target.")
 @click.option("--fault", default="", help="The same with this fault planted.")
+@click.option("--release", default="", help="Release of the target's engine, e.g. 0.5.12.")
+@click.option("--branches", is_flag=True, help="Also keep a case for each branch of the engine.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @as_json
-def minimise(folder: Path, target: str, fault: str, dry_run: bool, as_json: bool) -> int:
+def minimise(
+    folder: Path,
+    target: str,
+    fault: str,
+    release: str,
+    branches: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Remove cases that cover no pair of dimension values which others do not cover.
 
     Cases named by a person stay. With --target or --fault every case is run, and the clauses that
-    it breaks are part of what it covers.
+    it breaks are part of what it covers; with --branches so are the branches that it takes in the
+    engine's Python.
     """
-    with _covered(target, fault) as features:
+    if branches and not (target or fault):
+        raise UsageError("--branches needs a target to run the cases on. Name it with --target.")
+    with _covered(target, fault, release, branches=branches) as features:
         gone = store.minimise(folder, features, dry_run=dry_run)
     if as_json:
         names = [str(path) for path in gone]
@@ -145,8 +160,11 @@ def minimise(folder: Path, target: str, fault: str, dry_run: bool, as_json: bool
 
 
 @contextmanager
-def _covered(target: str, fault: str) -> Iterator[Callable[[Case], set[Hashable]]]:
-    """What a case covers: its dimension values, their pairs, and what it breaks where it is run."""
+def _covered(
+    target: str, fault: str, release: str, *, branches: bool
+) -> Iterator[Callable[[Case], set[Hashable]]]:
+    """What a case covers: its dimension values, their pairs, and what it breaks and which branches
+    of the engine it takes where it is run."""
     from fuzzgraph.coverage import pairs_of
     from fuzzgraph.strategies import dimensions
 
@@ -159,10 +177,12 @@ def _covered(target: str, fault: str) -> Iterator[Callable[[Case], set[Hashable]
         return
     from fuzzgraph.campaign import checked_setup, open_setup
 
-    with closing(open_setup(checked_setup(target or "builtin", fault=fault))) as opened:
+    setup = checked_setup(target or "builtin", release, fault)
+    with closing(open_setup(setup, branches=branches)) as opened:
 
-        def with_findings(case: Case) -> set[Hashable]:
-            found = opened.runner.run_case(case).findings
-            return words(case) | {(finding.clause, finding.key) for finding in found}
+        def as_run(case: Case) -> set[Hashable]:
+            verdict = opened.runner.run_case(case)
+            broken = {(finding.clause, finding.key) for finding in verdict.findings}
+            return words(case) | broken | set(map(sys.intern, verdict.branches))
 
-        yield with_findings
+        yield as_run

@@ -32,3 +32,5 @@ class Verdict:
     """Whether the engine differed from itself in the same world."""
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
+    branches: frozenset[str] = frozenset()
+    """Branches of the engine that the case took; empty unless they are traced."""

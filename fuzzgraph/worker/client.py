@@ -198,6 +198,7 @@ class WorkerClient:
             skipped=answer.skipped,
             nondeterministic=answer.nondeterministic,
             fallbacks=answer.fallbacks,
+            branches=answer.branches,
         )
 
     def _run_unless_killed(self, case: Case) -> Answer:
@@ -326,6 +327,7 @@ def open_client(
     lanes: bool = True,
     device: str = "cpu",
     fault: str = "",
+    branches: bool = False,
     folder: Path | None = None,
     case_seconds: float | None = None,
     limits: Limits | None = None,
@@ -345,6 +347,7 @@ def open_client(
         strict_nan=strict_nan,
         second_opinion=second_opinion,
         lanes=lanes,
+        branches=branches,
     )
     limits = limits or Limits()
     if case_seconds is not None:

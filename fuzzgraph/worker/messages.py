@@ -54,6 +54,8 @@ class Open(_Message, frozen=True):
     device: str = "cpu"
     fault: str = ""
     """Name of the fault planted in the built-in engine; '' for none."""
+    branches: bool = False
+    """Whether answers name the engine's branches that a case took."""
 
 
 class RunCase(_Message, frozen=True):
@@ -81,6 +83,7 @@ class Answer(_Message, frozen=True):
     skipped: str = ""
     nondeterministic: bool = False
     fallbacks: dict[str, int] = {}
+    branches: frozenset[str] = frozenset()
     spent: bool = False
     """Whether the device's context is lost, so that this child answers for nothing any more."""
 

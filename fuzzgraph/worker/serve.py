@@ -90,6 +90,7 @@ class _Desk:
             skipped=verdict.skipped,
             nondeterministic=verdict.nondeterministic,
             fallbacks=dict(verdict.fallbacks),
+            branches=verdict.branches,
         )
 
     def _spent(self, findings: tuple[Finding, ...]) -> bool:
@@ -153,9 +154,11 @@ def _faulty(fault: str) -> Target:
 
 def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
     from fuzzgraph.execution import Execution
+    from fuzzgraph.execution.branches import TracedExecution
 
     staged = StagedTarget(target, stages)
-    return Execution(
+    kind = TracedExecution if message.branches else Execution
+    return kind(
         staged,
         graphs=message.graphs,
         device=message.device,

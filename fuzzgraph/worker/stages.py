@@ -76,6 +76,12 @@ class StagedTarget:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
+    @property
+    def engine_packages(self) -> tuple[str, ...]:
+        from fuzzgraph.ports import engine_packages
+
+        return engine_packages(self._target)
+
     def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
         self._stages.enter("open")
         return cast("Session", _StagedSession(self._target.open(config, graphs), self._stages))

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from fuzzgraph import corpus
-from fuzzgraph.case import encode_case
+from fuzzgraph.campaign import Opened
+from fuzzgraph.case import Case, encode_case
 from fuzzgraph.cli.entry import run_command
-from tests.fakes import FakeRunner, case, no_exporting, opener, paged
+from fuzzgraph.events import Setup
+from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, no_exporting, opener, paged
 
 RUN = ["run", "--examples", "100", "--seed", "1"]
 REPORTS = {"report.html", "junit.xml", "report.sarif", "summary.md", "report.json"}
@@ -109,7 +111,34 @@ def test_minimise_removes_what_others_cover(
     assert [path.name for path in (folder / "c").iterdir()] == ["ours.json"]
 
 
+def test_minimise_keeps_a_case_for_each_branch_of_the_engine_where_it_is_asked_to(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Traced(FakeRunner):
+        def run_case(self, case: Case) -> FakeVerdict:
+            return FakeVerdict(branches=frozenset({"engine:1->2", f"engine:2->{case.seed % 2}"}))
+
+    asked = []
+
+    def open_setup(setup: Setup, *, branches: bool = False) -> Opened:
+        asked.append(branches)
+        return Opened(setup, FakeTarget(), Traced() if branches else FakeRunner(), lambda: None)
+
+    monkeypatch.setattr("fuzzgraph.campaign.open_setup", open_setup)
+    for seed in range(4):
+        corpus.add(folder / "c", case(2, 1, seed=seed))
+    words = ["corpus", "minimise", "c", "--target", "builtin", "--dry-run", "--json"]
+    assert run_command(words) == 0
+    assert len(said(capsys)["removed"]) == 3
+    assert run_command([*words, "--branches"]) == 0
+    assert len(said(capsys)["removed"]) == 2
+    assert asked == [False, True]
+
+
 BAD = {
+    "branches of no engine": (
+        ["corpus", "minimise", "c", "--branches"], "Name it with --target",
+    ),
     "report of nothing": (["report", "none"], "none: holds no events.jsonl"),
     "report to a file of all": (["report", ".", "--out", "x"], "Say which with --as."),
     "report in an unknown form": (["report", ".", "--as", "pdf"], "Use one of: html, junit, sarif"),

@@ -31,6 +31,9 @@ class BuiltinTarget:
             interpreter takes some hundred milliseconds for what torch does in one.
     """
 
+    engine_packages = ("fuzzgraph.targets.builtin",)
+    """Where the engine's code lies."""
+
     def __init__(
         self,
         parts: Parts | None = None,

@@ -1,0 +1,111 @@
+"""The engine's branches that a case takes: counted by line, in the engine's packages alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from fuzzgraph.campaign import checked_setup, open_setup
+from fuzzgraph.case import Case
+from fuzzgraph.execution.branches import BranchTrace, TracedExecution
+from fuzzgraph.ports import engine_packages
+from fuzzgraph.targets import open_target
+from tests.fakes import FakeTarget, case
+
+SOURCE = """\
+def rows(raw_bs):
+    if raw_bs > 2:
+        raw_bs += 1
+    return raw_bs
+
+def fails():
+    raise ValueError
+"""
+
+
+def module(name: str) -> ModuleType:
+    made = ModuleType(name)
+    exec(compile(SOURCE, f"{name}.py", "exec"), made.__dict__)
+    return made
+
+
+def taken(engine: ModuleType, call: Callable[[ModuleType], object]) -> frozenset[str]:
+    with (trace := BranchTrace(["engine"])):
+        call(engine)
+    return trace.take()
+
+
+def test_a_branch_is_a_line_and_the_one_that_ran_next() -> None:
+    inside = taken(module("engine.runner"), lambda engine: engine.rows(3))
+    assert inside == {f"engine.runner:{step}" for step in ("1->2", "2->3", "3->4", "4->0")}
+    past = taken(module("engine.runner"), lambda engine: engine.rows(1))
+    assert past - inside == {"engine.runner:2->4"}
+
+
+@pytest.mark.parametrize("name", ["engines", "other.engine", "numpy"])
+def test_modules_of_other_packages_are_left_out(name: str) -> None:
+    assert taken(module(name), lambda engine: engine.rows(3)) == frozenset()
+
+
+def test_an_error_of_the_engine_ends_the_trace_and_keeps_what_it_saw() -> None:
+    before = sys.gettrace()
+    trace = BranchTrace(["engine"])
+    with pytest.raises(ValueError), trace:
+        module("engine").fails()
+    assert sys.gettrace() is before
+    assert "engine:6->7" in trace.take()
+    assert trace.take() == frozenset(), "a second take starts anew"
+
+
+def test_a_case_takes_the_same_branches_whatever_ran_before_it() -> None:
+    padded, full = case(2, 3), case(4)
+    traced = TracedExecution(open_target("builtin"))
+    verdicts = {one: [traced.run_case(one).branches for _ in range(2)] for one in (padded, full)}
+    assert len(set(verdicts[padded])) == len(set(verdicts[full])) == 1
+    again = TracedExecution(open_target("builtin"))
+    assert [again.run_case(one).branches for one in (full, padded)] == [
+        verdicts[full][0],
+        verdicts[padded][0],
+    ]
+    assert verdicts[padded][0] != verdicts[full][0]
+
+
+def test_a_worker_tells_the_branches_that_this_process_tells() -> None:
+    def told(isolation: str, one: Case) -> frozenset[str]:
+        opened = open_setup(checked_setup(isolation=isolation), branches=True)
+        try:
+            return opened.runner.run_case(one).branches
+        finally:
+            opened.close()
+
+    here = told("off", case(1))
+    assert here == told("on", case(1))
+    assert {name.partition(":")[0].rpartition(".")[0] for name in here} >= {
+        "fuzzgraph.targets.builtin",
+        "fuzzgraph.targets.builtin.runners",
+    }
+    assert all(name.startswith("fuzzgraph.targets.builtin.") for name in here)
+
+
+def test_no_branches_are_told_unless_asked_for() -> None:
+    opened = open_setup(checked_setup())
+    assert opened.runner.run_case(case(1)).branches == frozenset()
+    opened.close()
+
+
+class Released(FakeTarget):
+    package = "sglang"
+
+
+class Named(Released):
+    engine_packages = ("engine", "engine_kernels")
+
+
+def test_a_target_names_its_engine_or_its_package_or_is_taken_for_its_own() -> None:
+    assert engine_packages(Named()) == ("engine", "engine_kernels")  # type: ignore[arg-type]
+    assert engine_packages(Released()) == ("sglang",)  # type: ignore[arg-type]
+    assert engine_packages(FakeTarget()) == ("tests",)  # type: ignore[arg-type]
+    assert engine_packages(open_target("builtin")) == ("fuzzgraph.targets.builtin",)
