@@ -8,6 +8,7 @@ them. Outsiders register targets and oracles by the entry points `fuzzgraph.targ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -69,6 +70,20 @@ class GraphEngine(Protocol):
 
         Raises:
             CaptureError: `forward` did what a device capture forbids.
+        """
+        ...
+
+    def segment(
+        self, *, key: str, continues: bool = False
+    ) -> AbstractContextManager[CapturedGraph[None]]:
+        """Record what runs meanwhile, for an engine that captures a forward piece by piece.
+
+        Args:
+            key: names the graph.
+            continues: whether it is replayed on what the piece before it left in the shared pool.
+
+        Raises:
+            CaptureError: something did what a device capture forbids.
         """
         ...
 

@@ -12,7 +12,8 @@ Only allocations on the guard's device are guarded; pinned host memory belongs t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -50,21 +51,32 @@ class DeviceGraphs(WatchedEngine):
         watched = WatchedForward(forward)
         self._warm_up(watched)
         graph = torch.cuda.CUDAGraph()
-        try:
-            with (
-                self.memory.intercept("graph"),
-                torch.cuda.graph(graph, pool=self._pool),
-            ):
-                outputs = watched()
-        except RuntimeError as error:
-            message = str(error).partition("\n")[0]
-            raise CaptureError(
-                f"The device refused to capture graph {key!r}: {message}. "
-                "Move what it names to prepare_replay, before the graph."
-            ) from error
+        with (
+            _refusals(key),
+            self.memory.intercept("graph"),
+            torch.cuda.graph(graph, pool=self._pool),
+        ):
+            outputs = watched()
         captured = DeviceGraph(key, self, graph, watched, outputs)
         self._graphs.append(captured)
         return captured
+
+    @contextmanager
+    def segment(self, *, key: str, continues: bool = False) -> Iterator[DeviceGraph[None]]:
+        """Capture what runs meanwhile; the engine has warmed it up.
+
+        Raises:
+            CaptureError: the device refused the capture; carries its message.
+        """
+        graph, nothing = torch.cuda.CUDAGraph(), WatchedForward.nothing()
+        captured = DeviceGraph(key, self, graph, nothing, None, continues=continues)
+        with (
+            _refusals(key),
+            self.memory.intercept("graph"),
+            torch.cuda.graph(graph, pool=self._pool),
+        ):
+            yield captured
+        self._graphs.append(captured)
 
     def _warm_up(self, forward: Callable[[], Any]) -> None:
         """One run outside the graph, so that libraries create their workspaces before it."""
@@ -73,6 +85,19 @@ class DeviceGraphs(WatchedEngine):
         with torch.cuda.stream(stream), self.memory.intercept("scratch"):
             forward()
         torch.cuda.current_stream(self.device).wait_stream(stream)
+
+
+@contextmanager
+def _refusals(key: str) -> Iterator[None]:
+    """What the device says against a capture, as the error that callers know."""
+    try:
+        yield
+    except RuntimeError as error:
+        message = str(error).partition("\n")[0]
+        raise CaptureError(
+            f"The device refused to capture graph {key!r}: {message}. "
+            "Move what it names to prepare_replay, before the graph."
+        ) from error
 
 
 class DeviceGraph(WatchedGraph[Outputs]):
@@ -85,8 +110,10 @@ class DeviceGraph(WatchedGraph[Outputs]):
         graph: torch.cuda.CUDAGraph,
         watched: WatchedForward[Outputs],
         outputs: Outputs,
+        *,
+        continues: bool = False,
     ) -> None:
-        super().__init__(key, graphs.memory, graphs.replayed, watched, outputs)
+        super().__init__(key, graphs.memory, graphs.replayed, watched, outputs, continues=continues)
         self._graph = graph
 
     def _run(self) -> None:

@@ -30,6 +30,11 @@ class WatchedForward(Generic[Outputs]):
         self.calls_in_replay += self.replaying
         return self._forward()
 
+    @classmethod
+    def nothing(cls) -> WatchedForward[None]:
+        """For work that was captured without a function."""
+        return WatchedForward(lambda: None)
+
     def forget(self) -> None:
         """Let go of the function, and with it of the engine that it belongs to."""
         self._forward = _closed
@@ -48,6 +53,7 @@ class WatchedGraph(ABC, Generic[Outputs]):
         log: where every replay is noted, in order.
         watched: the captured function.
         outputs: what it returned at capture; replays rewrite it.
+        continues: whether it works on what the graph replayed before it left in the shared pool.
     """
 
     def __init__(
@@ -57,9 +63,12 @@ class WatchedGraph(ABC, Generic[Outputs]):
         log: list[CapturedGraph[object]],
         watched: WatchedForward[Outputs],
         outputs: Outputs,
+        *,
+        continues: bool = False,
     ) -> None:
         self.key = key
         self.outputs = outputs
+        self._continues = continues
         self._memory = memory
         self._log = log
         self._watched = watched
@@ -67,7 +76,8 @@ class WatchedGraph(ABC, Generic[Outputs]):
 
     def replay(self) -> None:
         """Poison the shared pool, then run the captured work again and wait for its end."""
-        self._memory.poison_graph_pool()
+        if not self._continues:
+            self._memory.poison_graph_pool()
         self._watched.replaying = True
         self._replays += 1
         self._log.append(self)

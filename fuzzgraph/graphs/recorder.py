@@ -14,8 +14,8 @@ default generator's state of the moment, as eager ones do; a device graph advanc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -63,6 +63,19 @@ class Recorder(WatchedEngine):
         graph = RecordedGraph(key, self, tape, watched, outputs)
         self._graphs.append(graph)
         return graph
+
+    @contextmanager
+    def segment(self, *, key: str, continues: bool = False) -> Iterator[RecordedGraph[None]]:
+        """Record what runs meanwhile.
+
+        Raises:
+            CaptureError: something did what a device capture forbids.
+        """
+        tape, nothing = _Tape(key), WatchedForward.nothing()
+        graph = RecordedGraph(key, self, tape, nothing, None, continues=continues)
+        with self.memory.intercept("graph", tape), HostReads(key, tape.forget):
+            yield graph
+        self._graphs.append(graph)
 
 
 class _Tape(Listener):
@@ -199,11 +212,15 @@ class RecordedGraph(WatchedGraph[Outputs]):
         tape: _Tape,
         watched: WatchedForward[Outputs],
         outputs: Outputs,
+        *,
+        continues: bool = False,
     ) -> None:
-        super().__init__(key, recorder.memory, recorder.replayed, watched, outputs)
+        super().__init__(
+            key, recorder.memory, recorder.replayed, watched, outputs, continues=continues
+        )
         self._raw = tape.trace
         self._trace: tuple[RecordedOp, ...] | None = None
-        self._steps = tuple(tape.steps)
+        self._steps = tape.steps
 
     @property
     def trace(self) -> tuple[RecordedOp, ...]:
@@ -220,4 +237,4 @@ class RecordedGraph(WatchedGraph[Outputs]):
 
     def close(self) -> None:
         super().close()
-        self._raw, self._trace, self._steps = [], None, ()
+        self._raw, self._trace, self._steps = [], None, []
