@@ -50,6 +50,7 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin-triton", _builtin_triton),
     ("sglang-aiter", _from("sglang.aiter", "AiterTarget")),
     ("sglang-aiter-verify", _from("sglang.aiter", "verify_target")),
+    ("sglang-breakable-prefill", _from("sglang.prefill", "breakable")),
     ("sglang-buffers", _from("sglang.buffers", "BufferTarget")),
     ("sglang-buffers-verify", _from("sglang.buffers", "verify_target")),
     ("sglang-cpu-graph", _from("sglang.cpu_graph", "CpuGraphTarget")),
@@ -61,6 +62,7 @@ BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("sglang-multi-layer-draft-extend", _from("sglang.drafts", "multi_layer")),
     *((f"sglang-{name}", _metadata(name, "decode")) for name in ("cutlass-mla", *_VERIFYING)),
     *((f"sglang-{name}-verify", _metadata(name, "target_verify")) for name in _VERIFYING),
+    ("sglang-piecewise-prefill", _from("sglang.prefill", "piecewise")),
     ("sglang-triton", _from("sglang.triton", "TritonTarget")),
     ("sglang-triton-verify", _from("sglang.triton", "verify_target")),
 )

@@ -44,7 +44,7 @@ class AttentionModel:
         self.embed = torch.empty_like(weights["embed"], device=device).copy_(weights["embed"])
         rows = weights["pos_embed"]
         self.pos_embed = torch.empty_like(rows, device=device).copy_(rows)
-        self._layer = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
+        self.layer = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
             num_heads=config.num_q_heads,
             head_dim=config.head_dim,
             scaling=config.head_dim**-0.5,
@@ -57,10 +57,19 @@ class AttentionModel:
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
         """[tokens, heads * v_head_dim] where a model would give logits."""
+        out = self.attend(input_ids, positions, forward_batch)
+        logits = engine_module("sglang.srt.layers.logits_processor")
+        return logits.LogitsProcessorOutput(next_token_logits=out)
+
+    def attend(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """[tokens, heads * v_head_dim] attention of the tokens' embeddings."""
         query = self._config.num_q_heads * self._config.head_dim
         keys = query + self._config.num_kv_heads * self._config.head_dim
         packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
         q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
-        out = self._layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
-        logits = engine_module("sglang.srt.layers.logits_processor")
-        return logits.LogitsProcessorOutput(next_token_logits=out)
+        out: torch.Tensor = self.layer(
+            q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
+        )
+        return out

@@ -42,10 +42,17 @@ class Configuration:
         device: of the engine.
         backend: name of the attention backend.
         speculative: whether the server speculates, with what the config says.
+        prefill: which kind of graphs prefills get, by the engine's name; "" for none.
     """
 
     def __init__(
-        self, config: EngineConfig, device: torch.device, *, backend: str, speculative: bool
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        *,
+        backend: str,
+        speculative: bool,
+        prefill: str = "",
     ) -> None:
         self._config = config
         values: dict[str, Any] = {
@@ -72,14 +79,24 @@ class Configuration:
                 "speculative_eagle_topk": config.spec_topk,
                 "speculative_num_draft_tokens": config.draft_tokens,
             }
-        ladder = list(config.capture_bs)
+        ladder = list(config.capture_bs) or [1]
         if has_module(_SIZES):
             sizes = engine_module(_SIZES)
             phase = sizes.PhaseConfig(backend="full", bs=ladder, max_bs=ladder[-1])
             self._sizes = sizes.CudaGraphConfig(decode=phase)
+            if prefill:
+                tokens = list(config.capture_tokens)
+                self._sizes.prefill = sizes.PhaseConfig(
+                    backend=prefill, bs=tokens, max_bs=tokens[-1]
+                )
             values["cuda_graph_config"] = self._sizes
         else:
             values |= {"cuda_graph_bs": ladder, "cuda_graph_max_bs": ladder[-1]}
+            if prefill:
+                values |= {
+                    "piecewise_cuda_graph_tokens": list(config.capture_tokens),
+                    "piecewise_cuda_graph_compiler": "eager",
+                }
         self.server_args = _arguments(values)
         self.use()
 

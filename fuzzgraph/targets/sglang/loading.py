@@ -23,6 +23,7 @@ import torch
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.sglang.absent import allow_absent
 from fuzzgraph.targets.sglang.compiling import compile_at_first_call
+from fuzzgraph.targets.sglang.custom_ops import answer_on_cpu
 
 __all__ = ["call_with_known", "engine_module", "has_module", "package_root", "release"]
 
@@ -119,6 +120,7 @@ def engine_module(name: str) -> Any:
     _bare_package()
     allow_absent()
     compile_at_first_call()
+    answer_on_cpu()
     try:
         with _quiet():
             return importlib.import_module(name)

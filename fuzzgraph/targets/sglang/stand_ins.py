@@ -99,6 +99,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=False,
         is_local_attention_model=False,
+        is_mla_breakable_cuda_graph_supported=False,
         is_multimodal=False,
         kv_lora_rank=_LATENT,
         linear_attn_registry_result=None,
@@ -162,6 +163,7 @@ def model_runner(
     backend: str,
     speculative: bool = False,
     drafts: bool = False,
+    prefill: str = "",
 ) -> ModelRunner:
     """A model runner for `config` with the engine's own pools, without backend and model.
 
@@ -169,10 +171,11 @@ def model_runner(
         backend: name of the attention backend.
         speculative: whether it verifies drafts.
         drafts: whether it is the draft worker's.
+        prefill: which kind of graphs prefills get, by the engine's name.
     """
     dtype = getattr(torch, config.dtype)
     spec = speculative or drafts
-    settings = Configuration(config, device, backend=backend, speculative=spec)
+    settings = Configuration(config, device, backend=backend, speculative=spec, prefill=prefill)
     kv = kv_pool(config, device, dtype)
     width = config.draft_tokens if speculative else 1
     allocator = SimpleNamespace(page_size=config.page_size, get_kvcache=lambda: kv)

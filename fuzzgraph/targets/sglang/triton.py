@@ -28,10 +28,10 @@ from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.world import RESERVED_SLOT, Batch
 
-__all__ = ["TritonSession", "TritonTarget", "verify_target"]
+__all__ = ["CORES", "TRITON_BACKEND", "TritonSession", "TritonTarget", "verify_target"]
 
-_BACKEND = "sglang.srt.layers.attention.triton_backend"
-_CORES = 4
+TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
+CORES = 4
 _SUMS = "sglang triton_backend.py: cumsum over all bs rows at every replay; entry 0 stays from init"
 _WRITER = (
     "sglang create_flashinfer_kv_indices_triton writes below kv_indptr[bs]; a padded row has the "
@@ -97,7 +97,7 @@ class TritonTarget:
 
     def load(self) -> None:
         """Import the release of this process; `open` does it where nobody has."""
-        load_once(_BACKEND, "sglang.srt.layers.radix_attention")
+        load_once(TRITON_BACKEND, "sglang.srt.layers.radix_attention")
 
 
 def verify_target() -> TritonTarget:
@@ -131,8 +131,8 @@ class TritonSession(DecodeSession):
         )
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        module = engine_module(_BACKEND)
-        module.get_device_core_count = lambda *_: _CORES
+        module = engine_module(TRITON_BACKEND)
+        module.get_device_core_count = lambda *_: CORES
         return module.TritonAttnBackend(runner)
 
     @property

@@ -1,0 +1,88 @@
+"""Targets `sglang-piecewise-prefill` and `sglang-breakable-prefill`: graphs on the token axis.
+
+The release's own runner pads the tokens of a prefill to a captured count and replays what lies
+between the breaks; at each break its Triton attention runs anew, on a CPU in Triton's interpreter.
+Outputs, buffers and metadata are judged. The model is one layer of the engine's `RadixAttention`.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reach import Reach, beyond
+from fuzzgraph.targets.sglang.decode_session import load_once
+from fuzzgraph.targets.sglang.loading import release
+from fuzzgraph.targets.sglang.prefill_runners import (
+    BREAKABLE,
+    PIECEWISE,
+    PrefillKind,
+    prefill_module,
+)
+from fuzzgraph.targets.sglang.prefill_session import PrefillSession
+from fuzzgraph.targets.sglang.triton import TRITON_BACKEND
+
+__all__ = ["PrefillTarget", "breakable", "piecewise"]
+
+
+class PrefillTarget:
+    """One kind of prefill graphs of the sglang release that this process holds."""
+
+    package = "sglang"
+    """Released package that the engine comes in."""
+    isolated = True
+    """It runs in a process of its own: one process holds one release."""
+
+    def __init__(self, name: str, kind: PrefillKind) -> None:
+        self.name = name
+        self._kind = kind
+        self.reach = Reach(
+            modes=("prefill",),
+            page_sizes=(1, 4, 16),
+            dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers
+            prefill_runners=("piecewise",) if kind is PIECEWISE else ("breakable",),
+            max_batch=4,
+            max_context_len=32,
+            max_q_heads=4,
+            max_head_dim=16,
+        )
+
+    def unsupported(self, config: EngineConfig) -> str | None:
+        """Names the first setting that this target does not drive."""
+        if config.modes != ("prefill",):
+            return f"captures prefill graphs only, not {list(config.modes)}"
+        most = config.req_pool_size * config.max_context_len
+        if config.capture_tokens[-1] > most:
+            # From 0.5.22 on the engine captures as many requests as the tokens need.
+            return f"no batch has {config.capture_tokens[-1]} tokens: the pool ends at {most}"
+        return beyond(self.reach, config)
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> PrefillSession:
+        """Pools, backend and prefill runner of this release.
+
+        Raises:
+            AdapterUnavailable: there is no sglang here, or it has no such graphs.
+        """
+        self.load()
+        return PrefillSession(config, graphs, self._kind)
+
+    def load(self) -> None:
+        """Import the release of this process; `open` does it where nobody has."""
+        module = prefill_module(self._kind)
+        if module is None:
+            raise AdapterUnavailable(
+                f"sglang {release()} has no {self._kind.runner} and no {self._kind.backend} for "
+                f"prefills, which target {self.name!r} drives. Name a release that has one: "
+                "fuzzgraph targets lists them."
+            )
+        load_once(TRITON_BACKEND, module, "sglang.srt.layers.radix_attention")
+
+
+def piecewise() -> PrefillTarget:
+    """`sglang-piecewise-prefill`; torch's compiler is stood in for."""
+    return PrefillTarget("sglang-piecewise-prefill", PIECEWISE)
+
+
+def breakable() -> PrefillTarget:
+    """`sglang-breakable-prefill`."""
+    return PrefillTarget("sglang-breakable-prefill", BREAKABLE)

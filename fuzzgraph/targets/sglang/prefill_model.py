@@ -1,0 +1,55 @@
+"""A model whose parts lie where the engine's prefill runners look for them: one attention layer.
+
+A breakable or full graph holds the transformer body, `model.model`, and runs what surrounds it
+eagerly; the piecewise one compiles the body. The body is the attention of `AttentionModel`; around
+it there is nothing, its output takes the place of logits.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.attention_model import AttentionModel
+from fuzzgraph.targets.sglang.loading import engine_module
+
+__all__ = ["Body", "PrefillModel"]
+
+
+class Body(torch.nn.Module):
+    """[tokens, heads * v_head_dim] from token ids and positions."""
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        super().__init__()
+        # The engine walks its modules and their layers; parameters it finds none.
+        self.attention = AttentionModel(config, device)
+        self.layers = [SimpleNamespace(self_attn=SimpleNamespace(attn=self.attention.layer))]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+        input_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        attended: torch.Tensor = self.attention.attend(input_ids, positions, forward_batch)
+        return attended * 1  # something behind attention, so that the last piece holds work
+
+
+class PrefillModel:
+    """What the engine's model runner calls its model."""
+
+    shared_experts_config = None
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        self.model = Body(config, device)
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        hidden = self.model(input_ids, positions, forward_batch)
+        logits = engine_module("sglang.srt.layers.logits_processor")
+        return logits.LogitsProcessorOutput(next_token_logits=hidden)
