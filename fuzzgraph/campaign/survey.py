@@ -56,7 +56,7 @@ def trial_case(target: Target) -> Case:
 
 
 def _new_tokens(mode: Mode, config: EngineConfig) -> int:
-    return {"draft": 0, "target_verify": config.draft_tokens}.get(mode, 1)
+    return {"draft": 0, "target_verify": config.draft_tokens, "prefill": 4}.get(mode, 1)
 
 
 def survey(

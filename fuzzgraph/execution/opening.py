@@ -164,11 +164,12 @@ class OpenSession:
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
         """Each declared field with the whole buffer that the engine writes it to.
 
-        An engine with several runners names them "runner.field".
+        An engine with several runners names them "runner.field". A buffer that the engine has
+        allocated anew during a step lies outside guarded memory, and its new address is a finding.
         """
         for name, (tensor, _) in self.session.captured_addresses().items():
             declared = self._fields.get(name.rsplit(".", 1)[-1])
-            if declared is not None:
+            if declared is not None and self.memory.region_of(tensor) is not None:
                 yield declared, tensor
 
     def rewritten(self) -> Iterator[Perturbation]:

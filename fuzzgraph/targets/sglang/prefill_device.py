@@ -132,8 +132,7 @@ def _without_weak_views() -> None:
 
 def _give_handles() -> None:
     """Of the shared pool, which the graph engine has."""
-    for name in ("graph_pool_handle",):
-        if not hasattr(torch.cpu, name):
-            setattr(torch.cpu, name, lambda: _HANDLE)
+    if not hasattr(torch.cpu, "graph_pool_handle"):
+        torch.cpu.graph_pool_handle = lambda: _HANDLE  # type: ignore[attr-defined]
     for module in filter(has_module, _POOLS):
         engine_module(module).set_global_graph_memory_pool(_HANDLE)

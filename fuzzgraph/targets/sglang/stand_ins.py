@@ -5,6 +5,8 @@ Real here: `ServerArgs` (its defaults, without the probing of its constructor), 
 backend, the whole decode runner. Stood in for:
 
 * the distributed groups, because there is one process: `ranks`;
+* the device and its graphs: `capturing`, `without_gpu`, for prefills `prefill_device`, `segments`;
+* torch's compiler in piecewise prefill graphs: `split_forward`;
 * the model runner and its model config, because their constructors load a model: plain objects
   with the attributes that the code under test reads, each from the case's config.
 """
