@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pages import add_write, publish
 
 from fuzzgraph import releases, worker
 from fuzzgraph.campaign.generation import draw
@@ -245,7 +246,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--cases", type=int, default=60)
-    parser.add_argument("--write", type=Path)
+    add_write(parser)
     parser.add_argument("--replay", nargs=3, metavar=("TARGET", "ROWS", "CONTEXT"))
     options = parser.parse_args()
     if options.replay:
@@ -254,9 +255,7 @@ def main() -> None:
         print("\n".join(" ".join(map(str, each)) for each in (figure.wall, figure.cpu)))
         return
     text = report(options)
-    print(text)
-    if options.write:
-        options.write.write_text(text)
+    publish(text, options)
 
 
 if __name__ == "__main__":

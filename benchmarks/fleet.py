@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from pages import add_write, publish
 
 from fuzzgraph.events import RunSummary
 from fuzzgraph.fleet.ports import descendants
@@ -129,17 +130,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", type=Path, help="file of the report [stdout]")
+    add_write(parser)
     asked = parser.parse_args()
     seconds = asked.seconds
     seeds = range(asked.seed, asked.seed + asked.pairs)
     pairs = [(run(1, seconds, seed), run(2, seconds, seed)) for seed in seeds]
     command = f"python benchmarks/fleet.py --seconds {asked.seconds:g} --pairs {asked.pairs}"
     text = page(pairs, asked.seconds, command)
-    if asked.write:
-        asked.write.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    publish(text, asked)
 
 
 if __name__ == "__main__":

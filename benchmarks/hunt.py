@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+from pages import add_write, publish
 
 from fuzzgraph.campaign.survey import released_targets
 from fuzzgraph.events import RunSummary
@@ -76,7 +77,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, default=20)
     parser.add_argument("--release", default="0.5.23")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", type=Path)
+    add_write(parser)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     done = {(one.setup.target, one.setup.release) for one in summaries(options.folder)}
@@ -86,9 +87,7 @@ def main() -> None:
             run(target, options.release, options.minutes, options.seed, out)
     before = options.write.read_text() if options.write and options.write.is_file() else ""
     text = page(summaries(options.folder), before)
-    print(text)
-    if options.write:
-        options.write.write_text(text)
+    publish(text, options)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pages import add_write, publish
+
 from fuzzgraph.campaign.generation import draw
 from fuzzgraph.campaign.opening import checked_setup, open_setup, strategy_of
 from fuzzgraph.campaign.runner import Runner
@@ -130,15 +132,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--cases", type=int, default=100, help="of each block")
-    parser.add_argument("--write", type=Path, help="file of the report [stdout]")
+    add_write(parser)
     asked = parser.parse_args()
     pairs = measure(drawn(asked.cases, asked.blocks + 1))
     command = f"python benchmarks/isolation.py --blocks {asked.blocks} --cases {asked.cases}"
     text = page(pairs, asked.cases, command)
-    if asked.write:
-        asked.write.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    publish(text, asked)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from pages import add_write, publish
+
 from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.case import Case, encode_case
 from fuzzgraph.execution import Execution
@@ -79,12 +81,10 @@ def report(samples: list[tuple[float, int, float]], findings: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--write", type=Path)
+    add_write(parser)
     options = parser.parse_args()
     text = report(*watch(options.minutes))
-    print(text)
-    if options.write:
-        options.write.write_text(text)
+    publish(text, options)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import fleet_soak
 from fleet_soak import half_written
+from pages import add_write, publish
 from saboteur import FLAKY, PLANTED
 
 from fuzzgraph.campaign.reports import rebuilt
@@ -280,7 +281,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="of the parent")
     parser.add_argument("--fleet-kills", type=int, default=12, help="of Ray workers, Redis, driver")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--write", type=Path, help="file of the report [stdout]")
+    add_write(parser)
     parser.add_argument("--drive", nargs=2, metavar=("OUT", "SECONDS"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.drive:
@@ -303,10 +304,7 @@ def main() -> None:
         rough.seen = _seen(rough_out)
         fleet = fleet_part(Path(folder), max(seconds / 8, 150.0), chance, asked.fleet_kills)
         text = page(calm, calm_run, rough, rebuilt(rough_out), fleet, seconds, command)
-    if asked.write:
-        asked.write.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    publish(text, asked)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
+from pages import add_write, publish
 
 from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.case import Case
@@ -167,12 +167,10 @@ def report(count: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, default=8)
-    parser.add_argument("--write", type=Path)
+    add_write(parser)
     options = parser.parse_args()
     text = report(options.blocks)
-    print(text)
-    if options.write:
-        options.write.write_text(text)
+    publish(text, options)
 
 
 if __name__ == "__main__":
