@@ -30,7 +30,7 @@ from fuzzgraph.events import (
     read_log,
 )
 
-__all__ = ["Past", "free_empty_claims", "past_of", "resumed_plan"]
+__all__ = ["Past", "at_its_end", "free_empty_claims", "past_of", "resumed_plan"]
 
 
 @dataclass(slots=True)
@@ -133,6 +133,14 @@ def free_empty_claims(folder: RunFolder) -> None:
             claim.rmdir()
 
 
+def at_its_end(out: Path, seconds: float | None = None) -> UsageError:
+    """What to raise where a run is to go on that leaves nothing to do."""
+    after = "" if seconds is None else f" after {seconds:.0f} s"
+    return UsageError(
+        f"{out}: the run has come to its end{after}. Give it more with --time, or start a new one."
+    )
+
+
 def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
     """The plan of a resumed run: as it was, with what is left of its budget.
 
@@ -148,10 +156,7 @@ def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
     start = past.start
     over = past.finished and (seconds is None or seconds <= past.last.seconds)
     if over and not past.left:
-        raise UsageError(
-            f"{out}: the run has come to its end after {past.last.seconds:.0f} s. "
-            "Give it more with --time, or start a new one."
-        )
+        raise at_its_end(out, past.last.seconds)
     limit = None if over else seconds or start.seconds
     return Plan(
         setup=start.setup,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.campaign.resuming import free_empty_claims, past_of, resumed_plan
+from fuzzgraph.campaign.resuming import at_its_end, free_empty_claims, past_of, resumed_plan
 from fuzzgraph.campaign.stopping import interruptible
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import CampaignStarted, RunSummary, read_log
@@ -52,9 +52,7 @@ def resume_shards(
         free_empty_claims(RunFolder(out))
         open_shards = [shard for shard in range(shards) if _has_more(out, shard, shards, seconds)]
         if not open_shards:
-            raise UsageError(
-                f"{out}: the run has come to its end. Give it more with --time, or start a new one."
-            )
+            raise at_its_end(out)
         group = _Group([subprocess.Popen(words(shard)) for shard in open_shards])
         with interruptible(group):
             codes = group.wait()

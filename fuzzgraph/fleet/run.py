@@ -13,7 +13,7 @@ import msgspec
 
 from fuzzgraph.campaign import Budget, Plan, RunFolder
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.campaign.resuming import Past, past_of
+from fuzzgraph.campaign.resuming import Past, at_its_end, past_of
 from fuzzgraph.campaign.sharing import Sharing
 from fuzzgraph.campaign.standing import Standing
 from fuzzgraph.campaign.stopping import interruptible
@@ -172,10 +172,7 @@ class _Run:
         ]
         wanted = [order for order in orders if order is not None]
         if not wanted:
-            raise UsageError(
-                f"{self.plan.out}: the run has come to its end. Give it more with --time, or start "
-                "a new one."
-            )
+            raise at_its_end(self.plan.out)
         driver = Driver(
             cluster,
             wanted,
