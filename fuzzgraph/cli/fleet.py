@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
@@ -12,16 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fuzzgraph.cli.options import (
-    as_json,
-    duration,
-    one_of,
-    say_summary,
-    setup_options,
-    whole_number,
-)
+from fuzzgraph.cli.options import as_json, duration, say_summary, setup_options, whole_number
+from fuzzgraph.cli.search import search_options
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Plan
@@ -37,79 +29,26 @@ def fleet() -> None:
 
 @fleet.command()
 @partial(setup_options, here=False, default_isolation="on")
-@click.option(
-    "--time", "seconds", metavar="TIME", callback=duration, help="How long, e.g. 60s, 10m, 8h."
-)
-@click.option("--examples", metavar="N", callback=whole_number(0), help="How many generated cases.")
-@click.option("--seed", metavar="N", callback=whole_number(0), help="Same seed, same cases.")
-@click.option(
-    "--profile",
-    metavar="[ci|nightly]",
-    callback=one_of("ci", "nightly"),
-    default="nightly",
-    show_default=True,
-    help="How hard to try.",
-)
+@partial(search_options, profile="nightly")
 @click.option("--shards", metavar="N", callback=whole_number(1), help="[one per GPU or core]")
 @click.option("--address", default="", help="HOST:PORT or auto of a cluster. [one started here]")
-@click.option("--corpus", "corpus_folder", type=Path, help="Cases to run first. [corpus/cases]")
-@click.option("--ledger", type=Path, help="Tolerated and quarantined. [corpus/ledger.toml]")
-@click.option("--baseline", type=Path, help="Findings that were there before.")
-@click.option(
-    "--database", default="", help="Share cases: dir:FOLDER, redis://HOST:PORT, github:OWNER/REPO."
-)
-@click.option("--only-new", is_flag=True, help="Exit with 1 for findings beyond --baseline only.")
-@click.option("--out", type=Path, help="New folder of the run. [reports/runs/TIME-SEED]")
 @as_json
-def run(
-    setup: Setup,
-    seconds: float | None,
-    examples: int | None,
-    seed: int | None,
-    profile: str,
-    shards: int | None,
-    address: str,
-    corpus_folder: Path | None,
-    ledger: Path | None,
-    baseline: Path | None,
-    database: str,
-    only_new: bool,
-    out: Path | None,
-    as_json: bool,
-) -> int:
+def run(plan: Plan, out: Path | None, shards: int | None, address: str, as_json: bool) -> int:
     """Fuzz a target with many shards at once, and make one report of them.
 
     Shards that are lost are started again; a driver that was killed is taken up by 'fleet resume'.
     Without --time and --examples it runs for 60 seconds.
     """
-    from fuzzgraph.campaign import Budget, Plan, fresh_folder
+    from fuzzgraph.campaign import fresh_folder
     from fuzzgraph.campaign.opening import check_names
-    from fuzzgraph.campaign.sharing import checked_database
     from fuzzgraph.campaign.standing import DEFAULT_LEDGER
     from fuzzgraph.fleet.cluster import require_ray
 
-    checked_database(database, "--database")
-    check_names(setup)
-    if only_new and baseline is None:
-        raise UsageError("--only-new needs a baseline to be new against. Name it with --baseline.")
-    if seconds is None and examples is None:
-        seconds = 60.0
-    if ledger is None and DEFAULT_LEDGER.is_file():
-        ledger = DEFAULT_LEDGER
-    seed = secrets.randbelow(1 << 31) if seed is None else seed
-    plan = Plan(
-        setup=setup,
-        seed=seed,
-        budget=Budget(seconds, examples),
-        profile=profile,
-        corpus=str(corpus_folder or ""),
-        ledger=str(ledger or ""),
-        baseline=str(baseline or ""),
-        database=database,
-        only_new=only_new,
-    )
+    check_names(plan.setup)
+    if not plan.ledger and DEFAULT_LEDGER.is_file():
+        plan = replace(plan, ledger=str(DEFAULT_LEDGER))
     require_ray()
-    plan = replace(plan, out=fresh_folder(out, seed).resolve())
+    plan = replace(plan, out=fresh_folder(out, plan.seed).resolve())
     return _drive(plan, address, shards, as_json=as_json)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ __all__ = [
     "say_summary",
     "setup_options",
     "whole_number",
+    "with_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -112,11 +113,18 @@ def setup_options(command: F, *, here: bool = True, default_isolation: str = "")
         )
         return command(setup=setup, **rest)
 
+    return with_options(gather, command, _SETUP_OPTIONS)
+
+
+def with_options(
+    gather: Callable[..., object], command: F, options: Sequence[Callable[[Any], Any]]
+) -> F:
+    """`gather`, which calls `command`, in its place: with the options of both, its own first."""
     gather.__name__ = command.__name__
     gather.__doc__ = command.__doc__
     gather.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     decorated: Any = gather
-    for option in reversed(_SETUP_OPTIONS):
+    for option in reversed(options):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 

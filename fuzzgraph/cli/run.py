@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fuzzgraph.cli.options import (
-    as_json,
-    duration,
-    one_of,
-    say_summary,
-    setup_options,
-    whole_number,
-)
-from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Setup
+from fuzzgraph.cli.options import as_json, duration, say_summary, setup_options, whole_number
+from fuzzgraph.cli.search import search_options
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened, Plan
@@ -32,75 +25,26 @@ __all__ = ["resume", "run"]
 
 @click.command()
 @setup_options
-@click.option(
-    "--time", "seconds", metavar="TIME", callback=duration, help="How long, e.g. 60s, 10m, 8h."
-)
-@click.option("--examples", metavar="N", callback=whole_number(0), help="How many generated cases.")
+@partial(search_options, profile="ci")
 @click.option(
     "--findings", "max_findings", metavar="N", callback=whole_number(1), help="Stop after so many."
 )
-@click.option("--seed", metavar="N", callback=whole_number(0), help="Same seed, same cases.")
-@click.option(
-    "--profile",
-    metavar="[ci|nightly]",
-    callback=one_of("ci", "nightly"),
-    default="ci",
-    show_default=True,
-    help="How hard to try.",
-)
-@click.option("--corpus", "corpus_folder", type=Path, help="Cases to run first. [corpus/cases]")
-@click.option("--ledger", type=Path, help="Tolerated and quarantined. [corpus/ledger.toml]")
-@click.option("--baseline", type=Path, help="Findings that were there before.")
-@click.option(
-    "--database", default="", help="Share cases: dir:FOLDER, redis://HOST:PORT, github:OWNER/REPO."
-)
-@click.option("--only-new", is_flag=True, help="Exit with 1 for findings beyond --baseline only.")
-@click.option("--out", type=Path, help="New folder of the run. [reports/runs/TIME-SEED]")
 @as_json
-def run(
-    setup: Setup,
-    seconds: float | None,
-    examples: int | None,
-    max_findings: int | None,
-    seed: int | None,
-    profile: str,
-    corpus_folder: Path | None,
-    ledger: Path | None,
-    baseline: Path | None,
-    database: str,
-    only_new: bool,
-    out: Path | None,
-    as_json: bool,
-) -> int:
+def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -> int:
     """Fuzz a target: the corpus first, then new cases until the budget is spent.
 
     Without --time and --examples it runs for 60 seconds. Ctrl-C finishes the case at hand and
     writes the report.
     """
-    from fuzzgraph.campaign import Budget, Plan, fresh_folder, load_corpus, open_setup
-    from fuzzgraph.campaign.sharing import checked_database
-    from fuzzgraph.campaign.standing import load_standing
+    from fuzzgraph.campaign import fresh_folder, load_corpus, open_setup
 
-    if only_new and baseline is None:
-        raise UsageError("--only-new needs a baseline to be new against. Name it with --baseline.")
-    checked_database(database, "--database")
-    if seconds is None and examples is None:
-        seconds = 60.0
-    seed = secrets.randbelow(1 << 31) if seed is None else seed
-    seeds = load_corpus(corpus_folder)
-    standing = load_standing(ledger, baseline, only_new=only_new)
-    with closing(open_setup(setup)) as opened:  # a wrong name is said before a folder is made
-        plan = Plan(
-            setup=setup,
-            seed=seed,
-            budget=Budget(seconds, examples, max_findings),
-            out=fresh_folder(out, seed),
-            profile=profile,
-            corpus=str(corpus_folder or ""),
-            ledger=str(ledger or ""),
-            baseline=str(baseline or ""),
-            database=database,
-            only_new=only_new,
+    seeds = load_corpus(_named(plan.corpus))
+    standing = _standing(plan)
+    with closing(open_setup(plan.setup)) as opened:  # a wrong name is said before a folder is made
+        plan = replace(
+            plan,
+            budget=replace(plan.budget, findings=max_findings),
+            out=fresh_folder(out, plan.seed),
         ).patient()
         return _run(plan, opened, seeds, standing, as_json=as_json)
 
@@ -118,7 +62,6 @@ def resume(folder: Path, seconds: float | None, shard: int | None, as_json: bool
     from fuzzgraph.campaign import load_corpus, open_setup
     from fuzzgraph.campaign.resuming import past_of, resumed_plan
     from fuzzgraph.campaign.shards import resume_shards, shards_of
-    from fuzzgraph.campaign.standing import load_standing
     from fuzzgraph.corpus import Loaded
 
     if (folder / "fleet.json").is_file():
@@ -130,15 +73,21 @@ def resume(folder: Path, seconds: float | None, shard: int | None, as_json: bool
         return say_summary(resume_shards(folder, shards, seconds), as_json=as_json)
     past = past_of(folder, shard or 0, shards)
     plan = resumed_plan(past, folder, seconds).patient()
-    named = Path(plan.corpus) if plan.corpus else None
+    named = _named(plan.corpus)
     seeds = Loaded() if shards > 1 and named is None else load_corpus(named)
-    standing = load_standing(*map(_named, (plan.ledger, plan.baseline)), only_new=plan.only_new)
+    standing = _standing(plan)
     with closing(open_setup(plan.setup)) as opened:
         return _run(plan, opened, seeds, standing, past, as_json=as_json)
 
 
 def _named(path: str) -> Path | None:
     return Path(path) if path else None
+
+
+def _standing(plan: Plan) -> Standing:
+    from fuzzgraph.campaign.standing import load_standing
+
+    return load_standing(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
 
 
 def _run(
