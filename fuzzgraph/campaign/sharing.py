@@ -6,12 +6,14 @@ costs the sharing and not the run, and is said. What comes out of it is untruste
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
+import socket
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,6 +37,8 @@ _MOST = 1000
 """Cases that one run takes; which of more, its seed decides."""
 _FORMS = "dir:FOLDER, redis://HOST:PORT[/DB], github:OWNER/REPO"
 _REDIS_SECONDS = 2.0
+_ANSWER_SECONDS = 20.0
+"""How long a server may be silent; a client that has a bound of its own keeps to that."""
 _AGAIN_SECONDS = 30.0
 """How long a server that failed is left alone."""
 
@@ -184,7 +188,7 @@ class Examples:
         if self._far is None or self._clock() < self._again:
             return None
         try:
-            with warnings.catch_warnings(record=True) as warned:
+            with warnings.catch_warnings(record=True) as warned, _answering(_ANSWER_SECONDS):
                 warnings.simplefilter("always")
                 answer = question(self._far)
         except Exception as error:  # whatever a client of somebody else's raises
@@ -248,6 +252,17 @@ class Sharing:
     def close(self) -> None:
         if self._examples is not None:
             self._examples.close()
+
+
+@contextlib.contextmanager
+def _answering(seconds: float) -> Iterator[None]:
+    """Bound what a new connection may be silent: Hypothesis asks GitHub without any bound."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def _key(target: str) -> bytes:

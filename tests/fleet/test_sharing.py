@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import zipfile
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Event, RunSummary, Setup
 from tests.fakes import FakeRunner, FakeTarget, case, paged
+from tests.fleet.artifacts import LISTING, STORAGE, ZIP, Artifacts, github, zipped
 from tests.fleet.servers import BINARY, WHY_NOT, redis_server
 
 needs_redis = pytest.mark.skipif(BINARY is None, reason=WHY_NOT)
@@ -154,6 +157,99 @@ def test_an_artifact_is_read_and_never_written(
     here = open_examples(f"dir:{tmp_path / 'near'}")
     assert [entry.case for entry in here.fetch("fake").entries] == [case(1)]
     assert examples.notes == []
+
+
+@pytest.fixture
+def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without examples and artifacts, and a token that is no secret."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_TOKEN", "token")
+    monkeypatch.setenv("FUZZGRAPH_ARTIFACTS", str(tmp_path / "artifacts"))
+
+
+def archive(tmp_path: Path, shared: Case) -> bytes:
+    """The artifact of a night that shared one case for target `builtin`."""
+    open_examples(f"dir:{tmp_path / 'night'}").save("builtin", shared)
+    return zipped(tmp_path / "night")
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_run_begins_with_the_newest_artifact_which_is_fetched_once(tmp_path: Path) -> None:
+    with github() as server:
+        server.offer(archive(tmp_path, case(4)))
+        runner = FakeRunner(paged)
+        summary = run(tmp_path / "a", runner, "github:someone/engine")
+        assert (summary.corpus_cases, summary.bad_entries) == (1, ())
+        assert runner.ran[0] == case(4)
+        run(tmp_path / "b", FakeRunner(paged), "github:someone/engine")
+    assert server.asked == [
+        (LISTING, "Bearer token"),
+        (ZIP, "Bearer token"),
+        (STORAGE, ""),  # a redirect must not carry the token along
+    ]
+
+
+def refused(server: Artifacts) -> None:
+    server.answers = {LISTING: (401, b"{}")}
+
+
+def gone(server: Artifacts) -> None:
+    server.answers = {}
+
+
+def of_another_name(server: Artifacts) -> None:
+    server.offer(b"", name="hypothesis-example-db")
+
+
+def no_json(server: Artifacts) -> None:
+    server.answers[LISTING] = (200, b"<html>")
+
+
+def no_list(server: Artifacts) -> None:
+    server.answers[LISTING] = (200, b"{}")
+
+
+def half_a_zip(server: Artifacts) -> None:
+    server.answers[STORAGE] = (200, server.answers[STORAGE][1][:-20])
+
+
+def silent(server: Artifacts) -> None:
+    server.silent = True
+
+
+FAILURES = {
+    refused: "valid GITHUB_TOKEN",
+    gone: "Could not get the latest artifact",
+    of_another_name: "Couldn't acquire a new or existing artifact",
+    no_json: "JSONDecodeError",
+    no_list: "KeyError",
+    half_a_zip: "artifact from GitHub is invalid",
+    silent: "timed out",
+}
+
+
+@pytest.mark.usefixtures("no_token")
+@pytest.mark.parametrize(("fail", "said"), FAILURES.items(), ids=[f.__name__ for f in FAILURES])
+def test_an_artifact_that_cannot_be_had_costs_one_line_and_the_folder_takes_its_place(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fail: Callable[[Artifacts], None],
+    said: str,
+) -> None:
+    monkeypatch.setattr("fuzzgraph.campaign.sharing._ANSWER_SECONDS", 0.2)
+    open_examples("dir:.fuzzgraph/examples").save("builtin", case(3))
+    with github() as server:
+        server.offer(archive(tmp_path, case(4)))
+        fail(server)
+        runner = FakeRunner(paged)
+        summary = run(tmp_path / "a", runner, "github:someone/engine")
+    [line] = summary.bad_entries
+    assert line.startswith("github:someone/engine: ") and line.endswith("; it is left out")
+    assert said in line
+    assert summary.corpus_cases == 1 and runner.ran[0] == case(3)
+    kept = open_examples("dir:.fuzzgraph/examples").fetch("builtin").entries
+    assert summary.findings[0].digest in {entry.digest for entry in kept}
+    assert socket.getdefaulttimeout() is None, "the bound holds for the server alone"
 
 
 BAD = ["redis", "redis:", "dir:", "github:owner", "github:a/b/c", "ftp://x", "postgres://x/y"]
