@@ -25,14 +25,12 @@ class CudaMeansCpu(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        given = dict(kwargs or {})
-        if _is_cuda(given.get("device")):
-            given["device"] = "cpu"
-        if given.get("pin_memory"):
-            given["pin_memory"] = False
-        if any(_is_cuda(arg) for arg in args):
-            args = tuple("cpu" if _is_cuda(arg) else arg for arg in args)
-        return func(*args, **given)
+        # Called for every operation, attributes of tensors among them, hundreds of times a step.
+        for arg in args:
+            if type(arg) in _NAMES:
+                args = tuple("cpu" if _is_cuda(arg) else arg for arg in args)
+                break
+        return func(*args, **_without_cuda(kwargs)) if kwargs else func(*args)
 
 
 class ClaimsCuda(TorchFunctionMode):
@@ -50,6 +48,7 @@ class ClaimsCuda(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+_NAMES = (str, torch.device)
 _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
@@ -57,3 +56,12 @@ def _is_cuda(device: object) -> bool:
     if isinstance(device, torch.device):
         return device.type == "cuda"
     return isinstance(device, str) and device.partition(":")[0] == "cuda"
+
+
+def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
+    kwargs = dict(kwargs)
+    if _is_cuda(kwargs.get("device")):
+        kwargs["device"] = "cpu"
+    if kwargs.get("pin_memory"):
+        kwargs["pin_memory"] = False
+    return kwargs
