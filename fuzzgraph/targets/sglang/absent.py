@@ -32,6 +32,7 @@ ABSENT: Mapping[str, str] = {
     "cuda": _KERNELS,
     "cutlass": _KERNELS,
     "deep_gemm": _KERNELS,
+    "fastapi": _HTTP,
     "flash_mla": _KERNELS,
     "gguf": _MODELS,
     "orjson": _HTTP,
@@ -43,6 +44,7 @@ ABSENT: Mapping[str, str] = {
     "starlette": _HTTP,
     "torchvision": _VISION,
     "tvm_ffi": _KERNELS,
+    "uvicorn": _HTTP,
     "xgrammar": "constrained answers; no server is started",
     "zmq": "talks between server processes; there is one process",
 }

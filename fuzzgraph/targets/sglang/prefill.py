@@ -45,12 +45,15 @@ class PrefillTarget:
             max_context_len=32,
             max_q_heads=4,
             max_head_dim=16,
+            max_tp_size=4,
         )
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Names the first setting that this target does not drive."""
         if config.modes != ("prefill",):
             return f"captures prefill graphs only, not {list(config.modes)}"
+        if config.capture_tokens[-1] % config.attn_tp_size:
+            return f"{config.attn_tp_size} ranks cannot share {config.capture_tokens[-1]} tokens"
         most = config.req_pool_size * config.max_context_len
         if config.capture_tokens[-1] > most:
             # From 0.5.22 on the engine captures as many requests as the tokens need.

@@ -9,6 +9,7 @@ import torch
 
 from fuzzgraph.targets.sglang.batches import bound, decode_values, given
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.prefill_ranks import counts_of, share_tokens
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.world import Batch
 
@@ -18,7 +19,7 @@ _INFO = "sglang.srt.model_executor.forward_batch_info"
 
 
 def prefill_batch(batch: Batch, runner: ModelRunner) -> Any:
-    """New tokens of each row behind what it has cached, as `ForwardBatch.init_new` leaves it."""
+    """New tokens of each row behind what it has cached, as the model runner hands it on."""
     info = engine_module(_INFO)
     new, cached = batch.new_lens, batch.cached_lens
     starts = np.cumsum(new) - new
@@ -37,8 +38,14 @@ def prefill_batch(batch: Batch, runner: ModelRunner) -> Any:
         "extend_prefix_lens_cpu": cached.tolist(),
         # No row wants the probabilities of its prompt.
         "extend_logprob_start_lens_cpu": new.tolist(),
+        "lora_ids": [None] * batch.raw_bs,
     }
-    return bound(given(info.ForwardBatch, values), runner)
+    if runner.tp_size == 1:
+        return bound(given(info.ForwardBatch, values), runner)
+    values |= counts_of(batch, runner.device)
+    forward_batch = bound(given(info.ForwardBatch, values), runner)
+    share_tokens(forward_batch, runner)
+    return forward_batch
 
 
 def _int32(values: Any, device: str) -> torch.Tensor:

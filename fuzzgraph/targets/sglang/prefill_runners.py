@@ -9,7 +9,7 @@ breaks themselves are the engine's. Put in its place are the device (`prefill_de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -125,6 +125,20 @@ class PrefillRunner:
         holder = getattr(self._engine, "buffers", self._engine)  # in 0.5.9 the runner itself
         found: torch.Tensor = getattr(holder, name)
         return found
+
+    def find(self, name: str) -> torch.Tensor | None:
+        """A static input that only some releases and configurations have."""
+        registry = getattr(self._engine, "buffer_registry", None)
+        if registry is None or not registry.has_slot(name):
+            return None
+        found: torch.Tensor = registry.get_slot(name).buffer
+        return found
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Token counts that have graphs, ascending; ranks cannot share every count."""
+        captured: Sequence[int] = self._engine.capture_num_tokens
+        return captured
 
     @property
     def one_request(self) -> bool:

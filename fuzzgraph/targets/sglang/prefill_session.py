@@ -14,6 +14,7 @@ from fuzzgraph.targets.sglang.attention_model import in_forward_context
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.prefill_batches import prefill_batch
 from fuzzgraph.targets.sglang.prefill_model import PrefillModel
+from fuzzgraph.targets.sglang.prefill_ranks import load_ranks
 from fuzzgraph.targets.sglang.prefill_runners import PrefillKind, PrefillRunner
 from fuzzgraph.targets.sglang.stand_ins import model_runner
 from fuzzgraph.targets.sglang.triton import CORES, TRITON_BACKEND
@@ -38,6 +39,9 @@ _BY_REQUEST = {
 }
 """What the forward batch says of each request, and what of the logical batch it repeats."""
 
+_COUNT = "num_token_non_padded"
+_SHARE = f"sglang cuda_graph_buffer_registry.py build_prefill_registry: {_COUNT} by the bucket"
+
 _FREE, _NONE_PADDED = Contract("free"), Contract("fill", 0)
 
 
@@ -53,6 +57,7 @@ def _fields() -> tuple[Field, ...]:
                   repeats=repeats)
             for name, repeats in _BY_REQUEST.items()
         ),
+        Field(_COUNT, "scalar", "nothing", _FREE, source=_SHARE),
         Field("qo_indptr", "indptr", "offset", _FREE, source=_SUMS, repeats="new_lens"),
         Field("kv_indptr", "indptr", "offset", _FREE, source=_SUMS, repeats="cached_lens"),
         Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
@@ -68,10 +73,13 @@ class PrefillSession:
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
         self._config = config
         self._frozen: dict[int, dict[str, int]] = {}
+        self._at_capture: dict[int, torch.Tensor] = {}
         self._eager = False
         self._declined = ""
         self._last_batch: Any = None
         self._outputs: Any = None
+        if config.attn_tp_size > 1:
+            load_ranks()
         runner = model_runner(config, graphs.device, backend="triton", prefill=kind.name)
         self._model_runner = runner
         runner.model = self._model = PrefillModel(config, graphs.device)
@@ -115,8 +123,10 @@ class PrefillSession:
         self._model_runner.configuration.use()
 
     def _remember(self, tokens: int) -> None:
-        """Addresses that the graph over so many tokens has frozen."""
+        """Addresses that the graph over so many tokens has frozen, and the count it has seen."""
         self._frozen[tokens] = {name: each.data_ptr() for name, each in self._static().items()}
+        if (count := self.runner.find(_COUNT)) is not None:
+            self._at_capture[tokens] = count.clone()
 
     def _static(self) -> dict[str, torch.Tensor]:
         return {name: self.runner.tokens(name) for name in _BY_TOKEN}
@@ -132,9 +142,9 @@ class PrefillSession:
         """The engine's rule by which this batch takes no graph."""
         if self.runner.one_request and batch.raw_bs > 1:
             return _ONE_REQUEST
-        most = self.runner.most_padding
-        fitting = [size for size in self._config.capture_tokens if size >= batch.num_tokens]
-        if most and fitting and fitting[0] > most * batch.num_tokens:
+        most, tokens = self.runner.most_padding, len(self._last_batch.input_ids)
+        fitting = [size for size in self.runner.sizes if size >= tokens]
+        if most and fitting and fitting[0] > most * tokens:
             return _TOO_MUCH.format(most)
         return ""
 
@@ -163,20 +173,27 @@ class PrefillSession:
         tokens = len(given.input_ids)
         seen = Observation(batch.raw_bs, batch.raw_bs, batch.num_tokens, tokens)
         seen.declined = self._declined
-        seen.outputs = {"attention": self._handed_out()}
+        seen.outputs = {"attention": self._handed_out(batch)}
         if not self._eager:
             seen.metadata.update(
                 {name: buffer[:tokens].clone() for name, buffer in self._static().items()}
             )
+            if (count := self.runner.find(_COUNT)) is not None:
+                seen.metadata[_COUNT] = count.clone()
         seen.metadata.update({name: getattr(given, name).clone() for name in _BY_REQUEST})
         seen.metadata.update(self._attention_metadata())
         seen.plan = {"max_extend_len": int(self.backend.forward_metadata.max_extend_len)}
         return seen
 
-    def _handed_out(self) -> torch.Tensor:
-        """[tokens, heads, v_head_dim]; the engine has cut off what it padded."""
+    def _handed_out(self, batch: Batch) -> torch.Tensor:
+        """[tokens, heads, v_head_dim]; the engine has cut off what it padded to a bucket.
+
+        What it padded to a multiple of the ranks is cut here: logits it has for each request alone.
+        """
         heads, columns = self._config.num_q_heads, self._config.v_head_dim
         rows: torch.Tensor = self._outputs.next_token_logits
+        if self._config.attn_tp_size > 1:
+            rows = rows[: batch.num_tokens]
         return rows.view(-1, heads, columns).clone()
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
@@ -194,13 +211,19 @@ class PrefillSession:
         if self._eager:
             return {}
         prepared = self.runner.prepared
-        size = len(prepared.input_ids) if prepared else self._config.capture_tokens[-1]
+        size = len(prepared.input_ids) if prepared else self.runner.sizes[-1]
         frozen = self._frozen.get(size, {})
         static = self._static()
         return {name: (static[name], address) for name, address in frozen.items()}
 
     def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-        return {}
+        """Every token of a captured batch is live, on every rank."""
+        if self._eager:
+            return {}
+        size = len(self.runner.prepared.input_ids)
+        if (seen := self._at_capture.get(size)) is None:
+            return {}
+        return {_COUNT: (seen, torch.full_like(seen, size // self._config.attn_tp_size))}
 
     def close(self) -> None:
         """Nothing outlives the session."""
