@@ -88,22 +88,19 @@ def test_the_engine_itself_pads_and_replays_what_it_captured(
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "version"), RELEASES)
 @pytest.mark.parametrize(
-    ("mutant", "buffer"),
+    ("mutant", "finding"),
     [
-        ("keeps_slots", "out_cache_loc"),
-        ("moves_positions", "positions"),
-        ("plans_once", "qo_indptr"),
+        ("keeps_slots", ("contract", "out_cache_loc")),
+        ("moves_positions", ("reference", "attention")),
+        ("plans_once", ("contract", "qo_indptr")),
     ],
 )
 def test_an_engine_that_forgets_something_is_found_out(
-    workers: Workers, kind: str, version: str, mutant: str, buffer: str
+    workers: Workers, kind: str, version: str, mutant: str, finding: tuple[str, str]
 ) -> None:
     case = prefill_case(kind, ((0, 0, 6),), ((1, 2, 4), (2, 0, 1)))
     found = workers.findings(version, case, f"{_MUTANTS}:{kind}_{mutant}")
-    seen = {(finding.oracle, finding.buffer) for finding in found}
-    assert ("contract", buffer) in seen
-    harmless = mutant == "keeps_slots"  # attention writes the slots of live tokens only
-    assert (("reference", "attention") in seen) != harmless
+    assert finding in {(one.oracle, one.buffer) for one in found}
 
 
 @pytest.mark.sglang
@@ -113,6 +110,19 @@ def test_a_bucket_of_more_than_twice_the_tokens_goes_eager_and_is_no_finding(
 ) -> None:
     case = prefill_case("breakable", ((0, 0, 3),), capture_tokens=(8,))
     assert workers.findings("0.5.23", case, "sglang-breakable-prefill") == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "version"), RELEASES)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_share_the_tokens_of_a_bucket(
+    workers: Workers, kind: str, version: str, rank: int
+) -> None:
+    case = prefill_case(
+        kind, ((0, 0, 5),), ((1, 3, 4), (2, 0, 3)), attn_tp_size=2, attn_tp_rank=rank
+    )
+    assert workers.findings(version, case, f"sglang-{kind}-prefill") == ()
 
 
 def test_decode_beside_prefills_is_not_driven() -> None:
@@ -134,6 +144,13 @@ def test_more_tokens_than_the_pool_can_hold_are_not_driven() -> None:
     )  # fmt: skip
     said = breakable().unsupported(config)
     assert said == "no batch has 33 tokens: the pool ends at 32"
+
+
+def test_a_ladder_that_ends_with_tokens_the_ranks_cannot_share_is_not_driven() -> None:
+    config = EngineConfig(
+        modes=("prefill",), capture_tokens=(4, 6), attn_tp_size=4, prefill_runner="breakable"
+    )
+    assert breakable().unsupported(config) == "4 ranks cannot share 6 tokens"
 
 
 def test_a_count_without_a_graph_runs_as_it_is() -> None:
