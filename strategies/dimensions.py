@@ -27,7 +27,7 @@ def dimensions(case: Case) -> frozenset[str]:
         names.update(_of_step(case.config, step))
     names.update(_of_sizes(case))
     names.update(_of_neighbours(case))
-    names.update(_of_lifecycle(case.steps))
+    names.update(_of_lifecycle(case.config, case.steps))
     return frozenset(names)
 
 
@@ -39,8 +39,11 @@ def _shared_pages(case: Case) -> int:
 
 def padded_size(config: EngineConfig, step: ReplayStep) -> int:
     """Captured size that the step is replayed on (tokens in prefill); 0 above the ladder."""
-    ladder = config.capture_tokens if step.mode == "prefill" else config.capture_bs
-    return next((size for size in ladder if size >= raw_size(step)), 0)
+    return next((size for size in _ladder(config, step) if size >= raw_size(step)), 0)
+
+
+def _ladder(config: EngineConfig, step: ReplayStep) -> tuple[int, ...]:
+    return config.capture_tokens if step.mode == "prefill" else config.capture_bs
 
 
 def raw_size(step: ReplayStep) -> int:
@@ -131,6 +134,10 @@ def _of_step(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
         yield "above ladder" if not padded else "raw<padded" if raw < padded else "raw=padded"
         if padded and step.mode == "prefill":
             yield "prefill raw<padded" if raw < padded else "prefill raw=padded"
+        yield from _when(
+            one_padded_row=padded - raw == 1 and step.mode != "prefill",
+            largest_graph=padded > 0 and padded == _ladder(config, step)[-1],
+        )
         yield from _of_local_count(config, raw, padded)
     yield from _of_lengths(config, step)
     encoders = {row.encoder_len for row in step.rows}
@@ -167,6 +174,11 @@ def _of_lengths(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
     yield from _named(lengths, {"len=1": 1, "len=context-1": context - 1, "len=context": context})
     if page > 1:
         yield from _named(lengths, _edges("page", page))
+        yield from _when(
+            later_page_just_full=any(n > page and n % page == 0 for n in lengths),
+            later_page_just_begun=any(n > page + 1 and n % page == 1 for n in lengths),
+            last_page_of_the_context=any(-(-n // page) == -(-context // page) for n in lengths),
+        )
     if window:
         yield from _named(lengths, _edges("window", window) | {"len=window+2": window + 2})
     if config.split_kv:
@@ -237,7 +249,7 @@ def _of_neighbours(case: Case) -> Iterator[str]:
             )
 
 
-def _of_lifecycle(steps: tuple[ReplayStep, ...]) -> Iterator[str]:
+def _of_lifecycle(config: EngineConfig, steps: tuple[ReplayStep, ...]) -> Iterator[str]:
     live: dict[int, int] = {}
     parked: set[int] = set()
     left = False
@@ -259,4 +271,10 @@ def _of_lifecycle(steps: tuple[ReplayStep, ...]) -> Iterator[str]:
             parked_request_returns=bool(parked & set(here) & set(live)),
         )
         live.update(here)
+        full = len(live) == config.req_pool_size
+        page, context = config.page_size, config.max_context_len
+        yield from _when(
+            request_pool_full=full,
+            KV_pool_full=full and all(-(-n // page) == -(-context // page) for n in live.values()),
+        )
         parked = (parked | set(live)) - set(here)

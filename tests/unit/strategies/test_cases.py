@@ -29,6 +29,8 @@ eager between graphs|larger eager between graphs|idle between graphs|via eager
 finished request|all finished|row reused|added later|continued request|grown by one
 length rolled back|parked request|parked request returns
 len=1|len=page-1|len=page|len=page+1|len=context-1|len=context|ragged lengths
+one padded row|largest graph|request pool full|KV pool full
+later page just full|later page just begun|last page of the context
 len=window-1|len=window|len=window+1|len=window+2|window<page|window=page|window>page
 len=split-1|len=split|len=split+1|split plan|several splits
 len=context-drafts+1|drafts reach past the context|context ends inside a page

@@ -36,6 +36,35 @@ def test_lengths_are_named_by_the_edge_they_touch() -> None:
     assert not {"len=page", "len=page-1", "len=window", "len=1"} & names
 
 
+def test_a_length_is_named_by_its_place_in_the_last_of_several_pages() -> None:
+    config = EngineConfig(page_size=4, max_context_len=16)
+    names = {"later page just full", "later page just begun", "last page of the context"}
+    assert names & covered(config, step(8)) == {"later page just full"}
+    assert names & covered(config, step(9)) == {"later page just begun"}
+    assert names & covered(config, step(13)) == {
+        "later page just begun",
+        "last page of the context",
+    }
+    assert not names & covered(config, step(3, 4, 5, 7))
+
+
+def test_a_batch_next_to_its_captured_size_and_one_on_the_largest_graph_are_named() -> None:
+    config, names = EngineConfig(capture_bs=(2, 4)), {"one padded row", "largest graph"}
+    assert names & covered(config, step(1)) == {"one padded row"}
+    assert names & covered(config, step(1, 1, 1)) == names
+    assert names & covered(config, step(1, 1, 1, 1)) == {"largest graph"}
+    assert not names & covered(config, step(1, 1, 1, 1, 1)), "above the ladder there is no graph"
+
+
+def test_a_pool_is_full_of_requests_and_then_of_their_pages() -> None:
+    config = EngineConfig(req_pool_size=2, page_size=4, max_context_len=16)
+    names = {"request pool full", "KV pool full"}
+    assert names & covered(config, step(16)) == set()
+    assert names & covered(config, step(16), step(12, first=1)) == {"request pool full"}
+    assert names & covered(config, step(16), step(13, first=1)) == names
+    assert names & covered(config, step(16), step(13, first=1, finish=(0,))) == set()
+
+
 def test_a_batch_that_falls_twice_differs_from_one_that_comes_back() -> None:
     config = EngineConfig(capture_bs=(8,))
     falling = covered(config, step(1, 1, 1), step(1, 1), step(1))
