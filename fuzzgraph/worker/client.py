@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 import tempfile
@@ -10,32 +9,19 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from fuzzgraph import errors
 from fuzzgraph.case import Case, encode_case
-from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
-from fuzzgraph.worker.deaths import death_finding, garbage
-from fuzzgraph.worker.limits import Limits, Watch
-from fuzzgraph.worker.messages import (
-    Answer,
-    Confirm,
-    Confirmed,
-    Failed,
-    FromChild,
-    Garbage,
-    Open,
-    Ready,
-    Refused,
-    RunCase,
-    ToChild,
-)
+from fuzzgraph.worker.deaths import death_finding
+from fuzzgraph.worker.dialogue import Dialogue, WorkerFailed
+from fuzzgraph.worker.limits import Limits
+from fuzzgraph.worker.messages import Answer, Confirm, Confirmed, Open, Ready, RunCase
 from fuzzgraph.worker.nursery import Nursery
-from fuzzgraph.worker.process import Child, Ending
+from fuzzgraph.worker.process import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,12 +36,6 @@ _FIRST_PAUSE = 0.2
 
 _TRIES = 4
 """Of a case whose child is killed from outside: after the last one the case is blamed."""
-
-Told = TypeVar("Told", bound=FromChild)
-
-
-class WorkerFailed(FuzzGraphError):
-    """The harness itself failed in the child, which says nothing about the engine."""
 
 
 class WorkerClient:
@@ -83,8 +63,8 @@ class WorkerClient:
         self._limits = limits or Limits()
         self._pause = pause
         self._nursery = Nursery(self.folder, opening, python)
+        self._dialogue = Dialogue(self._nursery, self._limits)
         self._was_ready = False
-        self._last_moment = math.inf
         self.deaths = 0
         self.killed = 0
         """Children that somebody killed: a person, or a machine out of memory."""
@@ -115,7 +95,7 @@ class WorkerClient:
     def cut_off(self, moment: float) -> None:
         """Whatever is still asked of a child at this moment, by `time.monotonic`, is cut off there:
         the child is ended and `OutOfTime` raised."""
-        self._last_moment = moment
+        self._dialogue.last_moment = moment
 
     def start(self) -> None:
         """Start the child and open its target; does nothing where it runs.
@@ -146,7 +126,7 @@ class WorkerClient:
         """None once the target is open, else how the child ended."""
         self._nursery.bring()
         try:
-            self._ask(self._nursery.opening, Ready, self._limits.opening_seconds)
+            self._dialogue.ask(self._nursery.opening, Ready, self._limits.opening_seconds)
         except Ending as ending:
             return ending
         except BaseException:
@@ -167,7 +147,7 @@ class WorkerClient:
             self.start()
             return
         try:
-            self._ask(self._nursery.opening, Ready, self._limits.opening_seconds)
+            self._dialogue.ask(self._nursery.opening, Ready, self._limits.opening_seconds)
         except Ending:
             self.start()
 
@@ -212,7 +192,7 @@ class WorkerClient:
             self._save(case)
             self.start()
             try:
-                return self._ask(RunCase(case=case), Answer, self._limits.case_seconds)
+                return self._dialogue.ask(RunCase(case=case), Answer, self._limits.case_seconds)
             except Ending as ending:
                 if ending.kind != "SIGKILL" or number == _TRIES - 1:
                     raise
@@ -232,7 +212,7 @@ class WorkerClient:
         self.start()
         try:
             message = Confirm(case=case, finding=finding, times=times)
-            return self._ask(message, Confirmed, self._limits.case_seconds * times).finding
+            return self._dialogue.ask(message, Confirmed, self._limits.case_seconds * times).finding
         except Ending:
             return self._confirm_by_restart(case, finding, times)
 
@@ -254,67 +234,12 @@ class WorkerClient:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "running.json").write_bytes(encode_case(case))
 
-    def _ask(self, message: ToChild, wanted: type[Told], seconds: float) -> Told:
-        """The child's answer, which is of the type that is wanted.
-
-        Raises:
-            Ending: it gave none; the child is gone. UsageError, WorkerFailed: it says so.
-        """
-        child = self._nursery.child
-        assert child is not None, "the child is started before it is asked"
-        try:
-            answer = self._answer(child, message, seconds)
-        except BaseException:  # also an interrupt: it would leave an answer for the wrong question
-            self._nursery.drop()
-            raise
-        if isinstance(answer, Refused):
-            raise _refusal(answer)
-        if isinstance(answer, Failed):
-            raise WorkerFailed(f"the worker failed: {answer.error}\n{answer.traceback}")
-        if isinstance(answer, wanted) and not child.channel.unasked():
-            return answer
-        self._nursery.drop()
-        raise garbage(f"{type(answer).__name__} where {wanted.__name__} was asked for")
-
-    def _answer(self, child: Child, message: ToChild, seconds: float) -> FromChild:
-        """Whatever the child says; Ending where it says nothing that can be understood."""
-        watch = Watch(self._limits, child.pid, child.stage_path, seconds)
-        child.output.begin_case()
-
-        def look() -> None:
-            if time.monotonic() > self._last_moment:
-                raise OutOfTime(f"target {self._target!r} was cut off: the time is up")
-            excess = watch.excess()
-            if excess is not None:
-                symptom: Literal["hang", "signal"] = "hang" if excess.kind == "hang" else "signal"
-                raise Ending(symptom, f"{excess.words} and was ended", excess.kind)
-
-        try:
-            if not (child.told and message is self._nursery.opening):
-                if child.channel.unasked():
-                    raise Garbage("something came that was not asked for")
-                child.channel.send(message)
-            child.told = False
-            return child.channel.receive(look)
-        except Garbage as error:
-            raise garbage(str(error)) from None
-        except (EOFError, BrokenPipeError, ConnectionError):
-            raise child.ending() from None
-
     def _log_end(self) -> str:
         try:
             lines = (self.folder / "worker.log").read_text(errors="replace").strip().splitlines()
         except OSError:
             lines = []
         return f"Its last words: {lines[-1]}" if lines else "It said nothing."
-
-
-def _refusal(answer: Refused) -> UsageError:
-    """The error that the child raised, by its class where it is one of ours."""
-    kind = getattr(errors, answer.kind, UsageError)
-    if not (isinstance(kind, type) and issubclass(kind, UsageError)):
-        kind = UsageError
-    return kind(answer.message)
 
 
 def open_client(
