@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hypothesis.strategies import SearchStrategy
 
+from fuzzgraph.campaign.casebook import Casebook
 from fuzzgraph.campaign.docket import docket_of
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.pursuit import Exporter, Sighting
+from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.runner import Runner, VerdictLike
 from fuzzgraph.campaign.shrinking import Minimise
@@ -24,21 +25,10 @@ from fuzzgraph.campaign.standing import CautiousRunner, Standing, mended, unread
 from fuzzgraph.campaign.stopping import Clock, Enough, Stopwatch, interruptible
 from fuzzgraph.campaign.summing import About, started, summed
 from fuzzgraph.campaign.tally import Tally
-from fuzzgraph.case import Case, digest
-from fuzzgraph.corpus import Entry, readable_json, write_atomically
-from fuzzgraph.errors import InvalidCase, OutOfTime, UsageError
-from fuzzgraph.events import (
-    CampaignFinished,
-    CaseKept,
-    CaseRun,
-    Emit,
-    FindingRepeated,
-    Outcome,
-    Reason,
-    RunSummary,
-    Source,
-    finding_id,
-)
+from fuzzgraph.case import Case
+from fuzzgraph.corpus import Entry
+from fuzzgraph.errors import InvalidCase, UsageError
+from fuzzgraph.events import CampaignFinished, Emit, Reason, RunSummary
 
 __all__ = ["Campaign", "StrategyOf"]
 
@@ -97,7 +87,6 @@ class Campaign:
         self._runner = CautiousRunner(runner, self._standing.ledger, plan.setup.target, dimensions)
         self._strategy = strategy
         self._emit = emit
-        self._dimensions = dimensions
         self._corpus = corpus
         self._shared = shared
         self._past = past
@@ -108,7 +97,6 @@ class Campaign:
         self._tally = Tally(plan, self._watch, emit)
         self._cut_off = cut_off
         self._notes = notes
-        self._cut = ""
         self._searched: float | None = None
         self._docket = docket_of(
             plan,
@@ -119,6 +107,16 @@ class Campaign:
             export=export,
             tally=self._tally,
             standing=self._standing,
+        )
+        self._casebook = Casebook(
+            plan,
+            self._folder,
+            self._runner,
+            emit,
+            docket=self._docket,
+            tally=self._tally,
+            watch=self._watch,
+            dimensions=dimensions,
         )
         self._tally.findings = lambda: self._docket.taken_up
         earlier = past.last.deaths if past else 0
@@ -158,7 +156,7 @@ class Campaign:
         summary = self._summary(reason)
         self._folder.finish_run(summary)
         self._emit(CampaignFinished(shard=self._plan.shard, summary=summary))
-        if not self._cut:
+        if not self._casebook.cut_off:
             self._folder.running.unlink(missing_ok=True)
         return summary
 
@@ -203,14 +201,14 @@ class Campaign:
 
     def _run_tolerated(self, case: Case) -> VerdictLike:
         self._stop_if_over(generating=False)
-        return self._run(case, "corpus")
+        return self._casebook.run(case, "corpus")
 
     def _run_entry(self, entry: Entry) -> None:
         if self._past is not None and entry.digest in self._past.ran:
             return
         self._stop_if_over(generating=False)
         try:
-            self._run(entry.case, "corpus")
+            self._casebook.run(entry.case, "corpus")
         except InvalidCase as error:
             self._about.bad_entries.append(f"{entry.path}: {error}")
 
@@ -222,7 +220,7 @@ class Campaign:
     def _run_generated(self, case: Case) -> None:
         self._stop_if_over()
         try:
-            self._run(case, "generated")
+            self._casebook.run(case, "generated")
         except InvalidCase:  # the pools are too small for it; the strategies draw few of these
             self._tally.count("skipped", 0, from_corpus=False)
             self._tally.skip("contradicts itself: its requests do not fit into the pools")
@@ -238,59 +236,6 @@ class Campaign:
             raise Enough(reason)
         self._cut_off(self._watch.moment(kept / 2))
 
-    def _run(self, case: Case, source: Source) -> VerdictLike:
-        begin = self._watch.seconds
-        verdict = self._verdict(case)
-        if self._runner.keeps_out(verdict):
-            return verdict
-        outcome = _outcome(verdict)
-        self._tally.count(outcome, verdict.steps, from_corpus=source == "corpus")
-        self._tally.fallbacks.update(verdict.fallbacks)
-        if verdict.skipped:
-            self._tally.skip(verdict.skipped)
-        elif self._tally.cover(self._dimensions(case)) and self._plan.database:
-            self._emit(CaseKept(shard=self._plan.shard, case=case))
-        if verdict.findings:
-            took = self._watch.seconds - begin
-            seen = Sighting(case, verdict.findings, source, self._tally.cases, begin, took)
-            self._note(seen)
-        if self._tally.worth_telling(outcome, source):
-            self._emit(
-                CaseRun(
-                    shard=self._plan.shard,
-                    index=self._tally.cases - 1,
-                    digest=digest(case),
-                    source=source,
-                    outcome=outcome,
-                    steps=verdict.steps,
-                    seconds=round(self._watch.seconds - begin, 6),
-                    note=verdict.skipped,
-                )
-            )
-        return verdict
-
-    def _verdict(self, case: Case) -> VerdictLike:
-        self._folder.set_out(case)
-        try:
-            return self._runner.run_case(case)
-        except OutOfTime:
-            self._cut = digest(case)
-            raise Enough("time") from None
-        except UsageError:
-            raise
-        except Exception:
-            path = self._plan.out / f"unfinished-{digest(case)}.json"
-            write_atomically(path, readable_json(case))
-            raise
-
-    def _note(self, seen: Sighting) -> None:
-        for key in self._docket.known.primaries(seen.findings):
-            name = finding_id(key)
-            if self._tally.repeat(name):
-                event = FindingRepeated(shard=self._plan.shard, id=name, digest=digest(seen.case))
-                self._emit(event)
-        self._docket.note(seen)
-
     def _summary(self, reason: Reason, error: str = "") -> RunSummary:
         return summed(
             self._plan,
@@ -301,14 +246,6 @@ class Campaign:
             reason=reason,
             error=error,
             quarantined=dict(self._runner.kept_out),
-            cut_off=self._cut,
+            cut_off=self._casebook.cut_off,
             notes=self._notes(),
         )
-
-
-def _outcome(verdict: VerdictLike) -> Outcome:
-    if verdict.findings:
-        return "finding"
-    if verdict.skipped:
-        return "skipped"
-    return "nondeterministic" if verdict.nondeterministic else "clean"
