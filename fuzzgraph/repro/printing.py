@@ -1,8 +1,8 @@
 """Prints recorded operations as Python functions over named buffers.
 
-A tensor is found by its place: a variable of the function, a slice of one, an engine buffer, or a
-view of the whole arena. `Memory` collects what the module's head must declare; a function is
-printed twice or more, until it is known which names are used and which leave their function.
+A tensor is found by its place: a variable of the function, a slice of one, or memory of the arena
+(see `arena`). A function is printed twice or more, until it is known which names are used and which
+leave their function.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 import torch
 
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
-from fuzzgraph.memory import Region
 from fuzzgraph.memory.operations import facts_of
+from fuzzgraph.repro.arena import Memory
 from fuzzgraph.repro.geometry import Place, place_of, slice_text
 from fuzzgraph.repro.kernels import Kernels
-from fuzzgraph.repro.literals import dtype_text, tensor_text
+from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.naming import Names, identifier
 from fuzzgraph.repro.operations import argument_text, expression
-from fuzzgraph.repro.trace import Event, Recording, tensors_of_event
+from fuzzgraph.repro.trace import Event, tensors_of_event
 from fuzzgraph.repro.unsupported import Unsupported
 
-__all__ = ["Function", "Memory", "commented"]
+__all__ = ["Function", "Shared", "commented", "graph_name", "statements"]
 
 WIDTH = 100
 _INLINE = 48
@@ -42,88 +42,10 @@ def commented(code: str, comment: str, indent: int = 4) -> list[str]:
     return [f"{space}# {comment}", *(space + line for line in lines)]
 
 
-class Memory:
-    """The arena as the script has it: which regions it names, which views of the whole."""
-
-    def __init__(self, recording: Recording, names: dict[int, str], pinned: set[int]) -> None:
-        self.recording = recording
-        self.names = names
-        self.pinned = pinned
-        """Graph regions that keep their place in the arena, by id."""
-        self.used: dict[int, Region] = {}
-        self.wide: dict[Place, tuple[str, str]] = {}
-        """View of the whole arena -> (name, declaration)."""
-        self._names = Names(names.values())
-        self._arena = recording.memory.arena.address
-        self.starts = _starts(recording)
-        """Number that an address calculation adds -> the region that begins there, by id."""
-
-    def text(self, tensor: torch.Tensor) -> str | None:
-        """How the module names a tensor that lies in the arena; None outside, or unpinned."""
-        place = place_of(tensor)
-        offset = self.recording.offset(place.address)
-        if offset is None or not tensor.numel():
-            return None
-        region = self.recording.memory.region_of(tensor)
-        if region is not None and not self.recording.is_wide(tensor):
-            if region.segment != "engine" and id(region) not in self.pinned:
-                return None
-            found = slice_text(self.place(region), place)
-            if found is None:
-                first = offset // place.dtype.itemsize
-                found = f".as_strided({place.shape}, {place.stride}, {first})"
-                if place.dtype != region.dtype:
-                    return self._wide_text(place, offset, region)
-            return self.name(region) + found
-        return self._wide_text(place, offset, region)
-
-    def place(self, region: Region) -> Place:
-        return Place(self._arena + region.offset, region.shape, region.stride, region.dtype)
-
-    def name(self, region: Region) -> str:
-        """The region's name; it will be declared."""
-        self.used[id(region)] = region
-        return self.names[id(region)]
-
-    def _wide_text(self, place: Place, offset: int, region: Region | None) -> str:
-        if place not in self.wide:
-            self.wide[place] = self._declare_wide(place, offset, region)
-        return self.wide[place][0]
-
-    def _declare_wide(self, place: Place, offset: int, region: Region | None) -> tuple[str, str]:
-        kind = str(place.dtype).removeprefix("torch.")
-        flat = f"MEMORY.view({dtype_text(place.dtype)})"
-        start = offset // place.dtype.itemsize
-        if not start and place.stride == (1,) and len(place.shape) == 1:
-            return self._names.fresh(f"all_{kind}"), flat
-        if region is not None and region.segment == "engine" and self._begins_in(region, offset):
-            wish = f"{self.name(region)}_onwards"
-        else:
-            size = 1
-            for length in place.shape[1:]:
-                size *= length
-            form = "rows" if place.stride[0] >= size else "windows"  # windows overlap
-            wish = "_".join([f"all_{kind}_{form}", *map(str, place.shape[1:])])
-        return (
-            self._names.fresh(wish),
-            f"{flat}.as_strided({place.shape}, {place.stride}, {start})",
-        )
-
-    @staticmethod
-    def _begins_in(region: Region, offset: int) -> bool:
-        return region.offset <= offset < region.offset + max(region.nbytes, 1)
-
-
-def _starts(recording: Recording) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for region in recording.regions():
-        if region.segment != "engine":
-            continue
-        rows = region.dtype.itemsize * (region.stride[0] if region.stride else 1)
-        for unit in {region.dtype.itemsize, rows}:
-            if unit and region.offset % unit == 0 and region.offset // unit > 1000:
-                found.setdefault(region.offset // unit, id(region))
-    return found
+def statements(lines: Iterable[str], indent: int = 4) -> list[str]:
+    """Statements of a function body, those of several lines kept together."""
+    space = " " * indent
+    return [space + line if line else "" for text in lines for line in text.split("\n")]
 
 
 @dataclass(slots=True)

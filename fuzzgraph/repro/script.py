@@ -7,7 +7,7 @@ captured graph, the steps, the check. It needs torch and nothing of FuzzGraph.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 
@@ -18,15 +18,17 @@ from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
 from fuzzgraph.memory.operations import facts_of
 from fuzzgraph.ports import Target
+from fuzzgraph.repro.arena import Memory
 from fuzzgraph.repro.checks import Check, check_for
 from fuzzgraph.repro.kernels import Kernels
-from fuzzgraph.repro.literals import assignments, contents, dtype_text, scalar_text
+from fuzzgraph.repro.literals import contents, dtype_text, scalar_text
 from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.prelude import prelude
-from fuzzgraph.repro.printing import Function, Memory, Shared, graph_name
+from fuzzgraph.repro.printing import Function, Shared, graph_name, statements
 from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
 from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.repro.wording import docstring, headline, opening
+from fuzzgraph.repro.worlds import Worlds
 
 __all__ = ["standalone_script"]
 
@@ -60,7 +62,6 @@ class _Script:
         self.checked = check.regions(recording)
         self._pinned = _pinned(recording, self.checked)
         self._name(recording.regions())
-        self.laid: set[str] = set()
 
     def _name(self, regions: Iterable[Region]) -> None:
         """Begin afresh with names for these regions."""
@@ -77,10 +78,11 @@ class _Script:
         self._functions()  # finds what leaves its function
         functions = self._functions()
         self._name_what_is_reached()
-        worlds = self._worlds()
-        main = self._main()
+        worlds = Worlds(self.recording, self.check, self.memory)
+        laid = worlds.lines()
+        main = self._main(worlds.idle)
         memory = self._memory()
-        body = "\n".join([*memory, *functions, *worlds, *main])
+        body = "\n".join([*memory, *functions, *laid, *main])
         helpers = prelude(body)
         parts = [
             self._docstring(),
@@ -88,7 +90,7 @@ class _Script:
             helpers.strip("\n"),
             "\n".join(memory),
             "\n".join(self.kernels.lines()).strip("\n"),
-            "\n".join([*functions, *worlds]).strip("\n"),
+            "\n".join([*functions, *laid]).strip("\n"),
             "\n".join(main).strip("\n"),
         ]
         text = "\n\n\n".join(part for part in parts if part)
@@ -228,77 +230,12 @@ class _Script:
             return "The host's updates before the replay, up to what raises."
         return "The step without a graph."
 
-    def _all_worlds(self) -> list[tuple[str, str, tuple[torch.Tensor, torch.Tensor]]]:
-        """(function, docstring, bytes before and after) of what changes memory between steps."""
-        worlds = []
-        for run in self.recording.runs:
-            if run.kind == "step" and run.unlaid is not None and run.start is not None:
-                rows = ", ".join(f"r{r}" for r in run.batch.requests.tolist()) or "nobody"
-                doc = (
-                    f"What the scheduler and earlier steps left for step {run.batch.step}: {rows}."
-                )
-                worlds.append((f"world_{run.batch.step}", doc, (run.unlaid, run.start)))
-        for name, before, after in self.check.changes:
-            doc = "Memory that the batch neither names nor owns gets other values."
-            if name.endswith("without_past"):
-                doc = "The same truth on a session just after capture."
-            worlds.append((name, doc, (before, after)))
-        return worlds
-
-    def _worlds(self) -> list[str]:
-        lines: list[str] = []
-        changes = {name for name, _, _ in self.check.changes}
-        for name, doc, (before, after) in self._all_worlds():
-            if name in changes:
-                lines += self._world(name, doc, before, after, self.check.zones, self.check.pool)
-            else:
-                lines += self._world(name, doc, before, after)
-        return lines
-
-    def _world(
-        self,
-        name: str,
-        doc: str,
-        before: torch.Tensor,
-        after: torch.Tensor,
-        zones: Sequence[Region] = (),
-        pool: bool = False,
-    ) -> list[str]:
-        body: list[str] = []
-        for region in self.memory.used.values():
-            if region.segment == "engine":
-                body += self._changes(region, before, after)
-        names = [self.memory.names[id(r)] for r in zones if id(r) in self.memory.used]
-        body += [f"poison_zones({each}, 1)" for each in names]
-        if not body and not pool:
-            return []
-        self.laid.add(name)
-        head = [f"def {name}():", f'    """{doc}"""']
-        if pool:
-            head.append("    global world")
-            body.append("world = 1")
-        return ["", "", *head, *statements(body)]
-
-    def _changes(self, region: Region, before: torch.Tensor, after: torch.Tensor) -> list[str]:
-        """Assignments of the elements that differ, row by row."""
-        old, new = self.recording.raw(region, before), self.recording.raw(region, after)
-        if torch.equal(old, new):
-            return []
-        name = self.memory.names[id(region)]
-        was, now = (self.recording.payload(region, image) for image in (before, after))
-        if now.dim() == 2 and now.shape[1] > 1 and not now.dtype.is_floating_point:
-            return _table_changes(name, was, now)
-        size = region.dtype.itemsize
-        unequal = (old.view(-1, size) != new.view(-1, size)).any(1)
-        rows = unequal.as_strided(now.shape, now.stride(), 0).reshape(len(now), -1).any(1)
-        return assignments(name, now, rows)
-
     # ---- main
 
     def _main_lines(self) -> list[str]:
         return self.check.lines(f"step_{self.last}", self.memory.names)
 
-    def _main(self) -> list[str]:
+    def _main(self, idle: set[str]) -> list[str]:
         body = []
         for run in self.recording.runs:
             if run.kind == "step" and run.batch.step < self.last:
@@ -306,8 +243,7 @@ class _Script:
         if not self.check.opening:
             body.append(f"world_{self.last}()")
         body += self._main_lines()
-        calls = {f"{name}()" for name, _, _ in self._all_worlds()} - {f"{n}()" for n in self.laid}
-        body = [line for line in body if line not in calls]
+        body = [line for line in body if line.removesuffix("()") not in idle]
         story = f'    """{self.check.story}"""'
         head = ["# ---- the check", "", "", "def main():", story]
         return ["", "", *head, *statements(body)]
@@ -316,19 +252,6 @@ class _Script:
 def _poison_entry(dtype: torch.dtype) -> str:
     values = ", ".join(scalar_text(poison_value(dtype, which)) for which in (0, 1))
     return f"{dtype_text(dtype)}: ({values})"
-
-
-def _table_changes(name: str, was: torch.Tensor, now: torch.Tensor) -> list[str]:
-    """Of a table of indices only the columns that changed."""
-    lines = []
-    for row in (was != now).any(1).nonzero().flatten().tolist():
-        columns = (was[row] != now[row]).nonzero().flatten().tolist()
-        start, stop = columns[0], columns[-1] + 1
-        values = now[row, start:stop].tolist()
-        value = str(values[0]) if len(set(values)) == 1 else f"torch.tensor({values})"
-        place = start if stop == start + 1 else f"{start or ''}:{stop}"
-        lines.append(f"{name}[{row}, {place}] = {value}")
-    return lines
 
 
 def _in_graph(run: Run) -> bool:
@@ -384,9 +307,3 @@ def _regions_of(recording: Recording, tensors: Iterable[torch.Tensor]) -> set[in
 
 def _is_contiguous(region: Region) -> bool:
     return region.stride == torch.empty(region.shape, device="meta").stride()
-
-
-def statements(lines: Iterable[str], indent: int = 4) -> list[str]:
-    """Statements of a function body, those of several lines kept together."""
-    space = " " * indent
-    return [space + line if line else "" for text in lines for line in text.split("\n")]
