@@ -1,7 +1,8 @@
 """A target that does to the harness what a broken engine does: dies, hangs, hogs, floods, lies.
 
-Each plant has a trigger of its own in the case, so that it shrinks like any other bug; one shows in
-half of its runs only. `PLANTED` is what a campaign has to find, each of them once.
+Each plant has a trigger of its own in the case, so that it shrinks like any other bug, and shows in
+decode steps only, for in an idle step it would be another finding; one shows in half of its runs
+only. `PLANTED` is what a campaign has to find, each of them once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class _Session:
             _hog()
 
     def prepare_replay(self, batch: Batch) -> None:
-        if self._config.page_size == 3 and batch.step == 2:
+        if self._config.page_size == 3 and batch.step == 2 and batch.raw_bs:
             os._exit(7)
         if batch.raw_bs == 4:
             _flood()
