@@ -1,7 +1,8 @@
 """Draws cases with Hypothesis, block by block, so that a budget can end it between two cases.
 
 Hypothesis only generates here. Shrinking works on cases, after a finding is confirmed, because
-a shrink inside Hypothesis cannot be bounded by the clock nor tied to one finding.
+a shrink inside Hypothesis cannot be bounded by the clock nor tied to one finding. Nor is there a
+`target()`: it was measured to reach less (ARCHITECTURE.md, decisions).
 """
 
 from __future__ import annotations
