@@ -29,11 +29,10 @@ import torch
 from pages import add_write, publish
 
 from fuzzgraph import releases, worker
-from fuzzgraph.campaign.generation import draw
 from fuzzgraph.campaign.survey import released_targets, trial_case
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.ports import Target
-from fuzzgraph.strategies import CI, cases
+from fuzzgraph.strategies import CI, cases, draw
 
 GOALS = {"start": 15.0, "steps": 30.0, "replay": 0.3}
 """Seconds, steps a second, seconds."""

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from pages import add_write, publish
 
-from fuzzgraph.campaign.generation import draw
 from fuzzgraph.campaign.opening import checked_setup, open_setup, strategy_of
 from fuzzgraph.campaign.runner import Runner
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
+from fuzzgraph.strategies import draw
 from fuzzgraph.worker import open_client
 
 BOUND = 0.15

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from pages import add_write, publish
 
-from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.case import Case, encode_case
 from fuzzgraph.execution import Execution
-from fuzzgraph.strategies import DEFAULT, cases
+from fuzzgraph.strategies import BLOCK, DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
 
 _SETTLED_SECONDS = 300.0

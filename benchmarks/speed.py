@@ -21,11 +21,10 @@ from dataclasses import dataclass, replace
 import torch
 from pages import add_write, publish
 
-from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
 from fuzzgraph.reach import Reach
-from fuzzgraph.strategies import DEFAULT, cases
+from fuzzgraph.strategies import BLOCK, DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fuzzgraph.strategies.cases import cases
 from fuzzgraph.strategies.dimensions import dimensions
+from fuzzgraph.strategies.generation import BLOCK, draw
 from fuzzgraph.strategies.minimise import Minimised, minimise, minimise_counting
 from fuzzgraph.strategies.profile import CI, DEFAULT, NIGHTLY, PROFILES, Profile, profile_named
 
 __all__ = [
+    "BLOCK",
     "CI",
     "DEFAULT",
     "NIGHTLY",
@@ -16,6 +18,7 @@ __all__ = [
     "Profile",
     "cases",
     "dimensions",
+    "draw",
     "minimise",
     "minimise_counting",
     "profile_named",

@@ -15,7 +15,6 @@ from hypothesis.strategies import SearchStrategy
 from fuzzgraph.campaign.casebook import Casebook
 from fuzzgraph.campaign.docket import docket_of
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.generation import BLOCK, draw
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.resuming import Past
@@ -29,6 +28,7 @@ from fuzzgraph.case import Case
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import CampaignFinished, Emit, Reason, RunSummary
+from fuzzgraph.strategies import BLOCK, draw
 
 __all__ = ["Campaign", "StrategyOf"]
 

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from statistics import median
 
 import msgspec
-from hypothesis import Phase, given, settings
-from hypothesis import seed as with_seed
 
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults.catalogue import fault_named, target_with
 from fuzzgraph.finding import Finding
-from fuzzgraph.strategies import DEFAULT, cases, minimise
+from fuzzgraph.strategies import BLOCK, DEFAULT, cases, draw, minimise
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 
 __all__ = [
@@ -34,9 +32,6 @@ __all__ = [
     "score_healthy",
     "shrink",
 ]
-
-_BLOCK = 100
-"""Cases drawn from one pool of configs, as in a campaign."""
 
 
 class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,14 +167,12 @@ def _findings(execution: Execution, case: Case) -> tuple[Finding, ...]:
 
 
 def _draw(target: BuiltinTarget, seed: int, count: int, run: Callable[[Case], None]) -> None:
-    """Hand up to `count` cases to `run`, block by block, each from another pool of configs."""
-    for block in range(-(-count // _BLOCK)):
+    """Hand up to `count` cases to `run`, block by block as in a campaign."""
+    for block in range(-(-count // BLOCK)):
         number = _block_number(seed, block)
-        size = min(_BLOCK, count - block * _BLOCK)
         strategy = cases(target.reach, DEFAULT.at(number))
-        limits = settings(max_examples=size, database=None, deadline=None, phases=(Phase.generate,))
         try:
-            with_seed(number)(limits(given(strategy)(run)))()
+            draw(strategy, number, min(BLOCK, count - block * BLOCK), run)
         except _Stop:
             return
 

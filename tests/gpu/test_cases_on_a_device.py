@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuzzgraph.campaign.generation import draw
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
-from fuzzgraph.strategies import DEFAULT, cases
+from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
 from tests.quality.test_planted_faults import stored
 
