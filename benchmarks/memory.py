@@ -17,7 +17,7 @@ from pages import add_write, publish
 
 from fuzzgraph.case import Case, encode_case
 from fuzzgraph.execution import Execution
-from fuzzgraph.strategies import BLOCK, DEFAULT, cases, draw
+from fuzzgraph.strategies import DEFAULT, block_size, cases, draw
 from fuzzgraph.targets import open_target
 
 _SETTLED_SECONDS = 300.0
@@ -49,7 +49,7 @@ def watch(minutes: float) -> tuple[list[tuple[float, int, float]], int]:
 
     block = 0
     while time.monotonic() - begin < 60 * minutes:
-        draw(cases(execution.target.reach, DEFAULT.at(block)), block, BLOCK, one)
+        draw(cases(execution.target.reach, DEFAULT.at(block)), block, block_size(block), one)
         samples.append((time.monotonic() - begin, run, peak))
         peak, block = 0.0, block + 1
     return samples, findings

@@ -4,7 +4,8 @@ Two figures, taken block by block so that both see the same machine: cases a sec
 (Hypothesis' generation, every run that the oracles need, all checks), and the cost of that relative
 to the bare run (sessions cached alike, capture, prepare, replay, one reference). Medians and
 spreads over the blocks; the shapes of the cases are counted beside them. Taken twice: for decode at
-tiny shapes, and for all that a campaign draws by default.
+tiny shapes, and for all that a campaign draws by default. Blocks are as long as a campaign's after
+its first thousand cases.
 
     python benchmarks/speed.py [--blocks 12] [--write reports/speed.md]
 """
@@ -151,7 +152,8 @@ def report(count: int) -> str:
     lines = [
         "# Speed of the built-in engine on the recorder, one core",
         "",
-        f"Median over {count} blocks of {BLOCK} generated cases (least to greatest).",
+        f"Median over {count} blocks of {BLOCK} generated cases (least to greatest), as long as a",
+        "campaign's after its first thousand cases.",
         "Written by `make bench-speed`.",
         "",
         *table("Decode, tiny shapes", measure(tiny(reach), count)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.strategies.cases import cases
 from fuzzgraph.strategies.dimensions import dimensions
-from fuzzgraph.strategies.generation import BLOCK, draw
+from fuzzgraph.strategies.generation import BLOCK, block_size, draw
 from fuzzgraph.strategies.minimise import Minimised, minimise, minimise_counting
 from fuzzgraph.strategies.profile import CI, DEFAULT, NIGHTLY, PROFILES, Profile, profile_named
 
@@ -16,6 +16,7 @@ __all__ = [
     "PROFILES",
     "Minimised",
     "Profile",
+    "block_size",
     "cases",
     "dimensions",
     "draw",

@@ -14,10 +14,24 @@ from hypothesis.strategies import SearchStrategy
 
 from fuzzgraph.case import Case
 
-__all__ = ["BLOCK", "draw"]
+__all__ = ["BLOCK", "block_size", "draw"]
 
 BLOCK = 400
-"""Cases per block: the pool of configs changes from one to the next."""
+"""Cases of a block, once the search has begun with shorter ones."""
+_FIRST, _SHORT = 10, 100
+
+
+def block_size(block: int) -> int:
+    """Cases of the block with this number, from 0 on; each has another pool of configs.
+
+    The first thousand cases change it often, since many bugs need the right config more than the
+    right history. Later ones stay longer with theirs, for to open a config costs as much as many
+    cases.
+
+    >>> sum(map(block_size, range(10))), block_size(10)
+    (1000, 400)
+    """
+    return _SHORT if block < _FIRST else BLOCK
 
 
 class _Escaped(BaseException):

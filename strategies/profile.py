@@ -18,7 +18,7 @@ class Profile:
 
     A captured session is expensive, so configs are drawn from a pool of `pool` swarm configs,
     numbered `epoch * pool` onwards, and from outside it in `fresh` percent of the cases. Raise
-    `epoch` by one every four hundred cases or so and the pool changes under the campaign.
+    `epoch` by one from block to block (`block_size`) and the pool changes under the campaign.
     """
 
     name: str = "default"

@@ -28,7 +28,7 @@ from fuzzgraph.case import Case
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import CampaignFinished, Emit, Reason, RunSummary
-from fuzzgraph.strategies import BLOCK, draw
+from fuzzgraph.strategies import block_size, draw
 
 __all__ = ["Campaign", "StrategyOf"]
 
@@ -214,7 +214,7 @@ class Campaign:
 
     def _run_block(self, block: int) -> None:
         number = self._plan.block_seed(block)
-        draw(self._strategy(number), number, BLOCK, self._run_generated)
+        draw(self._strategy(number), number, block_size(block), self._run_generated)
         self._stop_if_over()
 
     def _run_generated(self, case: Case) -> None:

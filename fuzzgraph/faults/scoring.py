@@ -7,6 +7,7 @@ in this process, on one core; seconds are processor time, so that a busy machine
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from fuzzgraph.errors import InvalidCase
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults.catalogue import fault_named, target_with
 from fuzzgraph.finding import Finding
-from fuzzgraph.strategies import BLOCK, DEFAULT, cases, draw, minimise
+from fuzzgraph.strategies import DEFAULT, block_size, cases, draw, minimise
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 
 __all__ = [
@@ -168,13 +169,16 @@ def _findings(execution: Execution, case: Case) -> tuple[Finding, ...]:
 
 def _draw(target: BuiltinTarget, seed: int, count: int, run: Callable[[Case], None]) -> None:
     """Hand up to `count` cases to `run`, block by block as in a campaign."""
-    for block in range(-(-count // BLOCK)):
+    for block in itertools.count():
+        size = min(block_size(block), count)
+        if not size:
+            return
         number = _block_number(seed, block)
-        strategy = cases(target.reach, DEFAULT.at(number))
         try:
-            draw(strategy, number, min(BLOCK, count - block * BLOCK), run)
+            draw(cases(target.reach, DEFAULT.at(number)), number, size, run)
         except _Stop:
             return
+        count -= size
 
 
 def _block_number(seed: int, block: int) -> int:

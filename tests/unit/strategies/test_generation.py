@@ -1,0 +1,42 @@
+"""Blocks of generated cases: how long they are, and that they end when they are told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzzgraph.case import Case
+from fuzzgraph.reach import Reach
+from fuzzgraph.strategies import BLOCK, DEFAULT, block_size, cases, draw
+
+
+def drawn(block: int, count: int) -> list[Case]:
+    found: list[Case] = []
+    draw(cases(Reach(), DEFAULT.at(block)), block, count, found.append)
+    return found
+
+
+def test_a_search_begins_with_short_blocks_and_goes_on_with_long_ones() -> None:
+    sizes = [block_size(block) for block in range(12)]
+    assert sizes == [100] * 10 + [BLOCK] * 2
+
+
+def test_the_same_seed_draws_the_same_cases() -> None:
+    assert drawn(3, 20) == drawn(3, 20) != drawn(4, 20)
+
+
+def test_another_block_has_other_configs() -> None:
+    first, second = ({case.config for case in drawn(block, 60)} for block in (0, 1))
+    assert len(first & second) < len(first) / 2
+
+
+def test_what_a_run_raises_ends_its_block() -> None:
+    seen = []
+
+    def fail(case: Case) -> None:
+        seen.append(case)
+        if len(seen) == 3:
+            raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        draw(cases(Reach(), DEFAULT), 0, 20, fail)
+    assert len(seen) == 3
