@@ -106,7 +106,7 @@ class PrefillSession:
         }
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return ("attention",)
+        return () if mode == "idle" else ("attention",)
 
     def keeps_outputs(self, mode: Mode) -> bool:
         return False
@@ -134,6 +134,9 @@ class PrefillSession:
     def prepare_replay(self, batch: Batch) -> None:
         """The engine pads and prepares inside of its replay: here it decides on the graph."""
         self._use()
+        self._eager, self._declined = True, ""
+        if not batch.raw_bs:  # without requests there is no prefill, on the one group of ranks
+            return
         self._last_batch = prefill_batch(batch, self._model_runner)
         self._eager = not self.runner.can_run(self._last_batch)
         self._declined = self._rule_against(batch) if self._eager else ""
@@ -149,6 +152,8 @@ class PrefillSession:
         return ""
 
     def replay(self, batch: Batch) -> None:
+        if not batch.raw_bs:
+            return
         if self._eager:
             self._run_eagerly()
             return
@@ -158,6 +163,8 @@ class PrefillSession:
     def eager(self, batch: Batch) -> None:
         self._use()
         self._eager, self._declined = True, ""
+        if not batch.raw_bs:
+            return
         self._last_batch = prefill_batch(batch, self._model_runner)
         self._run_eagerly()
 
@@ -169,11 +176,13 @@ class PrefillSession:
 
     def observe(self, batch: Batch) -> Observation:
         """What the engine hands out, the buffers its graphs read and the metadata of attention."""
+        if not batch.raw_bs:
+            return Observation(0, 0, 0, 0)
         given = self._last_batch if self._eager else self.runner.prepared
         tokens = len(given.input_ids)
         seen = Observation(batch.raw_bs, batch.raw_bs, batch.num_tokens, tokens)
         seen.declined = self._declined
-        seen.outputs = {"attention": self._handed_out(batch)}
+        seen.outputs = {"attention": self._handed_out()}
         if not self._eager:
             seen.metadata.update(
                 {name: buffer[:tokens].clone() for name, buffer in self._static().items()}
@@ -185,15 +194,13 @@ class PrefillSession:
         seen.plan = {"max_extend_len": int(self.backend.forward_metadata.max_extend_len)}
         return seen
 
-    def _handed_out(self, batch: Batch) -> torch.Tensor:
+    def _handed_out(self) -> torch.Tensor:
         """[tokens, heads, v_head_dim]; the engine has cut off what it padded to a bucket.
 
-        What it padded to a multiple of the ranks is cut here: logits it has for each request alone.
+        What it padded to a multiple of the ranks stays: it has logits for each request alone.
         """
         heads, columns = self._config.num_q_heads, self._config.v_head_dim
         rows: torch.Tensor = self._outputs.next_token_logits
-        if self._config.attn_tp_size > 1:
-            rows = rows[: batch.num_tokens]
         return rows.view(-1, heads, columns).clone()
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
