@@ -23,7 +23,7 @@ class Isolated(FakeTarget):
 
 @pytest.fixture(autouse=True)
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_worker(setup: Setup, target: Any) -> Opened:
+    def in_worker(setup: Setup, target: Any, *, branches: bool = False) -> Opened:
         raise InAWorker
 
     monkeypatch.setattr(opening, "_in_worker", in_worker)
