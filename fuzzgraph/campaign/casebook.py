@@ -77,17 +77,19 @@ class Casebook:
             seen = Sighting(case, verdict.findings, source, self._tally.cases, begin, took)
             self._note(seen)
         if self._tally.worth_telling(outcome, source):
-            self._tell(case, verdict, source, self._watch.seconds - begin)
+            self._tell(case, verdict, outcome, source, self._watch.seconds - begin)
         return verdict
 
-    def _tell(self, case: Case, verdict: VerdictLike, source: Source, seconds: float) -> None:
+    def _tell(
+        self, case: Case, verdict: VerdictLike, outcome: Outcome, source: Source, seconds: float
+    ) -> None:
         self._emit(
             CaseRun(
                 shard=self._plan.shard,
                 index=self._tally.cases - 1,
                 digest=digest(case),
                 source=source,
-                outcome=_outcome(verdict),
+                outcome=outcome,
                 steps=verdict.steps,
                 seconds=round(seconds, 6),
                 note=verdict.skipped,

@@ -52,13 +52,13 @@ def export_script(
     from fuzzgraph.repro.unsupported import Unsupported
 
     setup = _setup_of(on)
-    if not recorded:
-        return through_script(case, finding, setup, "there was no time to record its operations")
     target = target_of(on) if isinstance(on, Setup) else on
     if getattr(target, "isolated", False):
         return through_script(case, finding, setup, "it runs the real engine in its own process")
     if finding.detail.get("child") is not None:
         return through_script(case, finding, setup, "the case ends the process that runs it")
+    if not recorded:
+        return through_script(case, finding, setup, "there was no time to record its operations")
     try:
         text = standalone_script(case, finding, target)
     except Unsupported as error:

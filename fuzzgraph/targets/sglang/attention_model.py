@@ -16,7 +16,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.targets.sglang.loading import call_with_known, engine_module, has_module
 
-__all__ = ["AttentionModel", "in_forward_context"]
+__all__ = ["AttentionModel", "as_logits", "in_forward_context"]
 
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 
@@ -31,6 +31,12 @@ def in_forward_context(backend: Any, forward_batch: Any) -> contextlib.AbstractC
         module.forward_context, context=context, ctx=context, forward_batch=forward_batch
     )
     return found
+
+
+def as_logits(hidden: torch.Tensor | None) -> Any:
+    """What the engine's runners take from a model, with this in the place of logits."""
+    logits = engine_module("sglang.srt.layers.logits_processor")
+    return logits.LogitsProcessorOutput(next_token_logits=hidden)
 
 
 class AttentionModel:
@@ -57,9 +63,7 @@ class AttentionModel:
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
         """[tokens, heads * v_head_dim] where a model would give logits."""
-        out = self.attend(input_ids, positions, forward_batch)
-        logits = engine_module("sglang.srt.layers.logits_processor")
-        return logits.LogitsProcessorOutput(next_token_logits=out)
+        return as_logits(self.attend(input_ids, positions, forward_batch))
 
     def attend(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any

@@ -19,6 +19,7 @@ from fuzzgraph.targets.sglang.batches import forward_batch
 from fuzzgraph.targets.sglang.configuration import context_len
 from fuzzgraph.targets.sglang.decode_runner import DecodeRunner, open_decode_runner, runner_module
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, model_runner
 from fuzzgraph.world import Batch
 
@@ -72,11 +73,12 @@ def captures_drafts(config: EngineConfig) -> str | None:
     return None
 
 
-class DecodeSession:
+class DecodeSession(RunnerSession):
     """An opened runner. `inputs` are the names of its static buffers that are judged."""
 
     fields: tuple[Field, ...]
     inputs: Sequence[str]
+    runner: DecodeRunner
 
     def __init__(
         self,
@@ -160,20 +162,6 @@ class DecodeSession:
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return ()
 
-    def keeps_outputs(self, mode: Mode) -> bool:
-        return False
-
-    def warm_up(self) -> None:
-        """The runner's capture loop warms up each size itself."""
-
-    def capture(self) -> None:
-        self._use()
-        self.runner.capture()
-
-    def _use(self) -> None:
-        """Sessions share the process; each brings its own server arguments with it."""
-        self._model_runner.configuration.use()
-
     def _remember(self, padded_bs: int) -> None:
         """What the graph of this size has frozen: addresses, and values seen at capture."""
         written = self._written()
@@ -249,9 +237,6 @@ class DecodeSession:
         absent = "mrope_positions" if batch.mrope is None else ""
         return [name for name in self.inputs if name != absent]
 
-    def results(self) -> Mapping[str, torch.Tensor]:
-        return {}
-
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
         """For the size replayed last (at first the largest); none after an eager step."""
         if self._eager:  # the metadata belongs to no graph
@@ -276,6 +261,3 @@ class DecodeSession:
             return config.max_encoder_len
         share = padded_bs * self.runner.width // config.attn_tp_size
         return share  # every token of a captured batch is live, on every rank
-
-    def close(self) -> None:
-        """Nothing outlives the session."""

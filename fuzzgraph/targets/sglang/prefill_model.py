@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.attention_model import AttentionModel
-from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, as_logits
 
 __all__ = ["Body", "PrefillModel"]
 
@@ -50,6 +49,4 @@ class PrefillModel:
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
-        hidden = self.model(input_ids, positions, forward_batch)
-        logits = engine_module("sglang.srt.layers.logits_processor")
-        return logits.LogitsProcessorOutput(next_token_logits=hidden)
+        return as_logits(self.model(input_ids, positions, forward_batch))

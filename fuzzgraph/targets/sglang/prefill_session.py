@@ -16,6 +16,7 @@ from fuzzgraph.targets.sglang.prefill_batches import prefill_batch
 from fuzzgraph.targets.sglang.prefill_model import PrefillModel
 from fuzzgraph.targets.sglang.prefill_ranks import load_ranks
 from fuzzgraph.targets.sglang.prefill_runners import PrefillKind, PrefillRunner
+from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.stand_ins import model_runner
 from fuzzgraph.targets.sglang.triton import CORES, TRITON_BACKEND
 from fuzzgraph.world import RESERVED_SLOT, Batch
@@ -65,10 +66,11 @@ def _fields() -> tuple[Field, ...]:
     )  # fmt: skip
 
 
-class PrefillSession:
+class PrefillSession(RunnerSession):
     """An opened runner on Triton attention, with one layer."""
 
     fields = _fields()
+    runner: PrefillRunner
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
         self._config = config
@@ -107,20 +109,6 @@ class PrefillSession:
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return () if mode == "idle" else ("attention",)
-
-    def keeps_outputs(self, mode: Mode) -> bool:
-        return False
-
-    def warm_up(self) -> None:
-        """The engine warms up each size before it captures it."""
-
-    def capture(self) -> None:
-        self._use()
-        self.runner.capture()
-
-    def _use(self) -> None:
-        """Sessions share the process; each brings its own server arguments with it."""
-        self._model_runner.configuration.use()
 
     def _remember(self, tokens: int) -> None:
         """Addresses that the graph over so many tokens has frozen, and the count it has seen."""
@@ -210,9 +198,6 @@ class PrefillSession:
         found["kv_indices"] = metadata.kv_indices[: found["kv_indptr"][-1]]
         return {name: tensor.clone() for name, tensor in found.items()}
 
-    def results(self) -> Mapping[str, torch.Tensor]:
-        return {}
-
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
         """For the size replayed last (at first the largest); none after an eager step."""
         if self._eager:
@@ -231,6 +216,3 @@ class PrefillSession:
         if (seen := self._at_capture.get(size)) is None:
             return {}
         return {_COUNT: (seen, torch.full_like(seen, size // self._config.attn_tp_size))}
-
-    def close(self) -> None:
-        """Nothing outlives the session."""

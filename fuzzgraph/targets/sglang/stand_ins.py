@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.attention_model import as_logits
 from fuzzgraph.targets.sglang.configuration import Configuration, context_len
 from fuzzgraph.targets.sglang.loading import call_with_known, engine_module, has_module
 from fuzzgraph.targets.sglang.ranks import Group
@@ -62,8 +63,7 @@ class ModelRunner:
 
 def no_forward(*_: Any, **__: Any) -> Any:
     """A model's forward without outputs: no kernel runs, the metadata is the subject."""
-    logits = engine_module("sglang.srt.layers.logits_processor")
-    return logits.LogitsProcessorOutput(next_token_logits=None)
+    return as_logits(None)
 
 
 def _hf_config(config: EngineConfig) -> Any:
