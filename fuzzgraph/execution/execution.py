@@ -7,7 +7,8 @@ judge -> verdict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 import torch
@@ -72,8 +73,8 @@ class Execution:
         self._lanes = lanes
         self._sessions = SessionCache(max(cache_size, 1), _HELD_BYTES, self._open)
         self._cached = cache_size > 0
+        self._without_grad = _mode_of(target)
 
-    @torch.no_grad()
     def run_case(self, case: Case) -> Verdict:
         """Run every step until one breaks the law.
 
@@ -81,6 +82,10 @@ class Execution:
             InvalidCase: the case contradicts itself or its pools.
             AdapterUnavailable: the target cannot be opened here at all.
         """
+        with self._without_grad():
+            return self._run_case(case)
+
+    def _run_case(self, case: Case) -> Verdict:
         reason = self.target.unsupported(case.config) or out_of_reach(self.target.reach, case.steps)
         if reason:
             return Verdict(case, self.target.name, skipped=reason)
@@ -95,13 +100,13 @@ class Execution:
             return self._hit_while_opening(case, batches[0], opened)
         return self._run_steps(case, batches, opened)
 
-    @torch.no_grad()
     def run_bare(self, case: Case) -> None:
         """The same case with nothing on: sessions cached alike, replay, one reference."""
-        opened = self._sessions.get(case.config)
-        runner = StepRunner(opened, self.target.name, frozenset())
-        for batch in plan(case):
-            runner.run_bare(batch)
+        with self._without_grad():
+            opened = self._sessions.get(case.config)
+            runner = StepRunner(opened, self.target.name, frozenset())
+            for batch in plan(case):
+                runner.run_bare(batch)
 
     def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
         """The same finding with its rate in fresh sessions, e.g. confirmed='3/3'."""
@@ -179,6 +184,15 @@ class Execution:
 
     def _before_any_step(self, config: EngineConfig, batch: Batch) -> StepRecord:
         return StepRecord(-1, self.target.name, config, batch, ())
+
+
+def _mode_of(target: Target) -> Callable[[], AbstractContextManager[None]]:
+    """How the target runs without gradients.
+
+    Inference mode spares every view and write its bookkeeping, an eighth of a case's time. A
+    released engine keeps the mode that its server runs in (sglang's is `no_grad`).
+    """
+    return torch.no_grad if getattr(target, "isolated", False) else torch.inference_mode
 
 
 def _with_rate(finding: Finding, rate: str) -> Finding:
