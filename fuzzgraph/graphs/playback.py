@@ -100,6 +100,8 @@ def straight_into(
     for each in args:
         if isinstance(each, torch.Tensor) and _overlaps(each, start, end):
             return None
+    if facts.text == _FILLED and args[0].dtype == result.dtype:
+        return partial(_fill_masked, result, *args)
     key = (func, _signature(args), _signature(kwargs.items()) if kwargs else ())
     form = _PROVEN.get(key, key)
     if form is key:
@@ -114,6 +116,17 @@ def _overlaps(other: torch.Tensor, start: int, end: int) -> bool:
         return False
     contiguous = other.is_contiguous()
     return start < begin + (other.nbytes if contiguous else extent(other) * other.itemsize)
+
+
+_FILLED = "aten.masked_fill.Scalar"
+
+
+def _fill_masked(
+    result: torch.Tensor, source: torch.Tensor, mask: torch.Tensor, value: Any
+) -> None:
+    """Its `out` form makes a tensor and copies it, which takes twice as long."""
+    result.copy_(source)
+    result.masked_fill_(mask, value)
 
 
 _PROVEN: dict[Any, Any] = {}

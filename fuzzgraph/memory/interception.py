@@ -130,6 +130,9 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         facts = _FACTS.get(func)
         if facts is None:
             facts = _FACTS[func] = facts_of(func)
+        if facts.is_composite:  # each of its parts may allocate, or be forbidden in a capture
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         if self._listener is not None:
             return self._reported(func, facts, args, kwargs or {})
         return self._run(func, facts, args, kwargs)[0]

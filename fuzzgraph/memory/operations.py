@@ -54,6 +54,8 @@ class Facts:
     """It may give a tensor that it writes another size, stride or place."""
     index: str
     """`read`, `write` or `repeat` where arguments decide whether a capture refuses it, else ''."""
+    is_composite: bool
+    """It is made of other operations. Inference mode hands it over whole, `no_grad` never does."""
 
 
 def facts_of(func: Any) -> Facts:
@@ -87,6 +89,9 @@ def facts_of(func: Any) -> Facts:
         call=getattr(func, "_op", func),
         reshapes=bool(written) and (may_resize or torch.Tag.inplace_view in tags),
         index=_INDEXING.get(name, ""),
+        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
+            func.name(), "CompositeImplicitAutograd"
+        ),
     )
 
 
