@@ -31,6 +31,9 @@ __all__ = ["Interception", "Listener"]
 
 Tensors = tuple[torch.Tensor, ...]
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+"""Where the dispatcher keeps how a composite is made; `decompose` would take Python's slower one."""
+
 _FACTS: dict[Any, Facts] = {}
 """Facts of every operator met in this process; they never change."""
 
@@ -132,7 +135,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             facts = _FACTS[func] = facts_of(func)
         if facts.is_composite:  # each of its parts may allocate, or be forbidden in a capture
             with self:
-                return func.decompose(*args, **(kwargs or {}))
+                return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
         if self._listener is not None:
             return self._reported(func, facts, args, kwargs or {})
         return self._run(func, facts, args, kwargs)[0]
