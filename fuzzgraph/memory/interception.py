@@ -32,7 +32,7 @@ __all__ = ["Interception", "Listener"]
 Tensors = tuple[torch.Tensor, ...]
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-"""Where the dispatcher keeps how a composite is made; `decompose` would take Python's slower one."""
+"""Where the dispatcher keeps how a composite is made; `decompose` takes Python's slower one."""
 
 _FACTS: dict[Any, Facts] = {}
 """Facts of every operator met in this process; they never change."""

@@ -13,7 +13,8 @@ import types
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 import numpy as np
@@ -52,16 +53,14 @@ class Region:
     """The engine asked for memory without content (`torch.empty` and its kin)."""
     touched: bool = False
     """An operation or a kernel launch was seen that may write here."""
+    start: int = field(init=False)
+    """First byte of the red zone before the payload."""
+    end: int = field(init=False)
+    """First byte behind the red zone after the payload."""
 
-    @property
-    def start(self) -> int:
-        """First byte of the red zone before the payload."""
-        return self.offset - self.zone_before
-
-    @property
-    def end(self) -> int:
-        """First byte behind the red zone after the payload."""
-        return self.offset + self.nbytes + self.zone_after
+    def __post_init__(self) -> None:
+        self.start = self.offset - self.zone_before
+        self.end = self.offset + self.nbytes + self.zone_after
 
     @property
     def elements(self) -> int:
@@ -69,9 +68,12 @@ class Region:
         return self.nbytes // self.dtype.itemsize
 
 
+_START = attrgetter("start")
+
+
 def find_region(regions: Sequence[Region], offset: int) -> Region | None:
     """The region whose red zones and payload contain this arena offset; regions ascend."""
-    index = bisect_right(regions, offset, key=lambda region: region.start) - 1
+    index = bisect_right(regions, offset, key=_START) - 1
     if index < 0 or offset >= regions[index].end:
         return None
     return regions[index]
