@@ -49,8 +49,13 @@ class NonInterference:
     def _judge_loosely(
         self, step: StepRecord, replay: Observation, other: Observation
     ) -> Iterable[Finding]:
-        for name, want in step.expected.items():
-            rows = len(want)
+        for name in replay.outputs.keys() | other.outputs.keys():
+            if name not in replay.outputs or name not in other.outputs:
+                yield self._finding(step, name, f"{name} appears in one world only", None)
+                continue
+            if name not in step.expected:
+                continue
+            rows = len(step.expected[name])
             worst = beyond_yardstick(
                 other.outputs[name][:rows],
                 replay.outputs[name][:rows].double(),

@@ -1,0 +1,87 @@
+"""An engine that differs from itself in the same world is judged by its live outputs, loosely."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.execution import Execution
+from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.runners.kit import Outputs
+
+
+class Wavers(GraphRunner):
+    """The last bits of what it hands out change from replay to replay, as with atomic sums."""
+
+    replays = 0
+
+    def run_graph(self, size: int) -> Outputs:
+        outputs = super().run_graph(size)
+        Wavers.replays += 1
+        bits = 1 + Wavers.replays % 5 * torch.finfo(torch.float32).eps
+        return {**outputs, "attention": outputs["attention"] * bits}
+
+
+class KeepsItsExpertsToItself(Wavers):
+    """Hands out one output less than the truth has."""
+
+    def run_graph(self, size: int) -> Outputs:
+        return {"attention": super().run_graph(size)["attention"]}
+
+    def promised_outputs(self) -> tuple[str, ...]:
+        return ("attention",)
+
+
+class ReadsAStranger(Wavers):
+    """Beside that, a live value depends on a slot that belongs to nobody."""
+
+    def run_graph(self, size: int) -> Outputs:
+        outputs = super().run_graph(size)
+        outputs["attention"][0] += self.model.kv.values()[-1].float().sum()
+        return outputs
+
+
+class LosesAnOutput(Wavers):
+    """Beside that, whether it hands out a result depends on a slot that belongs to nobody."""
+
+    def run_graph(self, size: int) -> Outputs:
+        outputs = super().run_graph(size)
+        if self.model.kv.values()[-1].float().sum() < 0:
+            del outputs["moe"]
+        return outputs
+
+
+def run(runner: type[GraphRunner]) -> tuple[set[tuple[str, str]], bool]:
+    """Oracle and buffer of each finding, and whether the engine was seen to waver."""
+    case = Case(
+        schema_version=1,
+        config=EngineConfig(capture_bs=(4,), max_context_len=4, attn_tp_size=2),
+        steps=(ReplayStep(rows=(BatchRow(request=0, seq_len=2), BatchRow(request=1, seq_len=3))),),
+    )
+    verdict = Execution(BuiltinTarget(replace(Parts(), decode=runner))).run_case(case)
+    found = {(one.oracle, one.buffer) for one in verdict.findings}
+    return found, verdict.nondeterministic
+
+
+def test_last_bits_that_change_by_themselves_are_no_finding() -> None:
+    assert run(Wavers) == (set(), True)
+
+
+def test_an_output_that_the_engine_never_promised_is_not_missed() -> None:
+    assert run(KeepsItsExpertsToItself) == (set(), True)
+
+
+def test_a_live_value_of_a_stranger_is_found_all_the_same() -> None:
+    found, wavers = run(ReadsAStranger)
+    assert wavers
+    assert ("noninterference", "attention") in found
+
+
+def test_an_output_that_comes_in_one_world_only_is_found_all_the_same() -> None:
+    found, wavers = run(LosesAnOutput)
+    assert wavers
+    assert ("noninterference", "moe") in found
