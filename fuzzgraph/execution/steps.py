@@ -6,7 +6,7 @@ start from saved bytes and attributes and leave no trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -14,9 +14,10 @@ import torch
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.opening import Moment, OpenSession, SessionLost
 from fuzzgraph.execution.painting import Truth
-from fuzzgraph.memory import NAN_WORLD, Perturbation
+from fuzzgraph.memory import NAN_WORLD
 from fuzzgraph.observation import (
     AddressChange,
     Engagement,
@@ -166,15 +167,20 @@ class StepRunner:
         batch, replay = step.batch, step.runs["replay"]
         if "screen" in self._needs:
             step.runs["screen"] = self._screen(truth, before, batch, 1)
-            if not _same(step.runs["screen"], replay):
+            if not same(step.runs["screen"], replay):
                 self._attribute(step, truth, before, 1)
-            elif self._strict_nan and not _same(
+            elif self._strict_nan and not same(
                 self._screen(truth, before, batch, NAN_WORLD), replay
             ):
                 self._attribute(step, truth, before, NAN_WORLD)
         if "eager" in self._needs and batch.via == "graph" and batch.raw_bs:
             self._opened.restore(before)
             step.runs["eager"] = self._execute(batch, "eager")
+
+    def _attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
+        # Not kept: the two would hold each other, and the session, until the collector comes.
+        attribution = Attribution(self._opened, self._execute, self._catch_up)
+        attribution.attribute(step, truth, before, world)
 
     def _screen(self, truth: Truth, before: Moment, batch: Batch, world: int) -> Observation:
         """The step without a past and in another world, at once."""
@@ -195,74 +201,6 @@ class StepRunner:
             if declared.padding.kind == "free" and not declared.rewritten:
                 tensor.copy_(opened.memory.as_in(before.image, tensor))
 
-    def _attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
-        """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""
-        opened, replay, batch = self._opened, step.runs["replay"], step.batch
-        opened.restore(before)
-        step.runs["again"] = self._execute(batch, "again")
-        step.wavers = not _same(step.runs["again"], replay)
-        step.nan_world = world == NAN_WORLD
-        suspects = self._suspects(step, truth, world)
-        step.runs["other_world"] = self._in_other_world(batch, before, suspects)
-        step.guilty = self._find_guilty(step, before, suspects)
-        opened.reset()
-        self._catch_up(truth, before)
-        step.runs["twin"] = self._execute(batch, "twin")
-
-    def _suspects(self, step: StepRecord, truth: Truth, world: int) -> list[Perturbation]:
-        """All don't-care memory of the step, place by place, with its change to `world`."""
-        memory = self._opened.memory
-        suspects = [*memory.zone_perturbations(world), *memory.unwritten_perturbation(world)]
-        suspects += truth.dont_care(world)
-        if step.batch.via == "graph":
-            suspects += self._opened.rewritten()
-        return suspects
-
-    def _in_other_world(
-        self, batch: Batch, before: Moment, changes: Iterable[Perturbation]
-    ) -> Observation:
-        self._opened.restore(before)
-        for change in changes:
-            change.apply()
-        return self._execute(batch, "other_world")
-
-    def _find_guilty(
-        self, step: StepRecord, before: Moment, suspects: list[Perturbation]
-    ) -> dict[str, str]:
-        """For all that differs in the other world, the changed places it depends on."""
-        open_names = set(_differing(step.runs["other_world"], step.runs["replay"]))
-        guilty: dict[str, str] = {}
-        while open_names:
-            culprits = self._bisect(step, before, suspects, open_names)
-            explained = open_names & self._changed_by(step, before, culprits) or set(open_names)
-            places = ", ".join(change.region for change in culprits)
-            guilty.update(dict.fromkeys(explained, places))
-            open_names -= explained
-        return guilty
-
-    def _bisect(
-        self, step: StepRecord, before: Moment, suspects: list[Perturbation], names: set[str]
-    ) -> list[Perturbation]:
-        """The fewest changed places found, by halves, that change one of `names`."""
-        while len(suspects) > 1:
-            half = len(suspects) // 2
-            if names & self._changed_by(step, before, suspects[:half]):
-                suspects = suspects[:half]
-            elif names & self._changed_by(step, before, suspects[half:]):
-                suspects = suspects[half:]
-            else:  # only together
-                break
-        return suspects
-
-    def _changed_by(self, step: StepRecord, before: Moment, part: list[Perturbation]) -> set[str]:
-        """Outputs and fields that differ once this part of the don't-care memory is changed."""
-        replay = step.runs["replay"]
-        try:
-            seen = self._in_other_world(step.batch, before, part)
-        except SessionLost:
-            return {*replay.outputs, *replay.metadata}
-        return set(_differing(seen, replay))
-
 
 def _engagements(replayed: Sequence[CapturedGraph[object]]) -> tuple[Engagement, ...]:
     """Of each graph; the pool of all but the last has been poisoned again since."""
@@ -277,18 +215,3 @@ def _fits_ladder(batch: Batch, config: EngineConfig) -> bool:
     if batch.mode == "prefill":
         return batch.num_tokens <= config.capture_tokens[-1]
     return batch.raw_bs <= config.capture_bs[-1]
-
-
-def _same(one: Observation, two: Observation) -> bool:
-    """Outputs and used metadata agree bit for bit, padded rows included."""
-    return next(_differing(one, two), None) is None
-
-
-def _differing(one: Observation, two: Observation) -> Iterator[str]:
-    """Names of the outputs and used metadata that do not agree bit for bit."""
-    for first, second in ((one.outputs, two.outputs), (one.metadata, two.metadata)):
-        if first.keys() != second.keys():
-            yield from first.keys() ^ second.keys()
-        for name, value in first.items():
-            if name in second and not same_bits(value, second[name]):
-                yield name

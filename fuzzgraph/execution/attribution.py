@@ -1,0 +1,133 @@
+"""Says what a difference between two worlds comes from: foreign memory, the past, or the engine.
+
+It runs the step again and again, each time from saved bytes and attributes, and costs what it
+likes: few steps come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from fuzzgraph.execution.opening import Moment, OpenSession, SessionLost
+from fuzzgraph.execution.painting import Truth
+from fuzzgraph.memory import NAN_WORLD, Perturbation
+from fuzzgraph.observation import Observation, RunKind, StepRecord
+from fuzzgraph.oracles.comparison import same_bits
+from fuzzgraph.world import Batch
+
+__all__ = ["Attribution", "same"]
+
+_AGAIN = 3
+"""Runs in the same world before a difference is blamed on the other one."""
+
+
+class Attribution:
+    """For the steps of one case on one open session.
+
+    Args:
+        execute: one run of a step, from whatever the session holds.
+        catch_up: gives a session without a past what its past left of harmless memory.
+    """
+
+    def __init__(
+        self,
+        opened: OpenSession,
+        execute: Callable[[Batch, RunKind], Observation],
+        catch_up: Callable[[Truth, Moment], None],
+    ) -> None:
+        self._opened = opened
+        self._execute = execute
+        self._catch_up = catch_up
+
+    def attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
+        """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""
+        opened, batch = self._opened, step.batch
+        step.wavers = self._wavers(step, before)
+        step.nan_world = world == NAN_WORLD
+        suspects = self._suspects(step, truth, world)
+        step.runs["other_world"] = self._in_other_world(batch, before, suspects)
+        step.guilty = self._find_guilty(step, before, suspects)
+        opened.reset()
+        self._catch_up(truth, before)
+        step.runs["twin"] = self._execute(batch, "twin")
+
+    def _wavers(self, step: StepRecord, before: Moment) -> bool:
+        """Whether the engine differs from itself in the same world, sooner or later.
+
+        More than once, since a result of two values agrees with itself every other time.
+        """
+        for _ in range(_AGAIN):
+            self._opened.restore(before)
+            step.runs["again"] = self._execute(step.batch, "again")
+            if not same(step.runs["again"], step.runs["replay"]):
+                return True
+        return False
+
+    def _suspects(self, step: StepRecord, truth: Truth, world: int) -> list[Perturbation]:
+        """All don't-care memory of the step, place by place, with its change to `world`."""
+        memory = self._opened.memory
+        suspects = [*memory.zone_perturbations(world), *memory.unwritten_perturbation(world)]
+        suspects += truth.dont_care(world)
+        if step.batch.via == "graph":
+            suspects += self._opened.rewritten()
+        return suspects
+
+    def _in_other_world(
+        self, batch: Batch, before: Moment, changes: Iterable[Perturbation]
+    ) -> Observation:
+        self._opened.restore(before)
+        for change in changes:
+            change.apply()
+        return self._execute(batch, "other_world")
+
+    def _find_guilty(
+        self, step: StepRecord, before: Moment, suspects: list[Perturbation]
+    ) -> dict[str, str]:
+        """For all that differs in the other world, the changed places it depends on."""
+        open_names = set(_differing(step.runs["other_world"], step.runs["replay"]))
+        guilty: dict[str, str] = {}
+        while open_names:
+            culprits = self._bisect(step, before, suspects, open_names)
+            explained = open_names & self._changed_by(step, before, culprits) or set(open_names)
+            places = ", ".join(change.region for change in culprits)
+            guilty.update(dict.fromkeys(explained, places))
+            open_names -= explained
+        return guilty
+
+    def _bisect(
+        self, step: StepRecord, before: Moment, suspects: list[Perturbation], names: set[str]
+    ) -> list[Perturbation]:
+        """The fewest changed places found, by halves, that change one of `names`."""
+        while len(suspects) > 1:
+            half = len(suspects) // 2
+            if names & self._changed_by(step, before, suspects[:half]):
+                suspects = suspects[:half]
+            elif names & self._changed_by(step, before, suspects[half:]):
+                suspects = suspects[half:]
+            else:  # only together
+                break
+        return suspects
+
+    def _changed_by(self, step: StepRecord, before: Moment, part: list[Perturbation]) -> set[str]:
+        """Outputs and fields that differ once this part of the don't-care memory is changed."""
+        replay = step.runs["replay"]
+        try:
+            seen = self._in_other_world(step.batch, before, part)
+        except SessionLost:
+            return {*replay.outputs, *replay.metadata}
+        return set(_differing(seen, replay))
+
+
+def same(one: Observation, two: Observation) -> bool:
+    """Outputs and used metadata agree bit for bit, padded rows included."""
+    return next(_differing(one, two), None) is None
+
+
+def _differing(one: Observation, two: Observation) -> Iterator[str]:
+    """Names of the outputs and used metadata that do not agree bit for bit."""
+    for first, second in ((one.outputs, two.outputs), (one.metadata, two.metadata)):
+        if first.keys() != second.keys():
+            yield from first.keys() ^ second.keys()
+        for name, value in first.items():
+            if name in second and not same_bits(value, second[name]):
+                yield name
