@@ -54,7 +54,7 @@ def page(runs: list[RunSummary], before: str) -> str:
     lines = [
         "# The hunt",
         "",
-        "Campaigns on released engines, one target at a time, on a CPU: the corpus first, then new",
+        "Campaigns on released engines, several at a time, on a CPU: the corpus first, then new",
         "cases until the time is up. Written by `python benchmarks/hunt.py FOLDER --write",
         "reports/hunt.md` from the summaries of the runs; the judgements are by hand.",
         "",

@@ -64,8 +64,8 @@ def test_an_error_beyond_twice_that_of_plain_torch_is_found() -> None:
 
 def test_values_that_nearly_cancel_are_allowed_the_rounding_of_their_bound() -> None:
     want = torch.zeros(1, dtype=torch.float64)
-    assert beyond_yardstick(torch.tensor([4e-7]), want, _exact, 4.0) is None
-    assert beyond_yardstick(torch.tensor([6e-7]), want, _exact, 4.0) is not None
+    assert beyond_yardstick(torch.tensor([2.3e-6]), want, _exact, 4.0) is None
+    assert beyond_yardstick(torch.tensor([2.5e-6]), want, _exact, 4.0) is not None
 
 
 def test_plain_torch_is_asked_only_where_the_bound_does_not_settle_it() -> None:
@@ -75,9 +75,9 @@ def test_plain_torch_is_asked_only_where_the_bound_does_not_settle_it() -> None:
         asked.append("plain")
         return 1.0
 
-    assert beyond_yardstick(torch.tensor([4e-7]), want, plain_error, 4.0) is None
+    assert beyond_yardstick(torch.tensor([2.3e-6]), want, plain_error, 4.0) is None
     assert not asked
-    assert beyond_yardstick(torch.tensor([6e-7]), want, plain_error, 4.0) is None
+    assert beyond_yardstick(torch.tensor([2.5e-6]), want, plain_error, 4.0) is None
     assert asked
 
 
