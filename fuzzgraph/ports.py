@@ -28,6 +28,7 @@ __all__ = [
     "Session",
     "Target",
     "engine_packages",
+    "is_isolated",
 ]
 
 Outputs = TypeVar("Outputs")
@@ -203,6 +204,14 @@ def engine_packages(target: Target) -> tuple[str, ...]:
     named = getattr(target, "engine_packages", ()) or (getattr(target, "package", ""),)
     own = target.__class__.__module__.partition(".")[0]
     return tuple(name for name in named if name) or (own,)
+
+
+def is_isolated(target: Target) -> bool:
+    """Whether the target is a released engine that runs in a process of its own only.
+
+    It says so by `isolated = True`.
+    """
+    return bool(getattr(target, "isolated", False))
 
 
 class Oracle(Protocol):

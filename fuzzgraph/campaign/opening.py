@@ -188,7 +188,9 @@ def _isolated(target: Target, setup: Setup) -> bool:
     Raises:
         UsageError: it cannot have one, or cannot do without.
     """
-    if setup.isolation == "off" and getattr(target, "isolated", False):
+    from fuzzgraph.ports import is_isolated
+
+    if setup.isolation == "off" and is_isolated(target):
         raise UsageError(
             f"isolation='off': target {setup.target!r} runs in a process of its own only. Drop the "
             "option."
@@ -200,7 +202,7 @@ def _isolated(target: Target, setup: Setup) -> bool:
         )
     if setup.isolation:
         return setup.isolation == "on"
-    return bool(getattr(target, "isolated", False)) or _needs_a_process(target, setup)
+    return is_isolated(target) or _needs_a_process(target, setup)
 
 
 def _by_name(target: Target, setup: Setup) -> bool:

@@ -80,13 +80,14 @@ def _page(trials: tuple[Trial, ...]) -> str:
 
 def _target_record(name: str, open_target: Any) -> dict[str, Any]:
     from fuzzgraph.errors import AdapterUnavailable
+    from fuzzgraph.ports import is_isolated
 
     record: dict[str, Any] = {"name": name, "isolated": False, "modes": [], "missing": ""}
     try:
         target = open_target(name)
     except AdapterUnavailable as error:
         return {**record, "about": "", "missing": str(error)}
-    record["isolated"] = bool(getattr(target, "isolated", False))
+    record["isolated"] = is_isolated(target)
     record["modes"] = list(target.reach.modes)
     doc = (import_module(type(target).__module__).__doc__ or "").strip().splitlines()
     where = "in a worker" if record["isolated"] else "in this process"

@@ -25,7 +25,7 @@ from fuzzgraph.graphs import GraphKind
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
-from fuzzgraph.ports import Oracle, Target
+from fuzzgraph.ports import Oracle, Target, is_isolated
 from fuzzgraph.reach import out_of_reach
 from fuzzgraph.world import Batch
 
@@ -192,7 +192,7 @@ def _mode_of(target: Target) -> Callable[[], AbstractContextManager[None]]:
     Inference mode spares every view and write its bookkeeping, an eighth of a case's time. A
     released engine keeps the mode that its server runs in (sglang's is `no_grad`).
     """
-    return torch.no_grad if getattr(target, "isolated", False) else torch.inference_mode
+    return torch.no_grad if is_isolated(target) else torch.inference_mode
 
 
 def _with_rate(finding: Finding, rate: str) -> Finding:

@@ -25,7 +25,7 @@ from fuzzgraph.memory import (
     Perturbation,
 )
 from fuzzgraph.observation import Field, ForeignWrite, RunKind, Stumble, ZoneHit
-from fuzzgraph.ports import GraphEngine, Session, Target
+from fuzzgraph.ports import GraphEngine, Session, Target, is_isolated
 from fuzzgraph.world import TRAPS
 
 __all__ = ["Moment", "OpenSession", "SessionLost", "innermost_line", "open_session"]
@@ -203,7 +203,7 @@ def open_session(
         SessionLost: the engine raised at one of these stages.
     """
     content_for(config).build()
-    isolated = bool(getattr(target, "isolated", False))
+    isolated = is_isolated(target)
     memory = GuardedMemory(
         device,
         zone_bytes=256 if isolated else 128,

@@ -100,8 +100,6 @@ def straight_into(
     for each in args:
         if isinstance(each, torch.Tensor) and _overlaps(each, start, end):
             return None
-    if facts.text == _FILLED and args[0].dtype == result.dtype:
-        return partial(_fill_masked, result, *args)
     key = (func, _signature(args), _signature(kwargs.items()) if kwargs else ())
     form = _PROVEN.get(key, key)
     if form is key:
@@ -116,17 +114,6 @@ def _overlaps(other: torch.Tensor, start: int, end: int) -> bool:
         return False
     contiguous = other.is_contiguous()
     return start < begin + (other.nbytes if contiguous else extent(other) * other.itemsize)
-
-
-_FILLED = "aten.masked_fill.Scalar"
-
-
-def _fill_masked(
-    result: torch.Tensor, source: torch.Tensor, mask: torch.Tensor, value: Any
-) -> None:
-    """Its `out` form makes a tensor and copies it, which takes twice as long."""
-    result.copy_(source)
-    result.masked_fill_(mask, value)
 
 
 _PROVEN: dict[Any, Any] = {}
@@ -157,12 +144,24 @@ def _prove(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: tor
 
 @cache
 def _out_forms(func: Any) -> list[Any]:
-    """Callables that take the same arguments and `out`: Python's binding first, it is quicker."""
+    """Callables that take the same arguments and `out`, the quickest first."""
+    forms = [_OUR_OWN[func]] if func in _OUR_OWN else []
     overload = _out_overload(func)
     if overload is None:
-        return []
+        return forms
     binding = getattr(torch, func.overloadpacket.__name__, None)
-    return [binding, overload] if type(binding) is _BUILTIN else [overload]
+    return [*forms, binding, overload] if type(binding) is _BUILTIN else [*forms, overload]
+
+
+def _masked_fill(
+    source: torch.Tensor, mask: torch.Tensor, value: Any, *, out: torch.Tensor
+) -> None:
+    out.copy_(source)
+    out.masked_fill_(mask, value)
+
+
+_OUR_OWN = {torch.ops.aten.masked_fill.Scalar: _masked_fill}
+"""For operators whose own `out` form makes a tensor and copies it, which takes twice as long."""
 
 
 def _out_overload(func: Any) -> Any:

@@ -46,6 +46,7 @@ def export_script(
     Raises:
         UsageError: the setup names an unknown target or fault. OutOfTime: the run took longer.
     """
+    from fuzzgraph.ports import is_isolated
     from fuzzgraph.repro.opening import target_of
     from fuzzgraph.repro.script import standalone_script
     from fuzzgraph.repro.through import through_script
@@ -53,7 +54,7 @@ def export_script(
 
     setup = _setup_of(on)
     target = target_of(on) if isinstance(on, Setup) else on
-    if getattr(target, "isolated", False):
+    if is_isolated(target):
         return through_script(case, finding, setup, "it runs the real engine in its own process")
     if finding.detail.get("child") is not None:
         return through_script(case, finding, setup, "the case ends the process that runs it")
