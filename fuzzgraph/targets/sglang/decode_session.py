@@ -217,6 +217,7 @@ class DecodeSession(RunnerSession):
         seen = Observation(batch.raw_bs, padded_bs, tokens, padded_tokens)
         if "encoder_lens" in self.inputs and not batch.encoder_lens.all():
             seen.declined = _NEEDS_ENCODERS
+        seen.outputs = self._shown()
         if eager and not batch.raw_bs:
             return seen
         if eager:
@@ -227,7 +228,6 @@ class DecodeSession(RunnerSession):
             )
             lens = seen.metadata["seq_lens"]
         seen.metadata.update(self._used(lens))
-        seen.outputs = self._shown()
         seen.plan = self._plan()
         seen.types = self._types()
         return seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fuzzgraph.case import EngineConfig, ReplayStep
+from fuzzgraph.case import EngineConfig, Mode, ReplayStep
 from fuzzgraph.targets.sglang.triton import TritonTarget
 from tests.targets.sglang.released import Workers, decode_case
 
@@ -65,3 +65,13 @@ def test_a_capture_rounded_up_to_the_ranks_finds_the_sums_at_pool_size(workers: 
     (finding,) = workers.findings("0.5.23", case, _TARGET)
     assert (finding.oracle, finding.stage) == ("survival", "capture")
     assert "in _fill_kv_indptr_and_indices" in finding.message
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["decode", "target_verify"])
+def test_an_eager_step_without_requests_hands_out_no_rows(workers: Workers, mode: Mode) -> None:
+    case = decode_case((4,), mode=mode, capture_bs=(1,), max_context_len=5)
+    case = msgspec.structs.replace(case, steps=(ReplayStep(mode="idle", via="eager"),))
+    target = _TARGET if mode == "decode" else "sglang-triton-verify"
+    assert workers.findings("0.5.23", case, target) == ()
