@@ -139,15 +139,15 @@ def _count_breaches(
     seen: Observation,
 ) -> Iterator[Breach]:
     """Live tokens of this rank: more would let padded rows through, fewer drop live ones."""
-    share = -(-seen.padded_tokens // step.config.attn_tp_size)
-    first = step.config.attn_tp_rank * share
-    live = max(0, min(seen.num_tokens - first, share))
+    rank, ranks = step.config.attn_tp_rank, step.config.attn_tp_size
+    share = -(-seen.padded_tokens // ranks)
+    live = max(0, min(seen.num_tokens - rank * share, share))
     if value.size and int(value.flat[0]) != live:
-        yield (
-            field.name,
-            f"{field.name} is {int(value.flat[0])}, rank {step.config.attn_tp_rank} of"
-            f" {step.config.attn_tp_size} has {live} live tokens of {seen.num_tokens}",
-        )
+        whose = f"rank {rank} of {ranks} has {live} live tokens of {seen.num_tokens}"
+        if seen.padded_tokens % ranks:
+            whose = f"{ranks} ranks cannot share {seen.padded_tokens} tokens evenly, rank {rank}"
+            whose += f" has {live} live ones of {seen.num_tokens}"
+        yield field.name, f"{field.name} is {int(value.flat[0])}, {whose}"
 
 
 def _sum_breaches(

@@ -1,0 +1,35 @@
+"""Replayed outputs against eager ones: live rows count, what an engine pads does not."""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.layout import plan
+from fuzzgraph.observation import Observation, StepRecord
+from fuzzgraph.oracles.eager import Eager
+
+
+def _step(replayed: list[float], eager: list[float]) -> StepRecord:
+    """One live row, and what both runs hand out for two."""
+    case = Case(
+        schema_version=1,
+        config=EngineConfig(),
+        steps=(ReplayStep(rows=(BatchRow(request=0, seq_len=1),)),),
+    )
+    step = StepRecord(0, "engine", case.config, plan(case)[0], ())
+    step.expected = {"attention": torch.tensor([[1.0]], dtype=torch.float64)}
+    for run, values in (("replay", replayed), ("eager", eager)):
+        seen = Observation(1, 2, 1, 2)
+        seen.outputs = {"attention": torch.tensor(values)[:, None]}
+        step.runs[run] = seen  # type: ignore[index]
+    return step
+
+
+def test_a_live_row_that_differs_is_a_finding() -> None:
+    (finding,) = Eager().judge(_step([1.0, 0.0], [1.5, 0.0]))
+    assert "attention[0, 0]: got 1, expected 1.5" in finding.message
+
+
+def test_a_row_that_the_eager_engine_padded_for_itself_is_not_compared() -> None:
+    assert not list(Eager().judge(_step([1.0, 1008.0], [1.0, 0.0])))
