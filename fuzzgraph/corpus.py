@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -256,10 +256,11 @@ def find(name: str, folders: Iterable[Path]) -> Path:
     if path.is_dir():
         raise UsageError(f"case {name!r}: is a folder. Name one case file in it.")
     hits: dict[str, Path] = {}
-    if len(name) >= 4 and all(letter in "0123456789abcdef" for letter in name):
+    if len(name) >= 4 and _is_hex(name):
         for folder in folders:
-            for hit in sorted(folder.glob(f"{name}*.json")):
-                hits.setdefault(hit.name, hit)
+            for known, hit in _digests(folder):
+                if known.startswith(name):
+                    hits.setdefault(known, hit)
     if len(hits) > 1:
         raise UsageError(
             f"case {name!r}: {len(hits)} cases begin like this "
@@ -271,3 +272,17 @@ def find(name: str, folders: Iterable[Path]) -> Path:
             "Give the path of a case file; 'fuzzgraph corpus list' shows digests."
         )
     return hits.popitem()[1]
+
+
+def _digests(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Digest and file of each case: the file's name, or the content's where a person named it."""
+    for path in sorted(folder.glob("*.json")):
+        if _is_hex(path.stem):
+            yield path.stem, path
+        elif _is_entry(path.name):
+            with contextlib.suppress(InvalidCase):  # a bad entry is no reason to miss a good one
+                yield digest(load_case(path)), path
+
+
+def _is_hex(text: str) -> bool:
+    return all(letter in "0123456789abcdef" for letter in text)

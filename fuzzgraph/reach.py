@@ -3,11 +3,10 @@ saved case lies beyond them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from fuzzgraph.case import EngineConfig, Mode, ReplayStep
+from fuzzgraph.case import Case, EngineConfig, Mode, padded_size
 
 __all__ = ["WIDEST", "Reach", "beyond", "lacking", "out_of_reach"]
 
@@ -44,6 +43,7 @@ class Reach:
     split_kv: bool = False
     mrope: bool = False
     eager_steps: bool = True
+    """Whether batches run without a graph: steps that ask for it, and those above the ladder."""
     capture_beyond_pool: bool = True
     """Whether the largest captured size may exceed the request pool."""
 
@@ -121,16 +121,20 @@ def beyond(reach: Reach, config: EngineConfig) -> str | None:
     return None
 
 
-def out_of_reach(reach: Reach, steps: Iterable[ReplayStep]) -> str | None:
-    """Why a target cannot express one of these steps, in one line; None if it can express all.
+def out_of_reach(reach: Reach, case: Case) -> str | None:
+    """Why a target cannot express one of the steps, in one line; None if it can express all.
 
-    A config is judged by `Target.unsupported`. A saved case of another target may ask for more.
+    The config is judged by `Target.unsupported`. A saved case of another target may ask for more.
     """
-    for number, step in enumerate(steps):
+    for number, step in enumerate(case.steps):
         if step.mrope and not reach.mrope:
             return f"steps[{number}].mrope is not driven"
-        if step.via == "eager" and not reach.eager_steps:
+        if reach.eager_steps:
+            continue
+        if step.via == "eager":
             return f"steps[{number}].via='eager' is not driven, only 'graph'"
+        if step.rows and padded_size(case.config, step) is None:
+            return f"steps[{number}] above the captured sizes is not driven"
     return None
 
 

@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from fuzzgraph.case import Case, EngineConfig, ReplayStep
+from fuzzgraph.case import (
+    Case,
+    EngineConfig,
+    ReplayStep,
+    ladder,
+    padded_size,
+    raw_size,
+    replayed_size,
+)
 
-__all__ = ["dimensions", "padded_size", "replays_graph"]
+__all__ = ["dimensions"]
 
 
 def dimensions(case: Case) -> frozenset[str]:
@@ -35,26 +43,6 @@ def _shared_pages(case: Case) -> int:
     """Pages that are in fact shared: a step that writes one ends it (see `layout`)."""
     cached = [row.seq_len - row.new_tokens for step in case.steps for row in step.rows]
     return min([case.shared_prefix_pages, *(length // case.config.page_size for length in cached)])
-
-
-def padded_size(config: EngineConfig, step: ReplayStep) -> int:
-    """Captured size that the step is replayed on (tokens in prefill); 0 above the ladder."""
-    return next((size for size in _ladder(config, step) if size >= raw_size(step)), 0)
-
-
-def _ladder(config: EngineConfig, step: ReplayStep) -> tuple[int, ...]:
-    return config.capture_tokens if step.mode == "prefill" else config.capture_bs
-
-
-def raw_size(step: ReplayStep) -> int:
-    """Live rows of the step, or its tokens in prefill."""
-    if step.mode == "prefill":
-        return sum(row.new_tokens for row in step.rows)
-    return len(step.rows)
-
-
-def replays_graph(config: EngineConfig, step: ReplayStep) -> bool:
-    return step.via == "graph" and padded_size(config, step) > 0
 
 
 def _when(**named: bool) -> Iterator[str]:
@@ -127,7 +115,7 @@ def _of_spec(config: EngineConfig) -> Iterator[str]:
 def _of_step(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
     yield f"mode {step.mode}"
     yield f"via {step.via}"
-    raw, padded = raw_size(step), padded_size(config, step)
+    raw, padded = raw_size(step), padded_size(config, step) or 0
     if step.mode == "idle":
         return
     if step.via == "graph":
@@ -136,7 +124,7 @@ def _of_step(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
             yield "prefill raw<padded" if raw < padded else "prefill raw=padded"
         yield from _when(
             one_padded_row=padded - raw == 1 and step.mode != "prefill",
-            largest_graph=padded > 0 and padded == _ladder(config, step)[-1],
+            largest_graph=padded > 0 and padded == ladder(config, step.mode)[-1],
         )
         yield from _of_local_count(config, raw, padded)
     yield from _of_lengths(config, step)
@@ -227,20 +215,20 @@ def _of_sizes(case: Case) -> Iterator[str]:
 def _of_neighbours(case: Case) -> Iterator[str]:
     config, steps = case.config, case.steps
     for before, here in pairwise(steps):
-        both = replays_graph(config, before) and replays_graph(config, here)
-        sizes = padded_size(config, before), padded_size(config, here)
+        first, second = replayed_size(config, before), replayed_size(config, here)
+        shrunk_by = first - second if first and second else 0
         same_kind = before.mode == here.mode
         yield from _when(
             repeated_step=before.rows == here.rows and same_kind and bool(here.rows),
             interleaved_modes=not same_kind and "idle" not in (before.mode, here.mode),
-            same_graph_twice=both and same_kind and sizes[0] == sizes[1],
-            smaller_graph_after_larger=both and same_kind and sizes[0] > sizes[1],
+            same_graph_twice=same_kind and first is not None and first == second,
+            smaller_graph_after_larger=same_kind and shrunk_by > 0,
             optional_input_present_then_absent=before.mrope and not here.mrope,
             optional_input_absent_then_present=here.mrope and not before.mrope,
         )
     for before, here, after in zip(steps, steps[1:], steps[2:], strict=False):
-        if replays_graph(config, before) and replays_graph(config, after):
-            above = here.via == "graph" and not padded_size(config, here)
+        if None not in (replayed_size(config, before), replayed_size(config, after)):
+            above = here.via == "graph" and padded_size(config, here) is None
             yield from _when(
                 eager_between_graphs=here.via == "eager",
                 larger_eager_between_graphs=above,

@@ -1,14 +1,16 @@
 """The case: one engine config and a history of replay steps, without tensors.
 
 A case is small strict JSON. Tensor contents follow from its seed, so it means the same on every
-machine; its content digest is its name. `words` holds the nouns, `coherence` says which cases make
-sense, `files` reads and writes them. What a case looks like in memory is `layout`'s job.
+machine; its content digest is its name. `words` holds the nouns, `ladder` what
+follows from the captured sizes, `coherence` says which cases make sense, `files` reads and writes
+them. What a case looks like in memory is `layout`'s job.
 """
 
 from __future__ import annotations
 
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case
+from fuzzgraph.case.ladder import ladder, padded_size, raw_size, replayed_size
 from fuzzgraph.case.words import (
     SCHEMA_VERSION,
     BatchRow,
@@ -31,6 +33,10 @@ __all__ = [
     "decode_case",
     "digest",
     "encode_case",
+    "ladder",
     "load_case",
+    "padded_size",
+    "raw_size",
+    "replayed_size",
     "validate",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.case.config_rules import refuse, validate_config
+from fuzzgraph.case.ladder import ladder, padded_size, raw_size
 from fuzzgraph.case.words import BatchRow, Case, EngineConfig, Mode, ReplayStep
 
 __all__ = ["validate"]
@@ -141,15 +142,12 @@ def _check_row(config: EngineConfig, mode: Mode, row: BatchRow, where: str) -> N
 
 
 def _check_size(config: EngineConfig, step: ReplayStep, where: str) -> None:
-    if step.mode == "prefill":
-        size = sum(row.new_tokens for row in step.rows)
-        ladder, name = config.capture_tokens, "capture_tokens"
-    else:
-        size, ladder, name = len(step.rows), config.capture_bs, "capture_bs"
-    if step.via == "graph" and size > ladder[-1] and not config.eager_above_ladder:
+    if step.via == "graph" and padded_size(config, step) is None and not config.eager_above_ladder:
+        size, largest = raw_size(step), ladder(config, step.mode)[-1]
+        name = "capture_tokens" if step.mode == "prefill" else "capture_bs"
         refuse(
             f"{where}: size",
             size,
-            f"exceeds max({name})={ladder[-1]} and eager_above_ladder is false",
+            f"exceeds max({name})={largest} and eager_above_ladder is false",
             f"Add a size >= {size} to config.{name}, or shrink the batch.",
         )

@@ -86,7 +86,7 @@ class Execution:
             return self._run_case(case)
 
     def _run_case(self, case: Case) -> Verdict:
-        reason = self.target.unsupported(case.config) or out_of_reach(self.target.reach, case.steps)
+        reason = self.target.unsupported(case.config) or out_of_reach(self.target.reach, case)
         if reason:
             return Verdict(case, self.target.name, skipped=reason)
         batches = plan(case)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
 from fuzzgraph.events import Export, ReportedFinding
 from fuzzgraph.finding import CLAUSES, Finding
 from fuzzgraph.reporting.left_out import left_words
 
-__all__ = ["as_json", "case_table", "config_line", "finding_head", "finding_text", "padded_to"]
+__all__ = ["as_json", "case_table", "config_line", "finding_head", "finding_text"]
 
 _DEFAULT = EngineConfig()
 _ROWS_SHOWN = 12
@@ -79,24 +79,11 @@ def _sizes(config: EngineConfig, step: ReplayStep) -> tuple[str, str]:
     """Size over padded size, and how the step really runs."""
     if step.mode == "idle":
         return "0", step.via
-    on_tokens = step.mode == "prefill"
-    raw = sum(row.new_tokens for row in step.rows) if on_tokens else len(step.rows)
-    unit = " tokens" if on_tokens else ""
-    padded = padded_to(config, step)
+    raw, padded = raw_size(step), replayed_size(config, step)
+    unit = " tokens" if step.mode == "prefill" else ""
     if padded is None:
         return f"{raw}{unit}", "eager"
     return f"{raw}/{padded}{unit}", "graph"
-
-
-def padded_to(config: EngineConfig, step: ReplayStep) -> int | None:
-    """The captured size a step is replayed on; None where it runs eagerly."""
-    if step.mode == "prefill":
-        raw, ladder = sum(row.new_tokens for row in step.rows), config.capture_tokens
-    else:
-        raw, ladder = len(step.rows), config.capture_bs
-    if step.via == "eager":
-        return None
-    return next((size for size in ladder if size >= raw), None)
 
 
 def _rows(step: ReplayStep) -> str:

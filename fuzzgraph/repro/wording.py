@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fuzzgraph.case import digest
+from fuzzgraph.case import digest, raw_size, replayed_size
 from fuzzgraph.finding import CLAUSES, Finding
 
 if TYPE_CHECKING:
-    from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+    from fuzzgraph.case import BatchRow, Case, EngineConfig
 
 __all__ = [
     "case_table",
@@ -21,7 +21,6 @@ __all__ = [
     "headline",
     "law",
     "opening",
-    "padded_size",
     "plain",
 ]
 
@@ -47,17 +46,6 @@ def headline(finding: Finding) -> str:
     return f"FINDING {finding.clause} [{plain(finding.oracle)}]:{buffer} ({where})"
 
 
-def padded_size(config: EngineConfig, step: ReplayStep) -> tuple[int, int | None, str]:
-    """(live size, captured size or None for eager, name of the axis) of a step."""
-    if step.mode == "prefill":
-        size, ladder, axis = sum(r.new_tokens for r in step.rows), config.capture_tokens, "tokens"
-    else:
-        size, ladder, axis = len(step.rows), config.capture_bs, "raw_bs"
-    fitting = [captured for captured in ladder if captured >= size]
-    eager = step.via == "eager" or not fitting
-    return size, None if eager else fitting[0], axis
-
-
 def config_text(config: EngineConfig) -> str:
     """What differs from the defaults of a config, and the captured sizes."""
     given = msgspec.to_builtins(config)
@@ -69,7 +57,8 @@ def case_table(case: Case) -> list[str]:
     """The steps as an aligned text table, header first."""
     rows = [("step", "mode", "via", "padding", "rows: request (seq_len, new tokens)")]
     for index, step in enumerate(case.steps):
-        size, padded, axis = padded_size(case.config, step)
+        size, padded = raw_size(step), replayed_size(case.config, step)
+        axis = "tokens" if step.mode == "prefill" else "raw_bs"
         listed = [_row_text(row) for row in step.rows[:16]]
         listed += [f"... {len(step.rows) - 16} more"] if len(step.rows) > 16 else []
         left = [f"r{request} left" for request in step.finish]

@@ -101,14 +101,19 @@ def test_run_case_hands_out_the_verdict() -> None:
     [
         ({"mrope": True}, {"mrope": False}, "steps[1].mrope is not driven"),
         ({"via": "eager"}, {"eager_steps": False}, "steps[1].via='eager' is not driven, only"),
+        (
+            {"rows": tuple(BatchRow(request=name) for name in range(3))},
+            {"eager_steps": False},
+            "steps[1] above the captured sizes is not driven",
+        ),
     ],
-    ids=["mrope", "eager"],
+    ids=["mrope", "eager", "above the ladder"],
 )
 def test_a_step_that_the_target_cannot_express_skips_its_case_with_the_reason(
     step: dict[str, Any], lacks: dict[str, bool], reason: str
 ) -> None:
     rows = (BatchRow(request=0, seq_len=3),)
-    steps = (ReplayStep(rows=rows), ReplayStep(rows=rows, **step))
+    steps = (ReplayStep(rows=rows), ReplayStep(**{"rows": rows, **step}))
     case = Case(schema_version=1, config=EngineConfig(capture_bs=(2,)), steps=steps)
     narrow, wide = BuiltinTarget(), BuiltinTarget()
     narrow.reach = replace(narrow.reach, **lacks)

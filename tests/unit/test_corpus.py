@@ -113,6 +113,12 @@ def test_a_case_is_found_by_the_first_digits_of_its_digest(tmp_path: Path) -> No
     assert corpus.find(digest(case(1))[:6], [tmp_path]) == path
 
 
+def test_a_case_that_a_person_named_is_found_by_its_digest_too(tmp_path: Path) -> None:
+    path = corpus.add(tmp_path, case(1)).rename(tmp_path / "one-row.json")
+    (tmp_path / "no-case.json").write_text("{}")
+    assert corpus.find(digest(case(1))[:6], [tmp_path]) == path
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

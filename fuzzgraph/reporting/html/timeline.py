@@ -6,11 +6,10 @@ padded ones are hatched. The step that broke the law is framed.
 
 from __future__ import annotations
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.amounts import counted
 from fuzzgraph.reporting.html.drawing import box, fitted, line, svg, text
-from fuzzgraph.reporting.wording import padded_to
 
 __all__ = ["timeline"]
 
@@ -71,10 +70,9 @@ Cell = tuple[BatchRow | None, str]
 def _rows_of(config: EngineConfig, step: ReplayStep) -> list[Cell]:
     """The cells of one column; what is more than fits is told in the last one."""
     cells: list[Cell] = [(row, _words(step, row)) for row in step.rows]
-    padded = padded_to(config, step)
+    padded = replayed_size(config, step)
     if step.mode == "prefill":
-        tokens = sum(row.new_tokens for row in step.rows)
-        if padded is not None and padded > tokens:
+        if padded is not None and padded > (tokens := raw_size(step)):
             cells.append((None, counted(padded - tokens, "padded token")))
     elif padded is not None:
         cells += [(None, "padded")] * (padded - len(step.rows))
@@ -91,10 +89,8 @@ def _words(step: ReplayStep, row: BatchRow) -> str:
 
 
 def _sizes(config: EngineConfig, step: ReplayStep) -> str:
-    prefill = step.mode == "prefill"
-    raw = sum(row.new_tokens for row in step.rows) if prefill else len(step.rows)
-    unit = "token" if prefill else "row"
-    padded = padded_to(config, step)
+    raw, padded = raw_size(step), replayed_size(config, step)
+    unit = "token" if step.mode == "prefill" else "row"
     if padded is None:
         return f"eager, {counted(raw, unit)}"
     return f"graph, {raw} of {counted(padded, unit)}"
@@ -112,7 +108,7 @@ def _column(
         text(x, 34, _sizes(config, step), "soft"),
         text(x, 50, fitted(", ".join(filter(None, (left, extra))), _CELL), "soft event"),
     ]
-    eager = padded_to(config, step) is None
+    eager = replayed_size(config, step) is None
     for position, (row, words) in enumerate(column):
         parts += _cell(config, x, _y(position), row, words, eager=eager)
     if not column:

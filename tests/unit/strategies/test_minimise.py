@@ -9,11 +9,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import Phase, given, seed, settings
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, replayed_size, validate
 from fuzzgraph.layout import plan
 from fuzzgraph.reach import WIDEST
 from fuzzgraph.strategies import DEFAULT, cases, minimise, minimise_counting
-from fuzzgraph.strategies.dimensions import padded_size, replays_graph
 from fuzzgraph.strategies.minimise import complexity
 
 
@@ -52,9 +51,7 @@ def leaves_a_stale_tail(case: Case) -> bool:
     return any(
         a.mode == b.mode
         and len(a.rows) > len(b.rows) > 0
-        and replays_graph(case.config, a)
-        and replays_graph(case.config, b)
-        and padded_size(case.config, a) == padded_size(case.config, b)
+        and replayed_size(case.config, a) == replayed_size(case.config, b) is not None
         for a, b in pairwise(case.steps)
     )
 
@@ -69,7 +66,7 @@ def verifies_a_tree_at_the_context_end(case: Case) -> bool:
     return case.config.spec_topk > 1 and any(
         row.seq_len > wall
         for step in case.steps
-        if step.mode == "target_verify" and replays_graph(case.config, step)
+        if step.mode == "target_verify" and replayed_size(case.config, step)
         for row in step.rows
     )
 
