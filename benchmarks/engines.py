@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -184,8 +185,9 @@ def report(options: argparse.Namespace) -> str:
     lines = [
         f"# Speed of the targets on sglang {options.release}",
         "",
-        "Written by `python benchmarks/engines.py --write reports/engines.md`. Medians, least and",
-        'greatest in brackets; "processor" is the time of the process that has the engine.',
+        f"Written by `{shlex.join(['python', 'benchmarks/engines.py', *sys.argv[1:]])}`.",
+        "Medians, least and greatest in brackets;",
+        '"processor" is the time of the process that has the engine.',
         "",
         "## From the start of a worker to its first verdict, in seconds",
         "",

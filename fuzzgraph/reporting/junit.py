@@ -18,7 +18,7 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(summary: RunSummary) -> bytes:
-    """The document with its declaration; tolerated and known findings are skipped tests."""
+    """The document with its declaration; findings that do not count are skipped tests."""
     counted = [one for one in summary.findings if summary.counts(one)]
     suite = ElementTree.Element(
         "testsuite",

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 
 from fuzzgraph.case import Case
+from fuzzgraph.corpus import load
 from fuzzgraph.execution import Execution
 from fuzzgraph.strategies import CI, cases
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-target.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "writing-a-target.md"
+CORPUS = ROOT / "corpus" / "cases"
 
 pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="needs the repository")
 
@@ -52,6 +55,13 @@ def test_the_page_says_what_its_target_does(page: ModuleType) -> None:
 
 def test_the_target_of_the_page_stays_silent_on_generated_cases(page: ModuleType) -> None:
     assert not findings_in(Execution(page.TinyTarget()), page, 60)
+
+
+def test_the_target_of_the_page_stays_silent_on_the_saved_cases(page: ModuleType) -> None:
+    execution = Execution(page.TinyTarget())
+    verdicts = [execution.run_case(entry.case) for entry in load(CORPUS).entries]
+    assert not [verdict.findings for verdict in verdicts if verdict.findings]
+    assert any(not verdict.skipped for verdict in verdicts)
 
 
 def test_its_broken_twin_is_found_in_generated_cases(page: ModuleType) -> None:
