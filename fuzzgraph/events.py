@@ -235,7 +235,7 @@ def decode_event(line: bytes | str) -> Event:
     """
     try:
         return _DECODER.decode(line)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UsageError(
             f"events: not an event of this FuzzGraph ({error}). Use the one that wrote the file."
         ) from None
@@ -260,7 +260,7 @@ def read_log(path: Path) -> tuple[list[Event], list[str]]:
             continue
         try:
             events.append(_DECODER.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             cut = "cut short" if not line.endswith(b"\n") else str(error)
             bad.append(f"{path.name}:{number}: no event ({cut}); left out")
     return events, bad

@@ -34,7 +34,7 @@ def decode_case(text: bytes | str, where: str = "case") -> Case:
     """
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidCase(
             f"{where}: not valid JSON ({error}). Write it with 'fuzzgraph export'."
         ) from None

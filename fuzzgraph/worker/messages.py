@@ -155,7 +155,7 @@ class Channel(Generic[Incoming]):
         line, self._rest = self._rest.split(b"\n", 1)
         try:
             return self._decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Garbage(" ".join(str(error).split())[:200]) from None
 
     def unasked(self) -> bool:

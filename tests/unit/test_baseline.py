@@ -46,12 +46,14 @@ def test_equal_baselines_are_equal_bytes_whatever_the_order() -> None:
 def test_a_damaged_line_is_named_and_costs_itself_only(tmp_path: Path) -> None:
     path = written(tmp_path, "a", "b", "c")
     lines = path.read_bytes().splitlines()
-    path.write_bytes(b"\n".join([lines[0], lines[1].replace(b"kv", b"xx")[:-7], b"\xff", lines[2]]))
+    cut, deep = lines[1].replace(b"kv", b"xx")[:-7], b'{"id":' + b"[" * 100_000
+    path.write_bytes(b"\n".join([lines[0], cut, b"\xff", deep, lines[2]]))
     baseline = load_baseline(path)
     assert len(baseline.known) == 2
     assert [line.partition(": no known")[0] for line in baseline.bad_lines] == [
         "baseline.jsonl:2",
         "baseline.jsonl:3",
+        "baseline.jsonl:4",
     ]
 
 

@@ -106,9 +106,18 @@ def test_a_file_that_is_not_there_is_refused_with_its_path(tmp_path: Path) -> No
         load_case(tmp_path / "absent.json")
 
 
-def test_a_file_with_broken_text_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe{}",
+        b'{"schema_version":1,"config":{"dtype":"\xff"},"steps":[]}',
+        b'{"schema_version":1,"steps":' + b"[" * 100_000,
+    ],
+    ids=["no text", "no text inside a string", "nested beyond all bounds"],
+)
+def test_a_file_with_broken_text_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "case.json"
-    path.write_bytes(b"\xff\xfe{}")
+    path.write_bytes(content)
 
     with pytest.raises(InvalidCase, match=r"case\.json: not valid JSON"):
         load_case(path)

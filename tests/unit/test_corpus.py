@@ -26,9 +26,10 @@ def test_adding_a_case_twice_keeps_one_file_as_it_was(tmp_path: Path) -> None:
     assert path.read_bytes() == encode_case(case(1))
 
 
-def test_a_bad_entry_costs_that_entry_and_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b'{"schema_version":1,"config":{"dtype":"\xff"}}'])
+def test_a_bad_entry_costs_that_entry_and_is_named(content: bytes, tmp_path: Path) -> None:
     corpus.add(tmp_path, case(1))
-    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "broken.json").write_bytes(content)
     loaded = corpus.load(tmp_path)
     assert [entry.case for entry in loaded.entries] == [case(1)]
     assert [entry.path.name for entry in loaded.bad] == ["broken.json"]

@@ -78,10 +78,12 @@ def test_a_damaged_line_of_a_log_costs_that_line_and_is_named(tmp_path: Path) ->
     lines = path.read_bytes().splitlines(keepends=True)
     lines[1] = b'{"event": "unheard_of"}\n'
     lines[3] = b"\xff\x00 no JSON\n"
+    lines[5] = b'{"event":"progress","a":' + b"[" * 100_000 + b"\n"
     path.write_bytes(b"".join(lines))
     events, bad = read_log(path)
-    assert events == [EVENTS[0], EVENTS[2], *EVENTS[4:]]
-    assert [line.partition(": no event")[0] for line in bad] == ["events.jsonl:2", "events.jsonl:4"]
+    assert events == [EVENTS[0], EVENTS[2], EVENTS[4], *EVENTS[6:]]
+    named = [line.partition(": no event")[0] for line in bad]
+    assert named == ["events.jsonl:2", "events.jsonl:4", "events.jsonl:6"]
 
 
 def test_a_log_that_goes_on_after_a_kill_starts_on_a_line_of_its_own(tmp_path: Path) -> None:
@@ -95,9 +97,18 @@ def test_a_log_that_goes_on_after_a_kill_starts_on_a_line_of_its_own(tmp_path: P
     assert len(bad) == 1
 
 
-def test_a_line_that_is_no_event_is_refused_with_the_way_out() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event": "unheard_of"}',
+        b'{"event":"progress","doing":"\xff"}',
+        b'{"event":"progress","a":' + b"[" * 100_000,
+    ],
+    ids=["of an unknown kind", "no text", "nested beyond all bounds"],
+)
+def test_a_line_that_is_no_event_is_refused_with_the_way_out(line: bytes) -> None:
     with pytest.raises(UsageError, match="not an event of this FuzzGraph"):
-        decode_event('{"event": "unheard_of"}')
+        decode_event(line)
 
 
 def test_findings_with_another_key_have_another_name() -> None:
