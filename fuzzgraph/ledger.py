@@ -144,17 +144,11 @@ def parse_ledger(text: str, today: date, where: str = "ledger", folder: Path = P
     tolerated: list[Tolerated] = []
     quarantined: list[Quarantined] = []
     bad: list[str] = []
-    for line, block in _blocks(text):
-        try:
-            entry = _entry(block)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, ValueError) as error:
-            bad.append(
-                f"{where}:{line}: no ledger entry ({' '.join(str(error).split())}); left out"
-            )
-            continue
-        if entry is None:
-            continue
-        if entry.expires < today:
+    for line, entry in _entries(text):
+        if isinstance(entry, Exception):
+            said = " ".join(str(entry).split())
+            bad.append(f"{where}:{line}: no ledger entry ({said}); left out")
+        elif entry.expires < today:
             bad.append(
                 f"{where}:{line}: {entry.name} ended on {entry.expires}; it holds no more. "
                 "Fix it, or give it another day"
@@ -184,12 +178,25 @@ _KINDS: dict[str, type[Tolerated | Quarantined]] = {
 Kind = Literal["tolerated", "quarantined"]
 
 
-def _entry(block: str) -> Tolerated | Quarantined | None:
-    """The entry of a block; None for one of comments only."""
+def _entries(text: str) -> Iterator[tuple[int, Tolerated | Quarantined | Exception]]:
+    """Each entry, or why it is none, with the line that its block starts on."""
+    for line, block in _blocks(text):
+        try:
+            tables = list(_tables(block))
+        except (ValueError, RecursionError) as error:
+            yield line, error
+            continue
+        for kind, table in tables:
+            try:
+                yield line, msgspec.convert(table, kind)
+            except (ValueError, RecursionError) as error:
+                yield line, error
+
+
+def _tables(block: str) -> Iterator[tuple[type[Tolerated | Quarantined], object]]:
+    """The tables of a block: none in one of comments, several where their headers are indented."""
     found: dict[str, Any] = tomllib.loads(block)
-    if not found:
-        return None
-    (name, entries), *others = found.items()
-    if others or name not in _KINDS or not isinstance(entries, list):
-        raise ValueError(f"{name!r} is unknown: write [[tolerated]] or [[quarantined]]")
-    return msgspec.convert(entries[0], _KINDS[name])
+    for name, tables in found.items():
+        if name not in _KINDS or not isinstance(tables, list):
+            raise ValueError(f"{name!r} is unknown: write [[tolerated]] or [[quarantined]]")
+        yield from ((_KINDS[name], table) for table in tables)

@@ -68,6 +68,7 @@ BAD = {
     "a table, not a list": (f"[tolerated]\n{ISSUE}", "'tolerated' is unknown"),
     "no TOML": ("[[tolerated]]\nbuffer = = 3\n", "no ledger entry"),
     "a broken header": ("[[tolerated\n", "no ledger entry"),
+    "nested beyond all bounds": (f"[[tolerated]]\na = {'[' * 100_000}\n", "no ledger entry"),
 }
 
 
@@ -79,6 +80,20 @@ def test_a_bad_entry_is_named_by_its_line_and_costs_itself_only(text: str, messa
     assert line.startswith("ledger.toml:7: ")
     assert message in line
     assert "\n" not in line
+
+
+def test_indented_entries_hold_like_those_at_the_margin_and_fail_alone() -> None:
+    other = f'[[tolerated]]\nbuffer = "kv_indptr"\n{ISSUE}'
+    text = f"{TOLERATED}  {other}  [[tolerated]]\n{ISSUE}  {QUARANTINED}"
+    ledger = parse_ledger(text, TODAY)
+    assert [entry.buffer for entry in ledger.tolerated] == ["kv_indices", "kv_indptr"]
+    assert len(ledger.quarantined) == 1
+    (line,) = ledger.bad_lines
+    assert "fits every finding" in line
+
+
+def test_a_ledger_whose_list_is_empty_holds_nothing() -> None:
+    assert parse_ledger("tolerated = []\nquarantined = []\n", TODAY) == parse_ledger("", TODAY)
 
 
 def test_a_ledger_that_is_not_there_is_refused(tmp_path: Path) -> None:
