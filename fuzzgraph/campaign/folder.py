@@ -20,6 +20,9 @@ from fuzzgraph.finding import FindingKey
 
 __all__ = ["RunFolder", "fresh_folder"]
 
+_DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading a record raises that is not what was written."""
+
 
 def fresh_folder(out: Path | None, seed: int, root: Path = Path("reports/runs")) -> Path:
     """Create the folder of a new run: `out`, or one named by time and seed below `root`.
@@ -138,11 +141,14 @@ class RunFolder:
         corpus.write_atomically(self.of(reported.id) / "finding.json", record + b"\n")
 
     def companions(self, key: FindingKey) -> frozenset[FindingKey] | None:
-        """What else the case of a finished finding breaks; None while a shard is at work on it."""
+        """What else the case of a finished finding breaks; None while a shard is at work on it.
+
+        A record that is damaged says no more than one that is still to come.
+        """
         path = self.of(finding_id(key)) / "finding.json"
         try:
             reported = msgspec.json.decode(path.read_bytes(), type=ReportedFinding)
-        except FileNotFoundError:
+        except (FileNotFoundError, *_DAMAGE):
             return None
         return frozenset(finding.key for finding in reported.also)
 
@@ -150,7 +156,14 @@ class RunFolder:
         record = msgspec.json.format(msgspec.json.encode(summary), indent=2)
         corpus.write_atomically(self.summary, record + b"\n")
 
-    def shard_summaries(self) -> list[RunSummary]:
-        """What each shard left, in order."""
+    def shard_summaries(self) -> tuple[list[RunSummary], list[str]]:
+        """What each shard left, in order, and one line about each summary that is damaged."""
         decode = msgspec.json.Decoder(RunSummary).decode
-        return [decode(path.read_bytes()) for path in sorted(self.path.glob("summary-*.json"))]
+        summaries: list[RunSummary] = []
+        bad: list[str] = []
+        for path in sorted(self.path.glob("summary-*.json")):
+            try:
+                summaries.append(decode(path.read_bytes()))
+            except _DAMAGE as error:
+                bad.append(f"{path.name}: no summary ({error}); left out")
+        return summaries, bad

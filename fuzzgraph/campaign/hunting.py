@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from fuzzgraph import corpus
 from fuzzgraph.campaign.exporting import Exporting
 from fuzzgraph.campaign.folder import RunFolder
@@ -123,11 +125,15 @@ def _all(*sinks: Emit) -> Emit:
 
 
 def join_shards(out: Path) -> RunSummary | None:
-    """One report of what the shards of a run left; None where none of them came to an end."""
-    summaries = RunFolder(out).shard_summaries()
+    """One report of what the shards of a run left; None where none of them left a summary.
+
+    One that is damaged is named among the bad entries and left out.
+    """
+    summaries, damaged = RunFolder(out).shard_summaries()
     if not summaries:
         return None
     summary = joined(summaries)
+    summary = msgspec.structs.replace(summary, bad_entries=(*summary.bad_entries, *damaged))
     RunFolder(out).finish_run(summary)
     write_reports(out, summary)
     return summary

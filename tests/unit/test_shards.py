@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt
+from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt, join_shards
 from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.shards import resume_shards, shards_of
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Event, FindingNew, Setup, read_log
-from tests.fakes import FakeRunner, FakeTarget
+from fuzzgraph.events import Event, FindingNew, RunSummary, Setup, finding_id, read_log
+from tests.fakes import FakeRunner, FakeTarget, finding
 from tests.unit.campaigns import many_bugs
 
 ROOT = Path(__file__).parents[2]
@@ -76,3 +76,31 @@ def test_two_resumes_of_one_run_are_refused(tmp_path: Path) -> None:
 def test_a_run_of_one_process_has_one_shard(tmp_path: Path) -> None:
     RunFolder(tmp_path).events.write_bytes(b"")
     assert shards_of(tmp_path) == 1
+
+
+DAMAGE = [b"", b'{"reason":"\xff"}', b'{"a":' + b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", DAMAGE, ids=["cut short", "no text", "nested endlessly"])
+def test_a_damaged_summary_of_a_shard_is_named_and_costs_that_shard_only(
+    content: bytes, tmp_path: Path
+) -> None:
+    whole = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, cases=7, bad_entries=("x.json: bad",))
+    RunFolder(tmp_path, 1, 2).finish_run(whole)
+    RunFolder(tmp_path, 0, 2).summary.write_bytes(content)
+    summary = join_shards(tmp_path)
+    assert summary is not None and summary.cases == 7
+    first, line = summary.bad_entries
+    assert first == "x.json: bad"
+    assert line.startswith("summary-0.json: no summary (")
+
+
+@pytest.mark.parametrize("content", DAMAGE, ids=["cut short", "no text", "nested endlessly"])
+def test_a_damaged_record_of_a_finding_explains_no_more_than_none(
+    content: bytes, tmp_path: Path
+) -> None:
+    key = finding().key
+    folder = RunFolder(tmp_path)
+    folder.claim(finding_id(key))
+    (folder.of(finding_id(key)) / "finding.json").write_bytes(content)
+    assert folder.companions(key) is None
