@@ -20,7 +20,7 @@ from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.runner import Runner, VerdictLike
 from fuzzgraph.campaign.shrinking import Minimise
-from fuzzgraph.campaign.standing import CautiousRunner, Standing, mended, unreadable
+from fuzzgraph.campaign.standing import CautiousRunner, Standing, run_tolerated
 from fuzzgraph.campaign.stopping import Clock, Enough, Stopwatch, interruptible
 from fuzzgraph.campaign.summing import About, started, summed
 from fuzzgraph.campaign.tally import Tally
@@ -180,8 +180,8 @@ class Campaign:
     def _search(self) -> Reason:
         try:
             if not self._plan.finish_only:
-                self._about.mended += mended(self._standing, self._run_tolerated)
-                self._about.bad_entries += unreadable(self._standing)
+                about = self._about
+                run_tolerated(self._standing, self._run_saved, about.mended, about.bad_entries)
             if self._past is not None and self._past.at_hand is not None:
                 self._run_generated(self._past.at_hand)
             if self._plan.finish_only:
@@ -199,7 +199,7 @@ class Campaign:
         except Enough as enough:
             return enough.reason
 
-    def _run_tolerated(self, case: Case) -> VerdictLike:
+    def _run_saved(self, case: Case) -> VerdictLike:
         self._stop_if_over(generating=False)
         return self._casebook.run(case, "corpus")
 

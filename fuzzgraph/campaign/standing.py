@@ -21,8 +21,7 @@ __all__ = [
     "CautiousRunner",
     "Standing",
     "load_standing",
-    "mended",
-    "unreadable",
+    "run_tolerated",
 ]
 
 DEFAULT_LEDGER = Path("corpus/ledger.toml")
@@ -85,17 +84,23 @@ def _today() -> date:
     return datetime.now(timezone.utc).date()
 
 
-def unreadable(standing: Standing) -> list[str]:
-    """Entries whose case cannot be read, one line each."""
-    found = standing.tolerated_cases()
-    return [f"ledger: {entry.name}: {case}" for entry, case in found if isinstance(case, str)]
+def run_tolerated(
+    standing: Standing, run: Callable[[Case], VerdictLike], mended: list[str], bad: list[str]
+) -> None:
+    """Run the cases of tolerated entries.
 
-
-def mended(standing: Standing, run: Callable[[Case], VerdictLike]) -> Iterator[str]:
-    """Tolerated entries whose case passes every time it is run, one line each."""
+    Args:
+        mended: gets a line for each entry whose case passes every time.
+        bad: gets one for each whose case cannot be read, or does not fit into its pools.
+    """
     for entry, case in standing.tolerated_cases():
-        if not isinstance(case, str) and _passes(entry, case, run):
-            yield f"{entry.name}: its case passed {MENDED_RUNS} times"
+        try:
+            if isinstance(case, str):
+                bad.append(f"ledger: {entry.name}: {case}")
+            elif _passes(entry, case, run):
+                mended.append(f"{entry.name}: its case passed {MENDED_RUNS} times")
+        except InvalidCase as error:
+            bad.append(f"ledger: {entry.name}: {entry.case}: {error}")
 
 
 def _passes(entry: Tolerated, case: Case, run: Callable[[Case], VerdictLike]) -> bool:

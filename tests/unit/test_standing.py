@@ -9,14 +9,15 @@ from fuzzgraph.baseline import Baseline, known_of
 from fuzzgraph.campaign import Budget, Campaign, Plan
 from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.standing import Standing
-from fuzzgraph.case import Case, digest
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, digest, validate
 from fuzzgraph.corpus import Entry, readable_json
 from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import Finding
+from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
 from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import CI, cases, dimensions, minimise
-from tests.fakes import FakeRunner, case, finding, paged
+from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 
 ISSUE = 'issue = "https://example.org/1"\nexpires = 2026-12-31\n'
 
@@ -120,3 +121,26 @@ def test_a_case_of_the_ledger_that_cannot_be_read_costs_its_entry_and_is_named(
     (line,) = summary.bad_entries
     assert "known.json" in line
     assert summary.cases > 0
+
+
+def test_a_case_of_the_ledger_that_does_not_fit_its_pools_costs_its_entry_and_is_named(
+    tmp_path: Path,
+) -> None:
+    class Planning(FakeRunner):
+        def run_case(self, case: Case) -> FakeVerdict:
+            plan(case)
+            return super().run_case(case)
+
+    large = Case(
+        schema_version=1,
+        config=EngineConfig(page_size=1, kv_pool_pages=1),
+        steps=(ReplayStep(rows=(BatchRow(request=0, seq_len=8),)),),
+    )
+    out = tmp_path / "run"
+    out.mkdir()
+    summary = run(out, Planning(), tolerating_a_case(tmp_path, validate(large)))
+    assert summary.mended == ()
+    (line,) = summary.bad_entries
+    assert line.startswith("ledger: kv_indices (https://example.org/1): known.json: ")
+    assert "kv_pool_pages=1" in line
+    assert summary.reason == "examples"
