@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-__all__ = ["Difference", "beyond_yardstick", "first_difference", "same_bits"]
+__all__ = ["Difference", "beyond_yardstick", "first_difference", "same_bits", "tolerance"]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -56,17 +56,25 @@ _SOFTMAX = 4 * torch.finfo(torch.float32).eps
 """Relative error of softmax's weights: a logit of some units is rounded by as many eps."""
 
 
+def tolerance(dtype: torch.dtype, value_bound: float, plain_error: float = 0.0) -> float:
+    """How far a value of a floating `dtype` may lie from the truth: the yardstick.
+
+    FlashAttention's rule: at most twice the error of plain torch in the same dtype, plus
+    `eps * value_bound` for outputs that nearly cancel, and what the softmax loses in float32
+    whatever the dtype, where plain torch had luck.
+    """
+    return (torch.finfo(dtype).eps + _SOFTMAX) * value_bound + 2.0 * plain_error
+
+
 def beyond_yardstick(
     got: torch.Tensor,
     want: torch.Tensor,
     plain_error: Callable[[], float],
     value_bound: float,
 ) -> Difference | None:
-    """The worst place whose error exceeds the yardstick, or None.
+    """The worst place whose error exceeds the yardstick, `tolerance`, or None.
 
-    The yardstick is FlashAttention's rule: at most twice the error of plain torch in the same
-    dtype, plus `eps * value_bound` for outputs that nearly cancel, and what the softmax loses in
-    float32 whatever the dtype, where plain torch had luck. Integers must be equal.
+    Integers must be equal.
 
     Args:
         got: the engine's values, any dtype.
@@ -83,10 +91,10 @@ def beyond_yardstick(
     if not got.dtype.is_floating_point:
         return _at(got != want.to(got.dtype), got, want)
     error = (got.double() - want).abs()
-    slack = (torch.finfo(got.dtype).eps + _SOFTMAX) * value_bound
-    if (worst := float(error.max())) <= slack:  # false for NaN
+    worst = float(error.max())
+    if worst <= tolerance(got.dtype, value_bound):  # false for NaN
         return None
-    slack += 2.0 * plain_error()
+    slack = tolerance(got.dtype, value_bound, plain_error())
     if worst <= slack:
         return None
     return _at(~(error <= slack), got, want)

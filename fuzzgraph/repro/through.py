@@ -76,13 +76,8 @@ if __name__ == "__main__":
 '''
 
 
-def _head(case: Case, finding: Finding, setup: Setup, why: list[str]) -> str:
-    return docstring(
-        [
-            *opening(case, finding),
-            *why,
-        ]
-    )
+def _head(case: Case, finding: Finding, why: list[str]) -> str:
+    return docstring([*opening(case, finding), *why])
 
 
 _IMPORTS = [
@@ -99,7 +94,7 @@ def through_script(case: Case, finding: Finding, setup: Setup, reason: str) -> s
         "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is gone.",
     ]
     parts = [
-        _head(case, finding, setup, why),
+        _head(case, finding, why),
         "\n".join(["import sys", "", *_IMPORTS, "", *_constants(case, finding, setup)]),
         _FIND.strip(),
         _MAIN.strip(),
@@ -124,7 +119,7 @@ def pytest_file(case: Case, finding: Finding, setup: Setup) -> str:
         '    assert finding is None, f"{HEADLINE}\\n  {finding.message}"',
     ]
     parts = [
-        _head(case, finding, setup, why),
+        _head(case, finding, why),
         "\n".join([*_IMPORTS, "", *_constants(case, finding, setup)]),
         _FIND.strip(),
         "\n".join(test),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuzzgraph.oracles.comparison import beyond_yardstick, first_difference, same_bits
+from fuzzgraph.oracles.comparison import beyond_yardstick, first_difference, same_bits, tolerance
 
 
 def _exact() -> float:
@@ -66,6 +66,15 @@ def test_values_that_nearly_cancel_are_allowed_the_rounding_of_their_bound() -> 
     want = torch.zeros(1, dtype=torch.float64)
     assert beyond_yardstick(torch.tensor([2.3e-6]), want, _exact, 4.0) is None
     assert beyond_yardstick(torch.tensor([2.5e-6]), want, _exact, 4.0) is not None
+
+
+def test_the_tolerance_is_where_the_yardstick_ends() -> None:
+    allowed = tolerance(torch.bfloat16, 4.0, 0.5)
+    want = torch.full((1,), 3.0, dtype=torch.float64)
+    for step, found in ((-1e-9, False), (1e-9, True)):
+        got = torch.full((1,), 3.0, dtype=torch.bfloat16)
+        worst = beyond_yardstick(got, want + allowed + step, lambda: 0.5, 4.0)
+        assert (worst is not None) == found
 
 
 def test_plain_torch_is_asked_only_where_the_bound_does_not_settle_it() -> None:

@@ -11,6 +11,7 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import Finding
+from fuzzgraph.observation import Observation
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
@@ -56,6 +57,28 @@ class GraphForgetsPositions(GraphRunner):
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
         self.current().static.registry.buffers["positions"].zero_()
+
+
+class PadsEagerBatches(GraphRunner):
+    """Healthy: an eager batch has a padded row as well, which holds whatever was there."""
+
+    def eager(self, batch: Batch) -> None:
+        super().eager(batch)
+        self.outputs = {
+            name: torch.cat((output, torch.full_like(output[:1], 1008.0)))
+            for name, output in self.outputs.items()
+        }
+
+
+class RoundsEagerOtherwise(GraphRunner):
+    """Healthy: an eager run adds up in another order, and the plan does not say so."""
+
+    def eager(self, batch: Batch) -> None:
+        super().eager(batch)
+        self.outputs = {name: output * (1 + 2**-22) for name, output in self.outputs.items()}
+
+    def observe(self, batch: Batch) -> Observation:
+        return replace(super().observe(batch), plan={})
 
 
 class PromisesOutputs(GraphRunner):

@@ -11,9 +11,20 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from faulty import KINDS, Kind
+from faulty import (
+    KINDS,
+    GraphForgetsPositions,
+    Kind,
+    NoPositions,
+    PadsEagerBatches,
+    RoundsEagerOtherwise,
+    engine,
+    once,
+)
 from running import run_scripts
 
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.execution import Execution
 from fuzzgraph.repro import export_script
 from fuzzgraph.repro.wording import headline
 from fuzzgraph.targets.builtin import BuiltinTarget
@@ -66,6 +77,43 @@ def test_the_same_export_from_the_healthy_engine_exits_0(
     code, printed = ran[f"{name}-good"]
     assert code == 0, printed
     assert "FINDING" not in printed
+
+
+def _accusation(wrong: BuiltinTarget, healthy: BuiltinTarget, case: Case, oracle: str) -> str:
+    """What a wrong engine is accused of, as a script of an engine that the oracles acquit."""
+    finding = Kind("", lambda: wrong, case, oracle, "attention", "").finding()
+    assert not Execution(healthy, cache_size=0).run_case(case).findings
+    return export_script(case, finding, healthy, proven=False)
+
+
+def _exits_0(text: str, folder: Path) -> None:
+    ((code, printed),) = run_scripts(folder, {"script": text}).values()
+    assert code == 0, printed
+
+
+def test_a_script_allows_what_the_oracle_allows_where_plain_torch_rounds_better(
+    tmp_path: Path,
+) -> None:
+    case = Case(
+        schema_version=1,
+        config=EngineConfig(capture_bs=(1,), kv_pool_pages=128),
+        steps=(ReplayStep(rows=(BatchRow(request=6, seq_len=5),)),),
+        seed=183,
+    )
+    wrong, healthy = engine(model=NoPositions), BuiltinTarget()
+    _exits_0(_accusation(wrong, healthy, case, "reference"), tmp_path)
+
+
+def test_a_script_does_not_compare_rows_that_the_engine_pads_an_eager_batch_with(
+    tmp_path: Path,
+) -> None:
+    wrong, healthy = engine(decode=GraphForgetsPositions), engine(decode=PadsEagerBatches)
+    _exits_0(_accusation(wrong, healthy, once(4), "eager"), tmp_path)
+
+
+def test_a_script_compares_bit_for_bit_only_runs_of_the_same_padded_size(tmp_path: Path) -> None:
+    wrong, healthy = engine(decode=GraphForgetsPositions), engine(decode=RoundsEagerOtherwise)
+    _exits_0(_accusation(wrong, healthy, once(4), "eager"), tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
