@@ -48,24 +48,40 @@ class SessionLost(Exception):
 
     @classmethod
     def at(cls, stage: str, run: RunKind, error: BaseException) -> SessionLost:
-        text = " ".join(str(error).split())[:300]
-        return cls(
-            Stumble(
-                run, stage, "exception", f"{type(error).__name__}: {text}", innermost_line(error)
-            )
-        )
+        said = f"{type(error).__name__}: {_message(error)}"
+        return cls(Stumble(run, stage, "exception", _printable(said), innermost_line(error)))
+
+
+def _message(error: BaseException) -> str:
+    """Its message in one line of 300 characters; the engine's own `__str__` may raise as well."""
+    try:
+        return " ".join(str(error).split())[:300]
+    except Exception as unspeakable:
+        return f"(no message: its __str__ raised {type(unspeakable).__name__})"
+
+
+def _printable(text: str) -> str:
+    """Text that any file and terminal takes: lone surrogates and control characters escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def innermost_line(error: BaseException) -> str:
     """The deepest source line of an error that lies in the engine, not in torch or the harness."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     engine = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith(_HARNESS) and "/torch/" not in frame.filename
+        (code, line)
+        for code, line in frames
+        if not code.co_filename.startswith(_HARNESS) and "/torch/" not in code.co_filename
     ]
-    frame = (engine or list(frames) or [None])[-1]  # type: ignore[list-item]
-    return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" if frame else "?"
+    if not frames:
+        return "?"
+    code, line = (engine or frames)[-1]
+    return _printable(f"{Path(code.co_filename).name}:{line} in {code.co_name}")
 
 
 @dataclass(frozen=True, slots=True)
