@@ -86,7 +86,7 @@ def _field_breaches(
     elif field.axis == "indices":
         offsets = values.get(field.name.replace("_indices", "_indptr"))
         if offsets is not None:
-            yield from _indices_breaches(field, value, offsets, batch, seen)
+            yield from _indices_breaches(field, value, offsets, step, seen)
     elif field.axis == "page_table":
         yield from _page_table_breaches(field, value, step)
     elif field.name == "num_token_non_padded":
@@ -165,7 +165,8 @@ def _sum_breaches(
 def _indptr_breaches(field: Field, value: Values, seen: Observation) -> Iterator[Breach]:
     if value.dtype != np.int32:
         yield field.name, f"{field.name} must be int32; got {value.dtype}"
-    if (len(value) - 1) % max(seen.padded_bs, 1):  # draft: one row per branch
+    rows, remainder = divmod(len(value) - 1, max(seen.padded_bs, 1))
+    if remainder or (not rows and seen.padded_bs):  # several for each, where rows have branches
         yield (
             field.name,
             f"{field.name} must hold padded_bs + 1 = {seen.padded_bs + 1} offsets;"
@@ -205,9 +206,9 @@ def _owned(batch: Batch, row: int) -> set[int]:
 
 
 def _indices_breaches(
-    field: Field, value: Values, offsets: Values, batch: Batch, seen: Observation
+    field: Field, value: Values, offsets: Values, step: StepRecord, seen: Observation
 ) -> Iterator[Breach]:
-    bounds, slots = offsets.tolist(), value.tolist()
+    batch, bounds, slots = step.batch, offsets.tolist(), value.tolist()
     if not bounds or bounds[0] != 0 or any(high < low for low, high in pairwise(bounds)):
         return  # the offsets' own breach says it
     branches = max(1, (len(bounds) - 1) // max(seen.padded_bs, 1))
@@ -221,11 +222,37 @@ def _indices_breaches(
             allowed = set(batch.encoder_slots.row(request).tolist())
         else:
             allowed = _owned(batch, request)
-        if not allowed.issuperset(part := slots[low:high]):
-            stranger = next(slot for slot in part if slot not in allowed)
+        part = slots[low:high]
+        if (stranger := _stranger(part, allowed)) is not None:
             owner = f"row {row}" if live else f"padded row {row}"
             yield field.name, f"{field.name} of {owner} holds slot {stranger}, which is not its own"
             return
+        if not live:
+            continue
+        truth = (batch.encoder_slots if encoder else batch.kv_slots).row(request).tolist()
+        if wrong := _miscounted(part, truth, step):
+            yield field.name, f"{field.name} of row {row} {wrong}"
+            return
+
+
+def _stranger(part: list[int], allowed: set[int]) -> int | None:
+    """The first entry that is none of the allowed ones."""
+    return next((entry for entry in part if entry not in allowed), None)
+
+
+def _miscounted(part: list[int], truth: list[int], step: StepRecord) -> str:
+    """What is wrong with the slots of one row, all of them its own; '' where nothing is.
+
+    Attention does not ask for an order, but each slot counts once, and a decode reads all of them.
+    Windows and cached prefixes are a part; in a draft come those of the branch as well.
+    """
+    if len(distinct := set(part)) < len(part):
+        twice = next(slot for slot in part if part.count(slot) > 1)
+        return f"holds slot {twice} {part.count(twice)} times"
+    whole = step.batch.mode == "decode" and not step.config.sliding_window
+    if whole and (missing := [slot for slot in truth if slot not in distinct]):
+        return f"lacks slot {missing[0]}, {len(missing)} of its {len(truth)} tokens"
+    return ""
 
 
 def _page_table_breaches(field: Field, value: Values, step: StepRecord) -> Iterator[Breach]:
@@ -240,11 +267,18 @@ def _page_table_breaches(field: Field, value: Values, step: StepRecord) -> Itera
                 f" {int(batch.seq_lens[row])} tokens lie in {used}",
             )
             return
-        allowed = set(batch.pages.row(row).tolist()) if live else {RESERVED_PAGE}
-        if not allowed.issuperset(part := value[row, :used].tolist()):
-            stranger = next(page for page in part if page not in allowed)
+        pages = batch.pages.row(row).tolist() if live else [RESERVED_PAGE]
+        part = value[row, :used].tolist()
+        if (stranger := _stranger(part, set(pages))) is not None:
             owner = f"row {row}" if live else f"padded row {row}"
             yield field.name, f"{field.name} of {owner} holds page {stranger}, which is not its own"
+            return
+        if not step.config.sliding_window and part != (want := pages[:used]):
+            at = _first_unequal(part, want)
+            yield (
+                field.name,
+                f"{field.name}[{row}, {at}] is page {part[at]}, the row's page there is {want[at]}",
+            )
             return
 
 

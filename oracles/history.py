@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 
 from fuzzgraph.finding import Clause, Finding
-from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
+from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.oracles.comparison import Difference, first_difference
 
 __all__ = ["History"]
+
+Kind = Literal["metadata", "outputs"]
+_KINDS: tuple[Kind, ...] = ("metadata", "outputs")
 
 
 class History:
@@ -39,21 +43,17 @@ class History:
         replay, twin = step.runs.get("replay"), step.runs.get("twin")
         if replay is None or twin is None or step.wavers:
             return
-        fields = {field.name: field for field in step.fields}
-        for name, got in replay.metadata.items():
-            part = _comparable(got, fields.get(name), replay)
-            want = twin.metadata.get(name)
-            if want is None:
-                yield self._finding(step, name, f"{name} exists only with a past", None)
-            elif worst := first_difference(part, _comparable(want, fields.get(name), twin)):
-                yield self._finding(step, name, f"{name}{worst} without the past", worst)
-        for name, got in replay.outputs.items():
-            rows = len(step.expected[name]) if name in step.expected else 0
-            want = twin.outputs.get(name)
-            if want is None:
-                yield self._finding(step, name, f"{name} exists only with a past", None)
-            elif worst := first_difference(got[:rows], want[:rows]):
-                yield self._finding(step, name, f"{name}{worst} without the past", worst)
+        for kind in _KINDS:
+            with_past, without = getattr(replay, kind), getattr(twin, kind)
+            for name in {**with_past, **without}:
+                if name not in with_past or name not in without:
+                    which = "with" if name in with_past else "without"
+                    yield self._finding(step, name, f"{name} exists only {which} a past", None)
+                    continue
+                got = _comparable(step, kind, name, replay)
+                worst = first_difference(got, _comparable(step, kind, name, twin))
+                if worst is not None:
+                    yield self._finding(step, name, f"{name}{worst} without the past", worst)
 
     def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
         return claim(
@@ -67,8 +67,12 @@ class History:
         )
 
 
-def _comparable(values: torch.Tensor, field: Field | None, seen: Observation) -> torch.Tensor:
-    """The part that must not depend on the past: all of it, or the live rows of a free field."""
+def _comparable(step: StepRecord, kind: Kind, name: str, seen: Observation) -> torch.Tensor:
+    """The part that must not depend on the past: live rows, and of a field that is not free all."""
+    if kind == "outputs":
+        return seen.outputs[name][: len(step.expected.get(name, ()))]
+    values = seen.metadata[name]
+    field = next((each for each in step.fields if each.name == name), None)
     if field is None or field.padding.kind != "free":
         return values
     return values[: seen.num_tokens if field.axis == "tokens" else seen.raw_bs]

@@ -38,7 +38,7 @@ class NonInterference:
             return
         for kind in ("outputs",) if step.wavers else ("metadata", "outputs"):
             first, second = getattr(replay, kind), getattr(other, kind)
-            for name in first.keys() | second.keys():
+            for name in {**first, **second}:
                 if name not in first or name not in second:
                     yield self._finding(step, name, f"{name} appears in one world only", None)
                 elif worst := self._compare(step, name, second[name], first[name]):

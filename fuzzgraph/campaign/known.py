@@ -35,9 +35,10 @@ class Known:
         self._open.discard(key)
         self._companions[key] = frozenset(companions)
 
-    def primaries(self, findings: Iterable[Finding]) -> set[FindingKey]:
-        """Which of the findings taken up show here."""
-        return {finding.key for finding in findings} & (self._companions.keys() | self._open)
+    def primaries(self, findings: Iterable[Finding]) -> tuple[FindingKey, ...]:
+        """Which of the findings taken up show here, in the order given."""
+        taken = self._companions.keys() | self._open
+        return tuple(dict.fromkeys(one.key for one in findings if one.key in taken))
 
     def unresolved(self, findings: Iterable[Finding]) -> bool:
         """Whether a finding shows here that may yet turn out to explain the others."""

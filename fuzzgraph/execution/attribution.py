@@ -27,6 +27,7 @@ class Attribution:
     Args:
         execute: one run of a step, from whatever the session holds.
         catch_up: gives a session without a past what its past left of harmless memory.
+        screen: the step without a past and in another world, at once.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class Attribution:
         opened: OpenSession,
         execute: Callable[[Batch, RunKind], Observation],
         catch_up: Callable[[Truth, Moment], None],
+        screen: Callable[[Truth, Moment, Batch, int], Observation],
     ) -> None:
         self._opened = opened
         self._execute = execute
         self._catch_up = catch_up
+        self._screen = screen
 
     def attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
         """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""
@@ -50,6 +53,15 @@ class Attribution:
         opened.reset()
         self._catch_up(truth, before)
         step.runs["twin"] = self._execute(batch, "twin")
+        if not step.wavers and not _told_apart(step):
+            self._judge_by_both(step, self._screen(truth, before, batch, world))
+
+    def _judge_by_both(self, step: StepRecord, screened: Observation) -> None:
+        """Foreign memory and the past changed at once: if that differs again, it is a finding."""
+        if same(screened, step.runs["replay"]):
+            step.wavers = True
+        else:
+            step.runs["other_world"] = screened
 
     def _wavers(self, step: StepRecord, before: Moment) -> bool:
         """Whether the engine differs from itself in the same world, sooner or later.
@@ -116,6 +128,12 @@ class Attribution:
         except SessionLost:
             return {*replay.outputs, *replay.metadata}
         return set(_differing(seen, replay))
+
+
+def _told_apart(step: StepRecord) -> bool:
+    """Whether foreign memory alone, or the past alone, makes a difference."""
+    runs, replay = step.runs, step.runs["replay"]
+    return not (same(runs["other_world"], replay) and same(runs["twin"], replay))
 
 
 def same(one: Observation, two: Observation) -> bool:

@@ -179,7 +179,7 @@ class StepRunner:
 
     def _attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
         # Not kept: the two would hold each other, and the session, until the collector comes.
-        attribution = Attribution(self._opened, self._execute, self._catch_up)
+        attribution = Attribution(self._opened, self._execute, self._catch_up, self._screen)
         attribution.attribute(step, truth, before, world)
 
     def _screen(self, truth: Truth, before: Moment, batch: Batch, world: int) -> Observation:

@@ -1,0 +1,34 @@
+"""A step with a past against the same without one: what either has alone is a finding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.layout import plan
+from fuzzgraph.observation import Observation, StepRecord
+from fuzzgraph.oracles.history import History
+
+
+def _messages(replay: dict[str, torch.Tensor], twin: dict[str, torch.Tensor]) -> list[str]:
+    case = Case(
+        schema_version=1,
+        config=EngineConfig(),
+        steps=(ReplayStep(rows=(BatchRow(request=0, seq_len=1),)),),
+    )
+    step = StepRecord(0, "engine", case.config, plan(case)[0], ())
+    step.runs["replay"] = Observation(1, 1, 1, 1, metadata=replay)
+    step.runs["twin"] = Observation(1, 1, 1, 1, metadata=twin)
+    return [finding.message for finding in History().judge(step)]
+
+
+def test_equal_metadata_is_silent() -> None:
+    assert _messages({"seq_lens": torch.ones(1)}, {"seq_lens": torch.ones(1)}) == []
+
+
+@pytest.mark.parametrize("which", ["with", "without"])
+def test_metadata_that_depends_on_a_past_is_found(which: str) -> None:
+    there, gone = {"seq_lens": torch.ones(1)}, dict[str, torch.Tensor]()
+    (said,) = _messages(there, gone) if which == "with" else _messages(gone, there)
+    assert f"seq_lens exists only {which} a past" in said
