@@ -33,6 +33,16 @@ screen: replay in world B on the twin (restored to just after capture), one run 
 reads and history at once where it agrees. other_world, twin: the two apart, run when the screen
 differs. again: the replay repeated in the same world, to tell nondeterminism."""
 
+_REPEATED = {  # field name -> attribute of the logical batch, where an engine declares nothing else
+    "req_pool_indices": "req_pool_indices",
+    "out_cache_loc": "slot_mapping",
+    "slot_mapping": "slot_mapping",
+    "input_ids": "input_ids",
+    "positions": "positions",
+    "encoder_lens": "encoder_lens",
+    "state_indices": "state_slots",
+}
+
 Axis = Literal["requests", "tokens", "indptr", "indices", "scalar", "page_table"]
 Selects = Literal["row", "slot", "page", "length", "offset", "state", "nothing"]
 
@@ -68,6 +78,11 @@ class Field:
     repeats: str = ""
     """Attribute of the logical batch that live rows must repeat, as values or, for offsets, as
     their steps."""
+
+    @property
+    def truth(self) -> str:
+        """The same, and where nothing is declared, what follows from the name; '' for neither."""
+        return self.repeats or _REPEATED.get(self.name, "")
 
 
 @dataclass(slots=True)

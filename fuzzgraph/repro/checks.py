@@ -29,7 +29,7 @@ class Contract(Check):
         assert self.run is not None and self.run.seen is not None
         self._claims = claims_of(self.finding, recording, self.run.seen, batch, self.config)
         if self._claims is None:
-            raise Unsupported("what is wrong is a Python object")
+            raise Unsupported("what is wrong is no single field of the metadata")
 
     def results(self, run: Run) -> dict[str, torch.Tensor]:
         assert self._claims is not None

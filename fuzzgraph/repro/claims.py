@@ -17,16 +17,6 @@ from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
 
 __all__ = ["Claims", "claims_of"]
 
-_TRUTH = {
-    "req_pool_indices": "req_pool_indices",
-    "out_cache_loc": "slot_mapping",
-    "slot_mapping": "slot_mapping",
-    "input_ids": "input_ids",
-    "positions": "positions",
-    "encoder_lens": "encoder_lens",
-    "state_indices": "state_slots",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Claims:
@@ -39,7 +29,7 @@ class Claims:
 def claims_of(
     finding: Finding, recording: Recording, seen: Observation, batch: Batch, config: EngineConfig
 ) -> Claims | None:
-    """What `finding.buffer` must hold; None where it is no declared, observed field."""
+    """What `finding.buffer` must hold; None where no observed field has a rule for it."""
     name = finding.buffer
     moved = recording.opened.session.captured_addresses()
     if name in moved and "another address" in finding.message:
@@ -52,7 +42,7 @@ def claims_of(
     field = fields[name]
     tensors = {name: seen.metadata[name]}
     if field.axis == "indptr":
-        body = _offset_lines(name, seen)
+        body = _offset_lines(field, batch, seen)
     elif field.axis == "indices":
         offsets = name.replace("_indices", "_indptr")
         if offsets not in seen.metadata:
@@ -63,13 +53,17 @@ def claims_of(
         body = _page_lines(name, batch, config)
     elif name == "num_token_non_padded":
         body = _count_lines(name, seen, config)
-    else:
+    elif field.axis in ("requests", "tokens"):
         body = _row_lines(field, batch, seen)
+    else:
+        body = []
     if field.selects == "length":
         body += [
             "if got.numel() and int(got.min()) < 0:",
             f'    wrong.append(f"{name} holds the negative length {{int(got.min())}}")',
         ]
+    if not body:
+        return None
     head = [f"got = seen[{name!r}].cpu()", "wrong = []"]
     return Claims(tensors, [*head, *body, "return report(wrong)"])
 
@@ -100,11 +94,9 @@ def _row_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
     """Live entries repeat the batch, padded ones hold what the field declares for them."""
     live = seen.raw_bs if field.axis == "requests" else seen.num_tokens
     lines: list[str] = []
-    truth_name = _TRUTH.get(field.name)
-    if truth_name is not None:
-        truth = getattr(batch, truth_name).tolist()
+    if field.truth:
         lines += [
-            f"live = {truth}  # what the batch says",
+            _live_line(field, batch),
             "if len(got) < len(live):",
             f'    wrong.append(f"{field.name} has {{len(got)}} entries for '
             '{len(live)} live ones")',
@@ -121,6 +113,10 @@ def _row_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
             f'must be {field.padding.value}")',
         ]
     return lines
+
+
+def _live_line(field: Field, batch: Batch) -> str:
+    return f"live = {getattr(batch, field.truth).tolist()}  # what the batch says"
 
 
 def _count_lines(name: str, seen: Observation, config: EngineConfig) -> list[str]:
@@ -140,8 +136,9 @@ def _padding_text(field: Field) -> str:
     return words.get(field.padding.kind, field.padding.kind)
 
 
-def _offset_lines(name: str, seen: Observation) -> list[str]:
-    return [
+def _offset_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
+    name = field.name
+    lines = [
         "if got.dtype != torch.int32:",
         f'    wrong.append(f"{name} must be int32; got {{got.dtype}}")',
         f"if (len(got) - 1) % {max(seen.padded_bs, 1)}:",
@@ -152,6 +149,21 @@ def _offset_lines(name: str, seen: Observation) -> list[str]:
         "falls = (got[1:] < got[:-1]).nonzero().flatten().tolist()",
         "if falls:",
         f'    wrong.append(f"{name} decreases after row {{falls[0]}}: {{got.tolist()}}")',
+    ]
+    return [*lines, *_step_lines(field, batch)] if field.truth else lines
+
+
+def _step_lines(field: Field, batch: Batch) -> list[str]:
+    """The steps of live rows are what the batch says."""
+    return [
+        "steps = (got[1:] - got[:-1]).tolist()",
+        _live_line(field, batch),
+        "if len(steps) < len(live):",
+        f'    wrong.append(f"{field.name} has {{len(steps)}} rows for {{len(live)}} live ones")',
+        "for row, (step, want) in enumerate(zip(steps, live)):",
+        "    if step != want:",
+        f'        wrong.append(f"{field.name} gives row {{row}} {{step}} entries, '
+        'the batch says {want}")',
     ]
 
 

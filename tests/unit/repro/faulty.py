@@ -12,6 +12,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import Finding
 from fuzzgraph.observation import Observation
+from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
@@ -19,6 +20,7 @@ from fuzzgraph.targets.builtin.model import Model
 from fuzzgraph.targets.builtin.parts import Parts
 from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.session import BuiltinSession
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
 from fuzzgraph.world import Batch
@@ -81,6 +83,32 @@ class RoundsEagerOtherwise(GraphRunner):
         return replace(super().observe(batch), plan={})
 
 
+class GraphCountsOneMore(GraphRunner):
+    """The first sequence is a token longer in the graph than the batch says."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        self.current().static.registry.buffers["seq_lens"][0] += 1
+
+
+class FirstRowTooShort(KvIndices):
+    def write_indptr(self, view: KvView) -> None:
+        super().write_indptr(view)
+        view.ends[:1].sub_(1)
+
+
+class Declaring(BuiltinTarget):
+    """Declares what lengths and offsets repeat, which the built-in engine leaves to their names."""
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:
+        session = super().open(config, graphs)
+        session.fields = tuple(
+            replace(field, repeats="seq_lens") if field.name in ("seq_lens", "kv_indptr") else field
+            for field in session.fields
+        )
+        return session
+
+
 class PromisesOutputs(GraphRunner):
     def keeps_outputs(self) -> bool:
         return True
@@ -101,6 +129,10 @@ class Reallocates(GraphRunner):
 
 def engine(**changes: Any) -> BuiltinTarget:
     return BuiltinTarget(replace(Parts(), **changes))
+
+
+def declaring(**changes: Any) -> BuiltinTarget:
+    return Declaring(replace(Parts(), **changes))
 
 
 def indices(kind: type[KvIndices]) -> BuiltinTarget:
@@ -170,6 +202,16 @@ KINDS = (
     Kind(
         "contract", lambda: engine(slots=KeptRows), shrinking(), "contract", "req_pool_indices",
         "req_pool_indices[1] of a padded row is 4, must be 0",
+    ),
+    Kind(
+        "repeats", lambda: declaring(decode=GraphCountsOneMore), once(4, 3), "contract", "seq_lens",
+        "seq_lens[0] is 5, the batch says 4",
+    ),
+    Kind(
+        "offset-steps",
+        lambda: declaring(builder_parts=BuilderParts(kv_indices=FirstRowTooShort)),
+        once(4, 3), "contract", "kv_indptr",
+        "kv_indptr gives row 0 3 entries, the batch says 4",
     ),
     Kind(
         "at-capture", lambda: engine(decode=CapturesLongRows), once(4), "contract", "seq_lens",
