@@ -122,9 +122,9 @@ class Campaign:
         earlier = past.last.deaths if past else 0
         self._tally.deaths = lambda: earlier + deaths()
 
-    def interrupt(self) -> None:
+    def interrupt(self, why: Reason = "interrupted") -> None:
         """End after the case at hand, as Ctrl-C does."""
-        self._watch.interrupt()
+        self._watch.interrupt(why)
 
     def run(self) -> RunSummary:
         """Run until the budget is spent; the summary is written and emitted last.

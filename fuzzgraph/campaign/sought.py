@@ -31,7 +31,7 @@ class _Watcher:
         elif isinstance(event, FindingPursued) and event.reported.id in self._taken_up:
             self._done.add(self._taken_up[event.reported.id])
             if self.campaign is not None and len(self._done) == self._wanted:
-                self.campaign.interrupt()
+                self.campaign.interrupt("findings")
 
     def start(self, campaign: Campaign) -> None:
         self.campaign = campaign
@@ -46,7 +46,8 @@ def seek(
         plan: its budget ends the run at the latest.
         opened: the target; the caller closes it.
         name_of: what a finding counts as, None for nothing that is sought.
-        wanted: how many different names end the run; None lets it take its whole time.
+        wanted: how many different names end the run, for the reason "findings"; None lets it take
+            its whole time.
     """
     watcher = _Watcher(name_of, wanted)
     return hunt(plan, watcher, opened=opened, export=no_export, on_start=watcher.start)

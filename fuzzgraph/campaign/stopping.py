@@ -39,6 +39,7 @@ class Stopwatch:
         self._clock = clock
         self._start = clock() - spent
         self.interrupted = False
+        self._why: Reason = "interrupted"
 
     @property
     def seconds(self) -> float:
@@ -69,7 +70,7 @@ class Stopwatch:
             kept: seconds of the budget that are needed for something else.
         """
         if self.interrupted:
-            return "interrupted"
+            return self._why
         if self._budget.findings is not None and findings >= self._budget.findings:
             return "findings"
         if self._budget.examples is not None and examples >= self._budget.examples:
@@ -79,8 +80,9 @@ class Stopwatch:
             return "time"
         return None
 
-    def interrupt(self) -> None:
-        self.interrupted = True
+    def interrupt(self, why: Reason = "interrupted") -> None:
+        if not self.interrupted:
+            self.interrupted, self._why = True, why
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -101,7 +101,8 @@ def run(
 ) -> int:
     """Fuzz the broken and the fixed releases of all known bugs, or of those named.
 
-    Exit code 1 says that a bug was missed in a broken release or came up in a fixed one.
+    Exit code 1 says that a bug was missed in a broken release or came up in a fixed one, 3 that
+    a run failed.
     """
     from fuzzgraph.campaign import fresh_folder
     from fuzzgraph.known_bugs import DEFAULT_CATALOGUE, Apart, score, searches_for

@@ -67,7 +67,7 @@ class Apart:
 
 
 def _summary(path: Path, code: int, said: str) -> RunSummary:
-    """What the run left.
+    """What the run left, also where it failed.
 
     Raises:
         UsageError: it refused to run. FuzzGraphError: it ended without a summary.
@@ -77,5 +77,5 @@ def _summary(path: Path, code: int, said: str) -> RunSummary:
         raise UsageError(last.removeprefix("fuzzgraph: UsageError: "))
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunSummary)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise FuzzGraphError(f"{path} was not written: {last}") from None

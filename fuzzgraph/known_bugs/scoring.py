@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import ReportedFinding, RunSummary, is_full_rate
 from fuzzgraph.finding import Finding
 from fuzzgraph.known_bugs.catalogue import KnownBug
@@ -89,7 +90,7 @@ class Search:
 
 
 Hunt = Callable[[Search], RunSummary]
-"""Fuzzes a release; may end once all wanted bugs are shrunk."""
+"""Fuzzes a release; may end once all wanted bugs are shrunk, for the reason "findings"."""
 
 
 def searches_for(bugs: Mapping[str, KnownBug]) -> list[Search]:
@@ -125,10 +126,14 @@ def score(
 
     Returns:
         the scores in the order of `bugs`, and what else was found.
+
+    Raises:
+        FuzzGraphError: a run failed or was interrupted; it neither acquits a bug nor misses one.
     """
     seen: dict[tuple[str, str, bool], Sighting] = {}
     others: list[Other] = []
     for search, summary in _hunted(searches_for(bugs), hunt, jobs):
+        _refuse_unfinished(search, summary)
         asked = {**search.has, **search.lacks}
         for name, bug in asked.items():
             sighting = _sighting(bug, search.release, summary)
@@ -150,6 +155,14 @@ def _hunted(
         yield from zip(searches, pool.map(hunt, searches), strict=True)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _refuse_unfinished(search: Search, summary: RunSummary) -> None:
+    if summary.error or summary.reason in ("failed", "interrupted", "killed"):
+        raise FuzzGraphError(
+            f"{search.name}: the run did not come to its end ({summary.error or summary.reason}) "
+            f"after {summary.cases} cases, which says nothing of its bugs. Run it again."
+        )
 
 
 def _sighting(bug: KnownBug, release: str, summary: RunSummary) -> Sighting:

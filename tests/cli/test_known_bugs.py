@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from fuzzgraph.campaign import Opened
+from fuzzgraph.case import Case
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.events import Setup
+from fuzzgraph.finding import Finding
 from tests.fakes import FakeRunner, opener, paged
 
 ENTRY = """
@@ -73,6 +76,24 @@ def test_a_bug_that_is_missed_exits_with_1(
     releases_with(monkeypatch)
     assert run(catalogue) == 1
     assert "0 of 1 known bugs found" in capsys.readouterr().out
+
+
+def test_a_run_that_is_interrupted_acquits_nothing_and_exits_with_3(
+    catalogue: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupting(one: Case) -> tuple[Finding, ...]:
+        signal.raise_signal(signal.SIGTERM)
+        return ()
+
+    def open_setup(setup: Setup) -> Opened:
+        return opener(FakeRunner(paged if setup.release == "1.0" else interrupting))(setup)
+
+    monkeypatch.setattr("fuzzgraph.campaign.open_setup", open_setup)
+    assert run(catalogue) == 3
+    said = capsys.readouterr()
+    assert "sglang-aiter==1.1: the run did not come to its end (interrupted)" in said.err
+    assert "engine-pr-1  1.0            found" in said.out
+    assert "silent" not in said.out
 
 
 def test_one_release_alone_is_judged_by_what_it_has_and_lacks(

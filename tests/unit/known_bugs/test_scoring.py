@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fuzzgraph.case import digest
-from fuzzgraph.events import ReportedFinding, RunSummary, Setup, Source, finding_id
+from fuzzgraph.errors import FuzzGraphError
+from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup, Source, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.known_bugs import Expectation, KnownBug, Search, score
 from tests.fakes import case, finding
@@ -128,3 +131,25 @@ def test_a_mutant_is_acquitted_by_the_target_that_it_is_a_mutant_of() -> None:
     (one,), _ = score({"b": mutant}, hunt)
     assert (one.found, one.false_alarms) == (True, 0)
     assert asked == ["fake:mutant", "fake"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "said"),
+    [
+        ("failed", "WorkerFailed: boom", "WorkerFailed: boom"),
+        ("interrupted", "", "interrupted"),
+        ("killed", "", "killed"),
+    ],
+)
+@pytest.mark.parametrize("unfinished", ["1.0", "1.1"], ids=["broken", "fixed"])
+def test_a_run_that_did_not_come_to_its_end_acquits_no_bug_and_misses_none(
+    unfinished: str, reason: Reason, error: str, said: str
+) -> None:
+    def hunt(search: Search) -> RunSummary:
+        setup = Setup(target=search.target, release=search.release)
+        if search.release == unfinished:
+            return RunSummary(fuzzgraph="0", setup=setup, seed=1, reason=reason, error=error)
+        return RunSummary(fuzzgraph="0", setup=setup, seed=1)
+
+    with pytest.raises(FuzzGraphError, match=rf"^fake=={unfinished}: .*\({said}\)"):
+        score({"b": bug(broken=("1.0",), fixed=("1.1",))}, hunt)
