@@ -73,12 +73,12 @@ def base_fields(reach: Reach, profile: Profile) -> Fields:
 def _vary_modes(fields: Fields, reach: Reach, profile: Profile, chance: Chance) -> None:
     modes = _modes(reach)
     count = min(len(modes), chance.pick((1, 1, 1, 1, 2, 2, 2, 3, 3, len(modes))))
-    start, stride = chance.below(len(modes)), 1
+    start = chance.below(len(modes))
     spec = [mode for mode in modes if mode in SPEC_MODES]
     if count == 3 and len(spec) == 3 and chance.percent(50):
         fields["modes"] = tuple(spec)
     else:
-        fields["modes"] = tuple(modes[(start + i * stride) % len(modes)] for i in range(count))
+        fields["modes"] = tuple(modes[(start + i) % len(modes)] for i in range(count))
 
 
 def _vary_ladder(fields: Fields, reach: Reach, profile: Profile, chance: Chance) -> None:

@@ -23,7 +23,15 @@ _LIMITS = {  # a case file is untrusted: bound what it can make us allocate
     "draft_tokens": 64,
     "attn_tp_size": 64,
 }
+_OPTIONAL = {  # 0 switches it off
+    "split_kv": 1 << 17,
+    "sliding_window": 1 << 17,
+    "max_encoder_len": 1 << 17,
+    "attn_tp_rank": 63,
+}
 _LARGEST_CAPTURE = 8192
+_LARGEST_POOL = 1 << 30
+"""Elements of K and V together, and entries of a table of slots."""
 
 
 def refuse(where: str, value: object, rule: str, way_out: str) -> NoReturn:
@@ -38,6 +46,7 @@ def validate_config(config: EngineConfig) -> None:
         InvalidCase: names the first field that is out of bounds or contradicts another.
     """
     _check_bounds(config)
+    _check_pools(config)
     _check_ladder("capture_bs", config.capture_bs)
     _check_ladder("capture_tokens", config.capture_tokens)
     _check_modes(config)
@@ -51,10 +60,31 @@ def _check_bounds(config: EngineConfig) -> None:
         value = getattr(config, name)
         if not 1 <= value <= limit:
             refuse(f"config.{name}", value, f"must lie in 1..{limit}", "Change the config.")
-    for name in ("split_kv", "sliding_window", "max_encoder_len", "attn_tp_rank"):
+    for name, limit in _OPTIONAL.items():
         value = getattr(config, name)
-        if value < 0:
-            refuse(f"config.{name}", value, "is negative", "Use 0 to switch it off.")
+        if not 0 <= value <= limit:
+            refuse(f"config.{name}", value, f"must lie in 0..{limit}", "Use 0 to switch it off.")
+
+
+def _check_pools(config: EngineConfig) -> None:
+    """Each size may be large, not all of them at once."""
+    tokens = config.kv_pool_pages * config.page_size
+    elements = tokens * config.num_kv_heads * (config.head_dim + config.v_head_dim)
+    if elements > _LARGEST_POOL:
+        refuse(
+            "config.kv_pool_pages",
+            config.kv_pool_pages,
+            f"makes a KV pool of {elements} elements, more than {_LARGEST_POOL}",
+            "Lower it, the page size or the heads.",
+        )
+    entries = config.req_pool_size * max(config.max_context_len, config.max_encoder_len)
+    if entries > _LARGEST_POOL:
+        refuse(
+            "config.req_pool_size",
+            config.req_pool_size,
+            f"makes a table of {entries} slots, more than {_LARGEST_POOL}",
+            "Lower it or the context.",
+        )
 
 
 def _check_ladder(name: str, sizes: tuple[int, ...]) -> None:

@@ -21,7 +21,6 @@ __all__ = [
     "COMMON_DTYPES",
     "NAN_WORLD",
     "ROW_BYTES",
-    "WORLDS",
     "poison_row",
     "poison_rows",
     "poison_value",
@@ -29,9 +28,8 @@ __all__ = [
 
 ROW_BYTES = 64
 """Alignment and unit of the arena, in bytes; every dtype's size divides it."""
-WORLDS = (0, 1, 2)
-"""World A, world B, and world B with NaN in place of finite floats."""
 NAN_WORLD = 2
+"""World B with NaN in place of finite floats; 0 is world A and 1 world B."""
 
 # Exact in float16, bfloat16 and float32, far above anything an engine computes (sums of values
 # in [-2, 2]) and below float16's largest.

@@ -29,8 +29,6 @@ class Output:
         self._lock = threading.Lock()
         self._head = b""
         self._tail = b""
-        self.total = 0
-        """Bytes printed so far."""
         self._thread = threading.Thread(target=self._pump, name="worker output", daemon=True)
         self._thread.start()
 
@@ -58,7 +56,6 @@ class Output:
 
     def _remember(self, part: bytes) -> None:
         with self._lock:
-            self.total += len(part)
             room = _TAIL_BYTES - len(self._head)
             self._head += part[:room]
             self._tail = (self._tail + part[room:] if room > 0 else self._tail + part)[

@@ -135,7 +135,13 @@ def test_a_case_file_is_read_and_validated(tmp_path: Path) -> None:
     [
         ({"page_size": 0}, "config.page_size=0 must lie in 1..1024"),
         ({"head_dim": 1 << 20}, "config.head_dim=1048576 must lie in 1..1024"),
-        ({"sliding_window": -1}, "config.sliding_window=-1 is negative"),
+        ({"sliding_window": -1}, "config.sliding_window=-1 must lie in 0..131072"),
+        ({"split_kv": 1 << 62}, "must lie in 0..131072. Use 0 to switch it off"),
+        ({"max_encoder_len": 1 << 40}, "must lie in 0..131072"),
+        (
+            {"page_size": 1024, "kv_pool_pages": 1 << 20, "head_dim": 1024, "v_head_dim": 1024},
+            "config.kv_pool_pages=1048576 makes a KV pool of 2199023255552 elements",
+        ),
         ({"capture_bs": (4, 2)}, "config.capture_bs=(4, 2) must be ascending"),
         ({"capture_bs": (2, 2)}, "config.capture_bs=(2, 2) must be ascending"),
         ({"capture_bs": ()}, "config.capture_bs=() is empty"),
