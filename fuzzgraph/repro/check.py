@@ -62,6 +62,19 @@ class Check:
         """Statements of `main` after the world of the last step was laid out."""
         raise NotImplementedError
 
+    def _glance(self, recording: Recording, batch: Batch) -> torch.Tensor:
+        """The buffer after one more run of the step, unrecorded; it leaves its traces."""
+        session = recording.opened.session
+        try:
+            if batch.via == "eager":
+                session.eager(batch)
+            else:
+                session.prepare_replay(batch)
+                session.replay(batch)
+            return seen_tensor(session.observe(batch), self.finding.buffer)
+        except Exception as error:  # the engine's own
+            raise Unsupported(f"a run of the step raised {type(error).__name__}") from None
+
     def _observed(self, run: Run) -> dict[str, torch.Tensor]:
         return {self.finding.buffer: seen_tensor(run.seen, self.finding.buffer)}
 

@@ -7,7 +7,7 @@ import torch
 from fuzzgraph import reference
 from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.comparison import same_bits
-from fuzzgraph.repro.check import Check, seen_tensor
+from fuzzgraph.repro.check import Check
 from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import Batch
@@ -66,19 +66,6 @@ class Interference(Check):
             chosen = named or suspects
         recording.opened.restore(moment)
         return chosen
-
-    def _glance(self, recording: Recording, batch: Batch) -> torch.Tensor:
-        """The buffer after one more run of the step, which leaves its traces."""
-        session = recording.opened.session
-        try:
-            if batch.via == "eager":
-                session.eager(batch)
-            else:
-                session.prepare_replay(batch)
-                session.replay(batch)
-            return seen_tensor(session.observe(batch), self.finding.buffer)
-        except Exception as error:  # the engine's own
-            raise Unsupported(f"a run of the step raised {type(error).__name__}") from None
 
     def regions(self, recording: Recording) -> list[Region]:
         return self._changed

@@ -20,6 +20,7 @@ from fuzzgraph.targets.builtin.model import Model
 from fuzzgraph.targets.builtin.parts import Parts
 from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.runners.kit import Outputs
 from fuzzgraph.targets.builtin.session import BuiltinSession
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
@@ -107,6 +108,17 @@ class Declaring(BuiltinTarget):
             for field in session.fields
         )
         return session
+
+
+class Wavers(GraphRunner):
+    """Healthy: the last bits change from replay to replay, as with atomic sums."""
+
+    replays = 0
+
+    def run_graph(self, size: int) -> Outputs:
+        Wavers.replays += 1
+        bits = 1 + Wavers.replays % 5 * torch.finfo(torch.float32).eps
+        return {name: output * bits for name, output in super().run_graph(size).items()}
 
 
 class PromisesOutputs(GraphRunner):

@@ -18,6 +18,7 @@ from faulty import (
     NoPositions,
     PadsEagerBatches,
     RoundsEagerOtherwise,
+    Wavers,
     engine,
     once,
 )
@@ -114,6 +115,13 @@ def test_a_script_does_not_compare_rows_that_the_engine_pads_an_eager_batch_with
 def test_a_script_compares_bit_for_bit_only_runs_of_the_same_padded_size(tmp_path: Path) -> None:
     wrong, healthy = engine(decode=GraphForgetsPositions), engine(decode=RoundsEagerOtherwise)
     _exits_0(_accusation(wrong, healthy, once(4), "eager"), tmp_path)
+
+
+def test_a_script_does_not_compare_an_engine_bit_for_bit_that_differs_from_itself(
+    tmp_path: Path,
+) -> None:
+    wrong, healthy = engine(decode=GraphForgetsPositions), engine(decode=Wavers)
+    _exits_0(_accusation(wrong, healthy, once(4, 3), "eager"), tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
