@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -175,7 +175,6 @@ _KINDS: dict[str, type[Tolerated | Quarantined]] = {
     "tolerated": Tolerated,
     "quarantined": Quarantined,
 }
-Kind = Literal["tolerated", "quarantined"]
 
 
 def _entries(text: str) -> Iterator[tuple[int, Tolerated | Quarantined | Exception]]:

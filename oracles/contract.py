@@ -18,16 +18,6 @@ from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch, IntArray
 
 __all__ = ["Contract"]
 
-_TRUTH = {  # field name -> attribute of the logical batch that it must repeat for live rows
-    "req_pool_indices": "req_pool_indices",
-    "out_cache_loc": "slot_mapping",
-    "slot_mapping": "slot_mapping",
-    "input_ids": "input_ids",
-    "positions": "positions",
-    "encoder_lens": "encoder_lens",
-    "state_indices": "state_slots",
-}
-
 Values = npt.NDArray[Any]
 Breach = tuple[str, str]
 """Field name and what is wrong with it."""
@@ -102,10 +92,9 @@ def _field_breaches(
 
 
 def _live_breaches(field: Field, value: Values, batch: Batch) -> Iterator[Breach]:
-    truth_name = field.repeats or _TRUTH.get(field.name)
-    if truth_name is None:
+    if not field.truth:
         return
-    truth: IntArray = getattr(batch, truth_name)
+    truth: IntArray = getattr(batch, field.truth)
     if len(truth) > len(value):
         yield field.name, f"{field.name} has {len(value)} entries for {len(truth)} live ones"
     elif (got := value[: len(truth)].tolist()) != (want := truth.tolist()):

@@ -88,7 +88,7 @@ def _earlier(folder: Path, history: Path) -> list[RunSummary]:
             continue
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=RunSummary))
-        except (OSError, msgspec.DecodeError):
+        except (OSError, ValueError, RecursionError):  # ValueError: no JSON, no text
             continue
     return found
 

@@ -94,7 +94,7 @@ def fleet_of(out: Path) -> FleetRecord | None:
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=FleetRecord)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: is damaged ({error}). Start a new run.") from None
 
 

@@ -75,7 +75,7 @@ def load(folder: Path = DEFAULT_CATALOGUE) -> dict[str, KnownBug]:
 def _read(path: Path) -> KnownBug:
     try:
         bug = msgspec.toml.decode(path.read_bytes(), type=KnownBug)
-    except (msgspec.DecodeError, ValueError, OSError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"{path}: no entry of the catalogue ({error}). Mend it; corpus/known_bugs/README.md "
             "has the fields."
