@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fuzzgraph.execution.opening import Moment, OpenSession, SessionLost
+from fuzzgraph.execution.opening import Moment, OpenSession
 from fuzzgraph.execution.painting import Truth
+from fuzzgraph.execution.stumbling import SessionLost
 from fuzzgraph.memory import NAN_WORLD, Perturbation
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.comparison import same_bits
@@ -26,7 +27,6 @@ class Attribution:
 
     Args:
         execute: one run of a step, from whatever the session holds.
-        catch_up: gives a session without a past what its past left of harmless memory.
         screen: the step without a past and in another world, at once.
     """
 
@@ -34,12 +34,10 @@ class Attribution:
         self,
         opened: OpenSession,
         execute: Callable[[Batch, RunKind], Observation],
-        catch_up: Callable[[Truth, Moment], None],
         screen: Callable[[Truth, Moment, Batch, int], Observation],
     ) -> None:
         self._opened = opened
         self._execute = execute
-        self._catch_up = catch_up
         self._screen = screen
 
     def attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
@@ -47,11 +45,11 @@ class Attribution:
         opened, batch = self._opened, step.batch
         step.wavers = self._wavers(step, before)
         step.nan_world = world == NAN_WORLD
-        suspects = self._suspects(step, truth, world)
+        suspects = opened.suspects(batch, truth, world)
         step.runs["other_world"] = self._in_other_world(batch, before, suspects)
         step.guilty = self._find_guilty(step, before, suspects)
         opened.reset()
-        self._catch_up(truth, before)
+        opened.catch_up(truth, before.image)
         step.runs["twin"] = self._execute(batch, "twin")
         if not step.wavers and not _told_apart(step):
             self._judge_by_both(step, self._screen(truth, before, batch, world))
@@ -74,15 +72,6 @@ class Attribution:
             if not same(step.runs["again"], step.runs["replay"]):
                 return True
         return False
-
-    def _suspects(self, step: StepRecord, truth: Truth, world: int) -> list[Perturbation]:
-        """All don't-care memory of the step, place by place, with its change to `world`."""
-        memory = self._opened.memory
-        suspects = [*memory.zone_perturbations(world), *memory.unwritten_perturbation(world)]
-        suspects += truth.dont_care(world)
-        if step.batch.via == "graph":
-            suspects += self._opened.rewritten()
-        return suspects
 
     def _in_other_world(
         self, batch: Batch, before: Moment, changes: Iterable[Perturbation]

@@ -15,10 +15,11 @@ import torch
 
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.execution.kernels import take_fallbacks
-from fuzzgraph.execution.opening import OpenSession, SessionLost, open_session
+from fuzzgraph.execution.opening import OpenSession, open_session
 from fuzzgraph.execution.process import settle_process
 from fuzzgraph.execution.sessions import SessionCache
 from fuzzgraph.execution.steps import StepRunner
+from fuzzgraph.execution.stumbling import SessionLost
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import GraphKind
@@ -145,12 +146,10 @@ class Execution:
             strict_nan=self._strict_nan,
         )
         findings: tuple[Finding, ...] = ()
-        padded = count = 0
+        count = 0
         wavers = False
         for count, batch in enumerate(batches, start=1):
             step = runner.run(batch, last=count == len(batches))
-            if (seen := step.runs.get("replay")) is not None:
-                padded += seen.padded_bs > seen.raw_bs or seen.padded_tokens > seen.num_tokens
             wavers |= step.wavers
             findings = self._judge(step)
             if step.stumbles:
@@ -162,7 +161,6 @@ class Execution:
             self.target.name,
             findings,
             count,
-            padded,
             nondeterministic=wavers,
             fallbacks=take_fallbacks(opened.memory),
         )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
-import fuzzgraph
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import UsageError
 from fuzzgraph.execution.kernels import take_accesses, take_races
-from fuzzgraph.execution.painting import Painter
+from fuzzgraph.execution.painting import Painter, Truth
+from fuzzgraph.execution.stumbling import SessionLost
 from fuzzgraph.graphs import GraphKind, open_engine
 from fuzzgraph.memory import (
     AttributeWatch,
@@ -24,64 +22,14 @@ from fuzzgraph.memory import (
     Image,
     Perturbation,
 )
-from fuzzgraph.observation import Field, ForeignWrite, RunKind, Stumble, ZoneHit
+from fuzzgraph.observation import Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session, Target, is_isolated
-from fuzzgraph.world import TRAPS
+from fuzzgraph.world import TRAPS, Batch
 
-__all__ = ["Moment", "OpenSession", "SessionLost", "innermost_line", "open_session"]
+__all__ = ["Moment", "OpenSession", "open_session"]
 
 _MOMENTS = 3
 """Images besides those in other worlds: after capture, and before and after a replay."""
-
-_PACKAGE = Path(fuzzgraph.__file__).parent
-_HARNESS = tuple(
-    str(_PACKAGE / name) for name in ("execution", "memory", "graphs", "campaign", "worker")
-)
-
-
-class SessionLost(Exception):
-    """The engine raised; carries what the survival oracle reports."""
-
-    def __init__(self, stumble: Stumble) -> None:
-        super().__init__(stumble.error)
-        self.stumble = stumble
-
-    @classmethod
-    def at(cls, stage: str, run: RunKind, error: BaseException) -> SessionLost:
-        said = f"{type(error).__name__}: {_message(error)}"
-        return cls(Stumble(run, stage, "exception", _printable(said), innermost_line(error)))
-
-
-def _message(error: BaseException) -> str:
-    """Its message in one line of 300 characters; the engine's own `__str__` may raise as well."""
-    try:
-        return " ".join(str(error).split())[:300]
-    except Exception as unspeakable:
-        return f"(no message: its __str__ raised {type(unspeakable).__name__})"
-
-
-def _printable(text: str) -> str:
-    """Text that any file and terminal takes: lone surrogates and control characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
-
-
-def innermost_line(error: BaseException) -> str:
-    """The deepest source line of an error that lies in the engine, not in torch or the harness."""
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    engine = [
-        (code, line)
-        for code, line in frames
-        if not code.co_filename.startswith(_HARNESS) and "/torch/" not in code.co_filename
-    ]
-    if not frames:
-        return "?"
-    code, line = (engine or frames)[-1]
-    return _printable(f"{Path(code.co_filename).name}:{line} in {code.co_name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +135,30 @@ class OpenSession:
             declared = self._fields.get(name.rsplit(".", 1)[-1])
             if declared is not None and self.memory.region_of(tensor) is not None:
                 yield declared, tensor
+
+    def catch_up(self, truth: Truth, image: Image) -> None:
+        """Give a session without a past a step's truth, and the past's harmless leftovers.
+
+        Tails that the target declares free, and what padded rows left in the reserved slot, may
+        differ between any two histories: both runs get the same.
+
+        Args:
+            image: the memory that the step has with its past.
+        """
+        truth.lay()
+        self.painter.keep_reserved(image)
+        for declared, tensor in self.static_buffers():
+            if declared.padding.kind == "free" and not declared.rewritten:
+                tensor.copy_(self.memory.as_in(image, tensor))
+
+    def suspects(self, batch: Batch, truth: Truth, world: int) -> list[Perturbation]:
+        """All don't-care memory of a step, place by place, with its change to `world`."""
+        memory = self.memory
+        suspects = [*memory.zone_perturbations(world), *memory.unwritten_perturbation(world)]
+        suspects += truth.dont_care(world)
+        if batch.via == "graph":
+            suspects += self.rewritten()
+        return suspects
 
     def rewritten(self) -> Iterator[Perturbation]:
         """Buffers whose content before prepare_replay is nobody's business, changed to world B."""

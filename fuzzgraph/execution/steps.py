@@ -15,8 +15,9 @@ import torch
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.attribution import Attribution, same
-from fuzzgraph.execution.opening import Moment, OpenSession, SessionLost
+from fuzzgraph.execution.opening import Moment, OpenSession
 from fuzzgraph.execution.painting import Truth
+from fuzzgraph.execution.stumbling import SessionLost
 from fuzzgraph.memory import NAN_WORLD
 from fuzzgraph.observation import (
     AddressChange,
@@ -179,27 +180,14 @@ class StepRunner:
 
     def _attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
         # Not kept: the two would hold each other, and the session, until the collector comes.
-        attribution = Attribution(self._opened, self._execute, self._catch_up, self._screen)
+        attribution = Attribution(self._opened, self._execute, self._screen)
         attribution.attribute(step, truth, before, world)
 
     def _screen(self, truth: Truth, before: Moment, batch: Batch, world: int) -> Observation:
         """The step without a past and in another world, at once."""
         self._opened.reset_in_world(world)
-        self._catch_up(truth, before)
+        self._opened.catch_up(truth, before.image)
         return self._execute(batch, "screen")
-
-    def _catch_up(self, truth: Truth, before: Moment) -> None:
-        """Give a session without a past this step's truth, and the past's harmless leftovers.
-
-        Tails that the target declares free, and what padded rows left in the reserved slot, may
-        differ between any two histories: both runs get the same.
-        """
-        opened = self._opened
-        truth.lay()
-        opened.painter.keep_reserved(before.image)
-        for declared, tensor in opened.static_buffers():
-            if declared.padding.kind == "free" and not declared.rewritten:
-                tensor.copy_(opened.memory.as_in(before.image, tensor))
 
 
 def _engagements(replayed: Sequence[CapturedGraph[object]]) -> tuple[Engagement, ...]:

@@ -24,8 +24,6 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     steps: int = 0
     """Steps that were run."""
-    padded_steps: int = 0
-    """Steps whose batch was smaller than the captured size it was replayed on."""
     skipped: str = ""
     """Why the target cannot express the case; '' where it ran."""
     nondeterministic: bool = False

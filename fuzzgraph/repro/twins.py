@@ -52,7 +52,8 @@ class Interference(Check):
         A step that reads several places blames one of them, which need not be this buffer's.
         """
         blamed = str(self.finding.detail.get("guilty", ""))
-        suspects = _suspects(recording, batch)
+        opened = recording.opened
+        suspects = opened.suspects(batch, opened.painter.read(batch), 1)
         named = [change for change in suspects if change.region and change.region in blamed]
         moment = recording.opened.moment()
         first = self._glance(recording, batch)
@@ -109,11 +110,7 @@ class History(Check):
         """Just after capture, with this step's truth and the past's harmless leftovers."""
         opened = recording.opened
         opened.reset()
-        opened.painter.read(batch).lay()
-        opened.painter.keep_reserved(before)
-        for declared, tensor in opened.static_buffers():
-            if declared.padding.kind == "free" and not declared.rewritten:
-                tensor.copy_(opened.memory.as_in(before, tensor))
+        opened.catch_up(opened.painter.read(batch), before)
 
     def _part(self, recording: Recording) -> str:
         """The rows that must not depend on the past: all, or the live ones of a free field."""
@@ -143,13 +140,3 @@ class History(Check):
 
 def _zones(recording: Recording) -> dict[int, torch.Tensor]:
     return {id(region): recording.zone_bytes(region) for region in recording.regions()}
-
-
-def _suspects(recording: Recording, batch: Batch) -> list[Perturbation]:
-    """All don't-care memory of the step, place by place, with its change to world B."""
-    opened, memory = recording.opened, recording.memory
-    suspects = [*memory.zone_perturbations(1), *memory.unwritten_perturbation(1)]
-    suspects += opened.painter.read(batch).dont_care(1)
-    if batch.via == "graph":
-        suspects += opened.rewritten()
-    return suspects

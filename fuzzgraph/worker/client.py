@@ -174,7 +174,6 @@ class WorkerClient:
             self._target,
             answer.findings,
             answer.steps,
-            answer.padded_steps,
             skipped=answer.skipped,
             nondeterministic=answer.nondeterministic,
             fallbacks=answer.fallbacks,

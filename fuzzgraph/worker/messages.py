@@ -79,7 +79,6 @@ class Answer(_Message, frozen=True):
 
     findings: tuple[Finding, ...] = ()
     steps: int = 0
-    padded_steps: int = 0
     skipped: str = ""
     nondeterministic: bool = False
     fallbacks: dict[str, int] = {}

@@ -86,7 +86,6 @@ class _Desk:
             spent=self._spent(findings),
             findings=findings,
             steps=verdict.steps,
-            padded_steps=verdict.padded_steps,
             skipped=verdict.skipped,
             nondeterministic=verdict.nondeterministic,
             fallbacks=dict(verdict.fallbacks),

@@ -9,7 +9,7 @@ import pytest
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.events import FindingNew, decode_event, encode_event
 from fuzzgraph.execution import Execution
-from fuzzgraph.execution.opening import SessionLost
+from fuzzgraph.execution.stumbling import SessionLost
 from fuzzgraph.finding import Finding
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.parts import Parts
