@@ -8,6 +8,7 @@ received, where, and the way out.
 from __future__ import annotations
 
 __all__ = [
+    "UNREADABLE",
     "AdapterUnavailable",
     "CaptureError",
     "FuzzGraphError",
@@ -15,6 +16,10 @@ __all__ = [
     "OutOfTime",
     "UsageError",
 ]
+
+
+UNREADABLE = (ValueError, RecursionError)
+"""What decoding untrusted bytes raises: no text, no JSON or TOML, another shape, too deep."""
 
 
 class FuzzGraphError(Exception):

@@ -16,7 +16,7 @@ import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.coverage import Coverage
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
 from fuzzgraph.records import (
     Export,
@@ -235,7 +235,7 @@ def decode_event(line: bytes | str) -> Event:
     """
     try:
         return _DECODER.decode(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UsageError(
             f"events: not an event of this FuzzGraph ({error}). Use the one that wrote the file."
         ) from None
@@ -260,7 +260,7 @@ def read_log(path: Path) -> tuple[list[Event], list[str]]:
             continue
         try:
             events.append(_DECODER.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             cut = "cut short" if not line.endswith(b"\n") else str(error)
             bad.append(f"{path.name}:{number}: no event ({cut}); left out")
     return events, bad

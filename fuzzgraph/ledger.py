@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
 from fuzzgraph.records import finding_id
 
@@ -182,13 +182,13 @@ def _entries(text: str) -> Iterator[tuple[int, Tolerated | Quarantined | Excepti
     for line, block in _blocks(text):
         try:
             tables = list(_tables(block))
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             yield line, error
             continue
         for kind, table in tables:
             try:
                 yield line, msgspec.convert(table, kind)
-            except (ValueError, RecursionError) as error:
+            except UNREADABLE as error:
                 yield line, error
 
 

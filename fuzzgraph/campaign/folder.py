@@ -14,14 +14,11 @@ from filelock import FileLock, Timeout
 
 from fuzzgraph import corpus
 from fuzzgraph.case import Case, encode_case
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import FindingKey
 
 __all__ = ["RunFolder", "fresh_folder"]
-
-_DAMAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What reading a record raises that is not what was written."""
 
 
 def fresh_folder(out: Path | None, seed: int, root: Path = Path("reports/runs")) -> Path:
@@ -148,7 +145,7 @@ class RunFolder:
         path = self.of(finding_id(key)) / "finding.json"
         try:
             reported = msgspec.json.decode(path.read_bytes(), type=ReportedFinding)
-        except (FileNotFoundError, *_DAMAGE):
+        except (FileNotFoundError, *UNREADABLE):
             return None
         return frozenset(finding.key for finding in reported.also)
 
@@ -164,6 +161,6 @@ class RunFolder:
         for path in sorted(self.path.glob("summary-*.json")):
             try:
                 summaries.append(decode(path.read_bytes()))
-            except _DAMAGE as error:
+            except UNREADABLE as error:
                 bad.append(f"{path.name}: no summary ({error}); left out")
         return summaries, bad

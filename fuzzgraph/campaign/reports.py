@@ -12,7 +12,7 @@ import msgspec
 
 from fuzzgraph import corpus
 from fuzzgraph.campaign.exporting import FILES
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import ExportKind, RunSummary, read_log
 from fuzzgraph.reporting import joined
 from fuzzgraph.reporting.formats import FORMATS, Format, report
@@ -88,7 +88,7 @@ def _earlier(folder: Path, history: Path) -> list[RunSummary]:
             continue
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=RunSummary))
-        except (OSError, ValueError, RecursionError):  # ValueError: no JSON, no text
+        except (OSError, *UNREADABLE):
             continue
     return found
 

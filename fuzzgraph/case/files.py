@@ -10,7 +10,7 @@ import msgspec
 
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.words import SCHEMA_VERSION, Case
-from fuzzgraph.errors import InvalidCase
+from fuzzgraph.errors import UNREADABLE, InvalidCase
 
 __all__ = ["case_schema", "decode_case", "digest", "encode_case", "load_case"]
 
@@ -34,7 +34,7 @@ def decode_case(text: bytes | str, where: str = "case") -> Case:
     """
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidCase(
             f"{where}: not valid JSON ({error}). Write it with 'fuzzgraph export'."
         ) from None

@@ -18,7 +18,7 @@ from fuzzgraph.campaign.sharing import Sharing
 from fuzzgraph.campaign.standing import Standing
 from fuzzgraph.campaign.stopping import interruptible
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import Emit, Event, RunSummary, Setup, read_log
 from fuzzgraph.fleet.driver import Cluster, Driver, news_of
 from fuzzgraph.fleet.landing import Landing
@@ -94,7 +94,7 @@ def fleet_of(out: Path) -> FleetRecord | None:
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=FleetRecord)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise UsageError(f"{path}: is damaged ({error}). Start a new run.") from None
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import msgspec
 
-from fuzzgraph.errors import FuzzGraphError, UsageError
+from fuzzgraph.errors import UNREADABLE, FuzzGraphError, UsageError
 from fuzzgraph.events import RunSummary
 from fuzzgraph.known_bugs.scoring import Search
 
@@ -77,5 +77,5 @@ def _summary(path: Path, code: int, said: str) -> RunSummary:
         raise UsageError(last.removeprefix("fuzzgraph: UsageError: "))
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunSummary)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (OSError, *UNREADABLE):
         raise FuzzGraphError(f"{path} was not written: {last}") from None

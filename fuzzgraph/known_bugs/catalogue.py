@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Clause, Finding
 
 __all__ = ["DEFAULT_CATALOGUE", "Expectation", "KnownBug", "chosen", "load"]
@@ -75,7 +75,7 @@ def load(folder: Path = DEFAULT_CATALOGUE) -> dict[str, KnownBug]:
 def _read(path: Path) -> KnownBug:
     try:
         bug = msgspec.toml.decode(path.read_bytes(), type=KnownBug)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise UsageError(
             f"{path}: no entry of the catalogue ({error}). Mend it; corpus/known_bugs/README.md "
             "has the fields."

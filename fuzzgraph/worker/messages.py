@@ -13,6 +13,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import msgspec
 
 from fuzzgraph.case import Case
+from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import Finding
 
 __all__ = [
@@ -154,7 +155,7 @@ class Channel(Generic[Incoming]):
         line, self._rest = self._rest.split(b"\n", 1)
         try:
             return self._decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise Garbage(" ".join(str(error).split())[:200]) from None
 
     def unasked(self) -> bool:
