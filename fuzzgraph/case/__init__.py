@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case
-from fuzzgraph.case.ladder import ladder, padded_size, raw_size, replayed_size
+from fuzzgraph.case.ladder import captured_size, ladder, padded_size, raw_size, replayed_size
 from fuzzgraph.case.words import (
     SCHEMA_VERSION,
     BatchRow,
@@ -29,6 +29,7 @@ __all__ = [
     "Mode",
     "ReplayStep",
     "Via",
+    "captured_size",
     "case_schema",
     "decode_case",
     "digest",

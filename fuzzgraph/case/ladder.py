@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from fuzzgraph.case.words import EngineConfig, Mode, ReplayStep
 
-__all__ = ["ladder", "padded_size", "raw_size", "replayed_size"]
+__all__ = ["captured_size", "ladder", "padded_size", "raw_size", "replayed_size"]
 
 
 def ladder(config: EngineConfig, mode: Mode) -> tuple[int, ...]:
     """Captured sizes of a mode, ascending."""
     return config.capture_tokens if mode == "prefill" else config.capture_bs
+
+
+def captured_size(config: EngineConfig, mode: Mode, size: int) -> int | None:
+    """The smallest captured size that holds so many rows or tokens; None above the ladder."""
+    return next((captured for captured in ladder(config, mode) if captured >= size), None)
 
 
 def raw_size(step: ReplayStep) -> int:
@@ -21,8 +26,7 @@ def raw_size(step: ReplayStep) -> int:
 
 def padded_size(config: EngineConfig, step: ReplayStep) -> int | None:
     """The smallest captured size that holds the step; None above the ladder."""
-    raw = raw_size(step)
-    return next((size for size in ladder(config, step.mode) if size >= raw), None)
+    return captured_size(config, step.mode, raw_size(step))
 
 
 def replayed_size(config: EngineConfig, step: ReplayStep) -> int | None:

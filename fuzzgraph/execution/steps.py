@@ -13,7 +13,7 @@ from functools import cache, partial
 import torch
 
 from fuzzgraph import reference
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.opening import Moment, OpenSession
 from fuzzgraph.execution.painting import Truth
@@ -200,6 +200,5 @@ def _fits_ladder(batch: Batch, config: EngineConfig) -> bool:
     """Whether an engine has a graph for this step; what it does with an idle batch is its own."""
     if batch.via == "eager" or not batch.raw_bs:
         return False
-    if batch.mode == "prefill":
-        return batch.num_tokens <= config.capture_tokens[-1]
-    return batch.raw_bs <= config.capture_bs[-1]
+    size = batch.num_tokens if batch.mode == "prefill" else batch.raw_bs
+    return captured_size(config, batch.mode, size) is not None

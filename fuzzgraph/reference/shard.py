@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.world import Batch
 
 __all__ = ["local_outputs", "padded_tokens"]
@@ -12,19 +12,16 @@ __all__ = ["local_outputs", "padded_tokens"]
 
 def padded_tokens(batch: Batch, config: EngineConfig) -> int:
     """Token rows the engine runs: the smallest captured size that fits, or unpadded when eager."""
-    if batch.mode == "prefill":
-        size, ladder, width = batch.num_tokens, config.capture_tokens, 1
-    else:
-        size, ladder = batch.raw_bs, config.capture_bs
-        width = {
-            "target_verify": config.draft_tokens,
-            "draft_extend": config.draft_tokens,
-            "draft": config.spec_topk,
-        }.get(batch.mode, 1)
-    captured = [padded for padded in ladder if padded >= size]
-    if batch.via == "eager" or not captured:
+    size = batch.num_tokens if batch.mode == "prefill" else batch.raw_bs
+    captured = captured_size(config, batch.mode, size)
+    if batch.via == "eager" or captured is None:
         return batch.num_tokens
-    return captured[0] * width
+    width = {
+        "target_verify": config.draft_tokens,
+        "draft_extend": config.draft_tokens,
+        "draft": config.spec_topk,
+    }.get(batch.mode, 1)
+    return captured * width
 
 
 def local_outputs(attention: torch.Tensor, batch: Batch, config: EngineConfig) -> torch.Tensor:
