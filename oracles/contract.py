@@ -185,13 +185,13 @@ def _step_breaches(field: Field, value: Values, batch: Batch) -> Iterator[Breach
         )
 
 
-def _owned(batch: Batch, row: int) -> set[int]:
-    """Slots that batch row `row` may read: its history and its new ones."""
-    owned = set(batch.kv_slots.row(row).tolist())
-    if batch.mode == "draft":
-        per_row = len(batch.slot_mapping) // batch.raw_bs
-        owned.update(batch.slot_mapping[row * per_row : (row + 1) * per_row].tolist())
-    return owned
+def _drafted(batch: Batch, row: int) -> list[int]:
+    """Slots of a draft's new tokens, which batch row `row` may read beside its history."""
+    if batch.mode != "draft":
+        return []
+    per_row = len(batch.slot_mapping) // batch.raw_bs
+    drafted: list[int] = batch.slot_mapping[row * per_row : (row + 1) * per_row].tolist()
+    return drafted
 
 
 def _indices_breaches(
@@ -205,27 +205,25 @@ def _indices_breaches(
     for row, (low, high) in enumerate(pairwise(bounds)):
         request = row // branches
         live = request < batch.raw_bs
-        if not live:
-            allowed = {RESERVED_SLOT}
-        elif encoder:
-            allowed = set(batch.encoder_slots.row(request).tolist())
-        else:
-            allowed = _owned(batch, request)
+        truth: list[int] = []
+        allowed = {RESERVED_SLOT}
+        if live:
+            truth = (batch.encoder_slots if encoder else batch.kv_slots).row(request).tolist()
+            allowed = {*truth, *([] if encoder else _drafted(batch, request))}
         part = slots[low:high]
         if (stranger := _stranger(part, allowed)) is not None:
             owner = f"row {row}" if live else f"padded row {row}"
             yield field.name, f"{field.name} of {owner} holds slot {stranger}, which is not its own"
             return
-        if not live:
-            continue
-        truth = (batch.encoder_slots if encoder else batch.kv_slots).row(request).tolist()
-        if wrong := _miscounted(part, truth, step):
+        if live and (wrong := _miscounted(part, truth, step)):
             yield field.name, f"{field.name} of row {row} {wrong}"
             return
 
 
 def _stranger(part: list[int], allowed: set[int]) -> int | None:
     """The first entry that is none of the allowed ones."""
+    if allowed.issuperset(part):
+        return None
     return next((entry for entry in part if entry not in allowed), None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import torch
 
@@ -13,9 +12,6 @@ from fuzzgraph.oracles.claims import claim
 from fuzzgraph.oracles.comparison import Difference, first_difference
 
 __all__ = ["History"]
-
-Kind = Literal["metadata", "outputs"]
-_KINDS: tuple[Kind, ...] = ("metadata", "outputs")
 
 
 class History:
@@ -43,7 +39,7 @@ class History:
         replay, twin = step.runs.get("replay"), step.runs.get("twin")
         if replay is None or twin is None or step.wavers:
             return
-        for kind in _KINDS:
+        for kind in ("metadata", "outputs"):
             with_past, without = getattr(replay, kind), getattr(twin, kind)
             for name in {**with_past, **without}:
                 if name not in with_past or name not in without:
@@ -67,7 +63,7 @@ class History:
         )
 
 
-def _comparable(step: StepRecord, kind: Kind, name: str, seen: Observation) -> torch.Tensor:
+def _comparable(step: StepRecord, kind: str, name: str, seen: Observation) -> torch.Tensor:
     """The part that must not depend on the past: live rows, and of a field that is not free all."""
     if kind == "outputs":
         return seen.outputs[name][: len(step.expected.get(name, ()))]
