@@ -38,8 +38,11 @@ class Stopwatch:
         self._budget = budget
         self._clock = clock
         self._start = clock() - spent
-        self.interrupted = False
-        self._why: Reason = "interrupted"
+        self._why: Reason | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        return self._why is not None
 
     @property
     def seconds(self) -> float:
@@ -69,7 +72,7 @@ class Stopwatch:
             findings: reported so far.
             kept: seconds of the budget that are needed for something else.
         """
-        if self.interrupted:
+        if self._why is not None:
             return self._why
         if self._budget.findings is not None and findings >= self._budget.findings:
             return "findings"
@@ -81,8 +84,7 @@ class Stopwatch:
         return None
 
     def interrupt(self, why: Reason = "interrupted") -> None:
-        if not self.interrupted:
-            self.interrupted, self._why = True, why
+        self._why = self._why or why
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
