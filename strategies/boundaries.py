@@ -34,10 +34,17 @@ def batch_sizes(config: EngineConfig, most: int, above_ladder: bool) -> tuple[in
 
 @lru_cache(maxsize=512)
 def token_counts(config: EngineConfig, most: int) -> tuple[int, ...]:
-    """Tokens of a prefill batch worth trying, ascending; around each captured count."""
+    """Tokens of a prefill batch worth trying, ascending, at most `most`.
+
+    They lie around each captured count. Where `most` is above the ladder, which only an eager
+    prefill can be, it and twice the ladder are among them: buffers for prefill are sized by other
+    rules than captured ones.
+    """
     counts = {1, 2, config.draft_tokens}
     for count in config.capture_tokens:
         counts.update(_around(count))
+    if most > config.capture_tokens[-1]:
+        counts.update((2 * config.capture_tokens[-1], most))
     return _clipped(counts, 1, most)
 
 

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.reach import Reach
 from fuzzgraph.strategies.configs import Supports, swarm_config
 from fuzzgraph.strategies.features import FEATURES
 from fuzzgraph.strategies.histories import PRESENCE, STEP_BYTES, History
 from fuzzgraph.strategies.profile import DEFAULT, Profile
+from fuzzgraph.world import FIRST_ROW
 
 __all__ = ["cases"]
 
@@ -49,13 +51,16 @@ def cases(
         kept = tuple(map(bool, drawn[_KEPT:_STEPS]))
         config = swarm_config(reach, profile, number, kept, supports)
         prefix = _prefix_pages(drawn[_PREFIX], config)
-        history = History(config, reach, profile, mrope=drawn[_MROPE] >= 160, prefix=prefix)
+        seed, order = drawn[_SEED], _ORDERS[drawn[_ORDER] >> 6]
+        rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
+        mrope = drawn[_MROPE] >= 160
+        history = History(config, reach, profile, rows, mrope=mrope, prefix=prefix)
         return Case(
             schema_version=1,
             config=config,
             steps=tuple(map(history.step, _records(drawn))),
-            seed=drawn[_SEED],
-            page_order=_ORDERS[drawn[_ORDER] >> 6],
+            seed=seed,
+            page_order=order,
             shared_prefix_pages=prefix,
         )
 

@@ -23,6 +23,8 @@ Supports = Callable[[EngineConfig], bool]
 _DEFAULTS = EngineConfig()
 _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
+_RARE = 25
+"""Percent below which configs take turns to have a feature, so that no pool goes without it."""
 _DRAFTED_ELEMENTS = 1 << 17
 """Upper bound of the key elements that one replay of a draft gathers over all its steps, branches
 and rows, which keeps the memory of its graphs at a few megabytes."""
@@ -90,9 +92,19 @@ def _build(reach: Reach, profile: Profile, number: int, kept: Sequence[bool]) ->
     density = Chance(number, 99).pick((6, 12, 12, 20, 35))
     for salt, (_, share, vary) in enumerate(FEATURES):
         chance = Chance(number, salt)
-        if number and chance.percent(share or density) and kept[salt]:
+        drawn = _by_turns(number, salt, share) if 0 < share < _RARE else None
+        on = chance.percent(share or density) if drawn is None else drawn
+        if number and on and kept[salt]:
             vary(fields, reach, profile, chance)
     return _coherent(fields, reach)
+
+
+def _by_turns(number: int, salt: int, share: int) -> bool:
+    """Whether it is this number's turn: `share` of any 100 numbers in a row, evenly spread.
+
+    Chance would leave a feature of 12 percent out of every fifth pool of twelve configs.
+    """
+    return (number + 7 * salt) * share % 100 < share
 
 
 @lru_cache(maxsize=512)

@@ -18,6 +18,8 @@ from fuzzgraph.case import (
     raw_size,
     replayed_size,
 )
+from fuzzgraph.layout.free_list import FreeList
+from fuzzgraph.world import FIRST_ROW
 
 __all__ = ["dimensions"]
 
@@ -36,6 +38,7 @@ def dimensions(case: Case) -> frozenset[str]:
     names.update(_of_sizes(case))
     names.update(_of_neighbours(case))
     names.update(_of_lifecycle(case.config, case.steps))
+    names.update(_of_freed_rows(case))
     return frozenset(names)
 
 
@@ -110,6 +113,8 @@ def _of_spec(config: EngineConfig) -> Iterator[str]:
     yield f"draft tokens {config.draft_tokens}"
     if config.draft_tokens != config.spec_steps + 1:
         yield "draft tokens other than steps+1"
+    if "target_verify" in config.modes and 0 < config.sliding_window < config.draft_tokens:
+        yield "window<draft tokens"
 
 
 def _of_step(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
@@ -145,6 +150,7 @@ def _of_step(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
             prefill_ragged=len(set(tokens)) > 1,
             prefill_with_history=any(row.seq_len > row.new_tokens for row in step.rows),
             prompt_as_long_as_a_draft=config.draft_tokens in tokens,
+            prefill_far_above_the_ladder=not padded and raw > 2 * config.capture_tokens[-1],
         )
 
 
@@ -266,3 +272,19 @@ def _of_lifecycle(config: EngineConfig, steps: tuple[ReplayStep, ...]) -> Iterat
             KV_pool_full=full and all(-(-n // page) == -(-context // page) for n in live.values()),
         )
         parked = (parked | set(live)) - set(here)
+
+
+def _of_freed_rows(case: Case) -> Iterator[str]:
+    """What newcomers have in common with the last owner of their row of the request pool."""
+    free = FreeList(case.page_order, case.seed, FIRST_ROW, case.config.req_pool_size)
+    rows: dict[int, int] = {}
+    lengths: dict[int, int] = {}  # row -> length of its owner, or of the last one
+    for step in case.steps:
+        free.give_back(rows.pop(request) for request in step.finish)
+        for each in step.rows:
+            if each.request not in rows:
+                (row,) = free.take(1)
+                rows[each.request] = row
+                if lengths.get(row) == each.seq_len - 1:
+                    yield "row reused by a request one token longer"
+            lengths[rows[each.request]] = each.seq_len

@@ -143,6 +143,19 @@ def _vary_window(fields: Fields, reach: Reach, profile: Profile, chance: Chance)
         fields["sliding_window"] = max(1, min(window, fields["max_context_len"]))
 
 
+def _vary_window_in_tree(fields: Fields, reach: Reach, profile: Profile, chance: Chance) -> None:
+    """A window that ends between a draft and its root, where a tree's mask decides.
+
+    The deepest draft is `draft_tokens - 1` levels below the root, and the window must be shorter.
+    """
+    if not reach.sliding_window or "target_verify" not in reach.modes or reach.max_draft_tokens < 3:
+        return
+    fields["modes"] = ("target_verify",)
+    fields["spec_topk"] = min(chance.pick((2, 2, 4)), reach.max_spec_topk)
+    drafts = fields["draft_tokens"] = min(chance.pick((3, 4, 6)), reach.max_draft_tokens)
+    fields["sliding_window"] = min(chance.pick((1, 1, 2, drafts - 2)), drafts - 2)
+
+
 def _vary_encoder(fields: Fields, reach: Reach, profile: Profile, chance: Chance) -> None:
     if reach.encoder:
         fields["max_encoder_len"] = chance.pick((1, 3, 4, 9, 16, 40))
@@ -216,8 +229,10 @@ FEATURES: tuple[tuple[str, int, Callable[[Fields, Reach, Profile, Chance], None]
     ("tp", 0, _vary_tp),
     ("pool", 0, _vary_pool),
     ("no fallback", 6, _vary_fallback),
-    ("cpu runner", 8, _vary_runner),
+    ("window in tree", 9, _vary_window_in_tree),
+    ("cpu runner", 9, _vary_runner),
     ("state", 12, _vary_state),
 )
 """Name, percent of configs that have it (0: by the config's own density), and what it changes.
+Below 25 percent configs take turns instead of chances (`configs`).
 Later features see the earlier ones' fields."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via
+from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
@@ -22,6 +23,8 @@ an extra byte for each row (rows beyond the eighth take them again, mixed)."""
 
 PRESENCE, _MODE, _SIZE, _FLAGS, _FINISH, _COMPOSITION, _STYLE, _LENGTHS = range(8)
 _EXTRAS = _LENGTHS + _ROWS
+_EAGER_TOKENS = 256
+"""Upper bound of a prefill above the ladder, whose cost grows with tokens times context."""
 
 
 def _scaled(byte: int, count: int) -> int:
@@ -33,7 +36,14 @@ class History:
     """Decodes step records; keeps who is live and how long everybody is."""
 
     def __init__(
-        self, config: EngineConfig, reach: Reach, profile: Profile, *, mrope: bool, prefix: int
+        self,
+        config: EngineConfig,
+        reach: Reach,
+        profile: Profile,
+        rows: FreeList,
+        *,
+        mrope: bool,
+        prefix: int,
     ) -> None:
         self.config = config
         self.floor = prefix * config.page_size
@@ -45,6 +55,12 @@ class History:
         self.lengths: dict[int, int] = {}
         """Live request -> its length, in order of arrival."""
         self.encoders: dict[int, int] = {}
+        self.free_rows = rows
+        """The request pool's allocator, as the layout of the case will have it."""
+        self.rows: dict[int, int] = {}
+        """Live request -> its row of the request pool."""
+        self.left: dict[int, int] = {}
+        """Row -> length of the last request that finished there."""
         self.named = 0
         self.last: ReplayStep | None = None
 
@@ -102,7 +118,10 @@ class History:
         else:
             gone = live
         for request in gone:
-            del self.lengths[request], self.encoders[request]
+            row = self.rows.pop(request)
+            self.left[row] = self.lengths.pop(request)
+            self.free_rows.give_back([row])
+            del self.encoders[request]
         return tuple(gone)
 
     def _requests(self, size: int, byte: int) -> list[int]:
@@ -126,6 +145,8 @@ class History:
         new_tokens = self._new_tokens(mode, len(requests), record, via)
         rows = []
         for index, (request, tokens) in enumerate(zip(requests, new_tokens, strict=True)):
+            if request not in self.rows:
+                self.rows[request] = self.free_rows.take(1)[0]
             length = self._length(mode, request, tokens, index, record)
             if request not in self.encoders:
                 encoders = boundaries.encoder_lens(self.config)
@@ -152,13 +173,17 @@ class History:
         return [{"target_verify": drafts, "draft": 0}.get(mode, 1)] * size
 
     def _prefill_tokens(self, size: int, record: bytes, via: Via) -> list[int]:
-        """Tokens per row that add up to a count near a captured one, evenly or all on one row."""
+        """Tokens per row that add up to a count near a captured one, evenly or all on one row.
+
+        Above the ladder, where the batch runs eagerly, one in five fills every row's context.
+        """
         ladder = self.config.capture_tokens
         context = self.config.max_context_len - self.floor
-        most = ladder[-1] + 2 if self._above_ladder(via) else ladder[-1]
+        most = max(ladder[-1] + 2, _EAGER_TOKENS) if self._above_ladder(via) else ladder[-1]
         counts = boundaries.token_counts(self.config, min(most, size * context))
-        total = max(size, counts[_scaled(record[_EXTRAS], len(counts))])
-        if record[_EXTRAS + 1] >= 128:
+        spread = record[_EXTRAS + 1]
+        total = max(size, counts[-1 if spread >= 204 else _scaled(record[_EXTRAS], len(counts))])
+        if 128 <= spread < 204:
             first = min(context, total - size + 1)
             rest = total - first
             shares = [rest // (size - 1)] * (size - 1) if size > 1 else []
@@ -174,10 +199,21 @@ class History:
             byte ^= 0x55
         if style >= 204:
             byte = 255 if style < 226 else 0 if style < 236 else byte
-        before = self.lengths.get(request)
-        if before is not None and (byte >= 128 and style < 204 or style >= 236):
-            grown = before + tokens
+        if (byte >= 128 and style < 204) or style >= 236:
+            grown = self._grown(request, tokens)
             if self.floor + max(tokens, 1) <= grown <= self.config.max_context_len:
                 return grown
         lengths = boundaries.seq_lens(self.config, mode, self.floor + max(tokens, 1))
         return lengths[_scaled(byte, len(lengths))]
+
+    def _grown(self, request: int, tokens: int) -> int:
+        """Its length after `tokens` more; a newcomer looks like its row's last owner, one longer.
+
+        Engines that keep what they wrote for a row take such a newcomer for the owner itself.
+        0 where there is neither.
+        """
+        before = self.lengths.get(request)
+        if before is not None:
+            return before + tokens
+        left = self.left.get(self.rows[request])
+        return 0 if left is None else left + 1

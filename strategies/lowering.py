@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 
@@ -11,7 +12,13 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig
 from fuzzgraph.strategies.editing import Candidate, cuts, map_rows, smaller, swap_row
 from fuzzgraph.strategies.fitting import fitted, with_config
 
-__all__ = ["smaller_encoders", "smaller_ladders", "smaller_numbers", "smaller_rows"]
+__all__ = [
+    "later_lengths",
+    "smaller_encoders",
+    "smaller_ladders",
+    "smaller_numbers",
+    "smaller_rows",
+]
 
 _replace = msgspec.structs.replace
 _DEFAULTS = EngineConfig()
@@ -107,6 +114,17 @@ def smaller_rows(case: Case) -> Iterator[Candidate]:
                 yield (index, place, 0), swap_row(case, index, place, new_tokens=tokens)
             for length in smaller(row.seq_len, max(1, row.new_tokens)):
                 yield (index, place, 1), swap_row(case, index, place, seq_len=length)
+
+
+def later_lengths(case: Case) -> Iterator[Candidate]:
+    """The longer of two rows in the later of two steps: equal cases end in the same form."""
+    for index, (step, following) in enumerate(pairwise(case.steps)):
+        for place, row in enumerate(step.rows):
+            for other, later in enumerate(following.rows):
+                if row.seq_len > later.seq_len:
+                    shorter = swap_row(case, index, place, seq_len=later.seq_len)
+                    longer = swap_row(shorter, index + 1, other, seq_len=row.seq_len)
+                    yield (index, place, other), longer
 
 
 def smaller_encoders(case: Case) -> Iterator[Candidate]:

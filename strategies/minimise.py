@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fuzzgraph.case import Case, EngineConfig, encode_case, validate
+from fuzzgraph.case import Case, EngineConfig, ReplayStep, encode_case, validate
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies.editing import Candidate
@@ -143,4 +143,10 @@ def complexity(case: Case) -> tuple[int, ...]:
         sum(row.request for row in rows),
         sum(len(step.rows) > 1 and step.rows[0].request for step in steps),
         config.kv_pool_pages,
+        sum(row.seq_len * left for left, step in _countdown(steps) for row in step.rows),
     )
+
+
+def _countdown(steps: tuple[ReplayStep, ...]) -> Iterator[tuple[int, ReplayStep]]:
+    """Each step with the number of those from it on, so that what comes late weighs less."""
+    return zip(range(len(steps), 0, -1), steps, strict=True)

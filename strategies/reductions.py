@@ -16,6 +16,7 @@ from fuzzgraph.case import Case, EngineConfig, ReplayStep
 from fuzzgraph.strategies.editing import Candidate, cuts, map_rows, smaller, swap_step
 from fuzzgraph.strategies.fitting import with_config, with_steps
 from fuzzgraph.strategies.lowering import (
+    later_lengths,
     smaller_encoders,
     smaller_ladders,
     smaller_numbers,
@@ -214,5 +215,6 @@ PASSES: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     smaller_rows,
     smaller_encoders,
     _plain_names,
+    later_lengths,
 )
 """In the order in which they save most."""

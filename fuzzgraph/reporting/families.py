@@ -21,7 +21,7 @@ _PREFIXES = (
     ("page size", ("page_size=",)),
     ("page map", ("page map ", "page order ", "shared prefix")),
     ("ladder", ("ladder of", "ladder with", "capture beyond", "token ladder", "above ladder",
-                "no eager")),
+                "no eager", "prefill far")),
     ("padding", ("raw<", "raw=", "prefill raw", "free padding", "fill value", "local count",
                  "rank without")),
     ("lengths", ("len=", "ragged", "sum of lengths", "context ends")),

@@ -50,7 +50,8 @@ metadata full|metadata raw_out_graph|metadata raw_in_graph|page map page_table
 fill value 0|fill value 1|free padding keep|free padding zero|free padding copy_live
 runner cpu_graph|prefill runner piecewise|prefill runner breakable|token ladder
 prefill raw<padded|prefill raw=padded|prefill ragged|prefill with history
-prompt as long as a draft
+prompt as long as a draft|prefill far above the ladder
+row reused by a request one token longer|window<draft tokens
 """
 
 

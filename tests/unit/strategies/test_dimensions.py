@@ -92,3 +92,29 @@ def test_a_rank_without_live_rows_is_named() -> None:
     config = EngineConfig(capture_bs=(4,), attn_tp_size=2, attn_tp_rank=1)
     assert "rank without live rows" in covered(config, step(1, 1))
     assert "rank without live rows" not in covered(config, step(1, 1, 1))
+
+
+def test_a_newcomer_one_token_longer_than_the_last_owner_of_its_row_is_named() -> None:
+    name, config = "row reused by a request one token longer", EngineConfig(req_pool_size=2)
+    assert name in covered(config, step(4), step(5, first=1, finish=(0,)))
+    assert name not in covered(config, step(4), step(4, first=1, finish=(0,)))
+    assert name not in covered(config, step(4), step(5)), "the same request has grown"
+
+
+def test_an_eager_prefill_is_far_above_the_ladder_from_twice_its_top_on() -> None:
+    name = "prefill far above the ladder"
+    config = EngineConfig(modes=("prefill",), capture_tokens=(4,), max_context_len=16)
+
+    def prefill(tokens: int) -> frozenset[str]:
+        row = BatchRow(request=0, seq_len=tokens, new_tokens=tokens)
+        return covered(config, ReplayStep(mode="prefill", rows=(row,)))
+
+    assert name in prefill(9)
+    assert name not in prefill(8)
+
+
+def test_a_window_is_shorter_than_the_drafts_only_where_drafts_are_verified() -> None:
+    name = "window<draft tokens"
+    assert name in covered(EngineConfig(modes=("target_verify",), sliding_window=1), step(2))
+    assert name not in covered(EngineConfig(modes=("target_verify",), sliding_window=2), step(2))
+    assert name not in covered(EngineConfig(sliding_window=1), step(2))
