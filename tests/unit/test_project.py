@@ -113,6 +113,28 @@ def test_everything_imported_is_a_declared_dependency() -> None:
     assert not undeclared
 
 
+def always_there() -> set[str]:
+    """Import names of what every environment of a developer has."""
+    declared = project()["project"]
+    needed = requirement_names(declared["dependencies"] + declared["optional-dependencies"]["dev"])
+    owned = packages_distributions().items()
+    there = {name for name, by in owned if {d.lower().replace("_", "-") for d in by} & needed}
+    return there | needed
+
+
+def test_types_do_not_depend_on_what_may_be_absent() -> None:
+    """Else a check passes or fails with an engine's companions, which not every machine has."""
+    [skipped] = [
+        {name.removesuffix(".*") for name in override["module"]}
+        for override in project()["tool"]["mypy"]["overrides"]
+        if override.get("follow_imports") == "skip" and override["ignore_missing_imports"]
+    ]
+    sources = [*package_sources(), *(ROOT / "tests").rglob("*.py")]
+    used = set().union(*map(imported_names, sources))
+    ours = {"fuzzgraph", "tests"}
+    assert used - ours - set(sys.stdlib_module_names) - always_there() - FOREIGN_ENGINES <= skipped
+
+
 def test_the_engine_extras_are_imported_by_no_module_outside_targets() -> None:
     wrong = [
         str(source.relative_to(ROOT))
