@@ -47,7 +47,7 @@ def fuzzgraph(folder: Path, *words: str, raises: str = "") -> Run:
     )
 
 
-@pytest.fixture(params=REASONS.values(), ids=REASONS)
+@pytest.fixture(params=REASONS.values(), ids=list(REASONS))
 def sick(request: pytest.FixtureRequest) -> tuple[str, str]:
     reason: tuple[str, str] = request.param
     return reason

@@ -47,7 +47,7 @@ def requirement_names(requirements: list[str]) -> set[str]:
 def copy_of_project(folder: Path) -> Path:
     """What a build reads, links kept, so that nothing is built inside the checkout."""
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("fuzzgraph", "strategies", "oracles"):
+    for name in ("fuzzgraph", "strategies", "oracles", "corpus"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / name)
@@ -210,15 +210,24 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
     assert not guilty
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = copy_of_project(tmp_path_factory.mktemp("project"))
+def built(folder: Path) -> Path:
+    """The wheel of the project in a folder, built without network."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
     command += ["--no-build-isolation", "--wheel-dir", str(folder / "out"), str(folder)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     [path] = (folder / "out").glob("*.whl")
-    return zipfile.ZipFile(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(copy_of_project(tmp_path_factory.mktemp("project")))
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(wheel_file)
 
 
 @pytest.mark.slow
