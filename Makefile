@@ -7,6 +7,8 @@ VENV ?= .venv
 TIME ?= 60s
 # Processes of `make test`
 JOBS ?= 2
+# Which tests, as pytest's -m takes it, e.g. make test MARKS=sglang
+MARKS ?= not ray
 # More options for pip, e.g. the index from which a machine without a GPU takes its torch
 PIP_FLAGS ?=
 
@@ -59,7 +61,7 @@ check: $(READY)
 test: check
 	@test -e $(SGLANG_READY) || \
 	  echo "test: 'make sglang' has not been run here, so the tests on real sglang releases will be skipped."
-	$(BIN)/python -m pytest -n $(JOBS) -m "not ray"
+	$(BIN)/python -m pytest -n $(JOBS) -m "$(MARKS)"
 	@test -e $(SGLANG_READY) || \
 	  echo "test: tests on real sglang releases were skipped; run 'make sglang' once to include them."
 

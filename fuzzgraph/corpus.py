@@ -18,6 +18,7 @@ import msgspec
 
 from fuzzgraph.case import Case, digest, encode_case, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
+from fuzzgraph.shipped import case_folders
 
 __all__ = [
     "BadEntry",
@@ -27,6 +28,7 @@ __all__ = [
     "add",
     "find",
     "load",
+    "load_saved",
     "merge",
     "minimise",
     "prune",
@@ -128,6 +130,22 @@ def load(folder: Path) -> Loaded:
         else:
             loaded.entries.append(Entry(folder / name, case, digest(case)))
     return loaded
+
+
+def load_saved() -> Loaded:
+    """The cases that a run starts with: those of `case_folders()`, equal ones once.
+
+    Raises:
+        UsageError: a folder cannot be listed.
+    """
+    entries: dict[str, Entry] = {}
+    joined = Loaded()
+    for loaded in map(load, case_folders()):
+        for entry in loaded.entries:
+            entries.setdefault(entry.digest, entry)
+        joined.bad += loaded.bad
+    joined.entries += entries.values()
+    return joined
 
 
 def _is_entry(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +13,9 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.reach import Reach
+
+if TYPE_CHECKING:
+    from fuzzgraph.ports import GraphEngine, Session
 
 
 def finding(
@@ -85,6 +89,9 @@ class FakeTarget:
 
     def unsupported(self, config: EngineConfig) -> str | None:
         return None
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
+        raise AssertionError("a fake engine is not opened")
 
 
 def opener(runner: FakeRunner) -> Callable[[Setup], Opened]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.campaign.bisecting import Bisection, ReleaseVerdict, bisect, walked
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
-from fuzzgraph.campaign.hunting import DEFAULT_CORPUS, hunt, join_shards, load_corpus
+from fuzzgraph.campaign.hunting import hunt, join_shards, load_corpus
 from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
 from fuzzgraph.campaign.plan import Budget, Plan, parse_time
@@ -14,7 +14,6 @@ from fuzzgraph.campaign.sought import seek
 from fuzzgraph.campaign.survey import Trial, released_targets, survey, table
 
 __all__ = [
-    "DEFAULT_CORPUS",
     "Bisection",
     "Budget",
     "Campaign",

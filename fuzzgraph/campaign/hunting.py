@@ -24,9 +24,7 @@ from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.reach import lacking
 from fuzzgraph.reporting import EventFile, joined
 
-__all__ = ["DEFAULT_CORPUS", "hunt", "join_shards", "load_corpus"]
-
-DEFAULT_CORPUS = Path("corpus/cases")
+__all__ = ["hunt", "join_shards", "load_corpus"]
 
 
 def hunt(
@@ -106,14 +104,12 @@ def _report(out: Path, summary: RunSummary) -> None:
 
 
 def load_corpus(folder: Path | None) -> Loaded:
-    """The cases of a folder; without one those of `corpus/cases`, where that is here.
+    """The cases of a folder; without one those of `corpus/cases` here and of FuzzGraph itself.
 
     Raises:
-        UsageError: the named folder cannot be read.
+        UsageError: the folder cannot be read.
     """
-    if folder is None and not DEFAULT_CORPUS.is_dir():
-        return Loaded()
-    return corpus.load(folder or DEFAULT_CORPUS)
+    return corpus.load_saved() if folder is None else corpus.load(folder)
 
 
 def _all(*sinks: Emit) -> Emit:

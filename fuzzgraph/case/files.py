@@ -47,7 +47,7 @@ def decode_case(text: bytes | str, where: str = "case") -> Case:
     try:
         return validate(msgspec.convert(found, Case))
     except msgspec.ValidationError as error:
-        raise InvalidCase(f"{where}: {error}. See corpus/case.schema.json for the form.") from None
+        raise InvalidCase(f"{where}: {error}. 'fuzzgraph schema case' prints the form.") from None
     except InvalidCase as error:
         raise InvalidCase(f"{where}: {error}") from None
 

@@ -12,6 +12,7 @@ import click
 from fuzzgraph.cli.options import as_json, say_json
 from fuzzgraph.corpus import write_atomically
 from fuzzgraph.errors import UsageError
+from fuzzgraph.torch_import import torch_problem
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Trial
@@ -45,10 +46,13 @@ def targets(wanted: str | None, write: Path | None, as_json: bool) -> int:
         say_json({"targets": records, "releases": trials})
         return 0
     width = max(len(record["name"]) for record in records)
+    problem = torch_problem()
     for record in records:
-        click.echo(f"{record['name'].ljust(width)}  {record['about']}")
-        if record["missing"]:
+        click.echo(f"{record['name'].ljust(width)}  {record['about']}".rstrip())
+        if record["missing"] and problem is None:
             click.echo(f"{'':<{width}}  missing: {record['missing']}")
+    if problem is not None:
+        click.echo(f"no target can be run here: {problem}")
     return 0
 
 
@@ -80,13 +84,17 @@ def _page(trials: tuple[Trial, ...]) -> str:
 
 def _target_record(name: str, open_target: Any) -> dict[str, Any]:
     from fuzzgraph.errors import AdapterUnavailable
-    from fuzzgraph.ports import is_isolated
 
     record: dict[str, Any] = {"name": name, "isolated": False, "modes": [], "missing": ""}
     try:
         target = open_target(name)
     except AdapterUnavailable as error:
         return {**record, "about": "", "missing": str(error)}
+    except (ImportError, OSError) as error:
+        why = torch_problem() or f"cannot be imported ({type(error).__name__}: {error})"
+        return {**record, "about": "", "missing": str(why)}
+    from fuzzgraph.ports import is_isolated
+
     record["isolated"] = is_isolated(target)
     record["modes"] = list(target.reach.modes)
     doc = (import_module(type(target).__module__).__doc__ or "").strip().splitlines()

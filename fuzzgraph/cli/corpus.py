@@ -13,6 +13,7 @@ from fuzzgraph import corpus as store
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.cli.options import as_json, say_json
 from fuzzgraph.errors import UsageError
+from fuzzgraph.shipped import case_folders
 
 __all__ = ["corpus"]
 
@@ -35,17 +36,16 @@ def corpus() -> None:
 @click.argument("folder", type=Path, default=None, required=False)
 @as_json
 def list_(folder: Path | None, as_json: bool) -> int:
-    """Show the cases of a folder [corpus/cases]; entries that cannot be read are named."""
-    loaded = store.Loaded() if folder is None and not _DEFAULT.is_dir() else None
-    folder = folder or _DEFAULT
-    loaded = loaded or store.load(folder)
+    """Show the cases of a folder, else those that a run starts with; bad entries are named."""
+    loaded = store.load(folder) if folder else store.load_saved()
+    where = str(folder) if folder else " and ".join(map(str, case_folders()))
     if as_json:
-        say_json({"folder": str(folder), "cases": _records(loaded), "bad": loaded.bad_lines})
+        say_json({"folder": where, "cases": _records(loaded), "bad": loaded.bad_lines})
         return 0
     for entry in loaded.entries:
         click.echo(f"{entry.digest}  {_summary(entry)}  {entry.path}")
     _say_bad(loaded.bad_lines)
-    click.echo(f"{len(loaded.entries)} cases in {folder}")
+    click.echo(f"{len(loaded.entries)} cases in {where}")
     return 0
 
 

@@ -13,6 +13,8 @@ from typing import Literal
 import msgspec
 
 import fuzzgraph
+from fuzzgraph.shipped import case_folders
+from fuzzgraph.torch_import import torch_problem
 
 __all__ = ["Check", "examine", "readable"]
 
@@ -68,7 +70,8 @@ def _version(package: str) -> str:
 def _versions() -> Iterator[Check]:
     yield Check(name="python", state="ok", found=platform.python_version())
     yield Check(name="fuzzgraph", state="ok", found=fuzzgraph.__version__)
-    for package in ("torch", "hypothesis", "pytest"):
+    yield _torch()
+    for package in ("hypothesis", "pytest"):
         found = _version(package)
         yield Check(
             name=package,
@@ -78,7 +81,27 @@ def _versions() -> Iterator[Check]:
         )
 
 
+def _torch() -> Check:
+    problem = torch_problem()
+    if problem is None:
+        return Check(name="torch", state="ok", found=_version("torch"))
+    found = problem.found if problem.state == "missing" else f"{_version('torch')} {problem.found}"
+    return Check(
+        name="torch",
+        state=problem.state,
+        found=found,
+        remedy=f"{problem.remedy} Until then no case can be run.",
+    )
+
+
+def _unseen(name: str) -> Check:
+    return Check(name=name, state="missing", found="cannot be told without torch")
+
+
 def _device() -> Iterator[Check]:
+    if torch_problem() is not None:
+        yield _unseen("device")
+        return
     import torch
 
     if not torch.cuda.is_available():
@@ -140,6 +163,9 @@ def _triton() -> Iterator[Check]:
 
 
 def _dtypes() -> Iterator[Check]:
+    if torch_problem() is not None:
+        yield _unseen("dtypes")
+        return
     import torch
 
     wanted = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz")
@@ -198,13 +224,13 @@ def _fleet() -> Iterator[Check]:
 
 
 def _folders() -> Iterator[Check]:
-    corpus = Path("corpus/cases")
-    count = len(list(corpus.glob("*.json"))) if corpus.is_dir() else 0
+    counts = {folder: len(list(folder.glob("*.json"))) for folder in case_folders()}
+    *_, shipped = counts.values()
     yield Check(
         name="corpus",
-        state="ok" if count else "missing",
-        found=f"{count} cases in {corpus}" if count else f"no {corpus} in this folder",
-        remedy="" if count else "not needed; 'fuzzgraph corpus add CASE' makes one",
+        state="ok" if shipped else "broken",
+        found=", ".join(f"{count} cases in {folder}" for folder, count in counts.items()),
+        remedy="" if shipped else "Install FuzzGraph again: its saved cases are missing.",
     )
     here = os.access(Path.cwd(), os.W_OK)
     yield Check(

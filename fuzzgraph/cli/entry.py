@@ -17,6 +17,7 @@ import click
 
 import fuzzgraph
 from fuzzgraph.errors import FuzzGraphError, UsageError
+from fuzzgraph.torch_import import torch_problem
 
 __all__ = ["main", "root_command", "run_command"]
 
@@ -96,10 +97,19 @@ def run_command(arguments: Sequence[str]) -> int:
         return RUN_FAILED
     except FuzzGraphError as error:
         return _failed(arguments, type(error).__name__, str(error), RUN_FAILED)
+    except (ImportError, OSError) as error:
+        problem = torch_problem()
+        if problem is not None:
+            return _failed(arguments, "AdapterUnavailable", str(problem), WRONG_CALL)
+        return _crashed(arguments, error)
     except Exception as error:
-        traceback.print_exc()
-        return _failed(arguments, type(error).__name__, _first_line(error), RUN_FAILED)
+        return _crashed(arguments, error)
     return code if isinstance(code, int) else 0
+
+
+def _crashed(arguments: Sequence[str], error: Exception) -> int:
+    traceback.print_exception(error)
+    return _failed(arguments, type(error).__name__, _first_line(error), RUN_FAILED)
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fuzzgraph import shipped
 from fuzzgraph.cli.options import as_json, say_json, whole_number
+from fuzzgraph.torch_import import torch_problem
 
 if TYPE_CHECKING:
     from fuzzgraph.faults import FaultScore, Score
@@ -54,6 +56,11 @@ def faults(
 
     Exit code 1 says that a fault was missed, or that the healthy engine was accused.
     """
+    problem = torch_problem()
+    if only_list and not names and problem is not None:
+        _list(sorted(path.stem for path in shipped.FAULTS.glob("*.json")), as_json=as_json)
+        click.echo(f"no fault can be planted here: {problem}", err=True)
+        return 0
     from fuzzgraph.faults import FAULTS, fault_named, score
 
     chosen = [fault_named(name).name for name in names] or list(FAULTS)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["known_bugs"]
 
 _names = click.argument("names", metavar="[NAME]...", nargs=-1)
-_catalogue = click.option(
-    "--catalogue", type=Path, help="Folder of the catalogue. [corpus/known_bugs]"
-)
+_catalogue = click.option("--catalogue", type=Path, help="Folder of another catalogue.")
 
 
 @click.group()
@@ -32,9 +30,9 @@ def known_bugs() -> None:
 
 
 def _chosen(catalogue: Path | None, names: Sequence[str]) -> dict[str, KnownBug]:
-    from fuzzgraph.known_bugs import DEFAULT_CATALOGUE, chosen, load
+    from fuzzgraph.known_bugs import chosen, default_catalogue, load
 
-    return chosen(load(catalogue or DEFAULT_CATALOGUE), names)
+    return chosen(load(catalogue or default_catalogue()), names)
 
 
 @known_bugs.command("list")
@@ -105,7 +103,7 @@ def run(
     a run failed.
     """
     from fuzzgraph.campaign import fresh_folder
-    from fuzzgraph.known_bugs import DEFAULT_CATALOGUE, Apart, score, searches_for
+    from fuzzgraph.known_bugs import Apart, default_catalogue, score, searches_for
 
     bugs = _chosen(catalogue, names)
     if only is not None:
@@ -122,7 +120,7 @@ def run(
         scores, others = score(bugs, hunt, progress)
     else:
         options = ["--time", f"{seconds}s", "--seed", str(seed)]
-        options += ["--catalogue", str(catalogue or DEFAULT_CATALOGUE)]
+        options += ["--catalogue", str(catalogue or default_catalogue())]
         with Apart(options, folder) as apart:
             scores, others = score(bugs, apart, progress, jobs=jobs)
     code = 1 if _failed(scores) else 0

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fuzzgraph import shipped
 from fuzzgraph.errors import UsageError
 
 if TYPE_CHECKING:
     from fuzzgraph.events import RunSummary
 
 __all__ = [
-    "CASE_FOLDERS",
     "Callback",
     "as_json",
     "case_argument",
@@ -29,10 +29,6 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-CASE_FOLDERS = (Path("corpus/cases"), Path("corpus"))
-"""Where a case named by its digest is looked for, besides the folders of runs."""
-
 
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
@@ -172,9 +168,9 @@ _SETUP_OPTIONS = (
 
 
 def case_folders() -> list[Path]:
-    """Folders in which a digest is looked up: the corpus, then runs, newest first."""
+    """Folders in which a digest is looked up: saved cases, then runs, newest first."""
     runs = sorted(Path("reports/runs").glob("*/corpus"), reverse=True)
-    return [*CASE_FOLDERS, *runs]
+    return [*shipped.case_folders(), Path("corpus"), *runs]
 
 
 def say_json(value: object) -> None:

@@ -79,7 +79,9 @@ _BUDGET = (
     click.option("--seed", metavar="N", callback=whole_number(0), help="Same seed, same cases."),
 )
 _STANDING = (
-    click.option("--corpus", "corpus_folder", type=Path, help="Cases to run first. [corpus/cases]"),
+    click.option(
+        "--corpus", "corpus_folder", type=Path, help="Run these cases first, not the saved ones."
+    ),
     click.option("--ledger", type=Path, help="Tolerated and quarantined. [corpus/ledger.toml]"),
     click.option("--baseline", type=Path, help="Findings that were there before."),
     click.option(

@@ -6,7 +6,7 @@ How a release is fuzzed is the campaign's affair; the caller hands it in.
 from __future__ import annotations
 
 from fuzzgraph.known_bugs.apart import Apart, run_folder
-from fuzzgraph.known_bugs.catalogue import DEFAULT_CATALOGUE, Expectation, KnownBug, chosen, load
+from fuzzgraph.known_bugs.catalogue import Expectation, KnownBug, chosen, default_catalogue, load
 from fuzzgraph.known_bugs.scoring import (
     BugScore,
     Hunt,
@@ -18,7 +18,6 @@ from fuzzgraph.known_bugs.scoring import (
 )
 
 __all__ = [
-    "DEFAULT_CATALOGUE",
     "Apart",
     "BugScore",
     "Expectation",
@@ -28,6 +27,7 @@ __all__ = [
     "Search",
     "Sighting",
     "chosen",
+    "default_catalogue",
     "load",
     "run_folder",
     "score",

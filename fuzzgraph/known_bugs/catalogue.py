@@ -9,10 +9,9 @@ import msgspec
 
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.shipped import KNOWN_BUGS
 
-__all__ = ["DEFAULT_CATALOGUE", "Expectation", "KnownBug", "chosen", "load"]
-
-DEFAULT_CATALOGUE = Path("corpus/known_bugs")
+__all__ = ["Expectation", "KnownBug", "chosen", "default_catalogue", "load"]
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +55,13 @@ class KnownBug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return any(expected.met_by(finding) for expected in self.expect)
 
 
-def load(folder: Path = DEFAULT_CATALOGUE) -> dict[str, KnownBug]:
+def default_catalogue() -> Path:
+    """`corpus/known_bugs` of the folder we are in; without one that which comes with FuzzGraph."""
+    here = Path("corpus/known_bugs")
+    return here if here.is_dir() else KNOWN_BUGS
+
+
+def load(folder: Path) -> dict[str, KnownBug]:
     """Name -> bug, by name.
 
     Raises:
@@ -66,8 +71,8 @@ def load(folder: Path = DEFAULT_CATALOGUE) -> dict[str, KnownBug]:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".toml")
     except OSError as error:
         raise UsageError(
-            f"catalogue={str(folder)!r} cannot be read ({error.strerror}). Run in a clone of the "
-            "repository, or name the folder with --catalogue."
+            f"catalogue={str(folder)!r} cannot be read ({error.strerror}). Name another folder "
+            "with --catalogue, or leave the option out for the catalogue that comes with FuzzGraph."
         ) from None
     return {path.stem: _read(path) for path in paths}
 
@@ -77,8 +82,8 @@ def _read(path: Path) -> KnownBug:
         bug = msgspec.toml.decode(path.read_bytes(), type=KnownBug)
     except (OSError, *UNREADABLE) as error:
         raise UsageError(
-            f"{path}: no entry of the catalogue ({error}). Mend it; corpus/known_bugs/README.md "
-            "has the fields."
+            f"{path}: not a valid entry of the catalogue ({error}). Mend it; "
+            f"{KNOWN_BUGS / 'README.md'} has the fields."
         ) from None
     if bug.not_driven:
         wrong = "not_driven excludes broken, fixed and expect"

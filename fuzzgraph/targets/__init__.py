@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from fuzzgraph.case import Mode
 from fuzzgraph.errors import UsageError
-from fuzzgraph.ports import Target
+
+if TYPE_CHECKING:
+    from fuzzgraph.ports import Target  # needs torch, the names of targets do not
 
 __all__ = ["BUILT_IN", "open_target", "target_names"]
 

@@ -51,7 +51,7 @@ def test_a_buffer_that_was_replaced_goes_unseen() -> None:
 def test_a_captured_tensor_object_may_be_pointed_elsewhere_without_effect() -> None:
     _, recorder, (x,) = engine(torch.ones(2))
     graph = recorder.capture(lambda: x + 1, key="k")
-    x.set_(torch.full((2,), 9.0))
+    x.set_(torch.full((2,), 9.0))  # type: ignore[call-overload]  # its stubs lack this form
     graph.replay()
     assert graph.outputs.tolist() == [2.0, 2.0]
 
@@ -245,7 +245,7 @@ def test_a_replay_enters_no_python_of_the_engine() -> None:
 def test_python_that_runs_in_a_replay_is_counted() -> None:
     _, recorder, (x,) = engine(torch.ones(2))
     graph = recorder.capture(lambda: x + 1, key="k")
-    graph._steps = (*graph._steps, graph._watched)
+    graph._steps = [*graph._steps, graph._watched]
     graph.replay()
     assert graph.engaged.python_calls == 1
     assert not graph.engaged

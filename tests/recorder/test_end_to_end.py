@@ -110,7 +110,7 @@ def test_run_case_hands_out_the_verdict() -> None:
     ids=["mrope", "eager", "above the ladder"],
 )
 def test_a_step_that_the_target_cannot_express_skips_its_case_with_the_reason(
-    step: dict[str, Any], lacks: dict[str, bool], reason: str
+    step: dict[str, Any], lacks: dict[str, Any], reason: str
 ) -> None:
     rows = (BatchRow(request=0, seq_len=3),)
     steps = (ReplayStep(rows=rows), ReplayStep(**{"rows": rows, **step}))

@@ -14,7 +14,7 @@ interpreter = pytest.importorskip("triton.runtime.interpreter")
 tl = pytest.importorskip("triton.language")
 
 
-def _add_scaled(x, y, count, scale, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202
+def _add_scaled(x, y, count, scale, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def, name-defined]  # noqa: ANN001, ANN202
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < count
     tl.store(y + offsets, tl.load(x + offsets, mask=inside) * scale, mask=inside)

@@ -105,7 +105,7 @@ class Named(Released):
 
 
 def test_a_target_names_its_engine_or_its_package_or_is_taken_for_its_own() -> None:
-    assert engine_packages(Named()) == ("engine", "engine_kernels")  # type: ignore[arg-type]
-    assert engine_packages(Released()) == ("sglang",)  # type: ignore[arg-type]
-    assert engine_packages(FakeTarget()) == ("tests",)  # type: ignore[arg-type]
+    assert engine_packages(Named()) == ("engine", "engine_kernels")
+    assert engine_packages(Released()) == ("sglang",)
+    assert engine_packages(FakeTarget()) == ("tests",)
     assert engine_packages(open_target("builtin")) == ("fuzzgraph.targets.builtin",)

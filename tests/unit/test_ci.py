@@ -122,6 +122,26 @@ def test_another_word_is_refused(shell: Shell) -> None:
     assert shell.run("weekly") == 2
 
 
+def made_by_the_gate(folder: Path) -> list[str]:
+    """What `.ci/run` has `make` do, in order; `make` is one that writes its words down."""
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
+    make = folder / "make"
+    make.write_text('#!/bin/sh\necho "$*" >> calls\n')
+    make.chmod(0o755)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run([folder / ".ci" / "run"], env={**os.environ, "PATH": path}, check=True)
+    return (folder / "calls").read_text().splitlines()
+
+
+def test_the_gate_walks_the_readme_before_it_brings_in_an_engine(tmp_path: Path) -> None:
+    made = made_by_the_gate(tmp_path)
+    shown = re.findall(r"^make (?:fuzz|test|sglang)$", (ROOT / "README.md").read_text(), re.M)
+    assert [line.split()[0] for line in made[:3]] == [line.split()[1] for line in shown]
+    assert made[1] == "test"
+    assert made[3:] == ["test MARKS=sglang"]
+
+
 def test_the_workflows_call_the_script_and_give_it_what_it_reads() -> None:
     script = SCRIPT.read_text()
     for workflow in WORKFLOWS:

@@ -47,7 +47,7 @@ def requirement_names(requirements: list[str]) -> set[str]:
 def copy_of_project(folder: Path) -> Path:
     """What a build reads, links kept, so that nothing is built inside the checkout."""
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("fuzzgraph", "strategies", "oracles"):
+    for name in ("fuzzgraph", "strategies", "oracles", "corpus"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / name)
@@ -111,6 +111,28 @@ def test_everything_imported_is_a_declared_dependency() -> None:
             if name not in sys.stdlib_module_names and not owners & known:
                 undeclared[str(source.relative_to(ROOT))] = name
     assert not undeclared
+
+
+def always_there() -> set[str]:
+    """Import names of what every environment of a developer has."""
+    declared = project()["project"]
+    needed = requirement_names(declared["dependencies"] + declared["optional-dependencies"]["dev"])
+    owned = packages_distributions().items()
+    there = {name for name, by in owned if {d.lower().replace("_", "-") for d in by} & needed}
+    return there | needed
+
+
+def test_types_do_not_depend_on_what_may_be_absent() -> None:
+    """Else a check passes or fails with an engine's companions, which not every machine has."""
+    [skipped] = [
+        {name.removesuffix(".*") for name in override["module"]}
+        for override in project()["tool"]["mypy"]["overrides"]
+        if override.get("follow_imports") == "skip" and override["ignore_missing_imports"]
+    ]
+    sources = [*package_sources(), *(ROOT / "tests").rglob("*.py")]
+    used = set().union(*map(imported_names, sources))
+    ours = {"fuzzgraph", "tests"}
+    assert used - ours - set(sys.stdlib_module_names) - always_there() - FOREIGN_ENGINES <= skipped
 
 
 def test_the_engine_extras_are_imported_by_no_module_outside_targets() -> None:
@@ -188,15 +210,24 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
     assert not guilty
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = copy_of_project(tmp_path_factory.mktemp("project"))
+def built(folder: Path) -> Path:
+    """The wheel of the project in a folder, built without network."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
     command += ["--no-build-isolation", "--wheel-dir", str(folder / "out"), str(folder)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     [path] = (folder / "out").glob("*.whl")
-    return zipfile.ZipFile(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(copy_of_project(tmp_path_factory.mktemp("project")))
+
+
+@pytest.fixture(scope="module")
+def wheel(wheel_file: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(wheel_file)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
         cached = len(keys) - int(batch.new_lens[row])
         for i, query in enumerate(keys[cached:]):
             if batch.tree_parents is None:
-                line = range(i + 1)
+                line = list(range(i + 1))
             else:
                 line = _ancestors(batch.tree_parents[row].tolist(), i)
             seen.append((query, row, keys[:cached] + [keys[cached + j] for j in line]))

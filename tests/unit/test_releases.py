@@ -137,7 +137,7 @@ def test_a_full_disk_is_said_before_anything_is_unpacked(
     wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_wheel(wheels)
-    usage = shutil._ntuple_diskusage(100, 100, 0)  # type: ignore[attr-defined]
+    usage = shutil._ntuple_diskusage(100, 100, 0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(UsageError, match="no room left"):
         releases.fetch("toyengine", "1.0")

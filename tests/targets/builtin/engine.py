@@ -121,10 +121,10 @@ def agrees_with_truth(batch: Batch, config: EngineConfig, seen: Observation) -> 
         if not want.numel():
             continue
         error = (got.double() - want.double()).abs().max()
-        slack = torch.finfo(got.dtype).eps * truth.value_bound if got.is_floating_point() else 0
+        slack = torch.finfo(got.dtype).eps * truth.value_bound if got.is_floating_point() else 0.0
         if name in plain:
-            slack += 2 * (plain[name].double() - want.double()).abs().max()
-        assert error <= slack, (name, batch.mode, float(error), float(slack))
+            slack += 2 * float((plain[name].double() - want.double()).abs().max())
+        assert error <= slack, (name, batch.mode, float(error), slack)
 
 
 def _history(batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -69,7 +69,7 @@ def test_a_listed_module_is_stood_in_for(toy: Path) -> None:
 def test_an_installed_module_wins_over_its_stand_in(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(absent.ABSENT, "installed_here", "for this test")  # type: ignore[arg-type]
+    monkeypatch.setitem(absent.ABSENT, "installed_here", "for this test")
     (toy.parent.parent / "installed_here.py").write_text("REAL = True\n")
     (toy / "part.py").write_text("import installed_here\nSEEN = installed_here.REAL\n")
     assert loading.engine_module("sglang.srt.part").SEEN is True

@@ -159,7 +159,7 @@ def test_attributes_are_bound_again_as_they_were() -> None:
     saved = snapshot_attributes({"engine": engine})
 
     engine.bs = 9
-    engine.new = "attribute"
+    engine.new = "attribute"  # type: ignore[attr-defined]
     engine.history.append(3)
     engine.graphs.update(b=2)
     engine.seen.add(4)

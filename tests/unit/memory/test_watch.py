@@ -90,8 +90,8 @@ def test_slots_are_restored_and_followed(engine: Engine) -> None:
     right = engine.slotted.right
     engine.slotted.left, engine.slotted.right = 2, Metadata(6)
     between = watch.moment()
-    engine.slotted.right.length = 8  # type: ignore[attr-defined]
+    engine.slotted.right.length = 8
     watch.restore(between)
-    assert engine.slotted.right.length == 6  # type: ignore[attr-defined]
+    assert engine.slotted.right.length == 6
     watch.restore(watch.first)
     assert engine.slotted == Slotted(1, right)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from faulty import (
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.execution import Execution
+from fuzzgraph.repro import export_script
+from fuzzgraph.repro.wording import headline
+from fuzzgraph.targets.builtin import BuiltinTarget
+from tests.unit.repro.faulty import (
     KINDS,
     GraphForgetsPositions,
     Kind,
@@ -22,13 +24,7 @@ from faulty import (
     engine,
     once,
 )
-from running import run_scripts
-
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.execution import Execution
-from fuzzgraph.repro import export_script
-from fuzzgraph.repro.wording import headline
-from fuzzgraph.targets.builtin import BuiltinTarget
+from tests.unit.repro.running import run_scripts
 
 LONGEST = 700
 """Lines of a script for a case of this size; with kernel source a few hundred more."""

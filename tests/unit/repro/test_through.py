@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from faulty import KINDS, once, shrinking
-
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro import export_issue, export_pytest, export_script, verify
 from fuzzgraph.targets.builtin import BuiltinTarget
+from tests.unit.repro.faulty import KINDS, once, shrinking
 
 READS = next(kind for kind in KINDS if kind.name == "history")
 ENGINE = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from faulty import KINDS
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.unit.repro.faulty import KINDS
 def make():
     return next(kind for kind in KINDS if kind.name == "history").target()
 """

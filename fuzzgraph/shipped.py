@@ -1,0 +1,27 @@
+"""What comes with FuzzGraph besides code: saved cases, and the catalogue of known bugs.
+
+`data` is a link to `corpus/` in a clone and a folder of files in a wheel.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["CASES", "FAULTS", "KNOWN_BUGS", "case_folders"]
+
+_DATA = Path(__file__).with_name("data")
+CASES = _DATA / "cases"
+FAULTS = _DATA / "faults"
+"""The smallest case of each planted fault, under its name."""
+KNOWN_BUGS = _DATA / "known_bugs"
+_HERE = Path("corpus/cases")
+
+
+def case_folders() -> list[Path]:
+    """The saved cases of this project, where it has any, and those that come with FuzzGraph.
+
+    In a clone of FuzzGraph these are one folder, named once.
+    """
+    if not _HERE.is_dir():
+        return [CASES]
+    return [_HERE] if CASES.is_dir() and _HERE.samefile(CASES) else [_HERE, CASES]
