@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 __all__ = ["TESTED_TRITON", "refusal", "tested_versions"]
 
-TESTED_TRITON = ("3.7.1",)
+TESTED_TRITON = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")
 
 
 def refusal(version: str) -> str:
