@@ -190,6 +190,8 @@ class Progress(_Event, frozen=True, kw_only=True):
     nondeterministic: int = 0
     block: int = 0
     """Number of the block of generated cases; a resumed run begins with it again."""
+    unchecked: dict[str, int] = {}
+    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
 
 
 class CoverageSeen(_Event, frozen=True, kw_only=True):

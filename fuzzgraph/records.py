@@ -151,6 +151,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     nondeterministic: int = 0
     fallbacks: dict[str, int] = {}
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
+    unchecked: dict[str, int] = {}
+    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
     deaths: int = 0
     """Times the engine's process died or hung; 0 where it has none of its own."""
     findings: tuple[ReportedFinding, ...] = ()

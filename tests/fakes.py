@@ -60,6 +60,7 @@ class FakeVerdict:
     skipped: str = ""
     nondeterministic: bool = False
     fallbacks: dict[str, int] = field(default_factory=dict)
+    unchecked: dict[str, int] = field(default_factory=dict)
     branches: frozenset[str] = frozenset()
 
 

@@ -68,6 +68,7 @@ class Casebook:
         outcome = _outcome(verdict)
         self._tally.count(outcome, verdict.steps, from_corpus=source == "corpus")
         self._tally.fallbacks.update(verdict.fallbacks)
+        self._tally.unchecked.update(verdict.unchecked)
         if verdict.skipped:
             self._tally.skip(verdict.skipped)
         elif self._tally.cover(self._dimensions(case)) and self._plan.database:

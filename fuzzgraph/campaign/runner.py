@@ -32,6 +32,11 @@ class VerdictLike(Protocol):
     def fallbacks(self) -> Mapping[str, int]: ...
 
     @property
+    def unchecked(self) -> Mapping[str, int]:
+        """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
+        ...
+
+    @property
     def branches(self) -> frozenset[str]:
         """Branches of the engine that the case took; empty unless they are traced."""
         ...

@@ -120,6 +120,7 @@ class _KeptOut:
     steps: int = 0
     nondeterministic: bool = False
     fallbacks: Mapping[str, int] = field(default_factory=dict)
+    unchecked: Mapping[str, int] = field(default_factory=dict)
     branches: frozenset[str] = frozenset()
 
     @property

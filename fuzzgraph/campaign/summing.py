@@ -91,6 +91,7 @@ def summed(
         beyond=about.beyond,
         nondeterministic=tally.nondeterministic,
         fallbacks=dict(tally.fallbacks.most_common()),
+        unchecked=dict(tally.unchecked.most_common()),
         deaths=tally.deaths(),
         findings=tuple(docket.reported),
         repeats=dict(tally.repeats),

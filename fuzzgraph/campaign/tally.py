@@ -39,6 +39,7 @@ class Tally:
     skips: Counter[str] = field(default_factory=Counter)
     repeats: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
+    unchecked: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     block: int = 0
     _told_at: float = 0.0
@@ -53,6 +54,7 @@ class Tally:
         self.nondeterministic, self.block = last.nondeterministic, last.block
         self.repeats.update(past.repeats)
         self.skips.update(past.skips)
+        self.unchecked.update(last.unchecked)
         self.coverage.absorb(past.coverage)
         self._told_at, self._told_cases = last.seconds, last.cases
 
@@ -116,6 +118,7 @@ class Tally:
                 corpus_cases=self.corpus_cases,
                 nondeterministic=self.nondeterministic,
                 block=self.block,
+                unchecked=dict(self.unchecked),
             )
         )
         self._told_at, self._told_cases = now, self.cases

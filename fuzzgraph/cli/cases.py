@@ -96,6 +96,7 @@ def _replayed(
         "setup": setup,
         "steps": verdict.steps,
         "nondeterministic": verdict.nondeterministic,
+        "unchecked": verdict.unchecked,
         "findings": found,
         "exit_code": 1 if found else 0,
     }
@@ -104,7 +105,7 @@ def _replayed(
 def _replay_text(
     setup: Setup, path: Path, case: Case, verdict: VerdictLike, found: list[Finding]
 ) -> str:
-    from fuzzgraph.reporting import case_table, config_line, finding_text, setup_line
+    from fuzzgraph.reporting import case_table, config_line, finding_text, setup_line, unchecked
 
     if found:
         reported = _reported(setup, path, case, found[0])
@@ -113,6 +114,7 @@ def _replay_text(
     return (
         f"nothing found in {path}, {verdict.steps} steps on {setup_line(setup)}\n\n{table}\n\n"
         f"  config: {config_line(case.config)}"
+        + "".join(f"\n  {line}" for line in unchecked(verdict.unchecked))
     )
 
 

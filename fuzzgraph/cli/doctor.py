@@ -160,6 +160,22 @@ def _triton() -> Iterator[Check]:
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     how = "TRITON_INTERPRET=1" if interpreted else "compiled on a GPU, interpreted on a CPU"
     yield Check(name="triton", state="ok", found=f"{found}, {how}")
+    yield _kernel_checks(found)
+
+
+def _kernel_checks(triton: str) -> Check:
+    """Whether the accesses and races of interpreted Triton kernels are checked here."""
+    from fuzzgraph.lanes.versions import refusal, tested_versions
+
+    why = refusal(triton)
+    return Check(
+        name="kernel checks",
+        state="missing" if why else "ok",
+        found=f"off, accesses and races of Triton kernels are not checked: {why.partition('. ')[0]}"
+        if why
+        else "accesses and races of interpreted kernels; of compiled ones nothing",
+        remedy=f"Use Triton {tested_versions()}." if why else "",
+    )
 
 
 def _dtypes() -> Iterator[Check]:

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.execution.kernels import take_fallbacks
+from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.opening import OpenSession, open_session
 from fuzzgraph.execution.process import settle_process
 from fuzzgraph.execution.sessions import SessionCache
@@ -163,6 +163,7 @@ class Execution:
             count,
             nondeterministic=wavers,
             fallbacks=take_fallbacks(opened.memory),
+            unchecked=take_unchecked(opened.memory),
         )
 
     def _judge(self, step: StepRecord) -> tuple[Finding, ...]:

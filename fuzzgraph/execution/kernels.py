@@ -1,7 +1,8 @@
-"""What kernels were seen to do to memory since the last time somebody asked."""
+"""What kernels did to memory since somebody last asked, and what of it nobody looked at."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,13 +12,11 @@ from fuzzgraph.accesses import Access, Race
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.ports import Pools
 
-__all__ = ["take_accesses", "take_fallbacks", "take_races"]
+__all__ = ["take_accesses", "take_fallbacks", "take_races", "take_unchecked"]
 
 
 def take_accesses(memory: GuardedMemory) -> list[Access]:
     """Loads and stores outside of what they belong to, each region by its present name."""
-    if memory.lanes is None:
-        return []
     found = memory.lanes.report.take_accesses()
     return [replace(access, region=_name_at(memory, access)) for access in found]
 
@@ -33,8 +32,6 @@ def take_races(memory: GuardedMemory, pools: Pools) -> list[Race]:
     Padded rows write what they like to the reserved slot, all at once; and a place to which every
     program writes the same holds the same in any order.
     """
-    if memory.lanes is None:
-        return []
     shared = {id(memory.region_of(plane)) for plane in _planes(pools)}
     found = []
     for race in memory.lanes.report.take_races():
@@ -53,9 +50,18 @@ def _planes(pools: Pools) -> Iterator[torch.Tensor]:
 
 def take_fallbacks(memory: GuardedMemory) -> dict[str, int]:
     """Kernel and reason -> launches that Triton's own interpreter ran."""
-    if memory.lanes is None:
-        return {}
     fallbacks = memory.lanes.report.fallbacks
     found = {f"{kernel}: {reason}": count for (kernel, reason), count in fallbacks.items()}
     fallbacks.clear()
     return found
+
+
+def take_unchecked(memory: GuardedMemory) -> dict[str, int]:
+    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
+    report = memory.lanes.report
+    found = Counter(report.unchecked_launches)
+    if report.compiled:
+        found["the kernels are compiled"] = report.compiled.total()
+    report.unchecked_launches.clear()
+    report.compiled.clear()
+    return dict(found)

@@ -30,5 +30,7 @@ class Verdict:
     """Whether the engine differed from itself in the same world."""
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
+    unchecked: Mapping[str, int] = field(default_factory=dict)
+    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
     branches: frozenset[str] = frozenset()
     """Branches of the engine that the case took; empty unless they are traced."""

@@ -14,6 +14,7 @@ from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fuzzgraph.lanes.careful import Careful, Grid
+from fuzzgraph.lanes.compat import round_as_described
 from fuzzgraph.lanes.handles import Handle, Tag
 from fuzzgraph.lanes.memory import LaneMemory
 from fuzzgraph.lanes.regions import KnownMemory, RegionMap, View, view_of
@@ -83,13 +84,15 @@ class Arguments:
             strides = [self._convert(name, stride) for stride in value.strides]
             assert value.strides[-1] == 1
             strides[-1] = tl.constexpr(1)
-            return interpreter.interpreter_semantic.make_tensor_descriptor(
+            descriptor = interpreter.interpreter_semantic.make_tensor_descriptor(
                 base=self._convert(name, value.base),
                 shape=[self._convert(name, size) for size in value.shape],
                 strides=strides,
                 block_shape=[tl.constexpr(size) for size in value.block_shape],
                 padding_option=value.padding,
             )
+            round_as_described(descriptor, value)
+            return descriptor
         return interpreter._implicit_cvt(value)
 
     def _pointer(self, name: str, value: Any) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from triton.runtime.interpreter import BlockPointerHandle, TensorDescHandle
+from triton.runtime.interpreter import TensorDescHandle
 
+from fuzzgraph.lanes.compat import BlockPointerHandle
 from fuzzgraph.lanes.handles import Handle, tag_of
 
 __all__ = ["BlockPointer", "Descriptor", "LaneBlockPointer", "LaneDescriptor"]

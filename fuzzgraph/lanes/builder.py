@@ -19,6 +19,7 @@ from triton.runtime.interpreter import TensorHandle, _convert_float
 
 from fuzzgraph.lanes.blocks import LaneBlockPointer, LaneDescriptor
 from fuzzgraph.lanes.checked import CheckedBuilder, as_mask
+from fuzzgraph.lanes.compat import DESCRIPTOR_HINTS, as_one_bit
 from fuzzgraph.lanes.divergence import TooWide, Unsupported
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
 from fuzzgraph.lanes.types import np_dtype
@@ -111,7 +112,9 @@ class LaneBuilder(CheckedBuilder):
 
     def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
         _same_rank(lhs.data, rhs.data)
-        output, dtype = op(lhs.data, rhs.data), lhs.dtype.scalar
+        output, dtype = as_one_bit(op, lhs.data, rhs.data), lhs.dtype.scalar
+        if output is None:
+            output = op(lhs.data, rhs.data)
         if output.itemsize * 8 > max(dtype.primitive_bitwidth, 8) and not dtype.is_ptr():
             output = output.astype(np_dtype(dtype))
         return Handle(output, dtype)
@@ -165,13 +168,7 @@ class LaneBuilder(CheckedBuilder):
     # ---- memory
 
     def create_masked_load(
-        self,
-        ptrs: Any,
-        mask: Any,
-        other: Any,
-        cache_modifier: Any,
-        eviction_policy: Any,
-        is_volatile: bool,
+        self, ptrs: Any, mask: Any, other: Any, *hints: Any, **named_hints: Any
     ) -> Any:
         kind = ptrs.get_element_ty()
         on = None if mask is None else as_mask(mask)
@@ -181,9 +178,7 @@ class LaneBuilder(CheckedBuilder):
         data = self.memory.load(tag_of(ptrs), ptrs.data, on, default, np_dtype(kind))
         return Handle(data, kind)
 
-    def create_masked_store(
-        self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any
-    ) -> Any:
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *hints: Any) -> Any:
         on = None if mask is None else as_mask(mask)
         _same_rank(ptrs.data, value.data, *(() if on is None else (on,)))
         self.memory.store(tag_of(ptrs), ptrs.data, value.data, on)
@@ -265,7 +260,7 @@ class LaneBuilder(CheckedBuilder):
     def create_descriptor_gather(self, desc: Any, x_offsets: Any, y_offset: Any, type: Any) -> Any:
         self._expand(type.shape)
         rows = [
-            self.create_descriptor_load(desc, [row, y_offset], None, None).data[:, 0]
+            self.create_descriptor_load(desc, [row, y_offset], *DESCRIPTOR_HINTS).data[:, 0]
             for row in _rows(x_offsets)
         ]
         return Handle(np.stack(_together(*rows), axis=1), desc.base.dtype.element_ty)
@@ -277,7 +272,19 @@ class LaneBuilder(CheckedBuilder):
             part = Handle(value.data[:, index : index + 1], value.dtype)
             self.create_descriptor_store(desc, part, [row, y_offset])
 
-    # ---- what has no meaning for all programs at once
+    # ---- what has no meaning for all programs at once, or no place in the race check
+
+    def create_atomic_load(self, *args: Any) -> Any:
+        raise Unsupported("atomic_load")
+
+    def create_atomic_store(self, *args: Any) -> Any:
+        raise Unsupported("atomic_store")
+
+    def create_atomic_poll(self, *args: Any) -> Any:
+        raise Unsupported("atomic_poll")
+
+    def create_dot_scaled(self, *args: Any) -> Any:
+        raise Unsupported("dot_scaled")  # a batch may take another way through numpy
 
     def create_print(self, prefix: Any, hex: Any, values: Any, isSigned: Any) -> Any:
         raise Unsupported("device_print")

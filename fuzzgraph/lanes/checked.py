@@ -112,20 +112,16 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
 
     # ---- memory
 
-    def create_load(self, ptr: Any, _0: Any, _1: Any, is_volatile: bool) -> Any:
-        return self.create_masked_load(ptr, None, None, _0, _1, is_volatile)
+    # Hints say how caches are used and whether an access is volatile: nothing that shows here.
 
-    def create_store(self, ptr: Any, val: Any, _0: Any, _1: Any) -> Any:
-        return self.create_masked_store(ptr, val, None, _0, _1)
+    def create_load(self, ptr: Any, *hints: Any) -> Any:
+        return self.create_masked_load(ptr, None, None)
+
+    def create_store(self, ptr: Any, val: Any, *hints: Any) -> Any:
+        return self.create_masked_store(ptr, val, None)
 
     def create_masked_load(
-        self,
-        ptrs: Any,
-        mask: Any,
-        other: Any,
-        cache_modifier: Any,
-        eviction_policy: Any,
-        is_volatile: bool,
+        self, ptrs: Any, mask: Any, other: Any, *hints: Any, **named_hints: Any
     ) -> Any:
         kind = ptrs.get_element_ty()
         data = self.memory.load(
@@ -137,9 +133,7 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         )
         return Handle(data[0], kind)
 
-    def create_masked_store(
-        self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any
-    ) -> Any:
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *hints: Any) -> Any:
         on = None if mask is None else as_mask(mask)[None]
         self.memory.store(tag_of(ptrs), ptrs.data[None], value.data[None], on)
 

@@ -43,7 +43,7 @@ def _compared(operation: Callable[[Any, Any], Any]) -> Any:
     def compare(self: LaneInt, other: object) -> Any:
         if isinstance(other, float):
             return bool(uniform(operation(self.lanes, other)))
-        known = _plain(other)
+        known = _comparable(other)
         return NotImplemented if known is None else bool(uniform(operation(self.lanes, known)))
 
     return compare
@@ -56,6 +56,13 @@ def _plain(value: object) -> Any:
     if isinstance(value, int) and -_LIMIT <= value < _LIMIT:
         return np.int64(value)
     return None
+
+
+def _comparable(value: object) -> Any:
+    """int64 of a number to be compared with lanes, all of which lie within the limit."""
+    if isinstance(value, int):
+        return np.int64(max(-2 * _LIMIT, min(value, 2 * _LIMIT)))
+    return _plain(value)
 
 
 def _collapsed(operation: Callable[..., Any]) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.lanes.arguments import Arguments
+from fuzzgraph.lanes.compat import accepted_names
 from fuzzgraph.lanes.launch import run_launch
 from fuzzgraph.lanes.regions import RegionMap
 from fuzzgraph.lanes.report import LaneReport
@@ -54,9 +55,7 @@ def call_kernel(
         executor._restore_args_dev(args, host_args, kwargs, host_kwargs)
 
 
-@lru_cache(maxsize=1024)
-def _argument_names(kernel: Any) -> frozenset[str]:
-    return frozenset(inspect.getfullargspec(kernel).args)
+_argument_names = lru_cache(maxsize=1024)(accepted_names)
 
 
 def _off_host(value: Any) -> bool:

@@ -7,6 +7,7 @@ Whatever is not known to give the same bytes is undone and left to the stock int
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -41,6 +42,7 @@ from fuzzgraph.lanes.language import (
 from fuzzgraph.lanes.races import Conflict, Event, judge
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.semantics import CheckedSemantic, LaneSemantic
+from fuzzgraph.lanes.sources import error_line
 
 __all__ = ["meaning", "run_launch"]
 
@@ -49,6 +51,9 @@ Programs = npt.NDArray[np.int32]
 MOST_LANES = 4096
 MOST_ELEMENTS = 1 << 19
 """Elements of an intermediate over all lanes of a group; what a cache holds is quicker."""
+
+_LONGEST_REASON = 160
+"""Characters of an exception's message that a reason quotes."""
 
 _WIDTHS: dict[Any, int] = {}
 """Lanes that fit, by kernel and its constants, where fewer than `MOST_LANES` do."""
@@ -81,11 +86,17 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
                     reason = str(error)
                 except Exception as error:
                     launch.undo()
-                    reason = f"raised {type(error).__name__}"
+                    reason = _raised(error)
                 break
     if reason:
         report.fallbacks[executor.fn.__name__, reason] += 1
         _run_stock(executor.fn, grid, arguments, report)
+
+
+def _raised(error: Exception) -> str:
+    """What was raised and where; numbers of one launch would make each reason another one."""
+    said = re.sub(r"0x[0-9a-f]+|\d{6,}", "...", " ".join(str(error).split()))[:_LONGEST_REASON]
+    return f"raised {type(error).__name__}{': ' * bool(said)}{said} at {error_line(error)}"
 
 
 def _grid(executor: Any, arguments: Arguments) -> Grid:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import triton.language as tl
 from triton.runtime.interpreter import ReduceOps, ScanOps
 
+from fuzzgraph.lanes.compat import POSITION_OF_EXTREME, flipped
 from fuzzgraph.lanes.divergence import Divergence, Unsupported
 from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.types import np_dtype
@@ -68,7 +69,7 @@ class _Reduce(ReduceOps):  # type: ignore[misc]
         if self.axis is not None:
             axis: Any = _behind_lanes(self.axis, data)
             return operation(data, axis=axis, keepdims=self.keep_dims)
-        if operation in (np.argmin, np.argmax):
+        if operation in POSITION_OF_EXTREME:
             raise Unsupported("position of an extreme over all axes")
         axis = tuple(range(1, data.ndim))
         return operation(data, axis=axis, keepdims=self.keep_dims)
@@ -97,7 +98,7 @@ class _Scan(ScanOps):  # type: ignore[misc]
         axis = _behind_lanes(self.axis, input[0].handle.data)
         parts = [each.handle.data for each in input]
         if self.reverse:
-            parts = [np.flip(part, axis=axis) for part in parts]
+            parts = [flipped(part, axis) for part in parts]
         if self.combine_fn == tl.standard._sum_combine:
             parts = [np.cumsum(parts[0], axis=axis)]
         elif self.combine_fn == tl.standard._prod_combine:
@@ -107,7 +108,7 @@ class _Scan(ScanOps):  # type: ignore[misc]
         results = [_wrapped(part, each.dtype) for part, each in zip(parts, input, strict=False)]
         if self.reverse:
             for result in results:
-                result.handle.data = np.flip(result.handle.data, axis=axis)
+                result.handle.data = flipped(result.handle.data, axis)
         return results
 
     def _accumulated(self, input: Any, parts: Sequence[Array], axis: int) -> list[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fuzzgraph.accesses import Access, Race
@@ -18,7 +19,11 @@ class LaneReport:
     """What all launches under one `lanes()` have shown so far."""
 
     launches: int = 0
-    """Launches, fallbacks included."""
+    """Launches of interpreted kernels, fallbacks and unchecked ones included."""
+    unchecked_launches: Counter[str] = field(default_factory=Counter)
+    """Why launches were left to the stock interpreter, unchecked -> how many."""
+    compiled: Counter[str] = field(default_factory=Counter)
+    """Kernel -> launches of its compiled form, which nobody checked."""
     programs: int = 0
     runs: int = 0
     """Vectorised runs: one for each chunk of lanes, and two or more for lanes that diverged."""
@@ -28,7 +33,7 @@ class LaneReport:
     unchecked: int = 0
     """Accesses through pointers that were loaded from memory, to places that nobody named."""
     refused: str = ""
-    """Why every launch runs in the stock interpreter; "" where the lanes are in use."""
+    """Why every launch would run in the stock interpreter; "" where the lanes are in use."""
     accesses: list[Access] = field(default_factory=list)
     races: list[Race] = field(default_factory=list)
 
@@ -66,16 +71,41 @@ class LaneReport:
         if len(self.races) < _MOST:
             self.races.append(new)
 
+    def count_compiled(self, kernel: str) -> None:
+        """Count a launch of a compiled kernel."""
+        if kernel in self.compiled or len(self.compiled) < _MOST:
+            self.compiled[kernel] += 1
+
+    def compiled_line(self) -> str:
+        """How many compiled launches there were, of what, and the way to have them checked."""
+        names = sorted(self.compiled)
+        shown = ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")
+        return (
+            f"{self.compiled.total()} launches of compiled kernels were not checked ({shown})."
+            " Set TRITON_INTERPRET=1 before triton is imported."
+        )
+
     def lines(self) -> list[str]:
-        """The report as text, most telling first; empty where there is nothing to say."""
+        """The report as text, most telling first; empty where all that was launched is clean."""
         found = [str(access) for access in self.accesses] + [str(race) for race in self.races]
-        if self.refused:
-            found.append(self.refused)
+        found += self._unseen()
         for (kernel, reason), count in sorted(self.fallbacks.items()):
             found.append(f"{kernel}: {count} launches by the stock interpreter ({reason})")
         if self.unchecked:
             found.append(f"{self.unchecked} accesses through loaded pointers could not be checked")
         return found
+
+    def _unseen(self) -> Iterator[str]:
+        """What nobody looked at, so that silence about it means nothing."""
+        if self.refused:
+            yield f"lanes: {self.refused} Until then nobody checks accesses and races of kernels."
+        elif unchecked := self.unchecked_launches:
+            for reason, count in unchecked.items():
+                yield f"{count} launches were not checked: {reason}"
+        if self.compiled:
+            yield self.compiled_line()
+        elif not self.launches:
+            yield "no kernel was launched, so nothing was checked"
 
 
 def _same_place(one: Access, two: Access) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
 
+from fuzzgraph.lanes.compat import is_plain_load, is_plain_store
 from fuzzgraph.lanes.divergence import Unsupported
 from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.integers import LaneInt
@@ -125,46 +126,34 @@ class LaneSemantic(CheckedSemantic):
             return self.scalar_constant(elem, kind).handle
         return super()._convert_elem_to_ir_value(elem, require_i64)
 
-    def _load_legacy(
-        self,
-        ptr: Any,
-        mask: Any,
-        other: Any,
-        boundary_check: Any,
-        padding: Any,
-        cache: Any,
-        eviction: Any,
-        is_volatile: Any,
-    ) -> Any:
+    def load(self, ptr: Any, mask: Any, other: Any, *hints: Any) -> Any:
         """The stock way asks for the truth of a scalar mask, which lanes may disagree on."""
-        kind = ptr.type
-        if boundary_check or padding or not kind.is_ptr() or mask is None or mask.type.is_block():
-            return super()._load_legacy(
-                ptr, mask, other, boundary_check, padding, cache, eviction, is_volatile
-            )
-        element = kind.element_ty
-        if element == tl.int1 or (other is not None and other.type.is_block()):
-            return super()._load_legacy(
-                ptr, mask, other, boundary_check, padding, cache, eviction, is_volatile
-            )
+        if not _is_scalar(ptr, mask) or (other is not None and other.type.is_block()):
+            return super().load(ptr, mask, other, *hints)
+        if not is_plain_load(self, hints):
+            return super().load(ptr, mask, other, *hints)
+        element = ptr.type.element_ty
         default = None if other is None else _no_negative_zero(self.cast(other, element).handle)
-        loaded = self.builder.create_masked_load(
-            ptr.handle, mask.handle, default, cache, eviction, is_volatile
-        )
+        loaded = self.builder.create_masked_load(ptr.handle, mask.handle, default)
         return self.tensor(loaded, element)
 
-    def _store_legacy(
-        self, ptr: Any, val: Any, mask: Any, boundary_check: Any, cache: Any, eviction: Any
-    ) -> Any:
-        kind = ptr.type
-        scalar = kind.is_ptr() and mask is not None and not mask.type.is_block()
-        if boundary_check or not scalar or val.type.is_block() or kind.element_ty == tl.int1:
-            return super()._store_legacy(ptr, val, mask, boundary_check, cache, eviction)
-        val = self.cast(val, kind.element_ty)
+    def store(self, ptr: Any, val: Any, mask: Any, *hints: Any) -> Any:
+        if not _is_scalar(ptr, mask) or val.type.is_block() or ptr.type.is_const():
+            return super().store(ptr, val, mask, *hints)
+        if not is_plain_store(self, hints):
+            return super().store(ptr, val, mask, *hints)
+        val = self.cast(val, ptr.type.element_ty)
         if not mask.type.scalar.is_bool():
             raise ValueError("Mask must have boolean scalar type")
-        self.builder.create_masked_store(ptr.handle, val.handle, mask.handle, cache, eviction)
+        self.builder.create_masked_store(ptr.handle, val.handle, mask.handle)
         return self.tensor(None, tl.void)
+
+
+def _is_scalar(ptr: Any, mask: Any) -> bool:
+    """Whether a pointer leads to one element, and its mask is there and of one element too."""
+    if mask is None or not ptr.type.is_ptr() or mask.type.is_block():
+        return False
+    return not ptr.type.element_ty.is_block() and ptr.type.element_ty != tl.int1
 
 
 def _fits(number: Any, scalar: Any) -> bool:

@@ -1,12 +1,13 @@
-"""Which line of a kernel is running."""
+"""Which line of a kernel is running, and which one raised."""
 
 from __future__ import annotations
 
 import os
 import sys
 from functools import cache
+from traceback import walk_tb
 
-__all__ = ["kernel_line"]
+__all__ = ["error_line", "kernel_line"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -31,4 +32,17 @@ def kernel_line() -> str:
         if frame.f_back is None:
             return "?"
         frame = frame.f_back
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return _place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def error_line(error: BaseException) -> str:
+    """`file.py:123` of the innermost frame of an exception that is neither ours nor Triton's."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    found = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    kernels = [place for place in found if not _is_machinery(place[0])]
+    return _place(*kernels[-1]) if kernels else "?"
+
+
+def _place(filename: str, line: int) -> str:
+    return f"{os.path.basename(filename)}:{line}"

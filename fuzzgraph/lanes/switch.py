@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fuzzgraph.errors import UsageError
+from fuzzgraph.lanes.hook import CompiledWatch, ExecutorHook, stock_launch
 from fuzzgraph.lanes.regions import RegionMap
 from fuzzgraph.lanes.report import LaneReport
+from fuzzgraph.lanes.versions import TESTED_TRITON, refusal
 
 __all__ = ["TESTED_TRITON", "Lanes", "lanes"]
-
-TESTED_TRITON = ("3.7.1",)
 
 
 class Lanes:
@@ -31,6 +32,10 @@ class Lanes:
         vouched: tensors that pointers loaded from memory may lead to.
         fresh: tensors that hold nothing yet: reading an element before a kernel wrote it is
             reported. What else writes them has to be told by `mark_written`.
+        off: why every launch is left to Triton's own interpreter; "" leaves none to it.
+
+    Attributes:
+        watch: counts launches of compiled kernels, while it is set.
     """
 
     def __init__(
@@ -39,8 +44,11 @@ class Lanes:
         regions: RegionMap | None = None,
         vouched: Sequence[torch.Tensor] = (),
         fresh: Sequence[torch.Tensor] = (),
+        off: str = "",
     ) -> None:
         self.report = LaneReport()
+        self.watch = CompiledWatch(self.report.count_compiled)
+        self._off = off
         self.regions = regions
         self._vouched = tuple(vouched)
         self._fresh = {
@@ -51,10 +59,10 @@ class Lanes:
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch; what `GridExecutor.__call__` does."""
-        if reason := _refusal():
-            self.report.refused = reason
+        if reason := self._off or _refusal():
             self.report.launches += 1
-            return _stock_call()(executor, *args, **kwargs)
+            self.report.unchecked_launches[reason] += 1
+            return stock_launch()(executor, *args, **kwargs)
         from fuzzgraph.lanes.interpreting import call_kernel
 
         call_kernel(
@@ -71,22 +79,17 @@ class Lanes:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Run every interpreted launch inside; does nothing while Triton was not imported."""
-        module = sys.modules.get("triton.runtime.interpreter")
-        if module is None:
+        if "triton" not in sys.modules:
             yield
             return
-        _stock_call()
-        executors: Any = module.GridExecutor
-        before = executors.__call__
-
-        def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            return self(executor, *args, **kwargs)
-
-        executors.__call__ = call
+        hook = ExecutorHook()
+        hook.set(self)
+        self.watch.set()
         try:
             yield
         finally:
-            executors.__call__ = before
+            self.watch.remove()
+            hook.remove()
 
     def mark_written(self, tensor: torch.Tensor) -> None:
         """Count a tensor of the fresh ones as written."""
@@ -122,34 +125,21 @@ def lanes(
 
     Raises:
         ModuleNotFoundError: Triton is not installed.
+        UsageError: compiled kernels were launched and none that is interpreted, so that nothing
+            was checked; raised at the end, unless something else was raised inside.
     """
     import triton.runtime.interpreter  # noqa: F401
 
     launcher = Lanes(regions=regions, vouched=vouched, fresh=fresh)
-    launcher.report.refused = _refusal()
+    report = launcher.report
+    report.refused = _refusal()
     with launcher.installed():
-        yield launcher.report
+        yield report
+    if report.compiled and not report.launches:
+        raise UsageError(f"lanes: {report.compiled_line()}")
 
 
 def _refusal() -> str:
-    """Why the lanes are not for this Triton; "" if they are."""
     import triton
 
-    if triton.__version__ in TESTED_TRITON:
-        return ""
-    return (
-        f"lanes: Triton {triton.__version__} was not tested, kernels run in the stock interpreter."
-        f" Use Triton {' or '.join(TESTED_TRITON)}."
-    )
-
-
-_STOCK: list[Any] = []
-
-
-def _stock_call() -> Any:
-    """The interpreter's own launch, whatever stands in its place now."""
-    if not _STOCK:
-        from triton.runtime.interpreter import GridExecutor
-
-        _STOCK.append(GridExecutor.__call__)
-    return _STOCK[0]
+    return refusal(triton.__version__)

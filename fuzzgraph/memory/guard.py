@@ -33,6 +33,13 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
+def _off(lanes: bool, device: torch.device) -> str:
+    """Why interpreted kernels do not run over lanes; "" if they do."""
+    if device.type != "cpu":
+        return f"kernels on {device.type} do not run over lanes"
+    return "" if lanes else "stock kernels were asked for (--stock-kernels)"
+
+
 def _unguarded(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """The harness's own allocations inside a method are no business of the guard's."""
 
@@ -82,12 +89,11 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         self.arena = Arena(torch.empty(0, device=device).device, capacity)
         self.world = world
         layout = Layout(self.arena, zone_bytes, tail_factor, tail_cap, world)
-        vectorised = lanes and self.arena.device.type == "cpu"
         super().__init__(
             self.arena,
             layout,
             adopt_numpy=adopt_numpy,
-            lanes=Lanes(regions=Payloads(layout)) if vectorised else None,
+            lanes=Lanes(regions=Payloads(layout), off=_off(lanes, self.arena.device)),
         )
         self._worlds = Worlds(layout)
         self._keep_pool = keep_pool

@@ -12,8 +12,9 @@ handed to `torch.from_numpy` is copied, so later writes through the array do not
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,13 +63,10 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arena: where everything goes.
         layout: decides what lies where.
         adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
-        lanes: runs interpreted kernels, each access held against the payload of its region; None
-            leaves them to Triton's own interpreter.
+        lanes: runs interpreted kernels, each access held against the payload of its region.
     """
 
-    def __init__(
-        self, arena: Arena, layout: Layout, *, adopt_numpy: bool, lanes: Lanes | None
-    ) -> None:
+    def __init__(self, arena: Arena, layout: Layout, *, adopt_numpy: bool, lanes: Lanes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = arena.device
         self._layout = layout
@@ -99,6 +97,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._layout.restart_scratch()
         if self._depth == 0:
             self._hook.install(self._launch, self.lanes)
+            if "triton" in sys.modules:
+                self.lanes.watch.set()
             self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
         try:
@@ -107,13 +107,14 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._depth -= 1
             if self._depth == 0:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                self.lanes.watch.remove()
                 self._hook.remove()
             self._segment, self._listener = outer
 
     @contextmanager
     def over_lanes(self) -> Iterator[None]:
         """Run the interpreted launches inside over lanes, also those that nobody intercepts."""
-        with nullcontext() if self.lanes is None else self.lanes.installed():
+        with self.lanes.installed():
             yield
 
     @property

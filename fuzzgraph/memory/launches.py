@@ -9,46 +9,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from fuzzgraph.lanes.hook import ExecutorHook, Launch
 
 __all__ = ["Launch", "LaunchHook"]
 
-Launch = Callable[..., Any]
-"""The interpreter's own call: takes the executor, then the kernel's arguments."""
+Seen = Callable[[Launch, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class LaunchHook:
-    """Routes every interpreted launch through `seen(original, executor, args, kwargs)`."""
+    """Routes every interpreted launch through `seen(launch, executor, args, kwargs)`."""
 
     def __init__(self) -> None:
-        self._class: Any = None
-        self._original: Launch | None = None
+        self._hook = ExecutorHook()
 
-    def install(
-        self,
-        seen: Callable[[Launch, Any, tuple[Any, ...], dict[str, Any]], Any],
-        launch: Launch | None = None,
-    ) -> None:
+    def install(self, seen: Seen, launch: Launch | None = None) -> None:
         """Set the hook; does nothing while Triton has not been imported.
 
         Args:
-            launch: runs launches instead of the interpreter's own call.
+            launch: runs launches; None leaves that to whoever runs them now.
         """
-        if "triton" not in sys.modules or self._class is not None:
-            return
-        from triton.runtime.interpreter import GridExecutor
+        if "triton" in sys.modules:
+            from triton.runtime.interpreter import GridExecutor
 
-        original = GridExecutor.__call__
-        runs = launch or original
-
-        def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            return seen(runs, executor, args, kwargs)
-
-        self._class, self._original = GridExecutor, original
-        GridExecutor.__call__ = call
+            self._hook.set(partial(_routed, seen, launch or GridExecutor.__call__))
 
     def remove(self) -> None:
         """Put the interpreter back as it was."""
-        if self._class is not None:
-            self._class.__call__ = self._original
-            self._class = self._original = None
+        self._hook.remove()
+
+
+def _routed(seen: Seen, launch: Launch, executor: Any, *args: Any, **kwargs: Any) -> Any:
+    return seen(launch, executor, args, kwargs)

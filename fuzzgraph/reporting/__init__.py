@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.reporting.ending import ending, joined, setup_line, verdict_line
 from fuzzgraph.reporting.jsonl import EventFile
+from fuzzgraph.reporting.left_out import unchecked
 from fuzzgraph.reporting.markdown import markdown
 from fuzzgraph.reporting.terminal import progress_line, progress_on, start_line
 from fuzzgraph.reporting.wording import as_json, case_table, config_line, finding_head, finding_text
@@ -22,5 +23,6 @@ __all__ = [
     "progress_on",
     "setup_line",
     "start_line",
+    "unchecked",
     "verdict_line",
 ]

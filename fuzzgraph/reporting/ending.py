@@ -11,7 +11,7 @@ from fuzzgraph.coverage import Coverage, CoverageMap
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.amounts import counted, short
-from fuzzgraph.reporting.left_out import finishing
+from fuzzgraph.reporting.left_out import finishing, unchecked
 from fuzzgraph.reporting.wording import finding_text
 
 __all__ = ["ending", "headline", "joined", "reason_words", "setup_line", "verdict_line"]
@@ -81,6 +81,7 @@ def _figures(summary: RunSummary) -> list[str]:
         f"  stopped because {reason_words(summary)}"
         + (f"; report in {summary.out}" if summary.out else ""),
     ]
+    lines += [f"  {line}" for line in unchecked(summary.unchecked)]
     lines += [
         f"  kernels run by Triton's own interpreter, {count} times: {name}"
         for name, count in summary.fallbacks.items()
@@ -114,6 +115,7 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         coverage=_covered(summaries),
         nondeterministic=sum(one.nondeterministic for one in summaries),
         fallbacks=_added(one.fallbacks for one in summaries),
+        unchecked=_added(one.unchecked for one in summaries),
         findings=_put_together(summaries),
         beside={},
         repeats=_added(one.repeats for one in summaries),

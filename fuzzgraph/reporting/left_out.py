@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fuzzgraph.events import Left, ReportedFinding, RunSummary
 from fuzzgraph.reporting.amounts import counted
 
-__all__ = ["finishing", "left_out", "left_words"]
+__all__ = ["finishing", "left_out", "left_words", "unchecked"]
 
 _UNDONE: dict[Left, str] = {
     "confirm": "not confirmed",
@@ -33,6 +35,19 @@ def finishing(summary: RunSummary) -> str:
     return f"{', '.join(parts)}; finish with: fuzzgraph resume {summary.out}"
 
 
+def unchecked(launches: Mapping[str, int]) -> list[str]:
+    """Why the accesses and races of Triton kernels were not checked, one line for each reason.
+
+    >>> unchecked({"the kernels are compiled": 2})
+    ['access and race checks are off for Triton kernels: the kernels are compiled (2 launches)']
+    """
+    return [
+        f"access and race checks are off for Triton kernels: {reason.rstrip('.')}"
+        f" ({count} launch{'es' * (count != 1)})"
+        for reason, count in launches.items()
+    ]
+
+
 def left_out(summary: RunSummary) -> list[tuple[str, str]]:
     """What, and why; empty where everything ran."""
     rows = [
@@ -47,6 +62,7 @@ def left_out(summary: RunSummary) -> list[tuple[str, str]]:
         for entry, count in summary.quarantined.items()
     ]
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
+    rows += [("a check", line) for line in unchecked(summary.unchecked)]
     rows += _repros(summary)
     rows += [("not drawn", f"beyond the target: {line}") for line in summary.beyond]
     if undone := finishing(summary):

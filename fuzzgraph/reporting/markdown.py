@@ -9,7 +9,7 @@ from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.reporting.amounts import short
 from fuzzgraph.reporting.ending import setup_line, verdict_line
-from fuzzgraph.reporting.left_out import left_out
+from fuzzgraph.reporting.left_out import left_out, unchecked
 from fuzzgraph.reporting.nights import Night
 from fuzzgraph.reporting.sentences import sentence
 from fuzzgraph.reporting.wording import finding_text
@@ -25,6 +25,7 @@ def markdown(summary: RunSummary, nights: Sequence[Night] = ()) -> str:
     parts = [f"# FuzzGraph run: {verdict_line(summary)}", _figures(summary)]
     if summary.error:
         parts.append(f"**The run failed:** `{summary.error}`")
+    parts += [f"**Not checked:** {_escaped(line)}" for line in unchecked(summary.unchecked)]
     if summary.findings:
         parts.append(_table(summary))
     parts += [

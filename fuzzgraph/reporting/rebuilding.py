@@ -109,6 +109,7 @@ class _Run:
             skipped=last.skipped,
             skips=self._skips,
             beyond=start.beyond,
+            unchecked=last.unchecked,
             deaths=last.deaths,
             findings=tuple(self._findings.values()),
             repeats=self._repeats,

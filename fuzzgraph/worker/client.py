@@ -177,6 +177,7 @@ class WorkerClient:
             skipped=answer.skipped,
             nondeterministic=answer.nondeterministic,
             fallbacks=answer.fallbacks,
+            unchecked=answer.unchecked,
             branches=answer.branches,
         )
 

@@ -83,6 +83,7 @@ class Answer(_Message, frozen=True):
     skipped: str = ""
     nondeterministic: bool = False
     fallbacks: dict[str, int] = {}
+    unchecked: dict[str, int] = {}
     branches: frozenset[str] = frozenset()
     spent: bool = False
     """Whether the device's context is lost, so that this child answers for nothing any more."""

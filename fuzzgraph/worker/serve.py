@@ -89,6 +89,7 @@ class _Desk:
             skipped=verdict.skipped,
             nondeterministic=verdict.nondeterministic,
             fallbacks=dict(verdict.fallbacks),
+            unchecked=dict(verdict.unchecked),
             branches=verdict.branches,
         )
 

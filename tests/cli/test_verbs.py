@@ -220,6 +220,22 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(
     assert all(check["remedy"] for check in checks.values() if check["state"] != "ok")
 
 
+def test_the_doctor_says_whether_accesses_and_races_of_kernels_are_checked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+
+    def told() -> dict[str, str]:
+        assert run_command(["doctor", "--json"]) == 0
+        return {check["name"]: check for check in said(capsys)["checks"]}["kernel checks"]
+
+    assert told()["state"] == "ok"
+    monkeypatch.setattr("fuzzgraph.lanes.versions.TESTED_TRITON", ("2.0", "2.1"))
+    assert told()["state"] == "missing"
+    assert "was not tested" in told()["found"]
+    assert told()["remedy"] == "Use Triton 2.0 or 2.1."
+
+
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["--help"]) == 0
     out = capsys.readouterr().out

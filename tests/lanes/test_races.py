@@ -40,6 +40,13 @@ def test_a_race_in_which_all_write_the_same_says_so() -> None:
     out = torch.zeros(1, dtype=torch.int32)
     (race,), _ = races(lambda: planted.same_value[(4,)](out))
     assert race.same_value
+    assert "(1 elements, all of the same value; " in str(race)
+
+
+def test_a_race_of_different_values_does_not_say_so() -> None:
+    out = torch.zeros(4, dtype=torch.int32)
+    (race,), _ = races(lambda: planted.same_place[(6,)](out, STRIDE=2))
+    assert "same value" not in str(race)
 
 
 def test_reading_what_another_program_writes_is_a_race_and_falls_back() -> None:

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import triton
 
 from fuzzgraph.lanes import LaneReport, lanes
 from tests.lanes.kernels import arithmetic, attention, hazards, indices, tutorials
@@ -14,6 +15,8 @@ from tests.lanes.kernels.launch import Draw, Launch
 CLEAN = {**attention.DRAWS, **indices.DRAWS, **arithmetic.DRAWS, **tutorials.DRAWS}
 HEAVY = {"decode_stage1": 30, "decode_stage2": 60, "grouped_latent": 40, "unified": 30}
 HEAVY |= {"matmul": 30, "flash": 40, "dropout": 60, "layer_norm": 80, "softmax": 100}
+BROKEN = "only 0-dimensional arrays can be converted to Python scalars"
+"""What Triton 3.6.0 says of a bound or a branch from numpy 2.4 on; nothing to compare with."""
 LAUNCHES = 120
 """Launches of each kernel; fewer where the stock interpreter takes long."""
 
@@ -38,6 +41,8 @@ def compared(name: str, draw: Draw, seed: int) -> LaneReport:
     first = drawn(name, draw, seed)
     second = first.copy()
     expected = outcome(first)
+    if BROKEN in expected[0]:
+        pytest.skip(f"Triton {triton.__version__} itself cannot run it with numpy {np.__version__}")
     with lanes() as report:
         got = outcome(second)
     assert expected[0] == got[0] == "", (name, seed)

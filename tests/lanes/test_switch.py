@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -12,8 +13,11 @@ import torch
 import triton
 import triton.language as tl
 from triton.runtime import interpreter
+from triton.runtime.jit import JITFunction
 
-from fuzzgraph.lanes import TESTED_TRITON, Lanes, lanes
+from fuzzgraph.errors import UsageError
+from fuzzgraph.lanes import Lanes, lanes, versions
+from fuzzgraph.memory import GuardedMemory
 from tests.lanes.kernels import planted, tutorials
 
 
@@ -65,10 +69,97 @@ def test_an_unknown_triton_runs_its_own_interpreter_and_says_so(
         planted.copy[(1,)](x, out, 4, BLOCK=4)
     assert out.tolist() == [1.0] * 4
     assert report.lines() == [
-        "lanes: Triton 9.9.9 was not tested, kernels run in the stock interpreter."
-        f" Use Triton {' or '.join(TESTED_TRITON)}."
+        f"lanes: Triton 9.9.9 was not tested. Use Triton {versions.tested_versions()}."
+        " Until then nobody checks accesses and races of kernels."
     ]
     assert (report.launches, report.runs) == (1, 0)
+
+
+def test_guarded_memory_launches_under_an_unknown_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "__version__", "9.9.9")
+    memory = GuardedMemory()
+    with memory.intercept("engine"), memory.over_lanes():
+        x, out = torch.ones(4), torch.zeros(4)
+        planted.copy[(1,)](x, out, 4, BLOCK=4)
+    assert out.tolist() == [1.0] * 4
+    (reason,) = memory.lanes.report.unchecked_launches
+    assert reason == f"Triton 9.9.9 was not tested. Use Triton {versions.tested_versions()}."
+
+
+@pytest.mark.parametrize("when", ["before ours", "over ours"])
+def test_a_hook_of_somebody_else_does_not_send_a_launch_round_in_circles(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton, "__version__", "9.9.9")
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", interpreter.GridExecutor.__call__)
+    seen = []
+    x, out = torch.ones(4), torch.zeros(4)
+
+    def put_on() -> Any:
+        before: Any = interpreter.GridExecutor.__call__
+
+        def theirs(*args: Any, **kwargs: Any) -> Any:
+            seen.append(1)
+            return before(*args, **kwargs)
+
+        interpreter.GridExecutor.__call__ = theirs
+        return before
+
+    if when == "before ours":
+        put_on()
+    with lanes():
+        found = put_on() if when == "over ours" else None
+        planted.copy[(1,)](x, out, 4, BLOCK=4)
+    assert (out.tolist(), seen) == ([1.0] * 4, [1])
+    if found is not None:
+        interpreter.GridExecutor.__call__ = found  # a hook of ours that is set no more
+        with lanes():
+            planted.copy[(1,)](x, out, 4, BLOCK=4)
+        assert seen == [1]
+
+
+def test_without_a_launch_the_report_does_not_read_as_clean() -> None:
+    with lanes() as report:
+        pass
+    assert report.lines() == ["no kernel was launched, so nothing was checked"]
+
+
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A kernel as it is where TRITON_INTERPRET was forgotten, its launch without a device."""
+    monkeypatch.setattr(JITFunction, "run", lambda function, *args, **kwargs: None)
+    return JITFunction(planted.copy.fn)
+
+
+def test_compiled_kernels_alone_are_an_error_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = compiled(monkeypatch)
+    x, out = torch.ones(4), torch.zeros(4)
+    with pytest.raises(UsageError) as caught, lanes():
+        kernel[(1,)](x, out, 4, BLOCK=4)
+        kernel[(1,)](x, out, 4, BLOCK=4)
+    assert str(caught.value) == (
+        "lanes: 2 launches of compiled kernels were not checked (copy)."
+        " Set TRITON_INTERPRET=1 before triton is imported."
+    )
+
+
+def test_compiled_kernels_beside_interpreted_ones_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = compiled(monkeypatch)
+    x, out = torch.ones(4), torch.zeros(4)
+    with lanes() as report:
+        planted.copy[(1,)](x, out, 4, BLOCK=4)
+        kernel[(1,)](x, out, 4, BLOCK=4)
+        kernel.warmup(x, out, 4, BLOCK=4, grid=(1,))
+    assert [line[:10] for line in report.lines()] == ["1 launches"]
+
+
+def test_an_error_inside_is_not_hidden_by_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = compiled(monkeypatch)
+    x = torch.ones(4)
+    with pytest.raises(KeyError), lanes():
+        kernel[(1,)](x, x, 4, BLOCK=4)
+        raise KeyError("of the caller")
 
 
 def test_the_package_loads_without_triton() -> None:
@@ -133,7 +224,9 @@ def test_stores_before_an_error_stay_as_in_the_stock_interpreter() -> None:
     with lanes() as report, pytest.raises(interpreter.InterpreterError, match="no third program"):
         planted.raising[(4,)](x, out, 0)
     assert out.tolist() == [0.0, 1.0, 2.0, 0.0]
-    assert report.fallbacks == {("raising", "raised AssertionError"): 1}
+    ((kernel, reason),) = report.fallbacks
+    assert kernel == "raising"
+    assert re.fullmatch(r"raised AssertionError: no third program at planted\.py:\d+", reason)
 
 
 def test_hooks_of_a_kernel_run() -> None:

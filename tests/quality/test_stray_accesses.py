@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.events import RunSummary, Setup
-from fuzzgraph.execution import Execution
+from fuzzgraph.cli.entry import run_command
+from fuzzgraph.events import CampaignFinished, RunSummary, Setup, read_log
+from fuzzgraph.execution import Execution, Verdict
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
@@ -17,7 +20,10 @@ from fuzzgraph.observation import StepRecord, ZoneHit
 from fuzzgraph.oracles.footprint import Footprint
 from fuzzgraph.oracles.noninterference import NonInterference
 from fuzzgraph.ports import Target
+from fuzzgraph.reporting import markdown
 from fuzzgraph.reporting.ending import ending, joined
+from fuzzgraph.reporting.html import html
+from fuzzgraph.reporting.rebuilding import summary_of
 from fuzzgraph.targets import open_target
 
 pytest.importorskip("triton")
@@ -68,6 +74,69 @@ def test_launches_that_fall_back_are_counted_and_said() -> None:
         "  kernels run by Triton's own interpreter, 3 times: printing: device_print"
         in ending(joined([summary])).splitlines()
     )
+
+
+def verdict_of(case: Case, *, lanes: bool = True) -> Verdict:
+    execution = Execution(open_target("builtin"), lanes=lanes)
+    try:
+        return execution.run_case(case)
+    finally:
+        execution.close()
+
+
+def test_kernels_that_nobody_checked_are_counted_with_the_reason() -> None:
+    unchecked = verdict_of(decode(5, 3, kernels="triton"), lanes=False).unchecked
+    assert list(unchecked) == ["stock kernels were asked for (--stock-kernels)"]
+    assert min(unchecked.values()) > 1
+
+
+def test_an_untested_triton_makes_no_finding_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triton.__version__", "9.9.9")
+    verdict = verdict_of(decode(5, 3, kernels="triton"))
+    assert verdict.findings == ()
+    (reason,) = verdict.unchecked
+    assert reason.startswith("Triton 9.9.9 was not tested. Use Triton ")
+
+
+@pytest.mark.parametrize("kernels", ["torch", "triton"])
+def test_where_every_launch_was_checked_nothing_is_told(kernels: str) -> None:
+    assert verdict_of(decode(5, 3, kernels=kernels)).unchecked == {}
+
+
+def test_the_reports_say_what_was_not_checked_and_why() -> None:
+    summary = RunSummary(
+        fuzzgraph="0", setup=Setup(), seed=1, unchecked={"the kernels are compiled": 2}
+    )
+    line = "access and race checks are off for Triton kernels: the kernels are compiled"
+    shards = joined([summary, summary])
+    assert f"  {line} (4 launches)" in ending(shards).splitlines()
+    for page in (markdown(summary), html(summary)):
+        assert line in page
+        assert "Not checked" in page
+    for page in (ending(clean()), markdown(clean()), html(clean())):
+        assert "race checks" not in page
+
+
+@pytest.mark.parametrize("isolation", ["on", "off"])
+def test_a_run_without_the_lanes_says_so_at_its_end_and_in_its_folder(
+    isolation: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    asked = ["--target", "builtin-triton", "--stock-kernels", "--isolation", isolation]
+    assert run_command(["run", *asked, "--examples", "2", "--seed", "1", "--out", str(out)]) == 0
+    (reason,) = json.loads((out / "summary.json").read_text())["unchecked"]
+    assert reason == "stock kernels were asked for (--stock-kernels)"
+    line = "access and race checks are off for Triton kernels: stock kernels were asked for"
+    assert line in capsys.readouterr().out
+    assert line in (out / "report.html").read_text()
+    assert line in (out / "summary.md").read_text()
+    events, _ = read_log(out / "events.jsonl")
+    killed = summary_of(event for event in events if not isinstance(event, CampaignFinished))
+    assert killed is not None and list(killed.unchecked) == [reason]
+
+
+def clean() -> RunSummary:
+    return RunSummary(fuzzgraph="0", setup=Setup(), seed=1)
 
 
 def step() -> StepRecord:

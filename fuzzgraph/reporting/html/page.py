@@ -19,7 +19,7 @@ from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
 from fuzzgraph.reporting.html.timeline import timeline
 from fuzzgraph.reporting.html.trend import trend
-from fuzzgraph.reporting.left_out import left_out, left_words
+from fuzzgraph.reporting.left_out import left_out, left_words, unchecked
 from fuzzgraph.reporting.nights import Night
 from fuzzgraph.reporting.sentences import law_parts, place, sentence
 from fuzzgraph.reporting.wording import case_table, config_line
@@ -118,6 +118,7 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         grid=_grid(summary),
         openings=_openings(summary),
         left_out=left_out(summary),
+        unchecked=unchecked(summary.unchecked),
         short=short,
     )
 

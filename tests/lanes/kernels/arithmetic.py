@@ -354,7 +354,65 @@ def draw_loops(random: Random) -> Launch:
     )
 
 
+@triton.jit
+def persistent(x, out, strides, rows, WIDTH: tl.constexpr):
+    """Programs that share the rows among them, with strides of 64 and of 8 bits from memory."""
+    wide = tl.load(strides).to(tl.int64)
+    narrow = tl.load(strides).to(tl.int8)
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0)):
+        value = tl.load(x + row * wide + tl.arange(0, WIDTH))
+        tl.store(out + wide * row + tl.arange(0, WIDTH), value + narrow * row)
+
+
+def draw_persistent(random: Random) -> Launch:
+    programs, rounds, width = number(random, 1, 4), number(random, 1, 3), pick(random, 1, 4)
+    rows = programs * rounds
+    x = floats(random, rows, width)
+    return Launch(
+        persistent,
+        (programs,),
+        (x, torch.zeros(rows, width), torch.tensor([width]), rows),
+        {"WIDTH": width},
+    )
+
+
+@triton.jit
+def settled_lately(x, y, out, flags, SIZE: tl.constexpr, KIND: tl.constexpr):
+    """What versions of the interpreter compute differently: each kind its own operation."""
+    row = tl.program_id(0)
+    lane = row * SIZE + tl.arange(0, SIZE)
+    one, two = tl.load(x + lane), tl.load(y + lane)
+    more, less = one > two, one < 0.5
+    if KIND == 0:  # sums of booleans
+        found = ((more + less) + (more * less)).to(tl.float32)
+    elif KIND == 1:
+        found = tl.fma(one, two, one)
+    elif KIND == 2:  # the layout of a reversed scan decides how a sum goes on
+        found = tl.sum(tl.cumsum(one * two, 0, reverse=True), 0) + one
+    elif KIND == 3:  # NaN at one place
+        holes = tl.where(less & (tl.arange(0, SIZE) == 1), float("nan"), one)
+        found = tl.argmax(holes, 0).to(tl.float32) + tl.argmin(holes, 0, tie_break_left=False)
+    elif KIND == 4:
+        found = -one + tl.clamp(two, -0.5, 0.5) + tl.minimum(one, two)
+    else:
+        found = tl.where(flags > 0, one, two)
+    tl.store(out + lane, found)
+
+
+def draw_settled_lately(random: Random) -> Launch:
+    rows, size = number(random, 1, 4), pick(random, 2, 8, 16)
+    x, y = floats(random, rows, size), floats(random, rows, size)
+    return Launch(
+        settled_lately,
+        (rows,),
+        (x, y, torch.zeros(rows, size), number(random, 0, 1)),
+        {"SIZE": size, "KIND": number(random, 0, 5)},
+    )
+
+
 DRAWS = {
+    "persistent": draw_persistent,
+    "settled_lately": draw_settled_lately,
     "reductions": draw_reductions,
     "elementwise": draw_elementwise,
     "whole_numbers": draw_whole_numbers,

@@ -1,0 +1,100 @@
+"""Puts a call of ours in the place of the interpreter's own launch, and knows what stood there.
+
+Hooks nest: guarded memory sets one, lanes inside it another. The launch that a kernel would have
+had without any of them is noted before the first one is set. A hook also remembers what it stands
+for: somebody else who patches the same method may bring one back after it was removed.
+Compiled kernels are launched elsewhere; those are only counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["CompiledWatch", "ExecutorHook", "Launch", "stock_launch"]
+
+Launch = Callable[..., Any]
+"""The interpreter's own call: takes the executor, then the kernel's arguments."""
+
+_STANDS_FOR = "_fuzzgraph_stands_for"
+_STOCK: list[Launch] = []
+"""What stood there before the first hook was set, once for each hook that is set now."""
+
+
+def stock_launch() -> Launch:
+    """The launch without any hook of ours."""
+    if _STOCK:
+        return _STOCK[0]
+    from triton.runtime.interpreter import GridExecutor
+
+    found: Launch = GridExecutor.__call__
+    while hasattr(found, _STANDS_FOR):
+        found = getattr(found, _STANDS_FOR)
+    return found
+
+
+class ExecutorHook:
+    """One hook; may be set again once it was removed."""
+
+    def __init__(self) -> None:
+        self._class: Any = None
+        self._before: Launch | None = None
+
+    def set(self, launch: Launch) -> None:
+        """Let `launch` run every interpreted launch from now on; imports Triton's interpreter."""
+        from triton.runtime.interpreter import GridExecutor
+
+        def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            return launch(executor, *args, **kwargs)
+
+        stock = stock_launch()
+        setattr(call, _STANDS_FOR, stock)
+        _STOCK.append(stock)
+        self._class, self._before = GridExecutor, GridExecutor.__call__
+        GridExecutor.__call__ = call
+
+    def remove(self) -> None:
+        """Put back what stood there; does nothing if the hook is not set."""
+        if self._class is not None:
+            self._class.__call__ = self._before
+            self._class = self._before = None
+            _STOCK.pop()
+
+
+class CompiledWatch:
+    """Tells of every launch of a compiled kernel that came back.
+
+    Args:
+        seen: takes the name of the kernel.
+    """
+
+    def __init__(self, seen: Callable[[str], None]) -> None:
+        self._seen = seen
+        self._depth = 0
+        self._before: Launch | None = None
+
+    def set(self) -> None:
+        """Watch from now on; imports Triton. Has to be removed as often as it was set."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        from triton.runtime.jit import JITFunction
+
+        before = self._before = JITFunction.run
+
+        def run(function: Any, *args: Any, **kwargs: Any) -> Any:
+            result = before(function, *args, **kwargs)
+            if not kwargs.get("warmup"):
+                self._seen(getattr(function, "__name__", str(function)))
+            return result
+
+        JITFunction.run = run
+
+    def remove(self) -> None:
+        """Put back what stood there, the last time it is called; nothing if it was not set."""
+        self._depth = max(0, self._depth - 1)
+        if self._depth == 0 and self._before is not None:
+            from triton.runtime.jit import JITFunction
+
+            JITFunction.run = self._before
+            self._before = None

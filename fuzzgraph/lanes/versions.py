@@ -1,0 +1,33 @@
+"""The versions of Triton that the lanes were tested with; what is inside one is `inside`'s matter.
+
+`make triton-versions` runs each of them. This module does not import Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["TESTED_TRITON", "refusal", "tested_versions"]
+
+TESTED_TRITON = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")
+
+
+def refusal(version: str) -> str:
+    """Why the lanes do not run with this Triton; "" if they do.
+
+    >>> refusal("3.7.1")
+    ''
+    """
+    if version in TESTED_TRITON:
+        return ""
+    return f"Triton {version} was not tested. Use Triton {tested_versions()}."
+
+
+def tested_versions(versions: Sequence[str] | None = None) -> str:
+    """The tested versions as text.
+
+    >>> tested_versions(["3.1", "3.2", "3.4"])
+    '3.1, 3.2 or 3.4'
+    """
+    *most, last = TESTED_TRITON if versions is None else versions
+    return f"{', '.join(most)} or {last}" if most else last
