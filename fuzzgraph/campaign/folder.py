@@ -17,6 +17,7 @@ from fuzzgraph.case import Case, encode_case
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import FindingKey
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["RunFolder", "fresh_folder"]
 
@@ -144,7 +145,7 @@ class RunFolder:
         """
         path = self.of(finding_id(key)) / "finding.json"
         try:
-            reported = msgspec.json.decode(path.read_bytes(), type=ReportedFinding)
+            reported = decode_json(path.read_bytes(), ReportedFinding)
         except (FileNotFoundError, *UNREADABLE):
             return None
         return frozenset(finding.key for finding in reported.also)
@@ -155,12 +156,11 @@ class RunFolder:
 
     def shard_summaries(self) -> tuple[list[RunSummary], list[str]]:
         """What each shard left, in order, and one line about each summary that is damaged."""
-        decode = msgspec.json.Decoder(RunSummary).decode
         summaries: list[RunSummary] = []
         bad: list[str] = []
         for path in sorted(self.path.glob("summary-*.json")):
             try:
-                summaries.append(decode(path.read_bytes()))
+                summaries.append(decode_json(path.read_bytes(), RunSummary))
             except UNREADABLE as error:
                 bad.append(f"{path.name}: no summary ({error}); left out")
         return summaries, bad

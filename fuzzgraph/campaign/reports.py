@@ -19,6 +19,7 @@ from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
 from fuzzgraph.reporting.nights import nights
 from fuzzgraph.reporting.rebuilding import summary_of
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["gathered", "rebuilt", "write_reports"]
 
@@ -87,7 +88,7 @@ def _earlier(folder: Path, history: Path) -> list[RunSummary]:
         if path.parent.resolve() == here or len(found) == _TREND_RUNS:
             continue
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=RunSummary))
+            found.append(decode_json(path.read_bytes(), RunSummary))
         except (OSError, *UNREADABLE):
             continue
     return found
