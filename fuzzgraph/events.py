@@ -21,6 +21,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.records import (
     Export,
     ExportKind,
+    FindingId,
     Left,
     Reason,
     ReportedFinding,
@@ -28,6 +29,7 @@ from fuzzgraph.records import (
     Setup,
     Source,
     Status,
+    check_id,
     finding_id,
     is_full_rate,
 )
@@ -126,6 +128,9 @@ class FindingNew(_Event, frozen=True, kw_only=True):
     finding: Finding
     case: Case
 
+    def __post_init__(self) -> None:
+        check_id(self.id, self.finding)
+
 
 class FindingWaiting(_Event, frozen=True, kw_only=True):
     """Seen only beside one that is not shrunk yet, which may explain it."""
@@ -136,21 +141,24 @@ class FindingWaiting(_Event, frozen=True, kw_only=True):
     beside: tuple[Finding, ...] = ()
     """What else the case showed."""
 
+    def __post_init__(self) -> None:
+        check_id(self.id, self.finding)
+
 
 class FindingRepeated(_Event, frozen=True, kw_only=True):
-    id: str
+    id: FindingId
     digest: str
 
 
 class FindingFlaky(_Event, frozen=True, kw_only=True):
     """It did not show in every fresh session."""
 
-    id: str
+    id: FindingId
     rate: str
 
 
 class Shrunk(_Event, frozen=True, kw_only=True):
-    id: str
+    id: FindingId
     before: str
     after: str
     steps: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from fuzzgraph.finding import Finding, FindingKey
 __all__ = [
     "Export",
     "ExportKind",
+    "FindingId",
     "Left",
     "Reason",
     "ReportedFinding",
@@ -25,6 +26,7 @@ __all__ = [
     "Setup",
     "Source",
     "Status",
+    "check_id",
     "finding_id",
     "is_full_rate",
 ]
@@ -49,6 +51,21 @@ def finding_id(key: FindingKey) -> str:
     tail = hashlib.sha256("\0".join(key).encode()).hexdigest()[:6]
     words = [re.sub(r"[^A-Za-z0-9_.]+", "_", word)[:40] for word in (oracle, buffer, mode) if word]
     return "-".join([*words, tail])
+
+
+FindingId = Annotated[str, msgspec.Meta(pattern=r"\A(?:[A-Za-z0-9_.]+-)*[0-9a-f]{6}\Z")]
+"""The form of what `finding_id` gives: no way out of a folder, nothing that a report would run."""
+
+
+def check_id(told: str, finding: Finding) -> None:
+    """Refuse a record whose id is not that of its finding's key: folders are named by it.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    right = finding_id(finding.key)
+    if told != right:
+        raise ValueError(f"id {told!r} does not belong to this finding, whose id is {right!r}")
 
 
 def is_full_rate(rate: str) -> bool:
@@ -121,6 +138,7 @@ class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Computed: it was tried in fresh sessions and did not show in every one."""
 
     def __post_init__(self) -> None:
+        check_id(self.id, self.finding)
         rate = self.finding.confirmed
         msgspec.structs.force_setattr(self, "flaky", bool(rate) and not is_full_rate(rate))
 
@@ -154,9 +172,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     deaths: int = 0
     """Times the engine's process died or hung; 0 where it has none of its own."""
     findings: tuple[ReportedFinding, ...] = ()
-    repeats: dict[str, int] = {}
+    repeats: dict[FindingId, int] = {}
     """Finding id -> how many further cases showed it."""
-    beside: dict[str, tuple[Finding, ...]] = {}
+    beside: dict[FindingId, tuple[Finding, ...]] = {}
     """Finding id of another shard -> what was seen only beside it."""
     only_new: bool = False
     """Whether findings of the baseline leave the exit code alone."""

@@ -6,6 +6,7 @@ which the file system lets only one of them do.
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from fuzzgraph.case import Case, encode_case
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import FindingKey
+from fuzzgraph.records import FindingId
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["RunFolder", "fresh_folder"]
+__all__ = ["RunFolder", "fresh_folder", "refuse_links"]
 
 
 def fresh_folder(out: Path | None, seed: int, root: Path = Path("reports/runs")) -> Path:
@@ -59,6 +61,22 @@ def _refused(path: Path, error: OSError) -> UsageError:
     return UsageError(
         f"out={str(path)!r} cannot be used ({error.strerror}). Name a folder that you may write."
     )
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse the folder of a run that leads out of itself: a run makes no links, and what is read
+    or written through one lies anywhere on this machine.
+
+    Raises:
+        UsageError: there is a link; it is named.
+    """
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                raise UsageError(
+                    f"{path}: is a link, and no run leaves links in its folder. Remove it if you "
+                    "know what it leads to."
+                )
 
 
 class RunFolder:
@@ -106,8 +124,24 @@ class RunFolder:
             ) from None
         return lock
 
+    @property
+    def findings(self) -> Path:
+        return self.path / "findings"
+
     def of(self, finding: str) -> Path:
-        return self.path / "findings" / finding
+        """The folder of a finding, by its id; the one place where an id becomes a path.
+
+        Raises:
+            UsageError: it is no id.
+        """
+        try:
+            msgspec.convert(finding, FindingId)
+        except msgspec.ValidationError:
+            raise UsageError(
+                f"finding id={finding!r} is not one that FuzzGraph gives, so nothing is read or "
+                "written for it. Use the folder or the log as the run left it."
+            ) from None
+        return self.findings / finding
 
     def claim(self, finding: str) -> bool:
         """Whether the finding is ours to work on: no other shard has it."""

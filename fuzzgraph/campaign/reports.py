@@ -12,6 +12,7 @@ import msgspec
 
 from fuzzgraph import corpus
 from fuzzgraph.campaign.exporting import FILES
+from fuzzgraph.campaign.folder import refuse_links
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import ExportKind, RunSummary, read_log
 from fuzzgraph.reporting import joined
@@ -33,6 +34,7 @@ def rebuilt(folder: Path) -> RunSummary:
     Raises:
         UsageError: there is no log, or nothing in it tells of a run.
     """
+    refuse_links(folder)
     logs = sorted(folder.glob("events*.jsonl")) if folder.is_dir() else []
     if not logs:
         raise UsageError(

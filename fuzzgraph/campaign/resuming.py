@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fuzzgraph.campaign.folder import RunFolder
+from fuzzgraph.campaign.folder import RunFolder, refuse_links
 from fuzzgraph.campaign.plan import Budget, Plan
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.coverage import Coverage
@@ -97,6 +97,7 @@ def past_of(out: Path, shard: int = 0, shards: int = 1) -> Past:
     Raises:
         UsageError: the folder holds no run.
     """
+    refuse_links(out)
     folder = RunFolder(out, shard, shards)
     if not folder.events.is_file():
         raise UsageError(
@@ -128,7 +129,7 @@ def _at_hand(folder: RunFolder, past: Past) -> Case | None:
 
 def free_empty_claims(folder: RunFolder) -> None:
     """Claims without a case: the run was killed before the finding was written down."""
-    for claim in folder.of("").glob("*"):
+    for claim in folder.findings.glob("*"):
         if claim.is_dir() and not any(claim.iterdir()):
             claim.rmdir()
 

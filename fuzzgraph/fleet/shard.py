@@ -193,8 +193,8 @@ def _learn(folder: RunFolder, news: News) -> None:
         (place / _ELSEWHERE).touch()
     if news.record and (place / _ELSEWHERE).exists():
         with contextlib.suppress(*UNREADABLE):
-            decode_json(news.record, ReportedFinding)
-            write_atomically(place / "finding.json", news.record)
+            if decode_json(news.record, ReportedFinding).id == news.id:
+                write_atomically(place / "finding.json", news.record)
 
 
 def _exports(folder: RunFolder, lines: bytes) -> dict[str, bytes]:

@@ -32,15 +32,16 @@ from fuzzgraph.events import (
 from fuzzgraph.reporting import EventFile
 from tests.fakes import case, finding
 
-REPORTED = ReportedFinding(id="x", finding=finding(), case=case(1), digest="d")
+ID = finding_id(finding().key)
+REPORTED = ReportedFinding(id=ID, finding=finding(), case=case(1), digest="d")
 SUMMARY = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, cases=10, seconds=2.0)
 EVENTS: tuple[Event, ...] = (
     CampaignStarted(setup=Setup(target="t"), seed=3),
     CaseRun(index=0, digest="d", source="corpus", outcome="clean", steps=2, seconds=0.5),
-    FindingNew(id="x", finding=finding(), case=case(1, 2)),
-    FindingRepeated(id="x", digest="d"),
-    FindingFlaky(id="x", rate="1/3"),
-    Shrunk(id="x", before="a", after="b", steps=1, requests=1, tries=9, seconds=0.1),
+    FindingNew(id=ID, finding=finding(), case=case(1, 2)),
+    FindingRepeated(id=ID, digest="d"),
+    FindingFlaky(id=ID, rate="1/3"),
+    Shrunk(id=ID, before="a", after="b", steps=1, requests=1, tries=9, seconds=0.1),
     FindingPursued(reported=REPORTED),
     Exported(reported=REPORTED),
     CoverageSeen(coverage=Coverage(cases={"a": 2, "b": 1}, together=("2", "1"))),
@@ -144,7 +145,7 @@ def test_a_summary_knows_its_exit_code(
 def test_a_finding_that_shows_in_some_fresh_sessions_only_is_flaky() -> None:
     flaky = {
         rate: ReportedFinding(
-            id="x", finding=finding(confirmed=rate), case=case(1), digest="d"
+            id=ID, finding=finding(confirmed=rate), case=case(1), digest="d"
         ).flaky
         for rate in ("", "0/3", "2/3", "3/3")
     }
