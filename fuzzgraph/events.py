@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -65,7 +64,7 @@ __all__ = [
     "encode_event",
     "finding_id",
     "is_full_rate",
-    "read_log",
+    "parse_event",
 ]
 
 Outcome = Literal["clean", "finding", "skipped", "nondeterministic"]
@@ -237,41 +236,25 @@ def encode_event(event: Event) -> bytes:
     return msgspec.json.encode(event) + b"\n"
 
 
-def decode_event(line: bytes | str) -> Event:
+def parse_event(line: bytes | str) -> Event:
     """The record of one line.
+
+    Raises:
+        one of `errors.UNREADABLE`: the line is no event of this FuzzGraph.
+    """
+    event: Event = decode_json(line, _EVENT)
+    return event
+
+
+def decode_event(line: bytes | str) -> Event:
+    """The same for a line that the caller gives.
 
     Raises:
         UsageError: the line is no event of this FuzzGraph.
     """
     try:
-        event: Event = decode_json(line, _EVENT)
-        return event
+        return parse_event(line)
     except UNREADABLE as error:
         raise UsageError(
             f"events: not an event of this FuzzGraph ({error}). Use the one that wrote the file."
         ) from None
-
-
-def read_log(path: Path) -> tuple[list[Event], list[str]]:
-    """The events of a log, and one line about each part of it that is damaged.
-
-    Raises:
-        UsageError: it cannot be read at all.
-    """
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be read ({error.strerror}). Name the folder of a run."
-        ) from None
-    events: list[Event] = []
-    bad: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            events.append(decode_json(line, _EVENT))
-        except UNREADABLE as error:
-            cut = "cut short" if not line.endswith(b"\n") else str(error)
-            bad.append(f"{path.name}:{number}: no event ({cut}); left out")
-    return events, bad

@@ -183,7 +183,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     mended: tuple[str, ...] = ()
     """Tolerated entries whose case was run and did not fail, one line each."""
     bad_entries: tuple[str, ...] = ()
-    """Entries of corpus, ledger, baseline or event log that could not be used, one line each."""
+    """Entries of corpus, ledger or baseline that could not be used, and lines of the log that a
+    kill cut short, one line each."""
+    damaged: tuple[str, ...] = ()
+    """Parts of the run's own record that could not be read, one line each: what is told here is not
+    all that there was."""
     coverage: Coverage = Coverage()
     cut_off: str = ""
     """Digest of the case that the end of the budget cut off; a resumed run begins with it."""
@@ -194,12 +198,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     """Computed: cases per second of the search."""
     exit_code: int = 0
-    """Computed: 0 nothing found that counts, 1 findings that do, 3 the run failed."""
+    """Computed: 0 nothing found that counts, 1 findings that do, 3 the run failed or its record is
+    damaged."""
 
     def __post_init__(self) -> None:
         rate = round(self.cases / self.seconds, 1) if self.seconds else 0.0
         msgspec.structs.force_setattr(self, "rate", rate)
-        code = 3 if self.error else 1 if any(map(self.counts, self.findings)) else 0
+        code = 3 if self.error or self.damaged else 1 if any(map(self.counts, self.findings)) else 0
         msgspec.structs.force_setattr(self, "exit_code", code)
 
     def counts(self, reported: ReportedFinding) -> bool:

@@ -196,5 +196,5 @@ class RunFolder:
             try:
                 summaries.append(decode_json(path.read_bytes(), RunSummary))
             except UNREADABLE as error:
-                bad.append(f"{path.name}: no summary ({error}); left out")
+                bad.append(f"{path.name}: not a summary ({error}); left out")
         return summaries, bad

@@ -175,7 +175,8 @@ class Campaign:
             self._tally.take_back(self._past)
             self._docket.take_back(self._past)
             self._about.started_at = self._past.start.started or self._about.started_at
-            self._about.bad_entries += self._past.bad_lines
+            self._about.bad_entries += self._past.cut
+            self._about.damaged += self._past.damaged
 
     def _search(self) -> Reason:
         try:

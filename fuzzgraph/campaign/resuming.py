@@ -11,9 +11,11 @@ from pathlib import Path
 
 from fuzzgraph.campaign.folder import RunFolder, refuse_links
 from fuzzgraph.campaign.plan import Budget, Plan
+from fuzzgraph.campaign.untold import untold
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.coverage import Coverage
 from fuzzgraph.errors import InvalidCase, UsageError
+from fuzzgraph.event_log import read_log
 from fuzzgraph.events import (
     CampaignFinished,
     CampaignStarted,
@@ -27,7 +29,6 @@ from fuzzgraph.events import (
     FindingWaiting,
     Progress,
     ReportedFinding,
-    read_log,
 )
 
 __all__ = ["Past", "at_its_end", "free_empty_claims", "past_of", "resumed_plan"]
@@ -52,7 +53,10 @@ class Past:
     waiting: dict[str, FindingWaiting] = field(default_factory=dict)
     at_hand: Case | None = None
     """The case that was being run."""
-    bad_lines: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
+    """Lines of the log that a kill cut short."""
+    damaged: list[str] = field(default_factory=list)
+    """What of the log is lost, one line each."""
 
     @property
     def left(self) -> bool:
@@ -76,6 +80,12 @@ class Past:
             self.finished = True
         else:
             self._take_finding(event)
+
+    def take_untold(self, out: Path) -> None:
+        """Take in the findings that a damaged log has lost and whose records lie beside it."""
+        found, damage = untold(out, {*self.reported, *self.unfinished})
+        self.reported |= {reported.id: reported for reported in found}
+        self.damaged += damage
 
     def _take_finding(self, event: Event) -> None:
         if isinstance(event, FindingNew):
@@ -104,17 +114,18 @@ def past_of(out: Path, shard: int = 0, shards: int = 1) -> Past:
             f"{out}: holds no {folder.events.name}, so it cannot be resumed. Name the folder of a "
             "run."
         )
-    events, bad = read_log(folder.events)
-    start = next((event for event in events if isinstance(event, CampaignStarted)), None)
+    log = read_log(folder.events)
+    start = next((event for event in log.events if isinstance(event, CampaignStarted)), None)
     if start is None:
         raise UsageError(f"{folder.events}: tells of no run. Start a new one with 'fuzzgraph run'.")
     nothing = Progress(seconds=0.0, cases=0, steps=0, findings=0, rate=0.0)
-    past = Past(start=start, last=nothing, bad_lines=bad)
-    for event in events:
+    past = Past(start=start, last=nothing, cut=log.cut, damaged=log.damaged)
+    for event in log.events:
         past.take(event)
     past.at_hand = _at_hand(folder, past)
     if folder.whole:  # another shard's may be a moment old
         free_empty_claims(folder)
+        past.take_untold(out)
     return past
 
 

@@ -14,7 +14,8 @@ from fuzzgraph.campaign.reports import rebuilt, write_reports
 from fuzzgraph.campaign.resuming import at_its_end, free_empty_claims, past_of, resumed_plan
 from fuzzgraph.campaign.stopping import interruptible
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import CampaignStarted, RunSummary, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import CampaignStarted, RunSummary
 
 __all__ = ["resume_shards", "shards_of"]
 

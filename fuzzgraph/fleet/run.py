@@ -19,7 +19,8 @@ from fuzzgraph.campaign.standing import Standing
 from fuzzgraph.campaign.stopping import interruptible
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.events import Emit, Event, RunSummary, Setup, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import Emit, Event, RunSummary, Setup
 from fuzzgraph.fleet.driver import Cluster, Driver, news_of
 from fuzzgraph.fleet.landing import Landing
 from fuzzgraph.fleet.messages import News, Order

@@ -46,6 +46,7 @@ def left_out(summary: RunSummary) -> list[tuple[str, str]]:
         (counted(count, "case"), f"quarantined, never launched: {entry}")
         for entry, count in summary.quarantined.items()
     ]
+    rows += [("a part of the log", f"could not be read: {line}") for line in summary.damaged]
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
     rows += _repros(summary)
     rows += [("not drawn", f"beyond the target: {line}") for line in summary.beyond]

@@ -16,6 +16,7 @@ from fuzzgraph.reporting.wording import finding_text
 
 __all__ = ["markdown"]
 
+_DAMAGE = "see *What did not run, and why*."
 _IN_FULL = 20
 """Findings told in full; GitHub shows one megabyte of a summary."""
 
@@ -25,6 +26,8 @@ def markdown(summary: RunSummary, nights: Sequence[Night] = ()) -> str:
     parts = [f"# FuzzGraph run: {verdict_line(summary)}", _figures(summary)]
     if summary.error:
         parts.append(f"**The run failed:** `{summary.error}`")
+    if summary.damaged:
+        parts.append(f"**The log is damaged,** so that this is not all: {_DAMAGE}")
     if summary.findings:
         parts.append(_table(summary))
     parts += [

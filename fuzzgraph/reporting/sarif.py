@@ -63,16 +63,17 @@ def _rule(clause: Clause) -> dict[str, Any]:
 
 def _invocation(summary: RunSummary) -> dict[str, Any]:
     invocation: dict[str, Any] = {
-        "executionSuccessful": not summary.error,
+        "executionSuccessful": not (summary.error or summary.damaged),
         "exitCode": summary.exit_code,
         "toolExecutionNotifications": [
             {"level": "warning", "message": {"text": line}} for line in summary.bad_entries
         ],
     }
-    if summary.error:
-        invocation["toolExecutionNotifications"].append(
-            {"level": "error", "message": {"text": summary.error}}
-        )
+    invocation["toolExecutionNotifications"] += [
+        {"level": "error", "message": {"text": line}}
+        for line in (summary.error, *summary.damaged)
+        if line
+    ]
     if summary.started:
         invocation["startTimeUtc"] = summary.started.replace("+00:00", "Z")
     return invocation

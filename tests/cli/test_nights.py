@@ -51,7 +51,7 @@ def test_report_writes_one_of_them_where_it_is_told(
     capsys.readouterr()
     words = ["report", "r", "--as", "sarif", "--out", "x/findings.sarif", "--json"]
     assert run_command(words) == 0
-    assert said(capsys) == {"folder": "r", "paths": ["x/findings.sarif"], "bad": []}
+    assert said(capsys) == {"folder": "r", "paths": ["x/findings.sarif"], "bad": [], "damaged": []}
     assert json.loads((folder / "x" / "findings.sarif").read_text())["version"] == "2.1.0"
 
 

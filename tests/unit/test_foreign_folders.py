@@ -12,13 +12,13 @@ from fuzzgraph.campaign import RunFolder
 from fuzzgraph.campaign.reports import rebuilt
 from fuzzgraph.campaign.resuming import past_of
 from fuzzgraph.errors import UsageError
+from fuzzgraph.event_log import read_log
 from fuzzgraph.events import (
     FindingNew,
     FindingPursued,
     FindingRepeated,
     FindingWaiting,
     encode_event,
-    read_log,
 )
 from fuzzgraph.fleet.landing import Landing
 from fuzzgraph.fleet.messages import Batch, News
@@ -54,8 +54,8 @@ def test_an_id_becomes_a_folder_below_the_findings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("event", EVENTS)
 def test_an_event_with_another_id_is_damaged(event: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(encode_event(STARTED) + lines(event, name))
-    events, bad = read_log(tmp_path / "events.jsonl")
-    assert events == [STARTED] and len(bad) == 1
+    log = read_log(tmp_path / "events.jsonl")
+    assert log.events == [STARTED] and len(log.damaged) == 1
 
 
 @pytest.mark.parametrize("event", ["new", "waiting", "pursued"])
