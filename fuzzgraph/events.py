@@ -194,6 +194,7 @@ class Progress(_Event, frozen=True, kw_only=True):
     pairs: int = 0
     """Pairs of them covered by one case."""
     deaths: int = 0
+    killed: int = 0
     corpus_cases: int = 0
     nondeterministic: int = 0
     block: int = 0

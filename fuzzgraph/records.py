@@ -171,6 +171,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
     deaths: int = 0
     """Times the engine's process died or hung; 0 where it has none of its own."""
+    killed: int = 0
+    """Times it was killed from outside (signal 9), by a person or for want of memory; the case was
+    run again."""
     findings: tuple[ReportedFinding, ...] = ()
     repeats: dict[FindingId, int] = {}
     """Finding id -> how many further cases showed it."""

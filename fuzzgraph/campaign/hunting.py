@@ -76,6 +76,7 @@ def hunt(
             dimensions=dimensions,
             beyond=lacking(opened.target.reach),
             deaths=opened.deaths,
+            killed=opened.killed,
             standing=standing,
             past=past,
             corpus=seeds.entries,

@@ -55,6 +55,7 @@ class Campaign:
         shared: cases of other runs, to run after these in a part of the budget.
         beyond: what the target cannot express, for the report.
         deaths: how often the engine's process has died so far.
+        killed: how often it was killed from outside.
         bad_entries: corpus entries that could not be read, for the summary.
         past: what this run had done before it was killed.
         notes: what went wrong beside the cases so far, one line each.
@@ -74,6 +75,7 @@ class Campaign:
         standing: Standing | None = None,
         beyond: Sequence[str] = (),
         deaths: Callable[[], int] = lambda: 0,
+        killed: Callable[[], int] = lambda: 0,
         corpus: Sequence[Entry] = (),
         shared: Sequence[Entry] = (),
         bad_entries: Iterable[str] = (),
@@ -119,8 +121,9 @@ class Campaign:
             dimensions=dimensions,
         )
         self._tally.findings = lambda: self._docket.taken_up
-        earlier = past.last.deaths if past else 0
-        self._tally.deaths = lambda: earlier + deaths()
+        earlier = (past.last.deaths, past.last.killed) if past else (0, 0)
+        self._tally.deaths = lambda: earlier[0] + deaths()
+        self._tally.killed = lambda: earlier[1] + killed()
 
     def interrupt(self, why: Reason = "interrupted") -> None:
         """End after the case at hand, as Ctrl-C does."""

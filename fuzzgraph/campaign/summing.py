@@ -93,6 +93,7 @@ def summed(
         nondeterministic=tally.nondeterministic,
         fallbacks=dict(tally.fallbacks.most_common()),
         deaths=tally.deaths(),
+        killed=tally.killed(),
         findings=tuple(docket.reported),
         repeats=dict(tally.repeats),
         beside={name: tuple(found) for name, found in docket.beside.items()},

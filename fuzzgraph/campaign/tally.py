@@ -35,6 +35,7 @@ class Tally:
     nondeterministic: int = 0
     findings: Callable[[], int] = lambda: 0
     deaths: Callable[[], int] = lambda: 0
+    killed: Callable[[], int] = lambda: 0
     coverage: CoverageMap = field(default_factory=CoverageMap)
     skips: Counter[str] = field(default_factory=Counter)
     repeats: Counter[str] = field(default_factory=Counter)
@@ -113,6 +114,7 @@ class Tally:
                 dimensions=self.coverage.dimensions,
                 pairs=self.coverage.pairs,
                 deaths=self.deaths(),
+                killed=self.killed(),
                 corpus_cases=self.corpus_cases,
                 nondeterministic=self.nondeterministic,
                 block=self.block,

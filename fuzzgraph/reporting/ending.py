@@ -11,7 +11,7 @@ from fuzzgraph.coverage import Coverage, CoverageMap
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.amounts import counted, short
-from fuzzgraph.reporting.left_out import finishing
+from fuzzgraph.reporting.left_out import finishing, killed_words
 from fuzzgraph.reporting.wording import finding_text
 
 __all__ = [
@@ -106,6 +106,8 @@ def _figures(summary: RunSummary) -> list[str]:
     ]
     lines += [f"  quarantined {count} cases: {name}" for name, count in summary.quarantined.items()]
     lines += [f"  tolerated and no longer failing: {line}" for line in summary.mended]
+    if summary.killed:
+        lines.append(f"  {killed_words(summary.killed)}")
     lines += [f"  damaged: {line}" for line in summary.damaged]
     lines += [f"  left out: {line}" for line in summary.bad_entries]
     if undone := finishing(summary):
@@ -129,6 +131,7 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         skipped=sum(one.skipped for one in summaries),
         skips=_added(one.skips for one in summaries),
         deaths=sum(one.deaths for one in summaries),
+        killed=sum(one.killed for one in summaries),
         quarantined=_added(one.quarantined for one in summaries),
         mended=tuple(dict.fromkeys(line for one in summaries for line in one.mended)),
         coverage=_covered(summaries),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzzgraph.events import Left, ReportedFinding, RunSummary
 from fuzzgraph.reporting.amounts import counted
 
-__all__ = ["finishing", "left_out", "left_words"]
+__all__ = ["finishing", "killed_words", "left_out", "left_words"]
 
 _UNDONE: dict[Left, str] = {
     "confirm": "not confirmed",
@@ -33,6 +33,14 @@ def finishing(summary: RunSummary) -> str:
     return f"{', '.join(parts)}; finish with: fuzzgraph resume {summary.out}"
 
 
+def killed_words(count: int) -> str:
+    """What to say of workers that somebody killed; their cases were run again."""
+    were = "was" if count == 1 else "were"
+    return (
+        f"{counted(count, 'worker')} {were} killed from outside (signal 9), retried; out of memory?"
+    )
+
+
 def left_out(summary: RunSummary) -> list[tuple[str, str]]:
     """What, and why; empty where everything ran."""
     rows = [
@@ -46,6 +54,8 @@ def left_out(summary: RunSummary) -> list[tuple[str, str]]:
         (counted(count, "case"), f"quarantined, never launched: {entry}")
         for entry, count in summary.quarantined.items()
     ]
+    if summary.killed:
+        rows.append(("retried", killed_words(summary.killed)))
     rows += [("a part of the log", f"could not be read: {line}") for line in summary.damaged]
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
     rows += _repros(summary)

@@ -110,6 +110,7 @@ class _Run:
             skips=self._skips,
             beyond=start.beyond,
             deaths=last.deaths,
+            killed=last.killed,
             findings=tuple(self._findings.values()),
             repeats=self._repeats,
             only_new=start.only_new,

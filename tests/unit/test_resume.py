@@ -13,10 +13,10 @@ import pytest
 from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt
 from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resuming import past_of, resumed_plan
+from fuzzgraph.campaign.resuming import Past, past_of, resumed_plan
 from fuzzgraph.case import Case
 from fuzzgraph.errors import OutOfTime, UsageError
-from fuzzgraph.events import CaseRun, Event, RunSummary, Setup, finding_id
+from fuzzgraph.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
 from tests.fakes import FakeRunner, FakeTarget, finding, paged
 
@@ -128,6 +128,17 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
         past_of(tmp_path)
     with pytest.raises(UsageError, match=r"holds no events-1\.jsonl"):
         past_of(tmp_path, 1, 2)
+
+
+def test_workers_killed_before_and_after_a_resume_are_counted_together(tmp_path: Path) -> None:
+    def hunted(past: Past | None) -> RunSummary:
+        opened = Opened(Setup(), FakeTarget(), FakeRunner(), lambda: None, killed=lambda: 2)
+        plan = Plan(out=tmp_path, budget=Budget(None, 60 if past is None else 90), seed=2)
+        return hunt(plan, events.append, opened=opened, export=no_export, past=past)
+
+    assert hunted(None).killed == 2
+    assert hunted(past_of(tmp_path)).killed == 4
+    assert [event.killed for event in events if isinstance(event, Progress)][-1] == 4
 
 
 def test_a_full_disk_ends_the_run_with_what_was_found(

@@ -136,6 +136,21 @@ def test_what_a_kill_cut_short_before_a_resume_is_no_damage(tmp_path: Path) -> N
     assert found.bad_entries == ("events.jsonl:4: not an event (cut short); left out",)
 
 
+def test_killed_workers_are_told_in_every_report(tmp_path: Path) -> None:
+    write_reports(tmp_path, summary(killed=3))
+    words = "3 workers were killed from outside (signal 9), retried; out of memory?"
+    for name in FORMATS.values():
+        told = (tmp_path / name).read_text()
+        assert ('"killed": 3' if name == "report.json" else words) in told
+    write_reports(tmp_path, summary())
+    for name in FORMATS.values():
+        assert "killed from outside" not in (tmp_path / name).read_text()
+
+
+def test_one_killed_worker_is_one(tmp_path: Path) -> None:
+    assert "  1 worker was killed from outside (signal 9)" in ending(summary(killed=1))
+
+
 def test_a_damaged_run_is_written_into_every_report(tmp_path: Path) -> None:
     write_reports(tmp_path, summary(damaged=("events.jsonl:2: not an event",)))
     for name in FORMATS.values():
