@@ -198,7 +198,11 @@ class Progress(_Event, frozen=True, kw_only=True):
     corpus_cases: int = 0
     nondeterministic: int = 0
     block: int = 0
-    """Number of the block of generated cases; a resumed run begins with it again."""
+    """Number of the block of generated cases; a resumed run draws it again."""
+    drawn: int = 0
+    """Cases of that block that had their turn; a resumed run passes over them."""
+    ahead: tuple[str, ...] = ()
+    """Digests of cases that were run before their turn."""
 
 
 class CoverageSeen(_Event, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from fuzzgraph.campaign.folder import RunFolder, refuse_links
 from fuzzgraph.campaign.plan import Budget, Plan
 from fuzzgraph.campaign.untold import untold
@@ -71,7 +73,7 @@ class Past:
             self.last = event
         elif isinstance(event, CaseRun):
             if event.source == "corpus":
-                self.ran.add(event.digest)
+                self._take_saved(event)
             if event.outcome == "skipped":
                 self.skips[event.note] = self.skips.get(event.note, 0) + 1
         elif isinstance(event, CoverageSeen):
@@ -80,6 +82,17 @@ class Past:
             self.finished = True
         else:
             self._take_finding(event)
+
+    def _take_saved(self, event: CaseRun) -> None:
+        """A case of the corpus is not run again; progress may not have counted it yet."""
+        self.ran.add(event.digest)
+        if event.index >= self.last.cases:
+            self.last = msgspec.structs.replace(
+                self.last,
+                cases=event.index + 1,
+                corpus_cases=self.last.corpus_cases + 1,
+                steps=self.last.steps + event.steps,
+            )
 
     def take_untold(self, out: Path) -> None:
         """Take in the findings that a damaged log has lost and whose records lie beside it."""
