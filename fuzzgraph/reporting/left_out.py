@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from fuzzgraph.events import Left, ReportedFinding, RunSummary
 from fuzzgraph.reporting.amounts import counted
 
@@ -30,7 +32,15 @@ def finishing(summary: RunSummary) -> str:
         parts.append(f"case {summary.cut_off} cut off")
     if not parts:
         return ""
-    return f"{', '.join(parts)}; finish with: fuzzgraph resume {summary.out}"
+    return f"{', '.join(parts)}; finish with: {_resume_command(summary)}"
+
+
+def _resume_command(summary: RunSummary) -> str:
+    """What the caller has to name again is named; quoted, for a folder may have any name."""
+    words = ["fuzzgraph", "resume", summary.out]
+    if ":" in summary.setup.target:
+        words += ["--target", summary.setup.target]
+    return shlex.join(words)
 
 
 def killed_words(count: int) -> str:
