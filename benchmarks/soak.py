@@ -28,7 +28,8 @@ from saboteur import FLAKY, PLANTED
 
 from fuzzgraph.campaign.reports import rebuilt
 from fuzzgraph.case import Case, encode_case
-from fuzzgraph.events import CampaignStarted, RunSummary, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import CampaignStarted, RunSummary
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.worker import Limits, WorkerClient, open_client

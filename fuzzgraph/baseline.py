@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
 from fuzzgraph.records import ReportedFinding, finding_id
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["Baseline", "KnownFinding", "baseline_text", "known_of", "load_baseline"]
 
@@ -69,8 +70,8 @@ def load_baseline(path: Path) -> Baseline:
         if not line.strip():
             continue
         try:
-            entry = msgspec.json.decode(line, type=KnownFinding)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            entry = decode_json(line, KnownFinding)
+        except UNREADABLE as error:
             bad.append(f"{path.name}:{number}: no known finding ({error}); left out")
         else:
             known[entry.id] = entry

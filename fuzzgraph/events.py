@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -21,6 +20,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.records import (
     Export,
     ExportKind,
+    FindingId,
     Left,
     Reason,
     ReportedFinding,
@@ -28,9 +28,11 @@ from fuzzgraph.records import (
     Setup,
     Source,
     Status,
+    check_id,
     finding_id,
     is_full_rate,
 )
+from fuzzgraph.strict_json import decode_json
 
 __all__ = [
     "CampaignFinished",
@@ -62,7 +64,7 @@ __all__ = [
     "encode_event",
     "finding_id",
     "is_full_rate",
-    "read_log",
+    "parse_event",
 ]
 
 Outcome = Literal["clean", "finding", "skipped", "nondeterministic"]
@@ -125,6 +127,9 @@ class FindingNew(_Event, frozen=True, kw_only=True):
     finding: Finding
     case: Case
 
+    def __post_init__(self) -> None:
+        check_id(self.id, self.finding)
+
 
 class FindingWaiting(_Event, frozen=True, kw_only=True):
     """Seen only beside one that is not shrunk yet, which may explain it."""
@@ -135,21 +140,24 @@ class FindingWaiting(_Event, frozen=True, kw_only=True):
     beside: tuple[Finding, ...] = ()
     """What else the case showed."""
 
+    def __post_init__(self) -> None:
+        check_id(self.id, self.finding)
+
 
 class FindingRepeated(_Event, frozen=True, kw_only=True):
-    id: str
+    id: FindingId
     digest: str
 
 
 class FindingFlaky(_Event, frozen=True, kw_only=True):
     """It did not show in every fresh session."""
 
-    id: str
+    id: FindingId
     rate: str
 
 
 class Shrunk(_Event, frozen=True, kw_only=True):
-    id: str
+    id: FindingId
     before: str
     after: str
     steps: int
@@ -186,10 +194,15 @@ class Progress(_Event, frozen=True, kw_only=True):
     pairs: int = 0
     """Pairs of them covered by one case."""
     deaths: int = 0
+    killed: int = 0
     corpus_cases: int = 0
     nondeterministic: int = 0
     block: int = 0
-    """Number of the block of generated cases; a resumed run begins with it again."""
+    """Number of the block of generated cases; a resumed run draws it again."""
+    drawn: int = 0
+    """Cases of that block that had their turn; a resumed run passes over them."""
+    ahead: tuple[str, ...] = ()
+    """Digests of cases that were run before their turn."""
     unchecked: dict[str, int] = {}
     """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
 
@@ -221,7 +234,8 @@ Event: TypeAlias = (
 )
 Emit = Callable[[Event], None]
 
-_DECODER: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_EVENT: Any = Event
+"""As a value: for mypy a union is no type that a function could be handed."""
 
 
 def encode_event(event: Event) -> bytes:
@@ -229,40 +243,25 @@ def encode_event(event: Event) -> bytes:
     return msgspec.json.encode(event) + b"\n"
 
 
-def decode_event(line: bytes | str) -> Event:
+def parse_event(line: bytes | str) -> Event:
     """The record of one line.
+
+    Raises:
+        one of `errors.UNREADABLE`: the line is no event of this FuzzGraph.
+    """
+    event: Event = decode_json(line, _EVENT)
+    return event
+
+
+def decode_event(line: bytes | str) -> Event:
+    """The same for a line that the caller gives.
 
     Raises:
         UsageError: the line is no event of this FuzzGraph.
     """
     try:
-        return _DECODER.decode(line)
+        return parse_event(line)
     except UNREADABLE as error:
         raise UsageError(
             f"events: not an event of this FuzzGraph ({error}). Use the one that wrote the file."
         ) from None
-
-
-def read_log(path: Path) -> tuple[list[Event], list[str]]:
-    """The events of a log, and one line about each part of it that is damaged.
-
-    Raises:
-        UsageError: it cannot be read at all.
-    """
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be read ({error.strerror}). Name the folder of a run."
-        ) from None
-    events: list[Event] = []
-    bad: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            events.append(_DECODER.decode(line))
-        except UNREADABLE as error:
-            cut = "cut short" if not line.endswith(b"\n") else str(error)
-            bad.append(f"{path.name}:{number}: no event ({cut}); left out")
-    return events, bad

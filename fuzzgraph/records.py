@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from fuzzgraph.finding import Finding, FindingKey
 __all__ = [
     "Export",
     "ExportKind",
+    "FindingId",
     "Left",
     "Reason",
     "ReportedFinding",
@@ -25,6 +26,7 @@ __all__ = [
     "Setup",
     "Source",
     "Status",
+    "check_id",
     "finding_id",
     "is_full_rate",
 ]
@@ -49,6 +51,21 @@ def finding_id(key: FindingKey) -> str:
     tail = hashlib.sha256("\0".join(key).encode()).hexdigest()[:6]
     words = [re.sub(r"[^A-Za-z0-9_.]+", "_", word)[:40] for word in (oracle, buffer, mode) if word]
     return "-".join([*words, tail])
+
+
+FindingId = Annotated[str, msgspec.Meta(pattern=r"\A(?:[A-Za-z0-9_.]+-)*[0-9a-f]{6}\Z")]
+"""The form of what `finding_id` gives: no way out of a folder, nothing that a report would run."""
+
+
+def check_id(told: str, finding: Finding) -> None:
+    """Refuse a record whose id is not that of its finding's key: folders are named by it.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    right = finding_id(finding.key)
+    if told != right:
+        raise ValueError(f"id {told!r} does not belong to this finding, whose id is {right!r}")
 
 
 def is_full_rate(rate: str) -> bool:
@@ -121,6 +138,7 @@ class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Computed: it was tried in fresh sessions and did not show in every one."""
 
     def __post_init__(self) -> None:
+        check_id(self.id, self.finding)
         rate = self.finding.confirmed
         msgspec.structs.force_setattr(self, "flaky", bool(rate) and not is_full_rate(rate))
 
@@ -155,10 +173,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
     deaths: int = 0
     """Times the engine's process died or hung; 0 where it has none of its own."""
+    killed: int = 0
+    """Times it was killed from outside (signal 9), by a person or for want of memory; the case was
+    run again."""
     findings: tuple[ReportedFinding, ...] = ()
-    repeats: dict[str, int] = {}
+    repeats: dict[FindingId, int] = {}
     """Finding id -> how many further cases showed it."""
-    beside: dict[str, tuple[Finding, ...]] = {}
+    beside: dict[FindingId, tuple[Finding, ...]] = {}
     """Finding id of another shard -> what was seen only beside it."""
     only_new: bool = False
     """Whether findings of the baseline leave the exit code alone."""
@@ -167,7 +188,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     mended: tuple[str, ...] = ()
     """Tolerated entries whose case was run and did not fail, one line each."""
     bad_entries: tuple[str, ...] = ()
-    """Entries of corpus, ledger, baseline or event log that could not be used, one line each."""
+    """Entries of corpus, ledger or baseline that could not be used, and lines of the log that a
+    kill cut short, one line each."""
+    damaged: tuple[str, ...] = ()
+    """Parts of the run's own record that could not be read, one line each: what is told here is not
+    all that there was."""
     coverage: Coverage = Coverage()
     cut_off: str = ""
     """Digest of the case that the end of the budget cut off; a resumed run begins with it."""
@@ -178,12 +203,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     """Computed: cases per second of the search."""
     exit_code: int = 0
-    """Computed: 0 nothing found that counts, 1 findings that do, 3 the run failed."""
+    """Computed: 0 nothing found that counts, 1 findings that do, 3 the run failed or its record is
+    damaged."""
 
     def __post_init__(self) -> None:
         rate = round(self.cases / self.seconds, 1) if self.seconds else 0.0
         msgspec.structs.force_setattr(self, "rate", rate)
-        code = 3 if self.error else 1 if any(map(self.counts, self.findings)) else 0
+        code = 3 if self.error or self.damaged else 1 if any(map(self.counts, self.findings)) else 0
         msgspec.structs.force_setattr(self, "exit_code", code)
 
     def counts(self, reported: ReportedFinding) -> bool:

@@ -6,6 +6,7 @@ which the file system lets only one of them do.
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from fuzzgraph.case import Case, encode_case
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import FindingKey
+from fuzzgraph.records import FindingId
+from fuzzgraph.strict_json import decode_json
 
-__all__ = ["RunFolder", "fresh_folder"]
+__all__ = ["RunFolder", "fresh_folder", "refuse_links"]
 
 
 def fresh_folder(out: Path | None, seed: int, root: Path = Path("reports/runs")) -> Path:
@@ -58,6 +61,22 @@ def _refused(path: Path, error: OSError) -> UsageError:
     return UsageError(
         f"out={str(path)!r} cannot be used ({error.strerror}). Name a folder that you may write."
     )
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse the folder of a run that leads out of itself: a run makes no links, and what is read
+    or written through one lies anywhere on this machine.
+
+    Raises:
+        UsageError: there is a link; it is named.
+    """
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                raise UsageError(
+                    f"{path}: is a link, and no run leaves links in its folder. Remove it if you "
+                    "know what it leads to."
+                )
 
 
 class RunFolder:
@@ -105,8 +124,24 @@ class RunFolder:
             ) from None
         return lock
 
+    @property
+    def findings(self) -> Path:
+        return self.path / "findings"
+
     def of(self, finding: str) -> Path:
-        return self.path / "findings" / finding
+        """The folder of a finding, by its id; the one place where an id becomes a path.
+
+        Raises:
+            UsageError: it is no id.
+        """
+        try:
+            msgspec.convert(finding, FindingId)
+        except msgspec.ValidationError:
+            raise UsageError(
+                f"finding id={finding!r} is not one that FuzzGraph gives, so nothing is read or "
+                "written for it. Use the folder or the log as the run left it."
+            ) from None
+        return self.findings / finding
 
     def claim(self, finding: str) -> bool:
         """Whether the finding is ours to work on: no other shard has it."""
@@ -144,7 +179,7 @@ class RunFolder:
         """
         path = self.of(finding_id(key)) / "finding.json"
         try:
-            reported = msgspec.json.decode(path.read_bytes(), type=ReportedFinding)
+            reported = decode_json(path.read_bytes(), ReportedFinding)
         except (FileNotFoundError, *UNREADABLE):
             return None
         return frozenset(finding.key for finding in reported.also)
@@ -155,12 +190,11 @@ class RunFolder:
 
     def shard_summaries(self) -> tuple[list[RunSummary], list[str]]:
         """What each shard left, in order, and one line about each summary that is damaged."""
-        decode = msgspec.json.Decoder(RunSummary).decode
         summaries: list[RunSummary] = []
         bad: list[str] = []
         for path in sorted(self.path.glob("summary-*.json")):
             try:
-                summaries.append(decode(path.read_bytes()))
+                summaries.append(decode_json(path.read_bytes(), RunSummary))
             except UNREADABLE as error:
-                bad.append(f"{path.name}: no summary ({error}); left out")
+                bad.append(f"{path.name}: not a summary ({error}); left out")
         return summaries, bad

@@ -74,6 +74,7 @@ def hunt(
             dimensions=dimensions,
             beyond=lacking(opened.target.reach),
             deaths=opened.deaths,
+            killed=opened.killed,
             standing=standing,
             past=past,
             corpus=seeds.entries,
@@ -123,13 +124,13 @@ def _all(*sinks: Emit) -> Emit:
 def join_shards(out: Path) -> RunSummary | None:
     """One report of what the shards of a run left; None where none of them left a summary.
 
-    One that is damaged is named among the bad entries and left out.
+    One that is damaged is named and left out.
     """
     summaries, damaged = RunFolder(out).shard_summaries()
     if not summaries:
         return None
     summary = joined(summaries)
-    summary = msgspec.structs.replace(summary, bad_entries=(*summary.bad_entries, *damaged))
+    summary = msgspec.structs.replace(summary, damaged=(*summary.damaged, *damaged))
     RunFolder(out).finish_run(summary)
     write_reports(out, summary)
     return summary

@@ -10,8 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from hypothesis.strategies import SearchStrategy
-
+from fuzzgraph.campaign.blocks import Blocks, StrategyOf
 from fuzzgraph.campaign.casebook import Casebook
 from fuzzgraph.campaign.docket import docket_of
 from fuzzgraph.campaign.folder import RunFolder
@@ -24,19 +23,15 @@ from fuzzgraph.campaign.standing import CautiousRunner, Standing, run_tolerated
 from fuzzgraph.campaign.stopping import Clock, Enough, Stopwatch, interruptible
 from fuzzgraph.campaign.summing import About, started, summed
 from fuzzgraph.campaign.tally import Tally
-from fuzzgraph.case import Case
+from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import CampaignFinished, Emit, Reason, RunSummary
-from fuzzgraph.strategies import block_size, draw
 
 __all__ = ["Campaign", "StrategyOf"]
 
 _SHARED = 1 / 4
 """Of the budget at most, for cases of other runs: what was found must not crowd out the new."""
-
-StrategyOf = Callable[[int], SearchStrategy[Case]]
-"""The strategy of a block, by a number: another pool of configs for another number."""
 
 
 class Campaign:
@@ -55,6 +50,7 @@ class Campaign:
         shared: cases of other runs, to run after these in a part of the budget.
         beyond: what the target cannot express, for the report.
         deaths: how often the engine's process has died so far.
+        killed: how often it was killed from outside.
         bad_entries: corpus entries that could not be read, for the summary.
         past: what this run had done before it was killed.
         notes: what went wrong beside the cases so far, one line each.
@@ -74,6 +70,7 @@ class Campaign:
         standing: Standing | None = None,
         beyond: Sequence[str] = (),
         deaths: Callable[[], int] = lambda: 0,
+        killed: Callable[[], int] = lambda: 0,
         corpus: Sequence[Entry] = (),
         shared: Sequence[Entry] = (),
         bad_entries: Iterable[str] = (),
@@ -85,7 +82,6 @@ class Campaign:
         self._plan = plan
         self._standing = standing or Standing()
         self._runner = CautiousRunner(runner, self._standing.ledger, plan.setup.target, dimensions)
-        self._strategy = strategy
         self._emit = emit
         self._corpus = corpus
         self._shared = shared
@@ -118,9 +114,13 @@ class Campaign:
             watch=self._watch,
             dimensions=dimensions,
         )
+        self._blocks = Blocks(
+            plan, strategy, self._tally, look=self._stop_if_over, run=self._run_generated
+        )
         self._tally.findings = lambda: self._docket.taken_up
-        earlier = past.last.deaths if past else 0
-        self._tally.deaths = lambda: earlier + deaths()
+        earlier = (past.last.deaths, past.last.killed) if past else (0, 0)
+        self._tally.deaths = lambda: earlier[0] + deaths()
+        self._tally.killed = lambda: earlier[1] + killed()
 
     def interrupt(self, why: Reason = "interrupted") -> None:
         """End after the case at hand, as Ctrl-C does."""
@@ -175,15 +175,17 @@ class Campaign:
             self._tally.take_back(self._past)
             self._docket.take_back(self._past)
             self._about.started_at = self._past.start.started or self._about.started_at
-            self._about.bad_entries += self._past.bad_lines
+            self._about.bad_entries += self._past.cut
+            self._about.damaged += self._past.damaged
 
     def _search(self) -> Reason:
         try:
             if not self._plan.finish_only:
                 about = self._about
                 run_tolerated(self._standing, self._run_saved, about.mended, about.bad_entries)
-            if self._past is not None and self._past.at_hand is not None:
-                self._run_generated(self._past.at_hand)
+            at_hand = self._past.at_hand if self._past is not None else None
+            if at_hand is not None and not self._is_saved(at_hand):
+                self._blocks.run_first(at_hand)
             if self._plan.finish_only:
                 return "time"
             for entry in self._corpus:
@@ -193,11 +195,10 @@ class Campaign:
                     self._run_entry(entry)
             if self._plan.budget.examples == 0:
                 return "corpus"
-            while True:
-                self._run_block(self._tally.block)
-                self._tally.block += 1
+            self._blocks.run_all()
         except Enough as enough:
             return enough.reason
+        raise AssertionError("the blocks end by an exception")
 
     def _run_saved(self, case: Case) -> VerdictLike:
         self._stop_if_over(generating=False)
@@ -212,13 +213,12 @@ class Campaign:
         except InvalidCase as error:
             self._about.bad_entries.append(f"{entry.path}: {error}")
 
-    def _run_block(self, block: int) -> None:
-        number = self._plan.block_seed(block)
-        draw(self._strategy(number), number, block_size(block), self._run_generated)
-        self._stop_if_over()
+    def _is_saved(self, case: Case) -> bool:
+        """Whether its turn comes with the cases that are run first."""
+        saved = () if self._plan.finish_only else (*self._corpus, *self._shared)
+        return digest(case) in {entry.digest for entry in saved}
 
     def _run_generated(self, case: Case) -> None:
-        self._stop_if_over()
         try:
             self._casebook.run(case, "generated")
         except InvalidCase:  # the pools are too small for it; the strategies draw few of these

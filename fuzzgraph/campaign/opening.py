@@ -56,6 +56,8 @@ class Opened:
     cut_off: Callable[[float], None] = lambda moment: None
     """Sets the moment, by `time.monotonic`, at which a case is cut off with OutOfTime. In this
     process nothing can cut it off."""
+    killed: Callable[[], int] = lambda: 0
+    """How often it was killed from outside and its case run again."""
 
 
 def checked_setup(
@@ -268,7 +270,15 @@ def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
         lanes=not setup.stock_kernels,
         branches=branches,
     )
-    return Opened(setup, target, client, client.close, lambda: client.deaths, client.cut_off)
+    return Opened(
+        setup,
+        target,
+        client,
+        client.close,
+        deaths=lambda: client.deaths,
+        killed=lambda: client.killed,
+        cut_off=client.cut_off,
+    )
 
 
 def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStrategy[Case]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ def replay_command(path: str, setup: Setup) -> str:
         words += ["--isolation", setup.isolation]
     if setup.stock_kernels:
         words.append("--stock-kernels")
-    return " ".join(words)
+    return shlex.join(words)  # a name of anybody's is one word
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,17 @@ import msgspec
 
 from fuzzgraph import corpus
 from fuzzgraph.campaign.exporting import FILES
+from fuzzgraph.campaign.folder import refuse_links
+from fuzzgraph.campaign.untold import untold
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.events import ExportKind, RunSummary, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import ExportKind, RunSummary
 from fuzzgraph.reporting import joined
 from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
 from fuzzgraph.reporting.nights import nights
 from fuzzgraph.reporting.rebuilding import summary_of
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["gathered", "rebuilt", "write_reports"]
 
@@ -27,29 +31,63 @@ _TREND_RUNS = 60
 
 
 def rebuilt(folder: Path) -> RunSummary:
-    """The summary of a run, from its event logs alone.
+    """The summary of a run, from its event logs; what they have lost and its findings' own records
+    still tell is put in, and the damage is named.
 
     Raises:
         UsageError: there is no log, or nothing in it tells of a run.
     """
+    refuse_links(folder)
     logs = sorted(folder.glob("events*.jsonl")) if folder.is_dir() else []
     if not logs:
         raise UsageError(
             f"{folder}: holds no events.jsonl. Name the folder of a run, as 'fuzzgraph run' prints."
         )
-    summaries, bad = [], []
+    read = _Read()
     for log in logs:
-        events, damaged = read_log(log)
-        bad += damaged
-        summary = summary_of(events)
+        read.take(log)
+    if not read.summaries:
+        read.take_summary(folder / "summary.json")
+    if not read.summaries:
+        why = "; ".join(read.damaged + read.cut)
+        raise UsageError(f"{folder}: {why}. Nothing of the run can be told.")
+    whole = joined(read.summaries) if len(read.summaries) > 1 else read.summaries[0]
+    found, damage = untold(folder, {reported.id for reported in whole.findings})
+    return msgspec.structs.replace(
+        whole,
+        findings=(*whole.findings, *found),
+        bad_entries=tuple(dict.fromkeys((*whole.bad_entries, *read.cut))),
+        damaged=tuple(dict.fromkeys((*whole.damaged, *read.damaged, *damage))),
+    )
+
+
+class _Read:
+    """What the logs of a run tell, and what of them cannot be read."""
+
+    def __init__(self) -> None:
+        self.summaries: list[RunSummary] = []
+        self.cut: list[str] = []
+        self.damaged: list[str] = []
+
+    def take(self, path: Path) -> None:
+        log = read_log(path)
+        self.cut += log.cut
+        self.damaged += log.damaged
+        summary = summary_of(log.events)
         if summary is not None:
-            summaries.append(summary)
-        else:
-            bad.append(f"{log.name}: tells of no run; left out")
-    if not summaries:
-        raise UsageError(f"{folder}: {'; '.join(bad)}. Nothing of the run can be told.")
-    whole = joined(summaries) if len(summaries) > 1 else summaries[0]
-    return msgspec.structs.replace(whole, bad_entries=(*whole.bad_entries, *bad))
+            self.summaries.append(summary)
+        elif log.events or log.damaged:
+            self.damaged.append(f"{path.name}: its start is lost, so that it tells of no run")
+        else:  # killed before it began
+            self.cut.append(f"{path.name}: tells of no run; left out")
+
+    def take_summary(self, path: Path) -> None:
+        """The record that the run left at its end, where its log tells nothing."""
+        if path.is_file():
+            try:
+                self.summaries.append(decode_json(path.read_bytes(), RunSummary))
+            except UNREADABLE as error:
+                self.damaged.append(f"{path.name}: not a summary ({error})")
 
 
 def gathered(folder: Path, summary: RunSummary, history: Path | None = None) -> Material:
@@ -87,7 +125,7 @@ def _earlier(folder: Path, history: Path) -> list[RunSummary]:
         if path.parent.resolve() == here or len(found) == _TREND_RUNS:
             continue
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=RunSummary))
+            found.append(decode_json(path.read_bytes(), RunSummary))
         except (OSError, *UNREADABLE):
             continue
     return found

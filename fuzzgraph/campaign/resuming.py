@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fuzzgraph.campaign.folder import RunFolder
+import msgspec
+
+from fuzzgraph.campaign.folder import RunFolder, refuse_links
 from fuzzgraph.campaign.plan import Budget, Plan
+from fuzzgraph.campaign.untold import untold
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.coverage import Coverage
 from fuzzgraph.errors import InvalidCase, UsageError
+from fuzzgraph.event_log import read_log
 from fuzzgraph.events import (
     CampaignFinished,
     CampaignStarted,
@@ -27,7 +31,6 @@ from fuzzgraph.events import (
     FindingWaiting,
     Progress,
     ReportedFinding,
-    read_log,
 )
 
 __all__ = ["Past", "at_its_end", "free_empty_claims", "past_of", "resumed_plan"]
@@ -52,7 +55,10 @@ class Past:
     waiting: dict[str, FindingWaiting] = field(default_factory=dict)
     at_hand: Case | None = None
     """The case that was being run."""
-    bad_lines: list[str] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
+    """Lines of the log that a kill cut short."""
+    damaged: list[str] = field(default_factory=list)
+    """What of the log is lost, one line each."""
 
     @property
     def left(self) -> bool:
@@ -67,7 +73,7 @@ class Past:
             self.last = event
         elif isinstance(event, CaseRun):
             if event.source == "corpus":
-                self.ran.add(event.digest)
+                self._take_saved(event)
             if event.outcome == "skipped":
                 self.skips[event.note] = self.skips.get(event.note, 0) + 1
         elif isinstance(event, CoverageSeen):
@@ -76,6 +82,23 @@ class Past:
             self.finished = True
         else:
             self._take_finding(event)
+
+    def _take_saved(self, event: CaseRun) -> None:
+        """A case of the corpus is not run again; progress may not have counted it yet."""
+        self.ran.add(event.digest)
+        if event.index >= self.last.cases:
+            self.last = msgspec.structs.replace(
+                self.last,
+                cases=event.index + 1,
+                corpus_cases=self.last.corpus_cases + 1,
+                steps=self.last.steps + event.steps,
+            )
+
+    def take_untold(self, out: Path) -> None:
+        """Take in the findings that a damaged log has lost and whose records lie beside it."""
+        found, damage = untold(out, {*self.reported, *self.unfinished})
+        self.reported |= {reported.id: reported for reported in found}
+        self.damaged += damage
 
     def _take_finding(self, event: Event) -> None:
         if isinstance(event, FindingNew):
@@ -97,23 +120,25 @@ def past_of(out: Path, shard: int = 0, shards: int = 1) -> Past:
     Raises:
         UsageError: the folder holds no run.
     """
+    refuse_links(out)
     folder = RunFolder(out, shard, shards)
     if not folder.events.is_file():
         raise UsageError(
             f"{out}: holds no {folder.events.name}, so it cannot be resumed. Name the folder of a "
             "run."
         )
-    events, bad = read_log(folder.events)
-    start = next((event for event in events if isinstance(event, CampaignStarted)), None)
+    log = read_log(folder.events)
+    start = next((event for event in log.events if isinstance(event, CampaignStarted)), None)
     if start is None:
         raise UsageError(f"{folder.events}: tells of no run. Start a new one with 'fuzzgraph run'.")
     nothing = Progress(seconds=0.0, cases=0, steps=0, findings=0, rate=0.0)
-    past = Past(start=start, last=nothing, bad_lines=bad)
-    for event in events:
+    past = Past(start=start, last=nothing, cut=log.cut, damaged=log.damaged)
+    for event in log.events:
         past.take(event)
     past.at_hand = _at_hand(folder, past)
     if folder.whole:  # another shard's may be a moment old
         free_empty_claims(folder)
+        past.take_untold(out)
     return past
 
 
@@ -128,7 +153,7 @@ def _at_hand(folder: RunFolder, past: Past) -> Case | None:
 
 def free_empty_claims(folder: RunFolder) -> None:
     """Claims without a case: the run was killed before the finding was written down."""
-    for claim in folder.of("").glob("*"):
+    for claim in folder.findings.glob("*"):
         if claim.is_dir() and not any(claim.iterdir()):
             claim.rmdir()
 

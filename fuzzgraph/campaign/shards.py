@@ -13,8 +13,10 @@ from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.reports import rebuilt, write_reports
 from fuzzgraph.campaign.resuming import at_its_end, free_empty_claims, past_of, resumed_plan
 from fuzzgraph.campaign.stopping import interruptible
+from fuzzgraph.campaign.trust import Named
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import CampaignStarted, RunSummary, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import CampaignStarted, RunSummary
 
 __all__ = ["resume_shards", "shards_of"]
 
@@ -35,6 +37,8 @@ def resume_shards(
     shards: int,
     seconds: float | None,
     command: Callable[[int], list[str]] | None = None,
+    *,
+    named: Named | None = None,
 ) -> RunSummary:
     """Resume every shard that is not done, side by side.
 
@@ -43,16 +47,21 @@ def resume_shards(
     Args:
         seconds: a new budget in all; None for the old one.
         command: what resumes one shard; None for this command line.
+        named: what of the run the caller has named again.
 
     Raises:
         UsageError: every shard has come to its end.
     """
-    words = command or (lambda shard: _command(out, shard, seconds))
+    named = named or Named()
+    words = command or (lambda shard: [*_command(out, shard, seconds), *named.words()])
     with RunFolder(out).lock():
         free_empty_claims(RunFolder(out))
         open_shards = [shard for shard in range(shards) if _has_more(out, shard, shards, seconds)]
         if not open_shards:
             raise at_its_end(out)
+        for shard in open_shards:
+            start = past_of(out, shard, shards).start
+            named.check(out, start.setup, start.database)
         group = _Group([subprocess.Popen(words(shard)) for shard in open_shards])
         with interruptible(group):
             codes = group.wait()

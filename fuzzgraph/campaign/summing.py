@@ -27,6 +27,7 @@ class About:
     """What the target cannot express."""
     corpus_cases: int = 0
     bad_entries: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
     mended: list[str] = field(default_factory=list)
     started_at: str = field(default_factory=_now)
 
@@ -93,6 +94,7 @@ def summed(
         fallbacks=dict(tally.fallbacks.most_common()),
         unchecked=dict(tally.unchecked.most_common()),
         deaths=tally.deaths(),
+        killed=tally.killed(),
         findings=tuple(docket.reported),
         repeats=dict(tally.repeats),
         beside={name: tuple(found) for name, found in docket.beside.items()},
@@ -100,6 +102,7 @@ def summed(
         quarantined=quarantined,
         mended=tuple(about.mended),
         bad_entries=(*about.bad_entries, *notes),
+        damaged=tuple(about.damaged),
         coverage=tally.coverage.record(),
         cut_off=cut_off,
         error=error,

@@ -35,6 +35,7 @@ class Tally:
     nondeterministic: int = 0
     findings: Callable[[], int] = lambda: 0
     deaths: Callable[[], int] = lambda: 0
+    killed: Callable[[], int] = lambda: 0
     coverage: CoverageMap = field(default_factory=CoverageMap)
     skips: Counter[str] = field(default_factory=Counter)
     repeats: Counter[str] = field(default_factory=Counter)
@@ -42,6 +43,10 @@ class Tally:
     unchecked: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     block: int = 0
+    drawn: int = 0
+    """Cases of that block that had their turn."""
+    ahead: set[str] = field(default_factory=set)
+    """Digests of cases that were run before their turn, which is still to come."""
     _told_at: float = 0.0
     _told_cases: int = 0
     _cover_at: float = 10.0
@@ -52,6 +57,7 @@ class Tally:
         self.cases, self.corpus_cases = last.cases, last.corpus_cases
         self.steps, self.skipped = last.steps, last.skipped
         self.nondeterministic, self.block = last.nondeterministic, last.block
+        self.drawn, self.ahead = last.drawn, set(last.ahead)
         self.repeats.update(past.repeats)
         self.skips.update(past.skips)
         self.unchecked.update(last.unchecked)
@@ -115,10 +121,13 @@ class Tally:
                 dimensions=self.coverage.dimensions,
                 pairs=self.coverage.pairs,
                 deaths=self.deaths(),
+                killed=self.killed(),
                 corpus_cases=self.corpus_cases,
                 nondeterministic=self.nondeterministic,
                 block=self.block,
                 unchecked=dict(self.unchecked),
+                drawn=self.drawn,
+                ahead=tuple(sorted(self.ahead)),
             )
         )
         self._told_at, self._told_cases = now, self.cases

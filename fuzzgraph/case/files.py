@@ -11,6 +11,7 @@ import msgspec
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.words import SCHEMA_VERSION, Case
 from fuzzgraph.errors import UNREADABLE, InvalidCase
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["case_schema", "decode_case", "digest", "encode_case", "load_case"]
 
@@ -33,7 +34,7 @@ def decode_case(text: bytes | str, where: str = "case") -> Case:
             contradiction; `where` is named in the message.
     """
     try:
-        found = msgspec.json.decode(text)
+        found = decode_json(text)
     except UNREADABLE as error:
         raise InvalidCase(
             f"{where}: not valid JSON ({error}). Write it with 'fuzzgraph export'."

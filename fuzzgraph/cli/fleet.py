@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from fuzzgraph.cli.options import as_json, duration, say_summary, setup_options, whole_number
-from fuzzgraph.cli.search import search_options
+from fuzzgraph.cli.search import named_options, search_options
 from fuzzgraph.errors import UsageError
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Plan
+    from fuzzgraph.campaign.trust import Named
     from fuzzgraph.fleet.cluster import RayCluster
 
 __all__ = ["fleet", "resume_fleet"]
@@ -56,13 +57,18 @@ def run(plan: Plan, out: Path | None, shards: int | None, address: str, as_json:
 @click.argument("folder", metavar="DIR", type=Path)
 @click.option("--time", "seconds", metavar="TIME", callback=duration, help="A new budget in all.")
 @click.option("--address", help="HOST:PORT or auto of a cluster. [as before]")
+@named_options
 @as_json
-def resume(folder: Path, seconds: float | None, address: str | None, as_json: bool) -> int:
+def resume(
+    folder: Path, seconds: float | None, address: str | None, named: Named, as_json: bool
+) -> int:
     """Go on with a fleet's run whose driver was killed. DIR is its folder."""
-    return resume_fleet(folder, seconds, address, as_json=as_json)
+    return resume_fleet(folder, seconds, address, named, as_json=as_json)
 
 
-def resume_fleet(folder: Path, seconds: float | None, address: str | None, *, as_json: bool) -> int:
+def resume_fleet(
+    folder: Path, seconds: float | None, address: str | None, named: Named, *, as_json: bool
+) -> int:
     """Take up the run in a folder, on the cluster that it had unless another one is named."""
     from fuzzgraph.fleet.cluster import require_ray
     from fuzzgraph.fleet.run import fleet_of
@@ -70,6 +76,7 @@ def resume_fleet(folder: Path, seconds: float | None, address: str | None, *, as
     record = fleet_of(folder)
     if record is None:
         raise UsageError(f"{folder}: holds no fleet.json. Name the folder of a fleet's run.")
+    named.check(folder, record.setup, record.database)
     require_ray()
     plan = record.plan(folder.resolve(), seconds)
     where = record.address if address is None else address

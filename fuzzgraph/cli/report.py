@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fuzzgraph.cli.entry import RUN_FAILED
 from fuzzgraph.cli.options import as_json, one_of, say_json
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ __all__ = ["report"]
 def report(
     folder: Path, kind: Format | None, out: Path | None, history: Path | None, as_json: bool
 ) -> int:
-    """Make the reports of a run again, also of one that was killed. DIR is its folder."""
+    """Make the reports of a run again, also of one that was killed. DIR is its folder.
+
+    Ends with exit code 3 where the log is damaged, since the reports then do not tell all.
+    """
     from fuzzgraph.campaign.reports import gathered, rebuilt, write_reports
     from fuzzgraph.corpus import write_atomically
     from fuzzgraph.errors import UsageError
@@ -40,6 +44,7 @@ def report(
     if out is not None and kind is None:
         raise UsageError(f"--out={str(out)!r} needs one report. Say which with --as.")
     summary = rebuilt(folder)
+    code = RUN_FAILED if summary.damaged else 0
     if out is not None and kind is not None:
         write_atomically(out, written(kind, summary, gathered(folder, summary, history)))
         paths = [out]
@@ -48,10 +53,19 @@ def report(
         paths = write_reports(folder, summary, kinds=kinds, history=history)
     if as_json:
         names = [str(path) for path in paths]
-        say_json({"folder": str(folder), "paths": names, "bad": summary.bad_entries})
-        return 0
+        say_json(
+            {
+                "folder": str(folder),
+                "paths": names,
+                "bad": summary.bad_entries,
+                "damaged": summary.damaged,
+            }
+        )
+        return code
     for path in paths:
         click.echo(path)
     for line in summary.bad_entries:
         click.echo(f"left out: {line}", err=True)
-    return 0
+    for line in summary.damaged:
+        click.echo(f"damaged: {line}", err=True)
+    return code

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from fuzzgraph.cli.options import as_json, duration, say_summary, setup_options, whole_number
-from fuzzgraph.cli.search import search_options
+from fuzzgraph.cli.search import named_options, search_options
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened, Plan
     from fuzzgraph.campaign.resuming import Past
     from fuzzgraph.campaign.standing import Standing
+    from fuzzgraph.campaign.trust import Named
     from fuzzgraph.corpus import Loaded
+    from fuzzgraph.events import RunSummary
 
 __all__ = ["resume", "run"]
 
@@ -46,15 +48,19 @@ def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -
             budget=replace(plan.budget, findings=max_findings),
             out=fresh_folder(out, plan.seed),
         ).patient()
-        return _run(plan, opened, seeds, standing, as_json=as_json)
+        summary = _hunt(plan, opened, seeds, standing, as_json=as_json)
+    return say_summary(summary, as_json=as_json)
 
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=Path)
 @click.option("--time", "seconds", metavar="TIME", callback=duration, help="A new budget in all.")
 @click.option("--shard", metavar="N", callback=whole_number(0), hidden=True)
+@named_options
 @as_json
-def resume(folder: Path, seconds: float | None, shard: int | None, as_json: bool) -> int:
+def resume(
+    folder: Path, seconds: float | None, shard: int | None, named: Named, as_json: bool
+) -> int:
     """Go on with a run that was killed, with what is left of its budget. DIR is its folder.
 
     Of a run of several processes each is taken up by one; a fleet's run goes on on its cluster.
@@ -67,17 +73,24 @@ def resume(folder: Path, seconds: float | None, shard: int | None, as_json: bool
     if (folder / "fleet.json").is_file():
         from fuzzgraph.cli.fleet import resume_fleet
 
-        return resume_fleet(folder, seconds, None, as_json=as_json)
+        return resume_fleet(folder, seconds, None, named, as_json=as_json)
     shards = shards_of(folder)
     if shards > 1 and shard is None:
-        return say_summary(resume_shards(folder, shards, seconds), as_json=as_json)
+        return say_summary(resume_shards(folder, shards, seconds, named=named), as_json=as_json)
     past = past_of(folder, shard or 0, shards)
+    named.check(folder, past.start.setup, past.start.database)
     plan = resumed_plan(past, folder, seconds).patient()
-    named = _named(plan.corpus)
-    seeds = Loaded() if shards > 1 and named is None else load_corpus(named)
+    corpus = _named(plan.corpus)
+    seeds = Loaded() if shards > 1 and corpus is None else load_corpus(corpus)
     standing = _standing(plan)
     with closing(open_setup(plan.setup)) as opened:
-        return _run(plan, opened, seeds, standing, past, as_json=as_json)
+        summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
+        if seconds is None and summary.reason == "time" and not plan.finish_only:
+            past = past_of(folder, shard or 0, shards)
+            if past.left:  # the old budget has no room for it, and a resume is to be enough
+                plan = resumed_plan(past, folder).patient()
+                summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
+    return say_summary(summary, as_json=as_json)
 
 
 def _named(path: str) -> Path | None:
@@ -90,7 +103,7 @@ def _standing(plan: Plan) -> Standing:
     return load_standing(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
 
 
-def _run(
+def _hunt(
     plan: Plan,
     opened: Opened,
     seeds: Loaded,
@@ -98,10 +111,9 @@ def _run(
     past: Past | None = None,
     *,
     as_json: bool,
-) -> int:
+) -> RunSummary:
     from fuzzgraph.campaign import hunt
     from fuzzgraph.reporting import progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
-        summary = hunt(plan, progress, seeds=seeds, opened=opened, standing=standing, past=past)
-    return say_summary(summary, as_json=as_json)
+        return hunt(plan, progress, seeds=seeds, opened=opened, standing=standing, past=past)

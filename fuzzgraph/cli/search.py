@@ -15,7 +15,7 @@ from fuzzgraph.errors import UsageError
 if TYPE_CHECKING:
     from fuzzgraph.events import Setup
 
-__all__ = ["search_options"]
+__all__ = ["named_options", "search_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -93,6 +93,25 @@ _STANDING = (
         "--only-new", is_flag=True, help="Exit with 1 for findings beyond --baseline only."
     ),
     click.option("--out", type=Path, help="New folder of the run. [reports/runs/TIME-SEED]"),
+)
+
+
+def named_options(command: F) -> F:
+    """What a resumed run's log may not decide by itself, as `named`."""
+
+    def gather(target: str | None, database: str | None, **rest: Any) -> object:
+        from fuzzgraph.campaign.trust import Named
+
+        return command(named=Named(target, database), **rest)
+
+    return with_options(gather, command, _NAMED)
+
+
+_NAMED = (
+    click.option(
+        "--target", metavar="TARGET", help="As before; a module:factory has to be named again."
+    ),
+    click.option("--database", metavar="DB", help="As before; it has to be named again."),
 )
 
 

@@ -17,6 +17,7 @@ from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import CampaignFinished, Emit, Event, FindingNew, FindingPursued, Progress
 from fuzzgraph.fleet.landing import Landing
 from fuzzgraph.fleet.messages import Batch, News, Order, Told
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["Cluster", "Driver", "FleetFailed", "Lost", "Member", "news_of"]
 
@@ -171,7 +172,7 @@ class Driver:
 
     def _answered(self, place: _Place, answer: bytes) -> bool:
         place.heard, place.question = place.asked, b""
-        return self._take(place, msgspec.json.decode(answer, type=Batch))
+        return self._take(place, decode_json(answer, Batch))
 
     def _start(self, place: _Place) -> None:
         if self._clock() < place.next_try:

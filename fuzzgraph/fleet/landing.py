@@ -81,11 +81,9 @@ class Landing:
             self._folder.finish_run(event.summary)
 
     def _take_file(self, name: str, content: bytes) -> None:
-        path = (Path(self._out) / name).resolve()
         parts = Path(name).parts
-        inside = path.is_relative_to((Path(self._out) / "findings").resolve())
-        if inside and len(parts) == 3 and self._owns(parts[1]):
-            write_atomically(path, content)
+        if len(parts) == 3 and parts[0] == "findings" and parts[2] != ".." and self._owns(parts[1]):
+            write_atomically(self._folder.of(parts[1]) / parts[2], content)
 
     def _owns(self, finding: str) -> bool:
         """Two shards may find the same at one instant; the files are those of one of them."""

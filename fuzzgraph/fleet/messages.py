@@ -6,6 +6,7 @@ import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.events import Setup
+from fuzzgraph.records import FindingId
 
 __all__ = ["PLACE", "Batch", "News", "Order", "Told", "moved"]
 
@@ -47,7 +48,7 @@ class Order(_Message, frozen=True):
 class News(_Message, frozen=True):
     """A finding that another shard has taken up."""
 
-    id: str
+    id: FindingId
     record: bytes = b""
     """Its finding.json, once it is shrunk."""
 

@@ -19,12 +19,14 @@ from fuzzgraph.campaign.standing import Standing
 from fuzzgraph.campaign.stopping import interruptible
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.events import Emit, Event, RunSummary, Setup, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import Emit, Event, RunSummary, Setup
 from fuzzgraph.fleet.driver import Cluster, Driver, news_of
 from fuzzgraph.fleet.landing import Landing
 from fuzzgraph.fleet.messages import News, Order
 from fuzzgraph.fleet.shard import BASELINE, LEDGER
 from fuzzgraph.fleet.totals import Totals
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["FleetRecord", "Sized", "fleet_of", "run_fleet"]
 
@@ -93,7 +95,7 @@ def fleet_of(out: Path) -> FleetRecord | None:
     if not path.is_file():
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=FleetRecord)
+        return decode_json(path.read_bytes(), FleetRecord)
     except (OSError, *UNREADABLE) as error:
         raise UsageError(f"{path}: is damaged ({error}). Start a new run.") from None
 

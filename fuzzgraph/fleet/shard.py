@@ -22,9 +22,10 @@ from fuzzgraph.campaign.sharing import Sharing
 from fuzzgraph.campaign.standing import load_standing
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import Exported, ReportedFinding, decode_event
 from fuzzgraph.fleet.messages import PLACE, Batch, News, Order, Told, moved
+from fuzzgraph.strict_json import decode_json
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Campaign
@@ -56,7 +57,7 @@ class Shard:
 
     def work(self, text: bytes) -> None:
         """Run the campaign of an order to its end."""
-        order = msgspec.json.decode(text, type=Order)
+        order = decode_json(text, Order)
         try:
             folder = self._prepare(order)
             self._order = order
@@ -70,7 +71,7 @@ class Shard:
 
     def drain(self, text: bytes) -> bytes:
         """What there is to tell; a driver that says which lines it has gets the next ones."""
-        told = msgspec.json.decode(text, type=Told)
+        told = decode_json(text, Told)
         done = self._done.is_set()  # asked first: what is written after it is told next time
         order = self._order
         if order is None:
@@ -191,9 +192,9 @@ def _learn(folder: RunFolder, news: News) -> None:
     if folder.claim(news.id):
         (place / _ELSEWHERE).touch()
     if news.record and (place / _ELSEWHERE).exists():
-        with contextlib.suppress(msgspec.DecodeError):
-            msgspec.json.decode(news.record, type=ReportedFinding)
-            write_atomically(place / "finding.json", news.record)
+        with contextlib.suppress(*UNREADABLE):
+            if decode_json(news.record, ReportedFinding).id == news.id:
+                write_atomically(place / "finding.json", news.record)
 
 
 def _exports(folder: RunFolder, lines: bytes) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from fuzzgraph.events import CampaignStarted, Emit, Event, Progress
 
 __all__ = ["Totals"]
 
-_ADDED = ("cases", "steps", "findings", "rate", "skipped", "deaths", "corpus_cases")
+_ADDED = ("cases", "steps", "findings", "rate", "skipped", "deaths", "killed", "corpus_cases")
 
 
 class Totals:

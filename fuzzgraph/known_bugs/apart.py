@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-import msgspec
-
 from fuzzgraph.errors import UNREADABLE, FuzzGraphError, UsageError
 from fuzzgraph.events import RunSummary
 from fuzzgraph.known_bugs.scoring import Search
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["Apart", "run_folder"]
 
@@ -76,6 +75,6 @@ def _summary(path: Path, code: int, said: str) -> RunSummary:
     if code == 2:
         raise UsageError(last.removeprefix("fuzzgraph: UsageError: "))
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunSummary)
+        return decode_json(path.read_bytes(), RunSummary)
     except (OSError, *UNREADABLE):
         raise FuzzGraphError(f"{path} was not written: {last}") from None

@@ -11,10 +11,18 @@ from fuzzgraph.coverage import Coverage, CoverageMap
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.amounts import counted, short
-from fuzzgraph.reporting.left_out import finishing, unchecked
+from fuzzgraph.reporting.left_out import finishing, killed_words, unchecked
 from fuzzgraph.reporting.wording import finding_text
 
-__all__ = ["ending", "headline", "joined", "reason_words", "setup_line", "verdict_line"]
+__all__ = [
+    "ending",
+    "headline",
+    "joined",
+    "nothing_words",
+    "reason_words",
+    "setup_line",
+    "verdict_line",
+]
 
 _REASONS: dict[Reason, str] = {
     "time": "the time is up",
@@ -51,7 +59,7 @@ def ending(summary: RunSummary) -> str:
 def headline(summary: RunSummary) -> str:
     """What was found, and how much of it is flaky, known or tolerated."""
     found = summary.findings
-    shown = "nothing found" if not found else counted(len(found), "finding")
+    shown = counted(len(found), "finding") if found else nothing_words(summary)
     kinds = {
         "flaky": sum(reported.flaky for reported in found),
         "known": sum(reported.status == "known" for reported in found),
@@ -59,7 +67,18 @@ def headline(summary: RunSummary) -> str:
     }
     told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
     failed = "the run failed, " if summary.error else ""
-    return f"{failed}{shown}{f' ({told})' if told else ''}"
+    damaged = "the log is damaged, " if summary.damaged else ""
+    return f"{failed}{damaged}{shown}{f' ({told})' if told else ''}"
+
+
+def nothing_words(summary: RunSummary) -> str:
+    """What to say of a run without a finding: of one whose record is damaged not that it had
+    none."""
+    if summary.damaged:
+        return "no finding could be read"
+    if summary.error:
+        return "nothing found"
+    return "nothing found before it was killed" if summary.reason == "killed" else "nothing found"
 
 
 def verdict_line(summary: RunSummary) -> str:
@@ -88,6 +107,9 @@ def _figures(summary: RunSummary) -> list[str]:
     ]
     lines += [f"  quarantined {count} cases: {name}" for name, count in summary.quarantined.items()]
     lines += [f"  tolerated and no longer failing: {line}" for line in summary.mended]
+    if summary.killed:
+        lines.append(f"  {killed_words(summary.killed)}")
+    lines += [f"  damaged: {line}" for line in summary.damaged]
     lines += [f"  left out: {line}" for line in summary.bad_entries]
     if undone := finishing(summary):
         lines.append(f"  for lack of time: {undone}")
@@ -110,6 +132,7 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         skipped=sum(one.skipped for one in summaries),
         skips=_added(one.skips for one in summaries),
         deaths=sum(one.deaths for one in summaries),
+        killed=sum(one.killed for one in summaries),
         quarantined=_added(one.quarantined for one in summaries),
         mended=tuple(dict.fromkeys(line for one in summaries for line in one.mended)),
         coverage=_covered(summaries),
@@ -121,6 +144,7 @@ def joined(summaries: Sequence[RunSummary]) -> RunSummary:
         repeats=_added(one.repeats for one in summaries),
         bad_entries=tuple(dict.fromkeys(line for one in summaries for line in one.bad_entries)),
         cut_off=next((one.cut_off for one in summaries if one.cut_off), ""),
+        damaged=tuple(dict.fromkeys(line for one in summaries for line in one.damaged)),
         error="; ".join(one.error for one in summaries if one.error),
     )
 

@@ -25,7 +25,7 @@ def junit(summary: RunSummary) -> bytes:
         name="fuzzgraph",
         tests=str(1 + len(summary.findings)),
         failures=str(len(counted)),
-        errors=str(int(bool(summary.error))),
+        errors=str(len(_errors(summary))),
         skipped=str(len(summary.findings) - len(counted)),
         time=f"{summary.total_seconds:.3f}",
     )
@@ -64,11 +64,16 @@ def _campaign(suite: ElementTree.Element, summary: RunSummary) -> None:
         name="campaign",
         time=f"{summary.total_seconds:.3f}",
     )
-    if summary.error:
-        error = ElementTree.SubElement(test, "error", message=_clean(summary.error))
-        error.text = _clean(summary.error)
+    for line in _errors(summary):
+        ElementTree.SubElement(test, "error", message=_clean(line)).text = _clean(line)
     figures = ending(summary).rsplit("\n\n", 1)[-1]
     ElementTree.SubElement(test, "system-out").text = _clean(figures)
+
+
+def _errors(summary: RunSummary) -> list[str]:
+    """Why the run says less than it should; a test has one error at most."""
+    damage = f"the log is damaged: {'; '.join(summary.damaged)}" if summary.damaged else ""
+    return ["; ".join(filter(None, (summary.error, damage)))] if summary.error or damage else []
 
 
 def _finding(suite: ElementTree.Element, summary: RunSummary, reported: ReportedFinding) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from fuzzgraph.events import Left, ReportedFinding, RunSummary
 from fuzzgraph.reporting.amounts import counted
 
-__all__ = ["finishing", "left_out", "left_words", "unchecked"]
+__all__ = ["finishing", "killed_words", "left_out", "left_words", "unchecked"]
 
 _UNDONE: dict[Left, str] = {
     "confirm": "not confirmed",
@@ -32,7 +33,23 @@ def finishing(summary: RunSummary) -> str:
         parts.append(f"case {summary.cut_off} cut off")
     if not parts:
         return ""
-    return f"{', '.join(parts)}; finish with: fuzzgraph resume {summary.out}"
+    return f"{', '.join(parts)}; finish with: {_resume_command(summary)}"
+
+
+def _resume_command(summary: RunSummary) -> str:
+    """What the caller has to name again is named; quoted, for a folder may have any name."""
+    words = ["fuzzgraph", "resume", summary.out]
+    if ":" in summary.setup.target:
+        words += ["--target", summary.setup.target]
+    return shlex.join(words)
+
+
+def killed_words(count: int) -> str:
+    """What to say of workers that somebody killed; their cases were run again."""
+    were = "was" if count == 1 else "were"
+    return (
+        f"{counted(count, 'worker')} {were} killed from outside (signal 9), retried; out of memory?"
+    )
 
 
 def unchecked(launches: Mapping[str, int]) -> list[str]:
@@ -61,6 +78,9 @@ def left_out(summary: RunSummary) -> list[tuple[str, str]]:
         (counted(count, "case"), f"quarantined, never launched: {entry}")
         for entry, count in summary.quarantined.items()
     ]
+    if summary.killed:
+        rows.append(("retried", killed_words(summary.killed)))
+    rows += [("a part of the log", f"could not be read: {line}") for line in summary.damaged]
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
     rows += [("a check", line) for line in unchecked(summary.unchecked)]
     rows += _repros(summary)

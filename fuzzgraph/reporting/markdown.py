@@ -16,6 +16,7 @@ from fuzzgraph.reporting.wording import finding_text
 
 __all__ = ["markdown"]
 
+_DAMAGE = "see *What did not run, and why*."
 _IN_FULL = 20
 """Findings told in full; GitHub shows one megabyte of a summary."""
 
@@ -26,6 +27,8 @@ def markdown(summary: RunSummary, nights: Sequence[Night] = ()) -> str:
     if summary.error:
         parts.append(f"**The run failed:** `{summary.error}`")
     parts += [f"**Not checked:** {_escaped(line)}" for line in unchecked(summary.unchecked)]
+    if summary.damaged:
+        parts.append(f"**The log is damaged,** so that this is not all: {_DAMAGE}")
     if summary.findings:
         parts.append(_table(summary))
     parts += [

@@ -58,7 +58,7 @@ def nights(summary: RunSummary, earlier: Iterable[RunSummary], keep: int = 30) -
                 fresh=tuple(one for one in ids if one not in known),
                 again=tuple(one for one in ids if one in known),
                 gone=tuple(one for one in before if one not in ids),
-                failed=bool(run.error) or run.reason == "killed",
+                failed=bool(run.error or run.damaged) or run.reason == "killed",
                 here=run is summary,
             )
         )

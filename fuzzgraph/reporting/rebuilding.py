@@ -111,6 +111,7 @@ class _Run:
             beyond=start.beyond,
             unchecked=last.unchecked,
             deaths=last.deaths,
+            killed=last.killed,
             findings=tuple(self._findings.values()),
             repeats=self._repeats,
             only_new=start.only_new,

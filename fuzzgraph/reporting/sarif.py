@@ -12,6 +12,7 @@ from typing import Any
 
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES, Clause
+from fuzzgraph.reporting.left_out import killed_words
 from fuzzgraph.reporting.sentences import LAW, seen, sentence
 from fuzzgraph.reporting.wording import case_table, config_line
 
@@ -63,19 +64,25 @@ def _rule(clause: Clause) -> dict[str, Any]:
 
 def _invocation(summary: RunSummary) -> dict[str, Any]:
     invocation: dict[str, Any] = {
-        "executionSuccessful": not summary.error,
+        "executionSuccessful": not (summary.error or summary.damaged),
         "exitCode": summary.exit_code,
         "toolExecutionNotifications": [
-            {"level": "warning", "message": {"text": line}} for line in summary.bad_entries
+            {"level": "warning", "message": {"text": line}} for line in _warnings(summary)
         ],
     }
-    if summary.error:
-        invocation["toolExecutionNotifications"].append(
-            {"level": "error", "message": {"text": summary.error}}
-        )
+    invocation["toolExecutionNotifications"] += [
+        {"level": "error", "message": {"text": line}}
+        for line in (summary.error, *summary.damaged)
+        if line
+    ]
     if summary.started:
         invocation["startTimeUtc"] = summary.started.replace("+00:00", "Z")
     return invocation
+
+
+def _warnings(summary: RunSummary) -> tuple[str, ...]:
+    killed = (killed_words(summary.killed),) if summary.killed else ()
+    return (*killed, *summary.bad_entries)
 
 
 def _result(summary: RunSummary, reported: ReportedFinding) -> dict[str, Any]:

@@ -57,7 +57,9 @@ def progress_line(event: Progress) -> str:
     if event.pairs:
         parts.append(f"{event.pairs} pairs")
     if event.deaths:
-        parts.append(f"{event.deaths} engine deaths")
+        parts.append(counted(event.deaths, "engine death"))
+    if event.killed:
+        parts.append(f"{counted(event.killed, 'worker')} killed from outside")
     if event.doing not in ("fuzzing", "done"):
         parts.append(event.doing)
     return "  ".join(parts)

@@ -128,6 +128,7 @@ class WorkerClient:
         try:
             self._dialogue.ask(self._nursery.opening, Ready, self._limits.opening_seconds)
         except Ending as ending:
+            self._count(ending)
             return ending
         except BaseException:
             self._nursery.drop()
@@ -196,9 +197,13 @@ class WorkerClient:
             except Ending as ending:
                 if ending.kind != "SIGKILL" or number == _TRIES - 1:
                     raise
-                self.killed += 1
+                self._count(ending)
                 self._pause(_FIRST_PAUSE * 2**number)
         raise AssertionError("the last try returns or raises")
+
+    def _count(self, ending: Ending) -> None:
+        """Enter a child that was killed from outside, whatever it was asked."""
+        self.killed += ending.kind == "SIGKILL"
 
     def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
         """The finding with its rate in fresh sessions; a deadly one gets a fresh child each time.
@@ -213,7 +218,8 @@ class WorkerClient:
         try:
             message = Confirm(case=case, finding=finding, times=times)
             return self._dialogue.ask(message, Confirmed, self._limits.case_seconds * times).finding
-        except Ending:
+        except Ending as ending:
+            self._count(ending)
             return self._confirm_by_restart(case, finding, times)
 
     def _confirm_by_restart(self, case: Case, finding: Finding, times: int) -> Finding:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import Finding
+from fuzzgraph.strict_json import decode_json
 
 __all__ = [
     "Answer",
@@ -122,7 +123,7 @@ class Channel(Generic[Incoming]):
 
     def __init__(self, end: socket.socket, incoming: object) -> None:
         self._socket = end
-        self._decoder: msgspec.json.Decoder[Incoming] = msgspec.json.Decoder(incoming)
+        self._incoming: Any = incoming
         self._rest = b""
 
     def send(self, message: _Message) -> None:
@@ -155,7 +156,8 @@ class Channel(Generic[Incoming]):
                 raise Garbage(f"more than {_LONGEST >> 20} MiB in one message")
         line, self._rest = self._rest.split(b"\n", 1)
         try:
-            return self._decoder.decode(line)
+            received: Incoming = decode_json(line, self._incoming)
+            return received
         except UNREADABLE as error:
             raise Garbage(" ".join(str(error).split())[:200]) from None
 

@@ -51,7 +51,7 @@ def test_report_writes_one_of_them_where_it_is_told(
     capsys.readouterr()
     words = ["report", "r", "--as", "sarif", "--out", "x/findings.sarif", "--json"]
     assert run_command(words) == 0
-    assert said(capsys) == {"folder": "r", "paths": ["x/findings.sarif"], "bad": []}
+    assert said(capsys) == {"folder": "r", "paths": ["x/findings.sarif"], "bad": [], "damaged": []}
     assert json.loads((folder / "x" / "findings.sarif").read_text())["version"] == "2.1.0"
 
 
@@ -98,6 +98,89 @@ def test_resume_goes_on_with_a_killed_run(folder: Path, capsys: pytest.CaptureFi
     summary = said(capsys)
     assert summary["reason"] == "examples"
     assert len(summary["findings"]) == 1
+
+
+def cut_off(folder: Path, **changes: str) -> Path:
+    """The folder of a run that was killed before its end, with another setup in its log."""
+    run_command([*RUN, "--out", "r"])
+    log = folder / "r" / "events.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)[:-2]
+    start = json.loads(lines[0])
+    if "target" in changes:
+        start["setup"]["target"] = changes["target"]
+    start["database"] = changes.get("database", "")
+    log.write_bytes(
+        b"".join([json.dumps(start, separators=(",", ":")).encode() + b"\n", *lines[1:]])
+    )
+    return folder / "r"
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_resume_imports_no_module_that_only_the_log_names(
+    shards: int, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "mine.py").write_text("open('imported', 'w')\n")
+    run = cut_off(folder, target="mine:factory")
+    if shards > 1:
+        log = (run / "events.jsonl").read_bytes()
+        (run / "events-0.jsonl").write_bytes(log.replace(b'"shards":1', b'"shards":2'))
+        (run / "events.jsonl").unlink()
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    assert run_command(["resume", "r"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "name it again: --target mine:factory" in line
+    assert not (folder / "imported").exists()
+
+
+def test_resume_takes_a_module_that_is_named_again(folder: Path) -> None:
+    cut_off(folder, target="mine:factory")
+    assert run_command(["resume", "r", "--target", "mine:factory"]) == 1
+
+
+def test_resume_takes_a_known_target_from_the_log_alone(folder: Path) -> None:
+    cut_off(folder, target="sglang-aiter")
+    assert run_command(["resume", "r"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name it again: --database 'dir:a folder'"),
+        (["--database", "dir:elsewhere"], "has 'dir:a folder'. Name that, or leave it out"),
+        (["--target", "other"], "has 'builtin'. Name that, or leave it out"),
+    ],
+)
+def test_resume_reaches_no_database_that_only_the_log_names(
+    words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut_off(folder, database="dir:a folder")
+    assert run_command(["resume", "r", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "a folder").exists()
+
+
+def test_resume_takes_a_database_that_is_named_again(folder: Path) -> None:
+    cut_off(folder, database="dir:a folder")
+    assert run_command(["resume", "r", "--database", "dir:a folder"]) == 1
+
+
+def test_one_resume_does_what_the_old_budget_has_no_room_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = cut_off(folder)
+    log = run / "events.jsonl"
+    start, _, rest = log.read_bytes().partition(b"\n")
+    first = json.loads(start) | {"seconds": 0.001}
+    kept = [line for line in rest.splitlines() if b'"finding_new"' in line]
+    log.write_bytes(b"\n".join([json.dumps(first, separators=(",", ":")).encode(), *kept, b""]))
+    for path in (run / "findings").rglob("finding.json"):
+        path.unlink()
+    capsys.readouterr()
+    assert run_command(["resume", "r", "--json"]) == 1
+    (found,) = said(capsys)["findings"]
+    assert (found["finding"]["confirmed"], found.get("left", [])) == ("3/3", [])
 
 
 def test_minimise_removes_what_others_cover(

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fuzzgraph.events import FindingNew, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import FindingNew
 from fuzzgraph.fleet.ports import descendants, listening, wait_until_free
 
 __all__ = ["Driver", "driver", "seen"]

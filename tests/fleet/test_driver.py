@@ -15,7 +15,8 @@ from fuzzgraph.campaign import Budget, Opened, Plan
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Emit, Event, FindingNew, RunSummary, Setup, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import Emit, Event, FindingNew, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.fleet.driver import FleetFailed
 from fuzzgraph.fleet.messages import Order

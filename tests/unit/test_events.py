@@ -8,6 +8,7 @@ import pytest
 
 from fuzzgraph.coverage import Coverage
 from fuzzgraph.errors import UsageError
+from fuzzgraph.event_log import read_log
 from fuzzgraph.events import (
     CampaignFinished,
     CampaignStarted,
@@ -27,20 +28,20 @@ from fuzzgraph.events import (
     decode_event,
     encode_event,
     finding_id,
-    read_log,
 )
 from fuzzgraph.reporting import EventFile
 from tests.fakes import case, finding
 
-REPORTED = ReportedFinding(id="x", finding=finding(), case=case(1), digest="d")
+ID = finding_id(finding().key)
+REPORTED = ReportedFinding(id=ID, finding=finding(), case=case(1), digest="d")
 SUMMARY = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, cases=10, seconds=2.0)
 EVENTS: tuple[Event, ...] = (
     CampaignStarted(setup=Setup(target="t"), seed=3),
     CaseRun(index=0, digest="d", source="corpus", outcome="clean", steps=2, seconds=0.5),
-    FindingNew(id="x", finding=finding(), case=case(1, 2)),
-    FindingRepeated(id="x", digest="d"),
-    FindingFlaky(id="x", rate="1/3"),
-    Shrunk(id="x", before="a", after="b", steps=1, requests=1, tries=9, seconds=0.1),
+    FindingNew(id=ID, finding=finding(), case=case(1, 2)),
+    FindingRepeated(id=ID, digest="d"),
+    FindingFlaky(id=ID, rate="1/3"),
+    Shrunk(id=ID, before="a", after="b", steps=1, requests=1, tries=9, seconds=0.1),
     FindingPursued(reported=REPORTED),
     Exported(reported=REPORTED),
     CoverageSeen(coverage=Coverage(cases={"a": 2, "b": 1}, together=("2", "1"))),
@@ -68,9 +69,10 @@ def log_of(tmp_path: Path) -> Path:
 def test_a_log_cut_short_by_a_kill_reads_up_to_its_last_whole_line(tmp_path: Path) -> None:
     path = log_of(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
-    events, bad = read_log(path)
+    events, damaged, cut = read_log(path)
     assert events == list(EVENTS[:-1])
-    assert bad == [f"events.jsonl:{len(EVENTS)}: no event (cut short); left out"]
+    assert cut == [f"events.jsonl:{len(EVENTS)}: not an event (cut short); left out"]
+    assert not damaged
 
 
 def test_a_damaged_line_of_a_log_costs_that_line_and_is_named(tmp_path: Path) -> None:
@@ -80,9 +82,10 @@ def test_a_damaged_line_of_a_log_costs_that_line_and_is_named(tmp_path: Path) ->
     lines[3] = b"\xff\x00 no JSON\n"
     lines[5] = b'{"event":"progress","a":' + b"[" * 100_000 + b"\n"
     path.write_bytes(b"".join(lines))
-    events, bad = read_log(path)
+    events, damaged, cut = read_log(path)
     assert events == [EVENTS[0], EVENTS[2], EVENTS[4], *EVENTS[6:]]
-    named = [line.partition(": no event")[0] for line in bad]
+    assert not cut
+    named = [line.partition(": not an event")[0] for line in damaged]
     assert named == ["events.jsonl:2", "events.jsonl:4", "events.jsonl:6"]
 
 
@@ -92,9 +95,9 @@ def test_a_log_that_goes_on_after_a_kill_starts_on_a_line_of_its_own(tmp_path: P
     file = EventFile(path)
     file(EVENTS[0])
     file.close()
-    events, bad = read_log(path)
+    events, damaged, cut = read_log(path)
     assert events == [*EVENTS[:-1], EVENTS[0]]
-    assert len(bad) == 1
+    assert (len(cut), damaged) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_a_summary_knows_its_exit_code(
 def test_a_finding_that_shows_in_some_fresh_sessions_only_is_flaky() -> None:
     flaky = {
         rate: ReportedFinding(
-            id="x", finding=finding(confirmed=rate), case=case(1), digest="d"
+            id=ID, finding=finding(confirmed=rate), case=case(1), digest="d"
         ).flaky
         for rate in ("", "0/3", "2/3", "3/3")
     }

@@ -17,7 +17,8 @@ from fuzzgraph import corpus
 from fuzzgraph.campaign import Budget, Plan, hunt
 from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.events import Event, FindingNew, Progress, Setup, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import Event, FindingNew, Progress, Setup
 from tests.fakes import FakeRunner, FakeTarget, case
 
 ROOT = Path(__file__).parents[2]

@@ -194,20 +194,28 @@ def events() -> list[Event]:
     return [
         STARTED,
         early,
-        FindingNew(id="x-1", finding=finding(), case=case(1)),
+        FindingNew(id="footprint-kv_indices-decode-f9ab92", finding=finding(), case=case(1)),
         TOLD,
         msgspec.structs.replace(TOLD, seconds=13.0),
-        Shrunk(id="x-1", before="a", after="b", steps=2, requests=1, tries=57, seconds=0.8),
+        Shrunk(
+            id="footprint-kv_indices-decode-f9ab92",
+            before="a",
+            after="b",
+            steps=2,
+            requests=1,
+            tries=57,
+            seconds=0.8,
+        ),
         msgspec.structs.replace(TOLD, seconds=60.0, doing="done"),
     ]
 
 
 PLAIN = """\
 fuzzing builtin, recorder on cpu; seed 1; 1m00s, 4 corpus cases first
-found x-1: 16 elements changed in the red zone after kv_indices (+0..+15)
+found NAME: 16 elements changed in the red zone after kv_indices (+0..+15)
    12s  1200 cases  101/s  48s left  1 finding
-shrunk x-1 to 2 steps, 1 request
-"""
+shrunk NAME to 2 steps, 1 request
+""".replace("NAME", "footprint-kv_indices-decode-f9ab92")
 
 
 def test_a_log_gets_a_line_every_ten_seconds() -> None:

@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +16,13 @@ import pytest
 from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt
 from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resuming import past_of, resumed_plan
-from fuzzgraph.case import Case
+from fuzzgraph.campaign.resuming import Past, past_of, resumed_plan
+from fuzzgraph.case import Case, digest
+from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import OutOfTime, UsageError
-from fuzzgraph.events import CaseRun, Event, RunSummary, Setup, finding_id
+from fuzzgraph.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
-from tests.fakes import FakeRunner, FakeTarget, finding, paged
+from tests.fakes import FakeRunner, FakeTarget, case, finding, paged
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,6 +76,52 @@ def test_the_case_at_hand_is_run_again_first(tmp_path: Path) -> None:
         run(tmp_path, first, killed_at=30)
     run(tmp_path, second, resume=True)
     assert second.ran[0] == first.ran[-1]
+
+
+def searched(folder: Path, *kills: int, examples: int = 250) -> list[str]:
+    """The digests of the cases that a run has run, killed so often and each time resumed; a case
+    within which it was killed counts where it came back."""
+    ran: list[str] = []
+    folder.mkdir(exist_ok=True)
+    past: Past | None = None
+    for kill in (*kills, 0):
+        runner = FakeRunner()
+
+        def killing(one: Case, runner: FakeRunner = runner, kill: int = kill) -> tuple[()]:
+            if kill and len(runner.ran) == kill:
+                raise Killed
+            return ()
+
+        runner.bugs = killing
+        opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
+        plan = Plan(out=folder, budget=Budget(None, examples), seed=2)
+        plan = replace(resumed_plan(past, folder) if past else plan, progress_seconds=0.0)
+        with pytest.raises(Killed) if kill else nullcontext():
+            hunt(plan, events.append, opened=opened, export=no_export, past=past, seeds=SEEDS)
+        ran += [digest(one) for one in runner.ran[: -1 if kill else None]]
+        past = past_of(folder) if kill else None
+    return ran
+
+
+SEEDS = Loaded([Entry(Path(f"{size}.json"), case(size), digest(case(size))) for size in (1, 2, 3)])
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return searched(tmp_path_factory.mktemp("unbroken"))
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [(4,), (30,), (103,), (180,), (30, 1), (30, 2), (30, 40), (120, 1, 1, 50), (2,), (2, 2)],
+    ids=lambda kills: "killed in case " + ", ".join(map(str, kills)),
+)
+def test_a_killed_run_runs_the_examples_of_the_unbroken_one(
+    kills: tuple[int, ...], unbroken: list[str], tmp_path: Path
+) -> None:
+    assert len(unbroken) == 253
+    assert Counter(searched(tmp_path / "killed", *kills)) == Counter(unbroken)
+    assert past_of(tmp_path / "killed").last.cases == 253
 
 
 def test_a_run_that_has_ended_is_resumed_with_more_time_only(tmp_path: Path) -> None:
@@ -128,6 +178,17 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
         past_of(tmp_path)
     with pytest.raises(UsageError, match=r"holds no events-1\.jsonl"):
         past_of(tmp_path, 1, 2)
+
+
+def test_workers_killed_before_and_after_a_resume_are_counted_together(tmp_path: Path) -> None:
+    def hunted(past: Past | None) -> RunSummary:
+        opened = Opened(Setup(), FakeTarget(), FakeRunner(), lambda: None, killed=lambda: 2)
+        plan = Plan(out=tmp_path, budget=Budget(None, 60 if past is None else 90), seed=2)
+        return hunt(plan, events.append, opened=opened, export=no_export, past=past)
+
+    assert hunted(None).killed == 2
+    assert hunted(past_of(tmp_path)).killed == 4
+    assert [event.killed for event in events if isinstance(event, Progress)][-1] == 4
 
 
 def test_a_full_disk_ends_the_run_with_what_was_found(

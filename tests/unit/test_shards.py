@@ -13,7 +13,8 @@ from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.shards import resume_shards, shards_of
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Event, FindingNew, RunSummary, Setup, finding_id, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import Event, FindingNew, RunSummary, Setup, finding_id
 from tests.fakes import FakeRunner, FakeTarget, finding
 from tests.unit.campaigns import many_bugs
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.events import FindingNew, decode_event, encode_event
+from fuzzgraph.events import FindingNew, decode_event, encode_event, finding_id
 from fuzzgraph.execution import Execution
 from fuzzgraph.execution.stumbling import SessionLost
 from fuzzgraph.finding import Finding
@@ -62,7 +62,7 @@ def test_what_an_engine_raises_is_a_finding_that_can_be_written(
     found = finding_of(error)
     assert (found.symptom, found.detail["error"]) == ("exception", said)
     assert str(found.detail["where"]).startswith("test_stumbles.py:")
-    event = FindingNew(id="x", finding=found, case=CASE)
+    event = FindingNew(id=finding_id(found.key), finding=found, case=CASE)
     assert decode_event(encode_event(event)) == event
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.reporting.amounts import short
-from fuzzgraph.reporting.ending import headline, reason_words, setup_line
+from fuzzgraph.reporting.ending import headline, nothing_words, reason_words, setup_line
 from fuzzgraph.reporting.families import Crossing, crossings, families_of
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
@@ -106,6 +106,7 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         summary=summary,
         style=_style(),
         title=headline(summary),
+        nothing=nothing_words(summary),
         mode_of=_mode_of,
         setup=setup_line(summary.setup),
         figures=_figures(summary),

@@ -83,14 +83,14 @@ def test_the_shards_of_a_run_are_joined(tmp_path: Path) -> None:
     assert found.coverage.cases["mode decode"] == 2
 
 
-def test_a_damaged_log_costs_its_damaged_lines_which_the_report_names(tmp_path: Path) -> None:
+def test_a_line_that_a_kill_cut_short_is_named_and_is_no_damage(tmp_path: Path) -> None:
     write_log(tmp_path / "r", STARTED, CampaignFinished(summary=summary()))
     with (tmp_path / "r" / "events.jsonl").open("ab") as log:
-        log.write(b'{"event": "campaign_fin')
+        log.write(b'{"event":"campaign_fin')
     found = rebuilt(tmp_path / "r")
-    assert found.cases == 600
-    assert found.bad_entries == ("events.jsonl:3: no event (cut short); left out",)
-    assert "events.jsonl:3: no event" in html(found)
+    assert (found.cases, found.damaged, found.exit_code) == (600, (), 0)
+    assert found.bad_entries == ("events.jsonl:3: not an event (cut short); left out",)
+    assert "events.jsonl:3: not an event" in html(found)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_damaged_log_costs_its_damaged_lines_which_the_report_names(tmp_path: 
     [
         (None, "holds no events.jsonl"),
         (b"", "tells of no run"),
-        (b"not JSON\n", "no event"),
+        (b"not JSON\n", "not an event"),
     ],
     ids=["no log", "an empty log", "nothing readable"],
 )

@@ -17,6 +17,7 @@ import pytest
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import OutOfTime
 from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client
+from tests.fakes import finding
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parents[2] / "benchmarks"
@@ -140,6 +141,16 @@ def test_a_case_is_innocent_of_kills_from_outside_that_end(shared: WorkerClient)
     deaths = shared.deaths
     assert shared.run_case(fragile(KILLED_TWICE)).findings == ()
     assert (shared.killed, shared.deaths) == (2, deaths)
+
+
+def test_a_kill_from_outside_is_counted_whatever_the_child_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRAGILE_MARK", str(tmp_path / "killed"))
+    with open_client("fragile:FragileTarget", paths=[HERE], folder=tmp_path) as client:
+        client._pause = lambda seconds: None
+        client.confirm(fragile(KILLED_TWICE), finding(), times=1)
+        assert (client.killed, client.deaths) == (2, 0)
 
 
 def test_a_case_whose_child_is_killed_every_time_is_blamed(shared: WorkerClient) -> None:
