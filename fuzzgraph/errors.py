@@ -11,6 +11,7 @@ __all__ = [
     "UNREADABLE",
     "AdapterUnavailable",
     "CaptureError",
+    "DeviceReadError",
     "FuzzGraphError",
     "InvalidCase",
     "OutOfTime",
@@ -49,3 +50,7 @@ class CaptureError(FuzzGraphError):
     `.cpu()`), a shape depended on data, or pageable host memory was copied.
     Remedy: move it to `prepare_replay`, before the graph.
     """
+
+
+class DeviceReadError(CaptureError, TypeError):
+    """The engine read device memory as only host memory can be read, e.g. by `Tensor.numpy()`."""

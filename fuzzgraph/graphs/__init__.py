@@ -10,7 +10,7 @@ from typing import Literal
 
 from fuzzgraph.errors import UsageError
 from fuzzgraph.graphs.device import DeviceGraph, DeviceGraphs
-from fuzzgraph.graphs.recorder import RecordedGraph, Recorder, host_copy
+from fuzzgraph.graphs.recorder import RecordedGraph, Recorder
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.tracing import RecordedOp
 
@@ -21,7 +21,6 @@ __all__ = [
     "RecordedGraph",
     "RecordedOp",
     "Recorder",
-    "host_copy",
     "open_engine",
 ]
 

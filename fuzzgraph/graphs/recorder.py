@@ -30,19 +30,9 @@ from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
 
-__all__ = ["RecordedGraph", "Recorder", "host_copy"]
+__all__ = ["RecordedGraph", "Recorder"]
 
 Outputs = TypeVar("Outputs")
-
-
-def host_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of `tensor` on the host, also where the tensor already lives there.
-
-    On a CPU `.cpu()` returns the tensor itself, so a mirror made with it would follow every later
-    write. Not allowed during a capture.
-    """
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-    return copy.copy_(tensor)
 
 
 class Recorder(WatchedEngine):

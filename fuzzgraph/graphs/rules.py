@@ -3,9 +3,9 @@
 Two watches: operator tags (a value or a shape that depends on data) and the Python functions that
 read a tensor on the host or copy pageable host memory, which bypass dispatch.
 
-On a CPU a host mirror cannot be told from a device tensor: reading one inside a capture is refused
-here although a device allows it, and `.to("cpu")` passes because it may name the engine's own
-device. Addresses (`data_ptr`) and writes through NumPy views taken earlier are not watched.
+On a CPU reading a host mirror inside a capture is refused although a device allows it, and
+`.to(torch.device("cpu"))` passes because it may name the engine's own device. Not watched are
+addresses (`data_ptr`) and writes through NumPy views taken earlier.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from fuzzgraph.errors import CaptureError
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.memory.transfers import tensor_cpu, tensor_numpy
 
 __all__ = ["HostReads", "refuse_forbidden"]
 
@@ -29,6 +30,7 @@ _READS = (
     "__array__", "__complex__", "__contains__",
 )  # fmt: skip
 _HOST_READS = {getattr(torch.Tensor, name): name for name in _READS}
+_HOST_READS |= {tensor_cpu: "cpu", tensor_numpy: "numpy"}
 _HOST_COPIES = {
     torch.tensor: "torch.tensor",
     torch.as_tensor: "torch.as_tensor",

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fuzzgraph.memory.transfers import HERE, is_cuda
+
 __all__ = ["ClaimsCuda", "CudaMeansCpu"]
 
 
@@ -28,7 +30,7 @@ class CudaMeansCpu(TorchFunctionMode):
         # Called for every operation, attributes of tensors among them, hundreds of times a step.
         for arg in args:
             if type(arg) in _NAMES:
-                args = tuple("cpu" if _is_cuda(arg) else arg for arg in args)
+                args = tuple(HERE if is_cuda(arg) else arg for arg in args)
                 break
         return func(*args, **_without_cuda(kwargs)) if kwargs else func(*args)
 
@@ -52,16 +54,11 @@ _NAMES = (str, torch.device)
 _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
-def _is_cuda(device: object) -> bool:
-    if isinstance(device, torch.device):
-        return device.type == "cuda"
-    return isinstance(device, str) and device.partition(":")[0] == "cuda"
-
-
 def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
     kwargs = dict(kwargs)
-    if _is_cuda(kwargs.get("device")):
-        kwargs["device"] = "cpu"
+    if is_cuda(kwargs.get("device")):
+        kwargs["device"] = HERE
     if kwargs.get("pin_memory"):
         kwargs["pin_memory"] = False
+        kwargs["device"] = "cpu"  # the word by which `transfers` knows the host
     return kwargs

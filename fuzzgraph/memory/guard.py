@@ -21,6 +21,7 @@ from fuzzgraph.memory.interception import Interception
 from fuzzgraph.memory.payloads import Payloads
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Region
+from fuzzgraph.memory.transfers import own_device
 from fuzzgraph.memory.worlds import Perturbation, Worlds
 from fuzzgraph.observation import ZoneHit
 
@@ -86,7 +87,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         keep_pool: bool = True,
         lanes: bool = True,
     ) -> None:
-        self.arena = Arena(torch.empty(0, device=device).device, capacity)
+        self.arena = Arena(own_device(torch.empty(0, device=device).device), capacity)
         self.world = world
         layout = Layout(self.arena, zone_bytes, tail_factor, tail_cap, world)
         super().__init__(

@@ -27,6 +27,7 @@ from fuzzgraph.memory.operations import Facts, facts_of, tensors_in
 from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.resizing import Resizing
+from fuzzgraph.memory.sides import Sides
 
 __all__ = ["Interception", "Listener"]
 
@@ -79,6 +80,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._touched: set[int] = set()
         self._hook = LaunchHook()
         self.lanes = lanes
+        self._sides = Sides(arena, layout)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -102,7 +104,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
         try:
-            yield
+            with self._sides.apart(watched=self._depth == 1 and segment == "engine"):
+                yield
         finally:
             self._depth -= 1
             if self._depth == 0:
@@ -113,8 +116,11 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def over_lanes(self) -> Iterator[None]:
-        """Run the interpreted launches inside over lanes, also those that nobody intercepts."""
-        with self.lanes.installed():
+        """Run the interpreted launches inside over lanes, also those that nobody intercepts.
+
+        Copies between host and device are made as well as inside `intercept`.
+        """
+        with self.lanes.installed(), self._sides.apart():
             yield
 
     @property
@@ -184,6 +190,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ):
             return out, ()
         slot = self._layout.slot(func, out, self._segment, born_empty=facts.is_empty)
+        if self._segment != "scratch":
+            slot.region.side = self._sides.of_fresh(self._segment, facts, args, kwargs)
         view = slot.base.as_strided(out.shape, out.stride(), slot.element)
         if not facts.is_empty:
             _copy_whole(view, out)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.memory.arena import address_of
+from fuzzgraph.memory.transfers import Side
 
 __all__ = ["Region", "Segment", "children", "find_region", "is_opaque", "walk_tensors"]
 
@@ -51,6 +52,8 @@ class Region:
     """Innermost source line outside torch and the harness: `file.py:123 in function`."""
     born_empty: bool
     """The engine asked for memory without content (`torch.empty` and its kin)."""
+    side: Side = ""
+    """Where the engine asked for it; "" where that is unknown."""
     touched: bool = False
     """An operation or a kernel launch was seen that may write here."""
     start: int = field(init=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fuzzgraph.graphs import Recorder, host_copy, open_engine
+from fuzzgraph.graphs import Recorder, open_engine
 from fuzzgraph.graphs.playback import copy_back, straight_into
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.memory.operations import facts_of
@@ -355,13 +355,6 @@ def test_the_trace_names_operation_arguments_and_line() -> None:
     assert multiply.outputs[0].data_ptr() == graph.outputs.data_ptr()
     assert multiply.source.startswith("test_capture_and_replay.py:")
     assert (multiply.replayed, view.replayed) == (True, False)
-
-
-def test_a_host_copy_does_not_follow_its_source() -> None:
-    x = torch.ones(2)
-    mirror = host_copy(x)
-    x.fill_(5)
-    assert mirror.tolist() == [1.0, 1.0]
 
 
 def test_open_engine_gives_the_recorder_by_name() -> None:

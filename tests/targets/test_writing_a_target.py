@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 from hypothesis import given, settings
 
 from fuzzgraph.case import Case
@@ -16,25 +13,7 @@ from fuzzgraph.execution import Execution
 from fuzzgraph.strategies import CI, cases
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "writing-a-target.md"
 CORPUS = ROOT / "corpus" / "cases"
-
-pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="needs the repository")
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The page's Python blocks as one module; its own assertions run on import."""
-    text = PAGE.read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    path = tmp_path_factory.mktemp("page") / "tiny.py"
-    path.write_text("\n".join(blocks), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("tiny", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def findings_in(execution: Execution, page: ModuleType, examples: int) -> set[tuple[str, str]]:

@@ -66,6 +66,19 @@ class TestReleases:
         )
         assert {("contract", buffer), ("noninterference", buffer), ("history", buffer)} <= found
 
+    @pytest.mark.parametrize(
+        ("target", "buffers"),
+        [
+            ("sglang-flashinfer-mla", set()),
+            ("tests.targets.sglang.mirror_mutants:stale_mirror", {("contract", "kv_indptr")}),
+        ],
+    )
+    def test_a_plan_by_a_stale_host_mirror_is_found_in_0_5_23(
+        self, workers: Workers, target: str, buffers: set[tuple[str, str]]
+    ) -> None:
+        found = seen(workers, "0.5.23", case_for("flashinfer-mla", (5, 66), (130, 6)), target)
+        assert buffers <= found and bool(buffers) == bool(found)
+
     def test_a_verify_past_the_context_has_no_page_for_its_drafts(self, workers: Workers) -> None:
         case = decode_case((5,), mode="target_verify", max_context_len=5, capture_bs=(1,))
         found = workers.findings("0.5.23", case, "sglang-fa3-verify")

@@ -1,0 +1,86 @@
+"""On which side each tensor of a session on a CPU lies: the device's or the host's.
+
+Guarded memory has it in its region, other memory in its storage.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import torch
+
+from fuzzgraph.memory.arena import Arena
+from fuzzgraph.memory.operations import Facts, tensors_in
+from fuzzgraph.memory.placement import Layout
+from fuzzgraph.memory.regions import Segment
+from fuzzgraph.memory.transfers import HERE, Requests, Side, Transfers
+
+__all__ = ["Sides"]
+
+_ATTRIBUTE = "_fuzzgraph_side"
+
+
+class Sides:
+    """Sides of one session's memory; nothing is watched where the device is a device."""
+
+    def __init__(self, arena: Arena, layout: Layout) -> None:
+        self._layout = layout
+        self._storage = arena.storage_key
+        self._one_memory = arena.device is HERE
+        self._wanted: Side | None = None
+        self._requests = Requests(self._ask)
+        self._transfers = Transfers(self.of, self._put)
+
+    def apart(self, *, watched: bool = False) -> AbstractContextManager[object]:
+        """Meanwhile copies between host and device are made as if these were two memories.
+
+        Args:
+            watched: whether buffers are made, so that what is asked for is noted.
+        """
+        if not self._one_memory:
+            return nullcontext()
+        if not watched:
+            return self._transfers.installed()
+        both = ExitStack()
+        both.enter_context(self._transfers.installed())
+        both.enter_context(self._requests)
+        return both
+
+    def of(self, tensor: torch.Tensor) -> Side:
+        """Where a tensor lies."""
+        storage = tensor.untyped_storage()
+        if storage._cdata != self._storage:
+            side: Side = getattr(storage, _ATTRIBUTE, "")
+            return side
+        region = self._layout.region_of(tensor)
+        return "" if region is None else region.side
+
+    def of_fresh(self, segment: Segment, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Side:
+        """Where a result lies that has memory of its own."""
+        if segment == "graph":
+            return "device"
+        return self._inherited(facts, args, kwargs) if self._wanted is None else self._wanted
+
+    def _ask(self, side: Side | None) -> Side | None:
+        before, self._wanted = self._wanted, side
+        return before
+
+    def _put(self, tensor: torch.Tensor, side: Side) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata != self._storage:
+            setattr(
+                storage, _ATTRIBUTE, side
+            )  # torch keeps one object for a storage while it lives
+        elif (region := self._layout.region_of(tensor)) is not None:
+            region.side = side
+
+    def _inherited(self, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Side:
+        """Where a result lies for which no device was named: torch's default is the host."""
+        tensors = tensors_in([*args, *(kwargs or {}).values()])
+        if facts.is_lift or not tensors:
+            return "host"
+        sides = {self.of(tensor) for tensor in tensors if tensor.dim()}
+        if "device" in sides:
+            return "device"
+        return sides.pop() if len(sides) == 1 else ""
