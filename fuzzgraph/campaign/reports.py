@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign.exporting import FILES
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import ExportKind, RunSummary, read_log
 from fuzzgraph.reporting import joined
@@ -19,6 +18,7 @@ from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
 from fuzzgraph.reporting.nights import nights
 from fuzzgraph.reporting.rebuilding import summary_of
+from fuzzgraph.repro.files import file_names
 
 __all__ = ["gathered", "rebuilt", "write_reports"]
 
@@ -97,7 +97,7 @@ def _scripts(folder: Path, summary: RunSummary) -> dict[str, dict[ExportKind, st
     """Texts of the repros that are on disk, whatever the paths in the log once were."""
     texts: dict[str, dict[ExportKind, str]] = {}
     for reported in summary.findings:
-        for kind, name in FILES.items():
+        for kind, name in file_names(reported.id).items():
             try:
                 text = (folder / "findings" / reported.id / name).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError):
