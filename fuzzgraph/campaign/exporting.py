@@ -13,19 +13,13 @@ from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
+from fuzzgraph.repro.files import file_names
 
 if TYPE_CHECKING:
     from fuzzgraph.case import Case
     from fuzzgraph.finding import Finding
 
-__all__ = ["FILES", "Exporting", "export_text", "no_export", "verified_rate"]
-
-FILES: dict[ExportKind, str] = {
-    "script": "repro.py",
-    "pytest": "test_repro.py",
-    "issue": "issue.md",
-}
-"""Kind of export -> name of its file beside the case."""
+__all__ = ["Exporting", "export_text", "no_export", "verified_rate"]
 
 
 def export_text(
@@ -76,12 +70,15 @@ class Exporting:
     def __call__(
         self, reported: ReportedFinding, folder: RunFolder, seconds: float
     ) -> tuple[Export, ...]:
-        return tuple(self._one(kind, reported, folder, seconds) for kind in FILES)
+        names = file_names(reported.id)
+        return tuple(
+            self._one(kind, reported, folder.of(reported.id) / name, seconds)
+            for kind, name in names.items()
+        )
 
     def _one(
-        self, kind: ExportKind, reported: ReportedFinding, folder: RunFolder, seconds: float
+        self, kind: ExportKind, reported: ReportedFinding, path: Path, seconds: float
     ) -> Export:
-        path = folder.of(reported.id) / FILES[kind]
         end = time.monotonic() + seconds
         try:
             write_atomically(path, self._text(kind, reported, seconds).encode())

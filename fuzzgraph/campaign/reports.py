@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign.exporting import FILES
 from fuzzgraph.campaign.folder import refuse_links
 from fuzzgraph.campaign.untold import untold
 from fuzzgraph.errors import UNREADABLE, UsageError
@@ -22,6 +21,7 @@ from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
 from fuzzgraph.reporting.nights import nights
 from fuzzgraph.reporting.rebuilding import summary_of
+from fuzzgraph.repro.files import file_names
 from fuzzgraph.strict_json import decode_json
 
 __all__ = ["gathered", "rebuilt", "write_reports"]
@@ -135,7 +135,7 @@ def _scripts(folder: Path, summary: RunSummary) -> dict[str, dict[ExportKind, st
     """Texts of the repros that are on disk, whatever the paths in the log once were."""
     texts: dict[str, dict[ExportKind, str]] = {}
     for reported in summary.findings:
-        for kind, name in FILES.items():
+        for kind, name in file_names(reported.id).items():
             try:
                 text = (folder / "findings" / reported.id / name).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt
-from fuzzgraph.campaign.exporting import FILES
 from fuzzgraph.campaign.resuming import past_of
 from fuzzgraph.campaign.sharing import Sharing
 from fuzzgraph.campaign.standing import load_standing
@@ -25,6 +24,7 @@ from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import Exported, ReportedFinding, decode_event
 from fuzzgraph.fleet.messages import PLACE, Batch, News, Order, Told, moved
+from fuzzgraph.repro.files import file_names
 from fuzzgraph.strict_json import decode_json
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _exports(folder: RunFolder, lines: bytes) -> dict[str, bytes]:
         if _EXPORTED in line[:200]:
             event = decode_event(line)
             assert isinstance(event, Exported)
-            for name in FILES.values():
+            for name in file_names(event.reported.id).values():
                 path = folder.of(event.reported.id) / name
                 with contextlib.suppress(OSError):
                     found[f"findings/{event.reported.id}/{name}"] = path.read_bytes()

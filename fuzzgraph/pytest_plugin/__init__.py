@@ -1,4 +1,5 @@
-"""`pytest --fuzz` fuzzes, `pytest` runs the corpus where one is configured; otherwise nothing.
+"""`pytest --fuzz` fuzzes, `pytest` runs the corpus where one is configured; otherwise nothing, but
+that the repros of earlier runs are not taken for tests of the project.
 
 Loaded into every pytest of an environment that has FuzzGraph, so it imports next to nothing
 until it is asked for something.
@@ -6,6 +7,7 @@ until it is asked for something.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +46,23 @@ def pytest_configure_node(node: object) -> None:
         node.workerinput[Asked.WORKER_KEY] = suite.for_workers()  # type: ignore[attr-defined]
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Pass over the findings of a run: each holds a test that fails on purpose.
+
+    pytest does not ask about what is named on its command line.
+    """
+    return True if _holds_findings(collection_path) else None
+
+
+def _holds_findings(folder: Path) -> bool:
+    """Whether a run left its findings in the folder: its log lies beside them, a case in each."""
+    return (
+        folder.name == "findings"
+        and any(folder.parent.glob("events*.jsonl"))
+        and any(folder.glob("*/found.json"))
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
@@ -51,6 +70,12 @@ def pytest_collection_modifyitems(
     suite = config.stash.get(_SUITE, None)
     if suite is not None:
         suite.add_items(session, items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    suite = session.config.stash.get(_SUITE, None)
+    if suite is not None:
+        suite.make_ready(session.items)
 
 
 def pytest_terminal_summary(

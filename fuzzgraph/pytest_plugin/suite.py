@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,15 @@ class Suite:
         first = max((len(items) + shards) // (4 * shards), 2) if items else 1
         for shard, item in enumerate(fuzzing):
             items.insert(min(shard * first, len(items)), item)
+
+    def make_ready(self, items: Sequence[pytest.Item]) -> None:
+        """Make the folder of the run where something of it will run.
+
+        Raises:
+            pytest.UsageError: it cannot be written.
+        """
+        if not self._config.option.collectonly and any(isinstance(one, FuzzItem) for one in items):
+            self.folder()
 
     def _name(self, shard: int) -> str:
         part = f"-{shard + 1}of{self.shards}" if self.shards > 1 else ""

@@ -78,7 +78,7 @@ def export_pytest(case: Case, finding: Finding, on: Setup | Target) -> str:
 
 
 def export_issue(case: Case, finding: Finding, on: Setup | Target) -> str:
-    """Markdown to paste into an issue; it names `repro.py` and `test_repro.py` beside it."""
+    """Markdown to paste into an issue; it names script and test beside it."""
     from fuzzgraph.repro.issue_text import issue_text
 
     return issue_text(case, finding, _setup_of(on))

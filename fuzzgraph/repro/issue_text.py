@@ -10,8 +10,9 @@ import torch
 
 from fuzzgraph import __version__
 from fuzzgraph.case import Case, digest
-from fuzzgraph.events import Setup
+from fuzzgraph.events import Setup, finding_id
 from fuzzgraph.finding import Finding
+from fuzzgraph.repro.files import file_names
 from fuzzgraph.repro.through import setup_words
 from fuzzgraph.repro.wording import case_table, config_text, law, plain
 
@@ -33,15 +34,9 @@ _KNOWN = {
 }
 
 
-def issue_text(
-    case: Case,
-    finding: Finding,
-    setup: Setup,
-    *,
-    script: str = "repro.py",
-    test: str = "test_repro.py",
-) -> str:
+def issue_text(case: Case, finding: Finding, setup: Setup) -> str:
     """Title, what breaks, the case, what was measured, how to reproduce, environment."""
+    names = file_names(finding_id(finding.key))
     lines = [
         f"# {_title(finding)}",
         "",
@@ -60,9 +55,9 @@ def issue_text(
         *_measured(finding),
         "## Reproduce",
         "",
-        f"1. {_code(f'python {script}')}: exit code 1 and the finding, 0 if it is gone. Its first"
-        " lines say what it needs.",
-        f"2. {_code(f'pytest {test}')}: the same as a test, with FuzzGraph installed.",
+        f"1. {_code('python ' + names['script'])}: exit code 1 and the finding, 0 if it is"
+        " gone. Its first lines say what it needs.",
+        f"2. {_code('pytest ' + names['pytest'])}: the same as a test, with FuzzGraph installed.",
         "",
         *_rate(finding),
         "## Environment",

@@ -20,6 +20,7 @@ import fuzzgraph.targets
 from fuzzgraph import corpus
 from fuzzgraph.case import digest
 from fuzzgraph.events import RunSummary
+from fuzzgraph.repro.files import file_names
 from tests.fakes import FakeRunner, FakeVerdict, case, no_exporting, opener, paged
 
 pytest_plugins = ("pytester",)
@@ -209,12 +210,14 @@ BAD_OPTIONS = {
     "device": (["--fuzz", "--fuzz-device", "tpu"], "device='tpu' is unknown"),
     "without fuzz": (["--fuzz-time", "3s"], "--fuzz-time does nothing without --fuzz"),
     "corpus": (["--fuzz-corpus", "none"], "corpus folder none: cannot be read"),
+    "out": (["--fuzz", "--fuzz-out", "a_file/run"], "out='a_file/run' cannot be used (Not a dir"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_OPTIONS)
 def test_a_wrong_option_is_said_in_one_line(pytester: pytest.Pytester, name: str) -> None:
     arguments, message = BAD_OPTIONS[name]
+    (pytester.path / "a_file").touch()
     result = run(pytester, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     said = result.stderr.str() + result.stdout.str()
@@ -222,6 +225,65 @@ def test_a_wrong_option_is_said_in_one_line(pytester: pytest.Pytester, name: str
     assert "Traceback" not in said
     assert "INTERNALERROR" not in said
     assert not (pytester.path / "reports").exists()
+
+
+def test_a_folder_that_cannot_be_written_matters_only_where_something_fuzzes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, FakeRunner())
+    pytester.makepyfile(ONE_TEST)
+    (pytester.path / "reports").touch()
+    assert fuzz(pytester).ret == pytest.ExitCode.USAGE_ERROR
+    assert fuzz(pytester, "-k", "mine").ret == pytest.ExitCode.OK
+    assert fuzz(pytester, "--collect-only").ret == pytest.ExitCode.OK
+
+
+IDS = ("footprint-decode.kv_indices-decode-fe015c", "footprint-decode.kv_indices-decode-bd8c12")
+
+
+def repros(folder: Path, *, log: str = "events.jsonl") -> list[Path]:
+    """What a run leaves that found two things; without a log it is a folder of one's own."""
+    paths = []
+    for name in IDS:
+        place = folder / "findings" / name
+        place.mkdir(parents=True)
+        (place / "found.json").write_text("{}")
+        paths.append(place / file_names(name)["pytest"])
+        paths[-1].write_text("def test_repro():\n    assert False\n")
+    if log:
+        (folder / log).write_text("")
+    return paths
+
+
+@pytest.mark.parametrize("log", ["events.jsonl", "events-0.jsonl"])
+def test_findings_of_earlier_runs_are_no_tests_of_the_project(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
+    use(monkeypatch, FakeRunner())
+    pytester.makepyfile(ONE_TEST)
+    for number in range(2):
+        repros(pytester.path / f"reports/runs/{number}", log=log)
+    run(pytester).assert_outcomes(passed=1)
+    fuzz(pytester, "-k", "fuzzgraph").assert_outcomes(passed=1, deselected=1)
+
+
+def test_a_repro_that_is_named_runs(pytester: pytest.Pytester) -> None:
+    paths = repros(pytester.path / "reports/runs/1")
+    run(pytester, str(paths[0])).assert_outcomes(failed=1)
+    run(pytester, str(paths[0].parents[1])).assert_outcomes(failed=2)
+
+
+def test_a_folder_of_ones_own_may_be_called_findings(pytester: pytest.Pytester) -> None:
+    repros(pytester.path, log="")
+    run(pytester).assert_outcomes(failed=2)
+
+
+def test_without_the_plugin_the_repros_of_a_run_are_modules_of_different_names(
+    pytester: pytest.Pytester,
+) -> None:
+    repros(pytester.path / "reports/runs/1")
+    result = pytester.runpytest_subprocess("-p", "no:fuzzgraph", "-p", "no:cacheprovider")
+    result.assert_outcomes(failed=2)
 
 
 PATCHED = f"""

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fuzzgraph.events import Setup
+from fuzzgraph.events import Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro import export_issue, export_pytest, export_script, verify
+from fuzzgraph.repro.files import file_names
 from fuzzgraph.targets.builtin import BuiltinTarget
 from tests.unit.repro.faulty import KINDS, once, shrinking
 
@@ -122,7 +123,7 @@ def test_the_issue_tells_case_finding_and_how_to_reproduce() -> None:
     )
     assert "| 0 | decode | graph | raw\\_bs 2 -\\> 2 | r0 (9, 1), r1 (9, 1) |" in text
     assert "`python repro.py`" in text
-    assert "`pytest test_repro.py`" in text
+    assert f"`pytest {file_names(finding_id(finding.key))['pytest']}`" in text
     assert "It showed in 3/3 fresh sessions." in text
     assert "- Allocated at: `kv_indices.py:" in text
 
