@@ -9,6 +9,8 @@ TIME ?= 60s
 JOBS ?= 2
 # Which tests, as pytest's -m takes it, e.g. make test MARKS=sglang
 MARKS ?= not ray
+# Versions of everything: constraints/dev.txt, oldest.txt or newest.txt
+CONSTRAINTS ?= constraints/dev.txt
 # More options for pip, e.g. the index from which a machine without a GPU takes its torch
 PIP_FLAGS ?=
 
@@ -38,15 +40,15 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints/dev.txt
+$(READY): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "setup: $(PYTHON) is older than Python 3.10 or missing. Name another: make setup PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "setup: $(PYTHON) cannot create an environment in $(VENV). On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "setup: installing torch into $(VENV) (the largest part; once)"
-	@$(PIP) -c constraints/dev.txt "torch==2.13.0" "triton==3.7.1; platform_system == 'Linux'"
+	@$(PIP) -c $(CONSTRAINTS) $$(grep -E '^(torch|triton)==' $(CONSTRAINTS))
 	@echo "setup: installing FuzzGraph and what it needs"
-	@$(PIP) -c constraints/dev.txt -e ".[dev]"
+	@$(PIP) -c $(CONSTRAINTS) -e ".[dev]"
 	@touch $@
 
 fuzz: $(READY)
@@ -67,14 +69,14 @@ test: check
 
 # Workers, driver and Redis server of a real cluster are killed; about two minutes, one at a time.
 fleet: $(READY)
-	@$(PIP) -c constraints/dev.txt -c constraints/fleet.txt -e ".[fleet]"
+	@$(PIP) -c $(CONSTRAINTS) -c constraints/fleet.txt -e ".[fleet]"
 	$(BIN)/python -m pytest -n 0 tests/fleet
 
 sglang: $(SGLANG_READY)
 
 $(SGLANG_READY): $(READY) constraints/sglang.txt
 	@echo "sglang: installing what its releases import"
-	@$(PIP) -c constraints/dev.txt -c constraints/sglang.txt -e ".[sglang]"
+	@$(PIP) -c $(CONSTRAINTS) -c constraints/sglang.txt -e ".[sglang]"
 	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13 sglang==0.5.23
 	@touch $@
 
@@ -90,11 +92,11 @@ bench-isolation: $(READY)
 	$(BIN)/python benchmarks/isolation.py --write reports/isolation.md
 
 bench-fleet: $(READY)
-	@$(PIP) -c constraints/dev.txt -c constraints/fleet.txt -e ".[fleet]"
+	@$(PIP) -c $(CONSTRAINTS) -c constraints/fleet.txt -e ".[fleet]"
 	$(BIN)/python benchmarks/fleet.py --write reports/fleet.md
 
 soak: $(READY)
-	@$(PIP) -c constraints/dev.txt -c constraints/fleet.txt -e ".[fleet]"
+	@$(PIP) -c $(CONSTRAINTS) -c constraints/fleet.txt -e ".[fleet]"
 	$(BIN)/python benchmarks/soak.py --minutes 30 --write reports/soak.md
 
 clean:

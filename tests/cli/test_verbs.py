@@ -9,8 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from fuzzgraph import corpus
 from fuzzgraph.case import Case, digest, encode_case, load_case
 from fuzzgraph.cli.entry import run_command
+from fuzzgraph.shipped import CASES
 from tests.fakes import FakeRunner, FakeVerdict, case, no_exporting, opener, paged
 
 
@@ -45,7 +47,7 @@ def test_a_run_that_finds_nothing_exits_with_0_and_says_so(
     use(monkeypatch, FakeRunner())
     assert run_command(["run", "--examples", "30", "--seed", "1"]) == 0
     out = capsys.readouterr().out
-    assert "nothing found in 30 cases" in out
+    assert f"nothing found in {30 + len(shipped())} cases" in out
     assert "seed 1; builtin, recorder on cpu" in out
 
 
@@ -96,13 +98,29 @@ def test_a_run_that_breaks_exits_with_3_and_names_the_cause_last(
     assert capsys.readouterr().err.endswith("fuzzgraph: RuntimeError: the harness is at fault\n")
 
 
-def test_a_run_takes_its_corpus_from_the_folder_of_the_project(
+def shipped() -> list[Case]:
+    """The cases that come with FuzzGraph, by file name."""
+    return [load_case(path) for path in sorted(CASES.glob("*.json"))]
+
+
+def test_a_run_starts_with_the_cases_of_the_folder_of_the_project_and_with_those_of_fuzzgraph(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = use(monkeypatch, FakeRunner())
-    (folder / "corpus" / "cases").mkdir(parents=True)
-    saved(folder / "corpus" / "cases", case(2))
+    for one in (case(2), shipped()[0]):
+        corpus.add(folder / "corpus" / "cases", one)
     assert run_command(["run", "--examples", "0", "--out", "r"]) == 0
+    assert len(runner.ran) == 1 + len(shipped())
+    assert {digest(one) for one in runner.ran} == {digest(one) for one in (case(2), *shipped())}
+
+
+def test_a_run_with_a_corpus_that_is_named_starts_with_that_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = use(monkeypatch, FakeRunner())
+    (folder / "mine").mkdir()
+    saved(folder / "mine", case(2))
+    assert run_command(["run", "--examples", "0", "--corpus", "mine"]) == 0
     assert runner.ran == [case(2)]
 
 

@@ -144,11 +144,25 @@ def test_the_gate_walks_the_readme_before_it_brings_in_an_engine(tmp_path: Path)
 
 def test_the_workflows_call_the_script_and_give_it_what_it_reads() -> None:
     script = SCRIPT.read_text()
-    for workflow in WORKFLOWS:
+    for workflow in (path for path in WORKFLOWS if path.name != "check.yml"):
         text = workflow.read_text()
         (mode,) = re.findall(r"run: \.ci/fuzz (\w+)", text)
         assert f"  {mode}) " in script
         assert all(name in script for name in re.findall(r"\bFUZZ_(?:DEVICE|TIME|BIN)\b", text))
+
+
+def test_a_push_is_checked_on_the_oldest_and_the_newest_python_that_are_promised() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    (oldest,) = re.findall(r'^requires-python = ">=([\d.]+)"$', project, re.M)
+    promised = re.findall(r"Programming Language :: Python :: (3\.\d+)", project)
+    text = (ROOT / ".github" / "workflows" / "check.yml").read_text()
+    jobs = {of: python for python, of in re.findall(r'python: "([\d.]+)", versions: (\w+)', text)}
+    assert jobs["oldest"] == oldest == promised[0]
+    assert jobs["newest"] == promised[-1]
+    assert all((ROOT / "constraints" / f"{of}.txt").is_file() for of in jobs)
+    assert re.findall(r"- run: (.*)", text) == ["make setup", "make check", "make test"]
+    assert "CONSTRAINTS ?=" in (ROOT / "Makefile").read_text()
+    assert "push:" in text and "pull_request:" in text
 
 
 @pytest.mark.skipif(not shutil.which("actionlint"), reason="actionlint is not installed here")

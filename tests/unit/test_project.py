@@ -150,25 +150,36 @@ def test_torch_is_not_pinned_so_that_a_gpu_machine_keeps_its_own() -> None:
     assert "triton" not in requirement_names(project()["project"]["dependencies"])
 
 
-def test_the_constraints_pin_every_direct_dependency() -> None:
+def pins(name: str) -> list[str]:
+    lines = (ROOT / "constraints" / f"{name}.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def direct_dependencies() -> list[str]:
     declared = project()["project"]
-    direct = requirement_names(
-        declared["dependencies"]
-        + declared["optional-dependencies"]["dev"]
-        + declared["optional-dependencies"]["triton"]
-    )
-    lines = (ROOT / "constraints" / "dev.txt").read_text().splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert all("==" in line for line in pins)
-    assert requirement_names(pins) == direct
+    extras = declared["optional-dependencies"]
+    return [*declared["dependencies"], *extras["dev"], *extras["triton"]]
 
 
-def test_setup_installs_the_torch_that_the_constraints_name() -> None:
-    pins = (ROOT / "constraints" / "dev.txt").read_text()
+@pytest.mark.parametrize("name", ["dev", "oldest", "newest"])
+def test_the_constraints_pin_every_direct_dependency(name: str) -> None:
+    assert all("==" in line for line in pins(name))
+    assert requirement_names(pins(name)) == requirement_names(direct_dependencies())
+
+
+def test_the_oldest_versions_are_those_that_are_promised() -> None:
+    floors = {line.partition(";")[0].strip() for line in direct_dependencies()}
+    assert {line.partition(";")[0].strip().replace("==", ">=") for line in pins("oldest")} == floors
+
+
+@pytest.mark.parametrize("name", ["dev", "oldest", "newest"])
+def test_setup_reads_torch_and_triton_from_the_constraints(name: str) -> None:
+    """They come first and by name: pip would else bring another torch, gigabytes for a GPU."""
     makefile = (ROOT / "Makefile").read_text()
-    for package in ("torch", "triton"):
-        [pin] = re.findall(rf"^{package}==[\d.]+$", pins, re.MULTILINE)
-        assert f'"{pin}' in makefile
+    assert "grep -E '^(torch|triton)==' $(CONSTRAINTS)" in makefile
+    found = [line for line in pins(name) if re.match(r"(torch|triton)==", line)]
+    assert [line.partition("==")[0] for line in found] == ["torch", "triton"]
+    assert all(re.fullmatch(r"\w+==[\d.]+", line) for line in found)
 
 
 def modules_with_examples() -> list[str]:

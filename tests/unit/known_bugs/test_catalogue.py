@@ -24,7 +24,7 @@ expect = [{clause = "writes", buffer = "kv_indices"}]
 """
 
 BAD = {
-    "not toml": ("source = ", "no entry of the catalogue"),
+    "not toml": ("source = ", "not a valid entry of the catalogue"),
     "an unknown field": (GOOD + "colour = 'red'\n", "unknown field `colour`"),
     "no source": (GOOD.replace('source = "engine PR 1"', ""), "missing required field `source`"),
     "an unknown clause": (GOOD.replace('"writes"', '"sings"'), "Invalid enum value 'sings'"),
