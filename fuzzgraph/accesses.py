@@ -77,7 +77,8 @@ class Race:
     def __str__(self) -> str:
         place = f" ({self.region})" if self.region and self.region != self.buffer else ""
         first, second = self.programs
-        same = ", all of the same value" if self.same_value else ""
+        harmless = self.same_value and self.kind == "write and write"
+        same = ", all of the same value" if harmless else ""
         return (
             f"{self.kernel}: programs {first} and {second} {self.kind} {self.buffer}{place} at"
             f" {self.offset:+d} ({self.elements} elements{same};"

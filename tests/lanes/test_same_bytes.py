@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import numpy as np
@@ -15,9 +16,12 @@ from tests.lanes.kernels.launch import Draw, Launch
 CLEAN = {**attention.DRAWS, **indices.DRAWS, **arithmetic.DRAWS, **tutorials.DRAWS}
 HEAVY = {"decode_stage1": 30, "decode_stage2": 60, "grouped_latent": 40, "unified": 30}
 HEAVY |= {"matmul": 30, "flash": 40, "dropout": 60, "layer_norm": 80, "softmax": 100}
-BROKEN = "only 0-dimensional arrays can be converted to Python scalars"
-"""What Triton 3.6.0 says of a bound or a branch from numpy 2.4 on; nothing to compare with."""
-LAUNCHES = 120
+UNABLE = (
+    "only 0-dimensional arrays can be converted to Python scalars",  # 3.6.0 from numpy 2.4 on
+    "Block pointers have been removed",  # from 3.9.0 on
+)
+"""What a version of Triton says where its own interpreter leaves nothing to compare with."""
+LAUNCHES = int(os.environ.get("FUZZGRAPH_LAUNCHES", "120"))
 """Launches of each kernel; fewer where the stock interpreter takes long."""
 
 
@@ -41,7 +45,7 @@ def compared(name: str, draw: Draw, seed: int) -> LaneReport:
     first = drawn(name, draw, seed)
     second = first.copy()
     expected = outcome(first)
-    if BROKEN in expected[0]:
+    if any(words in expected[0] for words in UNABLE):
         pytest.skip(f"Triton {triton.__version__} itself cannot run it with numpy {np.__version__}")
     with lanes() as report:
         got = outcome(second)
@@ -53,7 +57,7 @@ def compared(name: str, draw: Draw, seed: int) -> LaneReport:
 @pytest.mark.parametrize("name", CLEAN)
 def test_lanes_leave_the_bytes_of_the_stock_interpreter_and_report_nothing(name: str) -> None:
     programs = runs = 0
-    for seed in range(HEAVY.get(name, LAUNCHES)):
+    for seed in range(min(HEAVY.get(name, LAUNCHES), LAUNCHES)):
         report = compared(name, CLEAN[name], seed)
         assert report.accesses == [] and report.races == [], seed
         assert not report.fallbacks, seed
