@@ -102,7 +102,7 @@ def _side_wanted(kwargs: dict[str, Any]) -> Side | None:
 
 
 _TO, _CPU, _NUMPY = torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.numpy
-_AS_TENSOR, _FROM_NUMPY = torch.as_tensor, torch.from_numpy
+_CUDA, _AS_TENSOR, _FROM_NUMPY = torch.Tensor.cuda, torch.as_tensor, torch.from_numpy
 
 
 class Transfers:
@@ -122,15 +122,12 @@ class Transfers:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Meanwhile tensors are converted so; may be nested."""
+        _install()
         _active.append(self)
-        if len(_active) == 1:
-            _install()
         try:
             yield
         finally:
             _active.pop()
-            if not _active:
-                _remove()
 
     def to(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """As `Tensor.to`."""
@@ -180,8 +177,8 @@ _converting = [False]
 
 
 def _once(convert: Callable[..., Any], stock: Callable[..., Any], x: Any, *given: Any) -> Any:
-    """Convert, or inside of a conversion do as torch does."""
-    if _converting[0]:
+    """Convert; inside of a conversion, and where no engine runs, do as torch does."""
+    if _converting[0] or not _active:
         args, kwargs = given
         return stock(x, *args, **kwargs)
     _converting[0] = True
@@ -203,6 +200,8 @@ def tensor_cpu(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 def tensor_cuda(x: torch.Tensor, device: Any = None, **kwargs: Any) -> Any:
     """In place of `Tensor.cuda`: nothing and a number name a GPU too."""
+    if not _active:
+        return _CUDA(x, device, **kwargs)
     return tensor_to(x, "cuda" if device is None or isinstance(device, int) else device, **kwargs)
 
 
@@ -212,8 +211,8 @@ def tensor_numpy(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    if device is None:
-        return _AS_TENSOR(data, dtype=dtype)
+    if device is None or not _active:
+        return _AS_TENSOR(data, dtype=dtype, device=device)
     if isinstance(data, torch.Tensor):
         found: torch.Tensor = tensor_to(data, device, dtype or data.dtype)
         return found
@@ -222,7 +221,8 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor
 
 def _from_numpy(array: Any) -> torch.Tensor:
     found = _FROM_NUMPY(array)
-    _active[-1].put(found, "host")
+    if _active:
+        _active[-1].put(found, "host")
     return found
 
 
@@ -230,14 +230,10 @@ _METHODS = {"to": tensor_to, "cpu": tensor_cpu, "cuda": tensor_cuda, "numpy": te
 
 
 def _install() -> None:
+    # For good: each change of a class makes Python look all its attributes up anew.
+    if torch.Tensor.to is tensor_to:
+        return
     for name, method in _METHODS.items():
         setattr(torch.Tensor, name, method)
     functions: Any = torch
     functions.as_tensor, functions.from_numpy = _as_tensor, _from_numpy
-
-
-def _remove() -> None:
-    for name in _METHODS:
-        delattr(torch.Tensor, name)  # what is left are those of the class below
-    functions: Any = torch
-    functions.as_tensor, functions.from_numpy = _AS_TENSOR, _FROM_NUMPY
