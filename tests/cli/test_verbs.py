@@ -245,7 +245,9 @@ def test_the_doctor_says_whether_accesses_and_races_of_kernels_are_checked(
 
     def told() -> dict[str, str]:
         assert run_command(["doctor", "--json"]) == 0
-        return {check["name"]: check for check in said(capsys)["checks"]}["kernel checks"]
+        checks = {check["name"]: check for check in said(capsys)["checks"]}
+        found: dict[str, str] = checks["kernel checks"]
+        return found
 
     assert told()["state"] == "ok"
     monkeypatch.setattr("fuzzgraph.lanes.versions.TESTED_TRITON", ("2.0", "2.1"))

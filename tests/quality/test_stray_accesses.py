@@ -11,7 +11,8 @@ import pytest
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.cli.entry import run_command
-from fuzzgraph.events import CampaignFinished, RunSummary, Setup, read_log
+from fuzzgraph.event_log import read_log
+from fuzzgraph.events import CampaignFinished, RunSummary, Setup
 from fuzzgraph.execution import Execution, Verdict
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
@@ -130,7 +131,7 @@ def test_a_run_without_the_lanes_says_so_at_its_end_and_in_its_folder(
     assert line in capsys.readouterr().out
     assert line in (out / "report.html").read_text()
     assert line in (out / "summary.md").read_text()
-    events, _ = read_log(out / "events.jsonl")
+    events = read_log(out / "events.jsonl").events
     killed = summary_of(event for event in events if not isinstance(event, CampaignFinished))
     assert killed is not None and list(killed.unchecked) == [reason]
 

@@ -14,6 +14,7 @@ from fuzzgraph.campaign.resuming import past_of
 from fuzzgraph.errors import UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import (
+    Event,
     FindingNew,
     FindingPursued,
     FindingRepeated,
@@ -26,7 +27,7 @@ from fuzzgraph.strict_json import decode_json
 from tests.unit.reporting.runs import STARTED, history, overrun, reported, write_log
 
 ID = reported().id
-EVENTS = {
+EVENTS: dict[str, Event] = {
     "new": FindingNew(id=ID, finding=overrun(), case=history()),
     "waiting": FindingWaiting(id=ID, finding=overrun(), case=history()),
     "repeated": FindingRepeated(id=ID, digest="d"),
