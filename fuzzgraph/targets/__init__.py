@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from fuzzgraph.case import Mode
 from fuzzgraph.errors import UsageError
 from fuzzgraph.ports import Target
+from fuzzgraph.targets.own import is_own, open_own
 
 __all__ = ["BUILT_IN", "open_target", "target_names"]
 
@@ -76,12 +77,14 @@ def target_names() -> tuple[str, ...]:
 
 
 def open_target(name: str) -> Target:
-    """The target called `name`.
+    """The target called `name`, or the one that module:factory makes.
 
     Raises:
         UsageError: no such target; the message lists those there are.
         AdapterUnavailable: its engine is not installed.
     """
+    if is_own(name):
+        return open_own(name)
     for known, opener in BUILT_IN:
         if known == name:
             return opener()
