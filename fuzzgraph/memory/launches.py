@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from fuzzgraph.relays import relay
+
 __all__ = ["Launch", "LaunchHook"]
 
 Launch = Callable[..., Any]
@@ -41,6 +43,7 @@ class LaunchHook:
         original = GridExecutor.__call__
         runs = launch or original
 
+        @relay
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             return seen(runs, executor, args, kwargs)
 
