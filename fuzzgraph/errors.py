@@ -10,11 +10,15 @@ from __future__ import annotations
 __all__ = [
     "UNREADABLE",
     "AdapterUnavailable",
+    "ArenaFull",
     "CaptureError",
     "DeviceReadError",
+    "EngineError",
     "FuzzGraphError",
+    "HarnessFailed",
     "InvalidCase",
     "OutOfTime",
+    "TargetFailed",
     "UsageError",
 ]
 
@@ -43,7 +47,30 @@ class OutOfTime(FuzzGraphError):
     """The time is up and a case was cut off, which says nothing about the engine."""
 
 
-class CaptureError(FuzzGraphError):
+class TargetFailed(FuzzGraphError):
+    """The target's own code failed, which says nothing about the engine; names frame and remedy."""
+
+
+class HarnessFailed(FuzzGraphError):
+    """FuzzGraph's own code failed, which says nothing about the engine."""
+
+
+class EngineError(FuzzGraphError):
+    """The engine did what its device, or what stands in for a part of it, refuses.
+
+    Raised on purpose: during a run it is a finding about the engine, wherever it was raised.
+    """
+
+
+class ArenaFull(EngineError, UsageError):
+    """Guarded memory has no room left.
+
+    While a session is opened the config is too large for it, which is the caller's to mend; during
+    a step the engine allocates without end.
+    """
+
+
+class CaptureError(EngineError):
     """The engine did something during capture that a device graph forbids.
 
     Likely cause: a value was read back to the host (`.item()`, `.tolist()`,

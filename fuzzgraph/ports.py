@@ -27,12 +27,16 @@ __all__ = [
     "Pools",
     "Session",
     "Target",
+    "defining_modules",
     "engine_packages",
     "is_isolated",
+    "names_its_engine",
+    "unwrapped",
 ]
 
 Outputs = TypeVar("Outputs")
 OutputsCo = TypeVar("OutputsCo", covariant=True)
+Part = TypeVar("Part")
 
 
 class CapturedGraph(Protocol, Generic[OutputsCo]):
@@ -201,9 +205,34 @@ def engine_packages(target: Target) -> tuple[str, ...]:
     A target names them in `engine_packages`; without it they are the released package that it
     names, else the package that defines the target.
     """
+    target = unwrapped(target)
+    return _named_packages(target) or (type(target).__module__.partition(".")[0],)
+
+
+def names_its_engine(target: Target) -> bool:
+    """Whether the target says where its engine lies."""
+    return bool(_named_packages(unwrapped(target)))
+
+
+def _named_packages(target: Target) -> tuple[str, ...]:
     named = getattr(target, "engine_packages", ()) or (getattr(target, "package", ""),)
-    own = target.__class__.__module__.partition(".")[0]
-    return tuple(name for name in named if name) or (own,)
+    return tuple(name for name in named if name)
+
+
+def unwrapped(part: Part) -> Part:
+    """The target or session itself, where something announces the calls of it."""
+    inner: Part = getattr(part, "unwrapped", part)
+    return inner
+
+
+def defining_modules(part: Target | Session) -> tuple[str, ...]:
+    """Names of the modules that define the class of a target or session, and what it derives from.
+
+    Protocols and the engine's own classes are left to those that define them.
+    """
+    kind = type(unwrapped(part))
+    names = [base.__module__ for base in kind.__mro__ if not getattr(base, "_is_protocol", False)]
+    return (kind.__module__, *(name for name in names if name not in ("builtins", "typing", "abc")))
 
 
 def is_isolated(target: Target) -> bool:

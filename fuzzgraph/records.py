@@ -203,14 +203,20 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     """Computed: cases per second of the search."""
     exit_code: int = 0
-    """Computed: 0 nothing found that counts, 1 findings that do, 3 the run failed or its record is
-    damaged."""
+    """Computed: 0 nothing found that counts, 1 findings that do, 3 the run failed, its record is
+    damaged, or it was killed before anything was found."""
 
     def __post_init__(self) -> None:
         rate = round(self.cases / self.seconds, 1) if self.seconds else 0.0
         msgspec.structs.force_setattr(self, "rate", rate)
-        code = 3 if self.error or self.damaged else 1 if any(map(self.counts, self.findings)) else 0
-        msgspec.structs.force_setattr(self, "exit_code", code)
+        msgspec.structs.force_setattr(self, "exit_code", self._exit_code())
+
+    def _exit_code(self) -> int:
+        if self.error or self.damaged or self.reason == "failed":
+            return 3
+        if any(map(self.counts, self.findings)):
+            return 1
+        return 3 if self.reason == "killed" else 0
 
     def counts(self, reported: ReportedFinding) -> bool:
         """Whether a finding decides the exit code: not tolerated, and new where only that is asked.

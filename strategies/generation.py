@@ -37,7 +37,7 @@ def block_size(block: int) -> int:
 class _Escaped(BaseException):
     """Carries an exception past Hypothesis, which would otherwise run the case again."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
 
@@ -54,7 +54,7 @@ def draw(
     def run_outside(case: Case) -> None:
         try:
             run(case)
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             raise _Escaped(error) from None
 
     @seed(seed_value)

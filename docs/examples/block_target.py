@@ -89,7 +89,7 @@ class BlockSession:
 
 
 class BlockTarget:
-    name = "block"
+    name, engine_packages = "block", ("block_engine",)
     reach = Reach(page_sizes=(1, 4, 16), page_maps=("csr", "page_table"))  # one map for either
 
     def unsupported(self, config):

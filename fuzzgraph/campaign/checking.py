@@ -6,6 +6,7 @@ the fixture `fuzz_engine` of the pytest plugin.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
@@ -41,7 +42,9 @@ class FindingError(AssertionError):
 
 @lru_cache(maxsize=4)
 def _opened(name: str, device: str, graphs: str) -> Opened:
-    return open_setup(checked_setup(name, device=device, graphs=graphs))
+    opened = open_setup(checked_setup(name, device=device, graphs=graphs))
+    atexit.register(opened.close)
+    return opened
 
 
 @lru_cache(maxsize=4)

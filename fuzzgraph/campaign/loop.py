@@ -25,7 +25,7 @@ from fuzzgraph.campaign.summing import About, started, summed
 from fuzzgraph.campaign.tally import Tally
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry
-from fuzzgraph.errors import InvalidCase, UsageError
+from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.events import CampaignFinished, Emit, Reason, RunSummary
 
 __all__ = ["Campaign", "StrategyOf"]
@@ -131,17 +131,18 @@ class Campaign:
 
         Raises:
             UsageError: the target cannot be opened, or another run is at work in the folder.
+            Whatever else ended the run: its summary is written, with the reason `failed`.
         """
         with self._folder.lock(), interruptible(self._watch):
             self._take_back()
             self._emit(started(self._plan, self._about))
             try:
                 return self._run_through()
-            except Exception as failure:
+            except (Exception, SystemExit, GeneratorExit) as failure:
                 if isinstance(failure, UsageError) and not self._tally.cases:
                     raise
                 summary = self._failed(failure)
-                if isinstance(failure, UsageError | OSError):
+                if isinstance(failure, FuzzGraphError | OSError):
                     return summary  # a full disk, say: the message is enough
                 raise
 
@@ -160,7 +161,7 @@ class Campaign:
             self._folder.running.unlink(missing_ok=True)
         return summary
 
-    def _failed(self, failure: Exception) -> RunSummary:
+    def _failed(self, failure: BaseException) -> RunSummary:
         """What was found until then, told as far as it can still be written."""
         self._docket.give_up()
         summary = self._summary("failed", f"{type(failure).__name__}: {failure}")

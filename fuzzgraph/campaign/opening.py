@@ -5,15 +5,14 @@ Every name a user can get wrong is checked here, before anything expensive.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fuzzgraph.campaign.runner import Runner
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.errors import AdapterUnavailable, UsageError
+from fuzzgraph.errors import AdapterUnavailable, TargetFailed, UsageError
 from fuzzgraph.events import Setup
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from fuzzgraph.ports import Target
     from fuzzgraph.reach import Reach
+    from fuzzgraph.worker import WorkerClient
 
 __all__ = [
     "Opened",
@@ -138,10 +138,11 @@ def check_names(setup: Setup) -> None:
     if setup.fault:
         _target(setup)
         return
-    if ":" in setup.target:
-        return  # said when it is opened
     from fuzzgraph.targets import target_names
+    from fuzzgraph.targets.own import check_own_name, is_own
 
+    if is_own(setup.target):
+        return check_own_name(setup.target)
     if setup.target not in target_names():
         raise UsageError(
             f"target={setup.target!r} is unknown. Use one of: {', '.join(target_names())}, or "
@@ -158,7 +159,27 @@ def open_setup(setup: Setup, *, branches: bool = False) -> Opened:
     Raises:
         UsageError: an unknown target or fault; AdapterUnavailable: its engine is missing.
     """
+    if _own_apart(setup):
+        return _open_own(setup, branches=branches)
     return open_target_object(_target(setup), setup, branches=branches)
+
+
+def _own_apart(setup: Setup) -> bool:
+    """Whether a target of one's own runs in a process of its own, as it does unless told not to."""
+    return ":" in setup.target and not setup.fault and setup.isolation != "off"
+
+
+def _open_own(setup: Setup, *, branches: bool) -> Opened:
+    """Open it there first: code that ends its process at import must not end this one."""
+    if setup.release:  # the target says which package that is of
+        return _in_worker(setup, _target(setup), branches=branches)
+    check_names(setup)
+    client = _client(setup, (), branches=branches)
+    try:
+        return _opened_in(client, setup, _target(setup))
+    except BaseException:
+        client.close()
+        raise
 
 
 def open_target_object(target: Target, setup: Setup, *, branches: bool = False) -> Opened:
@@ -224,31 +245,15 @@ def _target(setup: Setup) -> Target:
         from fuzzgraph.faults import open_fault
 
         return open_fault(setup.fault)
-    if ":" in setup.target:
-        return _imported(setup.target)
     check_names(setup)
     from fuzzgraph.targets import open_target
 
     return open_target(setup.target)
 
 
-def _imported(name: str) -> Target:
-    """A target of one's own, as module:factory; the module may lie in this folder."""
-    module, _, factory = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        return cast("Target", getattr(import_module(module), factory)())
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"target={name!r} cannot be opened ({error}). Write module:factory of a target, both "
-            "importable here, or use a known name (see 'fuzzgraph targets')."
-        ) from None
-
-
 def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
     """Run the target in a process of its own, with the release that was asked for."""
-    from fuzzgraph import releases, worker
+    from fuzzgraph import releases
 
     paths = []
     if setup.release:
@@ -259,10 +264,18 @@ def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
                 "releases. Drop --release."
             )
         paths = [releases.ensure(package, setup.release)]
-    client = worker.open_client(
+    return _opened_in(_client(setup, paths, branches=branches), setup, target)
+
+
+def _client(setup: Setup, paths: Sequence[Path], *, branches: bool) -> WorkerClient:
+    from fuzzgraph import worker
+    from fuzzgraph.targets.own import folders_of, is_own
+
+    return worker.open_client(
         setup.target,
         fault=setup.fault,
         paths=paths,
+        beside=folders_of(setup.target) if is_own(setup.target) else (),
         graphs=cast(Any, setup.graphs),
         device=setup.device,
         strict_nan=setup.strict_nan,
@@ -270,6 +283,9 @@ def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
         lanes=not setup.stock_kernels,
         branches=branches,
     )
+
+
+def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
     return Opened(
         setup,
         target,
@@ -302,6 +318,12 @@ def _supports(target: _Described) -> Any:
     """One function for the life of the target: configs are cached by its identity."""
 
     def supports(config: EngineConfig) -> bool:
-        return target.unsupported(config) is None
+        try:
+            return target.unsupported(config) is None
+        except (Exception, SystemExit, GeneratorExit) as error:
+            raise TargetFailed(
+                f"target {target.name!r}: unsupported() raised {type(error).__name__}: {error}. "
+                "Mend it in the target, then check it with 'fuzzgraph check-target'."
+            ) from error
 
     return supports

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fuzzgraph.campaign.plan import Budget
 from fuzzgraph.events import Reason
+from fuzzgraph.interrupts import noting_interrupts
 
 __all__ = ["Enough", "Stopwatch", "interruptible"]
 
@@ -100,6 +101,12 @@ def interruptible(watch: _Interruptible) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    with noting_interrupts(), _interrupting(watch):
+        yield
+
+
+@contextmanager
+def _interrupting(watch: _Interruptible) -> Iterator[None]:
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def restore() -> None:

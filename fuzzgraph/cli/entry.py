@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 import fuzzgraph
-from fuzzgraph.errors import FuzzGraphError, UsageError
+from fuzzgraph.errors import FuzzGraphError, HarnessFailed, UsageError
 from fuzzgraph.torch_import import torch_problem
 
 __all__ = ["main", "root_command", "run_command"]
@@ -95,6 +95,9 @@ def run_command(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output left, for example `| head`
         sys.stdout = None
         return RUN_FAILED
+    except HarnessFailed as error:
+        traceback.print_exc()
+        return _failed(arguments, type(error).__name__, str(error), RUN_FAILED)
     except FuzzGraphError as error:
         return _failed(arguments, type(error).__name__, str(error), RUN_FAILED)
     except (ImportError, OSError) as error:
@@ -102,12 +105,12 @@ def run_command(arguments: Sequence[str]) -> int:
         if problem is not None:
             return _failed(arguments, "AdapterUnavailable", str(problem), WRONG_CALL)
         return _crashed(arguments, error)
-    except Exception as error:
+    except BaseException as error:  # an engine may call sys.exit: only a run at its end exits 0
         return _crashed(arguments, error)
     return code if isinstance(code, int) else 0
 
 
-def _crashed(arguments: Sequence[str], error: Exception) -> int:
+def _crashed(arguments: Sequence[str], error: BaseException) -> int:
     traceback.print_exception(error)
     return _failed(arguments, type(error).__name__, _first_line(error), RUN_FAILED)
 

@@ -14,15 +14,17 @@ import msgspec
 import torch
 
 from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.errors import EngineError
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.opening import OpenSession, open_session
 from fuzzgraph.execution.process import settle_process
 from fuzzgraph.execution.sessions import SessionCache
 from fuzzgraph.execution.steps import StepRunner
-from fuzzgraph.execution.stumbling import SessionLost
+from fuzzgraph.execution.stumbling import Border, SessionLost
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import GraphKind
+from fuzzgraph.interrupts import noting_interrupts
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
@@ -82,21 +84,29 @@ class Execution:
         Raises:
             InvalidCase: the case contradicts itself or its pools.
             AdapterUnavailable: the target cannot be opened here at all.
+            TargetFailed, HarnessFailed: the target or FuzzGraph itself is at fault.
         """
-        with self._without_grad():
+        with self._without_grad(), noting_interrupts():
             return self._run_case(case)
 
     def _run_case(self, case: Case) -> Verdict:
-        reason = self.target.unsupported(case.config) or out_of_reach(self.target.reach, case)
+        with Border(self.target).crossing("open"):
+            reason = self.target.unsupported(case.config) or out_of_reach(self.target.reach, case)
         if reason:
             return Verdict(case, self.target.name, skipped=reason)
         batches = plan(case)
         if not self._cached:
-            self._sessions.clear()
+            self._sessions.abandon()
         try:
             opened = self._sessions.get(case.config)
+            verdict = self._run_opened(case, batches, opened)
+            if not (self._cached or verdict.findings):
+                self._sessions.clear()
+            return verdict
         except SessionLost as lost:
-            return self._lost_while_opening(case, batches[0], lost)
+            return self._lost_outside_steps(case, batches[0], lost)
+
+    def _run_opened(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
         if opened.opening_hits or opened.opening_writes or opened.opening_accesses:
             return self._hit_while_opening(case, batches[0], opened)
         return self._run_steps(case, batches, opened)
@@ -129,8 +139,18 @@ class Execution:
         return _with_rate(finding, f"{seen}/{times}")
 
     def close(self) -> None:
-        """Close every cached session."""
-        self._sessions.clear()
+        """Close every cached session.
+
+        Raises:
+            EngineError: an engine raised at it, which no case can be blamed for.
+        """
+        try:
+            self._sessions.clear()
+        except SessionLost as lost:
+            raise EngineError(
+                f"target {self.target.name!r}: close raised {lost.stumble.error} at "
+                f"{lost.stumble.where}. What was found before stands."
+            ) from lost
 
     def _open(self, config: EngineConfig) -> OpenSession:
         return open_session(
@@ -169,7 +189,7 @@ class Execution:
     def _judge(self, step: StepRecord) -> tuple[Finding, ...]:
         return tuple(finding for oracle in self._oracles for finding in oracle.judge(step))
 
-    def _lost_while_opening(self, case: Case, batch: Batch, lost: SessionLost) -> Verdict:
+    def _lost_outside_steps(self, case: Case, batch: Batch, lost: SessionLost) -> Verdict:
         step = self._before_any_step(case.config, batch)
         step.stumbles.append(lost.stumble)
         return Verdict(case, self.target.name, self._judge(step))

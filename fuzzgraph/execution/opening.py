@@ -10,10 +10,11 @@ import torch
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import ArenaFull
 from fuzzgraph.execution.kernels import take_accesses, take_races
 from fuzzgraph.execution.painting import Painter, Truth
-from fuzzgraph.execution.stumbling import SessionLost
+from fuzzgraph.execution.pools import require_pools
+from fuzzgraph.execution.stumbling import Border
 from fuzzgraph.graphs import GraphKind, open_engine
 from fuzzgraph.memory import (
     AttributeWatch,
@@ -24,6 +25,7 @@ from fuzzgraph.memory import (
 )
 from fuzzgraph.observation import Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session, Target, is_isolated
+from fuzzgraph.targets.protocol import require_session
 from fuzzgraph.world import TRAPS, Batch
 
 __all__ = ["Moment", "OpenSession", "open_session"]
@@ -49,6 +51,7 @@ class OpenSession:
     graphs: GraphEngine
     memory: GuardedMemory
     painter: Painter
+    border: Border
     opening_hits: list[ZoneHit] = field(default_factory=list)
     opening_writes: list[ForeignWrite] = field(default_factory=list)
     opening_accesses: list[Access] = field(default_factory=list)
@@ -121,9 +124,12 @@ class OpenSession:
 
         Engines are full of reference cycles: the garbage collector would come much later.
         """
-        self.session.close()
-        self.graphs.close()
-        self.memory.release()
+        try:
+            with self.border.crossing("check"):
+                self.session.close()
+        finally:
+            self.graphs.close()
+            self.memory.release()
 
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
         """Each declared field with the whole buffer that the engine writes it to.
@@ -131,7 +137,9 @@ class OpenSession:
         An engine with several runners names them "runner.field". A buffer that the engine has
         allocated anew during a step lies outside guarded memory, and its new address is a finding.
         """
-        for name, (tensor, _) in self.session.captured_addresses().items():
+        with self.border.crossing("check"):
+            found = self.session.captured_addresses()
+        for name, (tensor, _) in found.items():
             declared = self._fields.get(name.rsplit(".", 1)[-1])
             if declared is not None and self.memory.region_of(tensor) is not None:
                 yield declared, tensor
@@ -188,7 +196,8 @@ def open_session(
     """Open, warm up and capture.
 
     Raises:
-        SessionLost: the engine raised at one of these stages.
+        SessionLost: the engine raised at one of these stages. TargetFailed, HarnessFailed: the
+            target or FuzzGraph itself did. ArenaFull: the config is too large for guarded memory.
     """
     content_for(config).build()
     isolated = is_isolated(target)
@@ -201,16 +210,20 @@ def open_session(
         lanes=lanes,
     )
     engine = open_engine(graphs, memory)
-    stage = "open"
+    stage, border = "open", Border(target)
     try:
         with memory.intercept("engine"):
             session = target.open(config, engine)
+        require_session(session)
+        require_pools(session, config)
+        border = Border(target, session)
         opened = OpenSession(
             config,
             session,
             engine,
             memory,
             Painter(session.pools, config, memory),
+            border,
         )
         opened.painter.fill_unowned(0)
         stage = "warmup"
@@ -219,11 +232,12 @@ def open_session(
         stage = "capture"
         with memory.intercept("engine"):
             session.capture()
-    except UsageError:
+        memory.name_regions(session.roots)
+    except ArenaFull:
         raise
-    except Exception as error:  # whatever the engine raises is the finding
-        raise SessionLost.at(stage, "replay", error) from error
-    memory.name_regions(session.roots)
+    except BaseException as error:
+        border.judge(error, stage)
+        raise
     opened.painter.use_region_names()
     opened.opening_hits = memory.zone_hits("capture")
     opened.opening_writes = opened.painter.written_in_capture()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Literal
 
 import numpy as np
@@ -34,8 +35,14 @@ _TRAPS = (*TRAPS, TRAPS[1])
 
 
 def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
-    """[rows, bytes per row] view: copies and comparisons then work for every dtype, bit for bit."""
-    return plane.reshape(len(plane), math.prod(plane.shape[1:])).view(torch.uint8)
+    """[rows, bytes per row] view: copies and comparisons then work for every dtype, bit for bit.
+
+    Where rows have gaps, as in a cache that holds keys and values side by side, the dimensions stay
+    as they are: a copy would be painted in the engine's place.
+    """
+    with suppress(RuntimeError):
+        plane = plane.view(len(plane), math.prod(plane.shape[1:]))
+    return plane.view(torch.uint8)
 
 
 class _Plane:
@@ -48,12 +55,16 @@ class _Plane:
         self.reserved = self.rows[RESERVED_SLOT]
         shape = (1, *tensor.shape[1:])
         self.filler = [
-            _as_bytes(torch.full(shape, value, device=tensor.device).to(tensor.dtype))
+            self.bytes_of(torch.full(shape, value, device=tensor.device).to(tensor.dtype))
             for value in signature
         ]
 
+    def bytes_of(self, values: torch.Tensor) -> torch.Tensor:
+        """Values for some rows, contiguous, in the shape that `rows` has."""
+        return _as_bytes(values).view(len(values), *self.rows.shape[1:])
+
     def fill(self, rows: torch.Tensor, world: int) -> None:
-        self.rows.index_copy_(0, rows, self.filler[world].expand(len(rows), -1))
+        self.rows.index_copy_(0, rows, self.filler[world].expand(len(rows), *self.rows.shape[1:]))
 
     def fill_unreserved(self, world: int) -> None:
         self.rows[RESERVED_SLOT + 1 :] = self.filler[world]
@@ -113,7 +124,9 @@ class Painter:
         found: list[ForeignWrite] = []
         for plane in self._all_planes:
             rows = plane.rows[RESERVED_SLOT + 1 :]
-            changed = (rows != plane.filler[0]).any(1).nonzero().flatten() + RESERVED_SLOT + 1
+            changed = (
+                (rows != plane.filler[0]).flatten(1).any(1).nonzero().flatten() + RESERVED_SLOT + 1
+            )
             if len(changed):
                 what: Literal["slot", "state"] = "state" if plane is self.state else "slot"
                 found.append(ForeignWrite(plane.name, what, changed[:8].tolist()))
@@ -149,7 +162,7 @@ class Truth:
         self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
         if painter.state is not None and batch.raw_bs:
             slots = self._index(batch.state_slots)
-            states = self._there(_as_bytes(painter.content.state_rows(batch)))
+            states = self._there(painter.state.bytes_of(painter.content.state_rows(batch)))
             self._copies.append((painter.state.rows, slots, states))
 
     def lay(self) -> None:
@@ -181,7 +194,7 @@ class Truth:
             index = self._index(batch.encoder_slots.values)
             values = painter.content.encoder_planes(batch.encoder_tokens.values)
             for plane, rows in zip(painter.planes, values, strict=True):
-                yield plane.rows, index, self._there(_as_bytes(rows))
+                yield plane.rows, index, self._there(plane.bytes_of(rows))
 
     def _history_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         batch, painter = self._batch, self._painter
@@ -191,7 +204,7 @@ class Truth:
                 batch.kv_tokens.values[self._past], batch.kv_positions.values[self._past]
             )
             for plane, rows in zip(painter.planes, values, strict=True):
-                yield plane.rows, index, self._there(_as_bytes(rows))
+                yield plane.rows, index, self._there(plane.bytes_of(rows))
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
         """Every place of the pools that the batch does not own, each with its change to `world`."""
@@ -241,7 +254,7 @@ class Truth:
         slots = self._index(batch.slot_mapping)
         for number, plane in enumerate(painter.planes):
             expected = self._rows_then(plane, before)
-            truth = self._there(_as_bytes(new_kv[number])) if new_kv else plane.rows[slots]
+            truth = self._there(plane.bytes_of(new_kv[number])) if new_kv else plane.rows[slots]
             expected.index_copy_(0, slots, truth)
             yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
 
@@ -288,7 +301,7 @@ def _changed_rows(
 ) -> Iterator[ForeignWrite]:
     if torch.equal(plane.rows, expected):
         return
-    rows = (plane.rows != expected).any(1).nonzero().flatten().cpu().numpy()
+    rows = (plane.rows != expected).flatten(1).any(1).nonzero().flatten().cpu().numpy()
     mine = np.isin(rows, own)
     for part, owned in ((rows[~mine], False), (rows[mine], True)):
         if part.size:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.opening import OpenSession
+from fuzzgraph.execution.stumbling import SessionLost
 
 __all__ = ["SessionCache"]
 
@@ -50,11 +53,23 @@ class SessionCache:
             oldest.close()
 
     def forget(self, config: EngineConfig) -> None:
-        """Drop a session that was lost."""
+        """Drop a session that was lost; it is no news that its end fails as well."""
         opened = self._sessions.pop(config, None)
         if opened is not None:
-            opened.close()
+            with suppress(SessionLost, TargetFailed):
+                opened.close()
 
-    def clear(self) -> None:
+    def abandon(self) -> None:
+        """Forget every session."""
         for config in list(self._sessions):
             self.forget(config)
+
+    def clear(self) -> None:
+        """Close every session.
+
+        Raises:
+            SessionLost, TargetFailed: one of them failed at it; all the others are closed.
+        """
+        with ExitStack() as closing:
+            while self._sessions:
+                closing.callback(self._sessions.popitem()[1].close)

@@ -81,7 +81,6 @@ class StepRunner:
         """
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
-        step.promised_outputs = session.promised_outputs(batch.mode)
         truth = opened.painter.read(batch)
         truth.lay()
         known = self._after.attributes if self._after else None
@@ -89,13 +88,19 @@ class StepRunner:
         opened.graphs.replayed.clear()
         opened.forget_kernels()
         try:
+            step.promised_outputs = self._promised(batch)
             step.runs["replay"] = self._execute(batch, "replay")
         except SessionLost as lost:
             step.stumbles.append(lost.stumble)
             step.accesses = opened.take_accesses()
             step.zone_hits = opened.memory.zone_hits(lost.stumble.stage)
             return step
-        self._check_memory(step, truth, before)
+        try:
+            with opened.border.crossing("check"):
+                self._check_memory(step, truth, before)
+        except SessionLost as lost:
+            step.stumbles.append(lost.stumble)
+            return step
         self._add_expectation(step)
         self._after = None if last else opened.moment(self._after)
         try:
@@ -113,6 +118,10 @@ class StepRunner:
         reference.expected(batch, self._opened.config)
         return seen
 
+    def _promised(self, batch: Batch) -> tuple[str, ...]:
+        with self._opened.border.crossing("check"):
+            return self._opened.session.promised_outputs(batch.mode)
+
     def _execute(self, batch: Batch, run: RunKind) -> Observation:
         session = self._opened.session
         eagerly = run == "eager" or batch.via == "eager"
@@ -127,8 +136,9 @@ class StepRunner:
                     session.replay(batch)
                 stage = "check"
                 return session.observe(batch)
-        except Exception as error:  # whatever the engine raises is the finding
-            raise SessionLost.at(stage, run, error) from error
+        except BaseException as error:
+            self._opened.border.judge(error, stage, run)
+            raise
 
     def _check_memory(self, step: StepRecord, truth: Truth, before: Moment) -> None:
         opened, session, batch = self._opened, self._opened.session, step.batch

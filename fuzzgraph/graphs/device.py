@@ -21,6 +21,7 @@ import torch
 from fuzzgraph.errors import AdapterUnavailable, CaptureError
 from fuzzgraph.graphs.engagement import WatchedEngine, WatchedForward, WatchedGraph
 from fuzzgraph.memory.guard import GuardedMemory
+from fuzzgraph.relays import relay
 
 __all__ = ["DeviceGraph", "DeviceGraphs"]
 
@@ -42,6 +43,7 @@ class DeviceGraphs(WatchedEngine):
         super().__init__(memory)
         self._pool = torch.cuda.graph_pool_handle()
 
+    @relay
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> DeviceGraph[Outputs]:
         """Capture one run of `forward` after a warm-up run on a side stream.
 
@@ -78,6 +80,7 @@ class DeviceGraphs(WatchedEngine):
             yield captured
         self._graphs.append(captured)
 
+    @relay
     def _warm_up(self, forward: Callable[[], Any]) -> None:
         """One run outside the graph, so that libraries create their workspaces before it."""
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -116,6 +119,7 @@ class DeviceGraph(WatchedGraph[Outputs]):
         super().__init__(key, graphs.memory, graphs.replayed, watched, outputs, continues=continues)
         self._graph = graph
 
+    @relay
     def _run(self) -> None:
         self._graph.replay()
         torch.cuda.synchronize(self._memory.device)

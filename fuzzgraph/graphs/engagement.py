@@ -8,10 +8,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 
-from fuzzgraph.errors import FuzzGraphError
+from fuzzgraph.errors import EngineError
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.observation import Engagement
 from fuzzgraph.ports import CapturedGraph
+from fuzzgraph.relays import relay
 
 __all__ = ["WatchedEngine", "WatchedForward", "WatchedGraph", "tensors_of", "unwritten_outputs"]
 
@@ -26,6 +27,7 @@ class WatchedForward(Generic[Outputs]):
         self.replaying = False
         self.calls_in_replay = 0
 
+    @relay
     def __call__(self) -> Outputs:
         self.calls_in_replay += self.replaying
         return self._forward()
@@ -41,7 +43,7 @@ class WatchedForward(Generic[Outputs]):
 
 
 def _closed() -> NoReturn:
-    raise FuzzGraphError("a captured function was called after its graph engine was closed")
+    raise EngineError("a captured function was called after its graph engine was closed")
 
 
 class WatchedGraph(ABC, Generic[Outputs]):
@@ -74,6 +76,7 @@ class WatchedGraph(ABC, Generic[Outputs]):
         self._watched = watched
         self._replays = 0
 
+    @relay
     def replay(self) -> None:
         """Poison the shared pool, then run the captured work again and wait for its end."""
         if not self._continues:

@@ -15,6 +15,7 @@ import torch
 
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.placement import extent
+from fuzzgraph.relays import relay
 
 __all__ = ["Step", "copy_back", "frozen", "in_place", "straight_into"]
 
@@ -77,8 +78,9 @@ def copy_back(
     """Run the functional form and copy what is fresh into the frozen results."""
     if len(results) == 1 and results[0] is not None:
         copy = results[0].copy_
-        return lambda: copy(func(*args, **kwargs))
+        return relay(lambda: copy(func(*args, **kwargs)))
 
+    @relay
     def step() -> None:
         for result, new in zip(results, func(*args, **kwargs), strict=True):
             if result is not None:
@@ -153,6 +155,7 @@ def _out_forms(func: Any) -> list[Any]:
     return [*forms, binding, overload] if type(binding) is _BUILTIN else [*forms, overload]
 
 
+@relay
 def _masked_fill(
     source: torch.Tensor, mask: torch.Tensor, value: Any, *, out: torch.Tensor
 ) -> None:

@@ -29,6 +29,7 @@ from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
+from fuzzgraph.relays import relay
 
 __all__ = ["RecordedGraph", "Recorder"]
 
@@ -40,6 +41,7 @@ class Recorder(WatchedEngine):
 
     name = "recorder"
 
+    @relay
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> RecordedGraph[Outputs]:
         """Record one run of `forward`.
 
@@ -189,7 +191,7 @@ def _grown(old: torch.Tensor, new: torch.Tensor) -> Step:
     """What a resize does to content: elements come along to the new place."""
     source = old.reshape(-1)[: new.numel()]
     target = new.view(-1)[: old.numel()]
-    return lambda: target.copy_(source)
+    return relay(lambda: target.copy_(source))
 
 
 class RecordedGraph(WatchedGraph[Outputs]):
@@ -219,6 +221,7 @@ class RecordedGraph(WatchedGraph[Outputs]):
             self._trace = tuple(map(_public, self._raw))
         return self._trace
 
+    @relay
     def _run(self) -> None:
         unseen = self._memory.unseen() if self._memory.intercepting else nullcontext()
         with torch.inference_mode(), unseen:

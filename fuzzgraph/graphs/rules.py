@@ -20,6 +20,7 @@ from fuzzgraph.errors import CaptureError
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.transfers import tensor_cpu, tensor_numpy
+from fuzzgraph.relays import relay
 
 __all__ = ["HostReads", "refuse_forbidden"]
 
@@ -60,6 +61,7 @@ class HostReads(TorchFunctionMode):
         self._key = key
         self._rebound = rebound
 
+    @relay
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import ArenaFull, UsageError
 from fuzzgraph.memory.poison import ROW_BYTES
 
 __all__ = ["MARGIN_BYTES", "Arena", "address_of", "storage_key"]
@@ -71,11 +71,11 @@ class Arena:
         """Check that bytes [start, end) still fit into a segment's part.
 
         Raises:
-            UsageError: the arena is full; says how much was asked for and how to enlarge it.
+            ArenaFull: says how much was asked for and how to enlarge it.
         """
         limit = self._ends[segment]
         if end > limit:
-            raise UsageError(
+            raise ArenaFull(
                 f"guarded memory is full: an allocation of {end - start} bytes (red zones "
                 f"included) does not fit into the {segment} part, {limit - start} bytes are left "
                 f"of an arena of {self.capacity}. Use a smaller config, or a GuardedMemory with a "

@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fuzzgraph.memory.transfers import HERE, is_cuda
+from fuzzgraph.relays import relay
 
 __all__ = ["ClaimsCuda", "CudaMeansCpu"]
 
@@ -20,6 +21,7 @@ __all__ = ["ClaimsCuda", "CudaMeansCpu"]
 class CudaMeansCpu(TorchFunctionMode):
     """Every `cuda` in a call of torch means the CPU, and pinned memory is ordinary memory."""
 
+    @relay
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -38,6 +40,7 @@ class CudaMeansCpu(TorchFunctionMode):
 class ClaimsCuda(TorchFunctionMode):
     """Tensors say that they lie on a GPU, for code that asserts it and needs none."""
 
+    @relay
     def __torch_function__(
         self,
         func: Callable[..., Any],

@@ -28,6 +28,7 @@ from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.resizing import Resizing
 from fuzzgraph.memory.sides import Sides
+from fuzzgraph.relays import relay
 
 __all__ = ["Interception", "Listener"]
 
@@ -134,6 +135,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             yield
 
+    @relay
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -147,6 +149,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._reported(func, facts, args, kwargs or {})
         return self._run(func, facts, args, kwargs)[0]
 
+    @relay
     def _run(
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
     ) -> tuple[Any, Tensors]:
@@ -163,6 +166,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._mark_written(facts, args, kwargs)
         return out, fresh
 
+    @relay
     def _reported(
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -229,6 +233,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             region.touched = True
             self._touched.add(address)
 
+    @relay
     def _launch(
         self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from fuzzgraph.lanes.hook import ExecutorHook, Launch
+from fuzzgraph.relays import relay
 
 __all__ = ["Launch", "LaunchHook"]
 
@@ -41,5 +42,6 @@ class LaunchHook:
         self._hook.remove()
 
 
+@relay
 def _routed(seen: Seen, launch: Launch, executor: Any, *args: Any, **kwargs: Any) -> Any:
     return seen(launch, executor, args, kwargs)

@@ -14,6 +14,7 @@ from fuzzgraph.memory.arena import storage_key
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Segment
+from fuzzgraph.relays import relay
 
 __all__ = ["Resizing"]
 
@@ -44,6 +45,7 @@ class Resizing:
                 moved.append(target)
         return tuple(moved)
 
+    @relay
     def _sizes_after(
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
     ) -> tuple[torch.Size, ...]:

@@ -28,6 +28,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fuzzgraph.errors import DeviceReadError
+from fuzzgraph.relays import relay
 
 __all__ = [
     "HERE",
@@ -79,6 +80,7 @@ class Requests(TorchFunctionMode):
         super().__init__()
         self._ask = ask
 
+    @relay
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -129,6 +131,7 @@ class Transfers:
         finally:
             _active.pop()
 
+    @relay
     def to(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """As `Tensor.to`."""
         wanted = self._destination(args, kwargs)
@@ -148,6 +151,7 @@ class Transfers:
         named = kwargs.get("device", kwargs.get("other", args[0] if args else None))
         return self.side_of(named) if isinstance(named, torch.Tensor) else _side_named(named)
 
+    @relay
     def cpu(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """As `Tensor.cpu`."""
         found = _CPU(x, *args, **kwargs)
@@ -157,6 +161,7 @@ class Transfers:
         self.put(copy, "host")
         return copy
 
+    @relay
     def numpy(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """As `Tensor.numpy`.
 
@@ -176,6 +181,7 @@ _converting = [False]
 # A mode of torch looks a method up by its name and calls that: then it is ours a second time.
 
 
+@relay
 def _once(convert: Callable[..., Any], stock: Callable[..., Any], x: Any, *given: Any) -> Any:
     """Convert; inside of a conversion, and where no engine runs, do as torch does."""
     if _converting[0] or not _active:
@@ -188,16 +194,19 @@ def _once(convert: Callable[..., Any], stock: Callable[..., Any], x: Any, *given
         _converting[0] = False
 
 
+@relay
 def tensor_to(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """In place of `Tensor.to`."""
     return _once(Transfers.to, _TO, x, args, kwargs)
 
 
+@relay
 def tensor_cpu(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """In place of `Tensor.cpu`."""
     return _once(Transfers.cpu, _CPU, x, args, kwargs)
 
 
+@relay
 def tensor_cuda(x: torch.Tensor, device: Any = None, **kwargs: Any) -> Any:
     """In place of `Tensor.cuda`: nothing and a number name a GPU too."""
     if not _active:
@@ -205,11 +214,13 @@ def tensor_cuda(x: torch.Tensor, device: Any = None, **kwargs: Any) -> Any:
     return tensor_to(x, "cuda" if device is None or isinstance(device, int) else device, **kwargs)
 
 
+@relay
 def tensor_numpy(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """In place of `Tensor.numpy`."""
     return _once(Transfers.numpy, _NUMPY, x, args, kwargs)
 
 
+@relay
 def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     if device is None or not _active:
         return _AS_TENSOR(data, dtype=dtype, device=device)
@@ -219,6 +230,7 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor
     return torch.tensor(data, dtype=dtype, device=device)  # never an array's own memory
 
 
+@relay
 def _from_numpy(array: Any) -> torch.Tensor:
     found = _FROM_NUMPY(array)
     if _active:

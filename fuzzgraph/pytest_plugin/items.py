@@ -11,7 +11,7 @@ import pytest
 from fuzzgraph.campaign import hunt, replay_command
 from fuzzgraph.case import digest
 from fuzzgraph.corpus import Entry
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import (
     CampaignStarted,
     Event,
@@ -46,7 +46,7 @@ class _SuiteItem(pytest.Item):
         return self.path, None, f"fuzzgraph::{self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        if isinstance(excinfo.value, _Found | UsageError):
+        if isinstance(excinfo.value, _Found | FuzzGraphError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 

@@ -59,6 +59,7 @@ def _campaign(
     from fuzzgraph.campaign import Budget, Plan, checked_setup, hunt, open_setup
     from fuzzgraph.campaign.opening import open_target_object
     from fuzzgraph.campaign.standing import load_standing
+    from fuzzgraph.ports import is_isolated
     from fuzzgraph.pytest_plugin.asked import ASKED
     from fuzzgraph.reporting import ending
 
@@ -67,8 +68,9 @@ def _campaign(
     if asked is not None and asked.fuzz:
         budget, seed = Budget(asked.seconds, asked.examples), asked.seed
     name = target if isinstance(target, str) else _importable_name(target)
-    setup = checked_setup(name, device=device, graphs=graphs)
     named = isinstance(target, str)
+    apart = named or is_isolated(target) or device != "cpu"
+    setup = checked_setup(name, device=device, graphs=graphs, isolation="" if apart else "off")
     opened = open_setup(setup) if named else open_target_object(target, setup)
     plan = Plan(setup=setup, seed=seed, budget=budget, out=folder / "fuzzgraph", profile=profile)
     plan.out.mkdir(exist_ok=True)

@@ -53,6 +53,8 @@ def export_script(
     from fuzzgraph.repro.unsupported import Unsupported
 
     setup = _setup_of(on)
+    if isinstance(on, Setup) and ":" in on.target and on.isolation != "off":
+        return through_script(case, finding, setup, "the engine runs in a process of its own")
     target = target_of(on) if isinstance(on, Setup) else on
     if is_isolated(target):
         return through_script(case, finding, setup, "it runs the real engine in its own process")

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.execution.opening import OpenSession, open_session
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
+from fuzzgraph.interrupts import signal_may_have_raised
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region
 from fuzzgraph.memory.operations import facts_of, tensors_in
@@ -25,6 +26,7 @@ from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
+from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import Batch
 
 __all__ = ["Event", "Failure", "Graph", "Recording", "Run", "tensors_of_event"]
@@ -182,7 +184,9 @@ class Recording:
             with self._traced(run.looks):
                 run.seen = session.observe(batch)
             run.results = dict(session.results())
-        except Exception as error:  # the engine's own, and what the script is about
+        except BaseException as error:  # the engine's own, and what the script is about
+            if not isinstance(error, Exception):
+                raise _no_script(error) from None
             op = last.op or self._failed
             run.failure = Failure(op, f"{type(error).__name__}: {error}".partition("\n")[0])
         self._alive.append(run.seen)
@@ -354,3 +358,10 @@ def _replays_told(callback: Callable[[Graph], None]) -> Iterator[None]:
 def tensors_of_event(op: RecordedOp) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """(arguments, results) of one operation that are tensors."""
     return tensors_in([*op.args, *op.kwargs.values()]), list(op.outputs)
+
+
+def _no_script(error: BaseException) -> BaseException:
+    """Why an engine that leaves by `sys.exit` or its like has no script of its own."""
+    if isinstance(error, KeyboardInterrupt) and signal_may_have_raised():
+        return error
+    return Unsupported(f"the engine raises {type(error).__name__}, which ends a script")

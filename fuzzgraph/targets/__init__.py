@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fuzzgraph.case import Mode
 from fuzzgraph.errors import UsageError
+from fuzzgraph.targets.own import is_own, open_own
 
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target  # needs torch, the names of targets do not
@@ -79,12 +80,14 @@ def target_names() -> tuple[str, ...]:
 
 
 def open_target(name: str) -> Target:
-    """The target called `name`.
+    """The target called `name`, or the one that module:factory makes.
 
     Raises:
         UsageError: no such target; the message lists those there are.
         AdapterUnavailable: its engine is not installed.
     """
+    if is_own(name):
+        return open_own(name)
     for known, opener in BUILT_IN:
         if known == name:
             return opener()

@@ -252,6 +252,7 @@ def open_client(
     target: str,
     *,
     paths: Sequence[Path] = (),
+    beside: Sequence[str] = (),
     graphs: Literal["recorder", "device"] = "recorder",
     strict_nan: bool = False,
     second_opinion: bool = False,
@@ -265,6 +266,9 @@ def open_client(
 ) -> WorkerClient:
     """A worker for `target`, started, with `paths` (an unpacked release) first on its `sys.path`.
 
+    Args:
+        beside: folders where the module of a target of one's own lies.
+
     Raises:
         UsageError: unknown target; AdapterUnavailable: no engine.
     """
@@ -272,6 +276,7 @@ def open_client(
     opening = Open(
         target=target,
         paths=found,
+        beside=tuple(beside),
         graphs=graphs,
         device=device,
         fault=fault,

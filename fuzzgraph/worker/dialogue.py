@@ -82,9 +82,10 @@ class Dialogue:
             raise child.ending() from None
 
 
-def _refusal(answer: Refused) -> UsageError:
+def _refusal(answer: Refused) -> FuzzGraphError:
     """The error that the child raised, by its class where it is one of ours."""
     kind = getattr(errors, answer.kind, UsageError)
-    if not (isinstance(kind, type) and issubclass(kind, UsageError)):
+    if not (isinstance(kind, type) and issubclass(kind, FuzzGraphError)):
         kind = UsageError
-    return kind(answer.message)
+    error: FuzzGraphError = kind(answer.message)
+    return error

@@ -49,6 +49,8 @@ class Open(_Message, frozen=True):
     """Name of a known target, or 'module:factory' of one's own."""
     paths: tuple[str, ...] = ()
     """Folders to put first on `sys.path`, e.g. an unpacked release."""
+    beside: tuple[str, ...] = ()
+    """Folders behind these, where the module of a target of one's own lies."""
     graphs: Literal["recorder", "device"] = "recorder"
     strict_nan: bool = False
     second_opinion: bool = False
@@ -95,7 +97,7 @@ class Confirmed(_Message, frozen=True):
 
 
 class Refused(_Message, frozen=True):
-    """The caller's to mend: a `UsageError` with its class name."""
+    """A `FuzzGraphError`, mostly the caller's to mend, with its class name."""
 
     kind: str
     message: str

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from fuzzgraph.device_faults import fault_in
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import FuzzGraphError, HarnessFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.worker.bytecode import keep_bytecode
 from fuzzgraph.worker.messages import (
@@ -62,7 +62,9 @@ class _Desk:
         """The answer, or why there is none; only a dead process gives none."""
         try:
             return self._handle(message)
-        except UsageError as error:
+        except FuzzGraphError as error:
+            if isinstance(error, HarnessFailed):
+                traceback.print_exc()  # to the log
             return Refused(kind=type(error).__name__, message=str(error))
         except Exception as error:  # ours: execution turns the engine's errors into findings
             said = f"{type(error).__name__}: {error}"
@@ -138,9 +140,11 @@ def _without_collections() -> Iterator[None]:
 
 
 def _loaded_target(message: Open) -> Target:
+    from fuzzgraph.targets import open_target
+
     keep_bytecode(message.paths)
-    sys.path[:0] = message.paths
-    target = _faulty(message.fault) if message.fault else _target(message.target)
+    sys.path[:0] = [*message.paths, *(one for one in message.beside if one not in sys.path)]
+    target = _faulty(message.fault) if message.fault else open_target(message.target)
     load = getattr(target, "load", None)
     if load is not None:
         load()  # an engine's imports take seconds: before the first case's deadline runs
@@ -166,18 +170,3 @@ def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
         second_opinion=message.second_opinion,
         lanes=message.lanes,
     )
-
-
-def _target(name: str) -> Target:
-    module, colon, factory = name.partition(":")
-    if not colon:
-        from fuzzgraph.targets import open_target
-
-        return open_target(name)
-    try:
-        return cast("Target", getattr(importlib.import_module(module), factory)())
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"target={name!r} cannot be opened ({error}). Write module:factory of a target, both "
-            "importable here, or use a known name (see 'fuzzgraph targets')."
-        ) from None

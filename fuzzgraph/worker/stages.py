@@ -70,17 +70,11 @@ class StagedTarget:
     """A target that leaves word of each stage before it enters it."""
 
     def __init__(self, target: Any, stages: StageFile) -> None:
-        self._target = target
+        self.unwrapped = self._target = target
         self._stages = stages
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
-
-    @property
-    def engine_packages(self) -> tuple[str, ...]:
-        from fuzzgraph.ports import engine_packages
-
-        return engine_packages(self._target)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
         self._stages.enter("open")
@@ -91,7 +85,7 @@ class _StagedSession:
     """Calls of a session, each announced; everything else is the session's own."""
 
     def __init__(self, session: Session, stages: StageFile) -> None:
-        self._session = session
+        self.unwrapped = self._session = session
         self._stages = stages
 
     def __getattr__(self, name: str) -> Any:

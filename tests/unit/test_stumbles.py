@@ -9,7 +9,7 @@ import pytest
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.events import FindingNew, decode_event, encode_event, finding_id
 from fuzzgraph.execution import Execution
-from fuzzgraph.execution.stumbling import SessionLost
+from fuzzgraph.execution.stumbling import Border, SessionLost
 from fuzzgraph.finding import Finding
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.parts import Parts
@@ -70,5 +70,6 @@ def test_a_line_of_code_without_a_printable_file_is_named_all_the_same() -> None
     code = compile("raise ValueError('x')", "/made/up\x1b.py", "exec")
     with pytest.raises(ValueError, match="x") as caught:
         exec(code)
-    stumble = SessionLost.at("replay", "replay", caught.value).stumble
-    assert stumble.where == r"up\x1b.py:1 in <module>"
+    with pytest.raises(SessionLost) as lost:
+        Border(BuiltinTarget()).judge(caught.value, "replay")
+    assert lost.value.stumble.where == r"up\x1b.py:1 in <module>"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 
 __all__ = ["DeviceGraph", "backend_class", "capture_mode", "gated", "on_device", "replacing"]
 
@@ -142,7 +142,7 @@ def replacing(modules: Sequence[Any], replaced: Mapping[str, Any]) -> Iterator[N
 
 @contextlib.contextmanager
 def _no_stream(*_: Any, **__: Any) -> Iterator[Any]:
-    yield SimpleNamespace(stream=None)
+    yield StandIn(stream=None)
 
 
 def capture_mode(runner_module: str) -> contextlib.AbstractContextManager[Any]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 
 __all__ = ["RUNNER_MODULE", "CpuRunner"]
@@ -34,7 +34,7 @@ class CpuRunner:
 
     def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
         module = engine_module(RUNNER_MODULE)
-        runner.model = SimpleNamespace(forward=no_forward, shared_experts_config=None)
+        runner.model = StandIn(forward=no_forward, shared_experts_config=None)
         ladder = list(config.capture_bs)
         replaced = {"patch_model": _uncompiled, "get_batch_sizes_to_capture": lambda _: ladder}
         own = {name: getattr(module, name) for name in replaced}

@@ -8,7 +8,6 @@ wrong input shows in an output. Its attention backend is a witness.
 from __future__ import annotations
 
 import contextlib
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang import pluggable_runner
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.targets.sglang.witness import witness
 
@@ -76,7 +76,7 @@ def _hidden_states_pool(runner: ModelRunner, steps: int) -> torch.Tensor:
 
 def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kind: str) -> Any:
     """A worker for the runner of one kind: "draft", "draft_extend", "multi_layer" or "frozen"."""
-    runner.model = SimpleNamespace(forward=_forward, shared_experts_config=None)
+    runner.model = StandIn(forward=_forward, shared_experts_config=None)
     runner.draft_attn_backend = backend
     runner.graph_shared_output = pluggable_runner.shared_output(config)
     steps = runner.server_args.speculative_num_steps
@@ -86,7 +86,7 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
         one.req_to_token_pool = runner.req_to_token_pool
     if kind == "multi_layer":  # up to 0.5.12 its graphs ask for the slots of a sliding window too
         runner.token_to_kv_pool.translate_loc_from_full_to_swa = lambda slots: slots
-    worker = SimpleNamespace(
+    worker = StandIn(
         draft_attn_backend=backend,
         draft_extend_attn_backend=backend,
         draft_extend_attn_backend_list=backends,
@@ -103,12 +103,12 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
         dsa_seed_topk_width=0,
         eagle_use_aux_hidden_state=False,
         hot_token_id=None,
-        kv_context=SimpleNamespace(target_token_to_kv_pool=runner.token_to_kv_pool),
+        kv_context=StandIn(target_token_to_kv_pool=runner.token_to_kv_pool),
         seed_dsa_topk_from_draft_extend=False,
         server_args=runner.server_args,
         speculative_algorithm=runner.spec_algorithm,
         speculative_num_steps=steps,
-        target_worker=SimpleNamespace(model_runner=runner),
+        target_worker=StandIn(model_runner=runner),
         topk=config.spec_topk,
         # The pool that drafts read is the target's from the start.
         _frozen_kv_target_view=lambda batch: contextlib.nullcontext(),

@@ -11,7 +11,6 @@ kernels would and computes nothing.
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.without_gpu import on_this_device
 from fuzzgraph.world import FIRST_PAGE, RESERVED_PAGE, Batch
@@ -122,7 +122,7 @@ def _kv_pool(config: EngineConfig, device: str) -> Any:
             self.swa_page_size = 128
             self.page_size = config.page_size
             # The indexer's keys of one compression; only their pages' size is asked for.
-            self.index_pools = {4: SimpleNamespace(page_size=config.page_size // 4)}
+            self.index_pools = {4: StandIn(page_size=config.page_size // 4)}
             self.full_to_swa_index_mapping = torch.arange(slots, device=device)
 
         def __getattr__(self, name: str) -> Any:
@@ -152,7 +152,7 @@ class Dsv4Session(DecodeSession):
                   source=_TABLE),
             Field("seq_lens_casual", "scalar", "nothing", FREE_TAIL, source=_TABLE),
         )  # fmt: skip
-        model = SimpleNamespace(forward=self._forward, shared_experts_config=None)
+        model = StandIn(forward=self._forward, shared_experts_config=None)
         with on_this_device():
             super().__init__(config, graphs, backend="dsv4", model=model)
 

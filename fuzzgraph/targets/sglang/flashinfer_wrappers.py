@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.errors import EngineError
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
 
 __all__ = ["install_wrappers"]
@@ -63,17 +64,21 @@ class _Wrapper:
         """As FlashInfer refuses what does not fit.
 
         Raises:
-            ValueError: another batch size than the wrapper's, or more indices than it has room for.
+            DoesNotFit: another batch size than the wrapper's, or more indices than it has room for.
         """
         room = len(self.buffer(name))
         if len(tensor) > room or (len(tensor) != room and not name.endswith("_indices")):
-            raise ValueError(f"{name} of {len(tensor)} where the graph's buffer has {room}")
+            raise DoesNotFit(f"{name} of {len(tensor)} where the graph's buffer has {room}")
 
     def remember(self, offsets: dict[str, torch.Tensor]) -> None:
         """Keeps what the plan is made of, as numbers: a plan is read on the host."""
         self.planned = {
             name.removeprefix("paged_"): tensor.tolist() for name, tensor in offsets.items()
         }
+
+
+class DoesNotFit(EngineError, ValueError):
+    """FlashInfer's own refusal, which is a ValueError there."""
 
 
 class _Decode(_Wrapper):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
 
 from fuzzgraph.case import Mode
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 
 __all__ = ["BACKENDS", "MetadataBackend"]
 
@@ -65,7 +65,7 @@ def _latent_table(backend: Any, mode: Mode, size: int | None) -> Any:
     """For a graph the whole buffer: kernels find rows by its stride, whatever a view's width."""
     if size is None:
         return backend.forward_metadata
-    return SimpleNamespace(block_kv_indices=backend.cuda_graph_kv_indices[:size])
+    return StandIn(block_kv_indices=backend.cuda_graph_kv_indices[:size])
 
 
 def _flashinfer(backend: Any, mode: Mode, size: int | None) -> Any:

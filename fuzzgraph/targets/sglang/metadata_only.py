@@ -8,7 +8,6 @@ it had when it was captured; no attention runs and no output is promised.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from fuzzgraph.targets.sglang.flashinfer_wrappers import install_wrappers
 from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module, has_module, release
 from fuzzgraph.targets.sglang.metadata_backends import BACKENDS, MetadataBackend
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.without_gpu import on_this_device, trusting
 from fuzzgraph.targets.sglang.workspaces import forget_workspaces, keep_workspaces_small
@@ -160,7 +160,7 @@ class MetadataSession(DecodeSession):
         self.inputs = input_names(config)
         verifies = config.modes == ("target_verify",)
         self.fields = _fields(config, config.draft_tokens if verifies else 1)
-        model = SimpleNamespace(forward=no_forward, shared_experts_config=None, modules=tuple)
+        model = StandIn(forward=no_forward, shared_experts_config=None, modules=tuple)
         with on_this_device():
             super().__init__(config, graphs, backend=kind.name, model=model)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
@@ -17,6 +16,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.capturing import DeviceGraph, gated, on_device
 from fuzzgraph.targets.sglang.driven_runner import DrivenRunner
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 
 __all__ = ["RUNNER_MODULE", "MonolithicRunner"]
@@ -63,7 +63,7 @@ class MonolithicRunner(DrivenRunner):
         module = engine_module(RUNNER_MODULE)
         module.set_global_graph_memory_pool("the graph engine's")
         if runner.model is None:
-            runner.model = SimpleNamespace(forward=no_forward)
+            runner.model = StandIn(forward=no_forward)
         self._device = partial(on_device, (module,), config, lambda: None)
         with self._device():
             self._engine = _runner_class(module.CudaGraphRunner, graphs, on_capture)(runner)

@@ -6,12 +6,12 @@ and the worker moves the tokens on between two replays, which is done here as it
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from fuzzgraph.targets.sglang.capturing import replacing
 from fuzzgraph.targets.sglang.draft_runners import DraftRunner, RunnerKind
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 
 __all__ = ["MULTI_LAYER", "MultiLayerRunner"]
 
@@ -44,7 +44,7 @@ class MultiLayerRunner(DraftRunner):
         batch, accepted = self._given
         if self._engine is self._all_steps:
             return self._replay_shared(batch)
-        self._all_steps.reset_buffers(batch, SimpleNamespace(accept_lens=accepted))
+        self._all_steps.reset_buffers(batch, StandIn(accept_lens=accepted))
         for step, runner in enumerate(self._all_steps.runners):
             run = getattr(runner, "execute", None) or runner.replay
             found = run(batch, init_state=step == 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.capturing import backend_class, gated, on_device
 from fuzzgraph.targets.sglang.driven_runner import DrivenRunner
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 
 __all__ = ["RUNNER_MODULE", "PluggableRunner", "shared_output"]
@@ -27,7 +27,7 @@ RUNNER_MODULE = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
 
 def shared_output(config: EngineConfig) -> Any:
     """The buffer that all graphs write their logits to; nobody promises anything of it here."""
-    return SimpleNamespace(
+    return StandIn(
         get_logits_buffer=lambda vocab, rows=None: torch.zeros(rows or config.capture_bs[-1], vocab)
     )
 
@@ -54,7 +54,7 @@ class PluggableRunner(DrivenRunner):
         runner.graph_shared_output = shared_output(config)
         runner.attn_tp_sequence_sharded = lambda tokens: config.attn_tp_size > 1
         if runner.model is None:
-            runner.model = SimpleNamespace(forward=no_forward, shared_experts_config=None)
+            runner.model = StandIn(forward=no_forward, shared_experts_config=None)
         self._device = partial(on_device, (module,), config, backend)
         with self._device():
             self._engine = gated(module.DecodeCudaGraphRunner)(runner)

@@ -11,13 +11,13 @@ import contextlib
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from fuzzgraph.targets.sglang.capturing import replacing
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.segments import Segments
 from fuzzgraph.targets.sglang.split_forward import SplitForward, splitting
 
@@ -97,7 +97,7 @@ class PrefillDevice:
     @contextlib.contextmanager
     def _no_stream(self, *_: Any, **__: Any) -> Iterator[Any]:
         """A name for the stream where the engine asks whether it captures on one."""
-        yield SimpleNamespace(stream=_HANDLE if self.splits else None)
+        yield StandIn(stream=_HANDLE if self.splits else None)
 
     def _compile(self, body: Callable[..., Any], **_: Any) -> SplitForward:
         return SplitForward(body, self._sizes, self._segments, self._on_capture)
@@ -109,9 +109,9 @@ class _Torch:
     def __init__(self, compile_body: Callable[..., Any]) -> None:
         self.compile = compile_body
         # What is asked of the compiler's inside, for a body that it never sees.
-        self._dynamo = SimpleNamespace(
-            convert_frame=SimpleNamespace(register_bytecode_hook=lambda _: None),
-            eval_frame=SimpleNamespace(remove_from_cache=lambda _: None),
+        self._dynamo = StandIn(
+            convert_frame=StandIn(register_bytecode_hook=lambda _: None),
+            eval_frame=StandIn(remove_from_cache=lambda _: None),
             maybe_mark_dynamic=lambda *_: None,
         )
 

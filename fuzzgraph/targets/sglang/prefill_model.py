@@ -7,13 +7,13 @@ it there is nothing, its output takes the place of logits.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, as_logits
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 
 __all__ = ["Body", "PrefillModel"]
 
@@ -25,7 +25,7 @@ class Body(torch.nn.Module):
         super().__init__()
         # The engine walks its modules and their layers; parameters it finds none.
         self.attention = AttentionModel(config, device)
-        self.layers = [SimpleNamespace(self_attn=SimpleNamespace(attn=self.attention.layer))]
+        self.layers = [StandIn(self_attn=StandIn(attn=self.attention.layer))]
 
     def forward(
         self,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.loading import engine_module, has_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.prefill_device import PrefillDevice
 from fuzzgraph.targets.sglang.ranks import Group
 from fuzzgraph.targets.sglang.segments import Segments
@@ -182,7 +182,7 @@ def _describe_model(runner: ModelRunner, config: EngineConfig) -> None:
         "is_multimodal": False,
         "is_generation": True,
         "graph_shared_output": None,
-        "pp_group": SimpleNamespace(is_first_rank=True, is_last_rank=True, world_size=1),
+        "pp_group": StandIn(is_first_rank=True, is_last_rank=True, world_size=1),
         "pp_size": 1,
         "tp_group": Group(config.attn_tp_size, config.attn_tp_rank),
         "attn_tp_sequence_sharded": lambda tokens: config.attn_tp_size > 1,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 
 __all__ = ["Group", "become_rank", "rank_of"]
 
@@ -35,7 +35,7 @@ class Group:
     @contextlib.contextmanager
     def graph_capture(self, context: Any = None, stream: Any = None) -> Iterator[Any]:
         """The graph engine opens the capture itself, on its own stream."""
-        yield context or SimpleNamespace(stream=stream)
+        yield context or StandIn(stream=stream)
 
 
 def become_rank(config: EngineConfig) -> None:

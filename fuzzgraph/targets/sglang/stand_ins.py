@@ -14,7 +14,6 @@ backend, the whole decode runner. Stood in for:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.attention_model import as_logits
 from fuzzgraph.targets.sglang.configuration import Configuration, context_len
 from fuzzgraph.targets.sglang.loading import call_with_known, engine_module, has_module
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 from fuzzgraph.targets.sglang.ranks import Group
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
@@ -88,7 +88,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
     mla = config.attention == "mla"
     hf_config = _hf_config(config)
     heads = (_MLA_HEADS if mla else config.num_q_heads) * config.attn_tp_size
-    return SimpleNamespace(
+    return StandIn(
         attention_arch=arch.MLA if mla else arch.MHA,
         context_len=context_len(config),
         dtype=dtype,
@@ -180,7 +180,7 @@ def model_runner(
     settings = Configuration(config, device, backend=backend, speculative=spec, prefill=prefill)
     kv = kv_pool(config, device, dtype)
     width = config.draft_tokens if speculative else 1
-    allocator = SimpleNamespace(page_size=config.page_size, get_kvcache=lambda: kv)
+    allocator = StandIn(page_size=config.page_size, get_kvcache=lambda: kv)
     runner = ModelRunner(
         **_ABSENT,
         configuration=settings,
@@ -200,7 +200,7 @@ def model_runner(
         model_config=_model_config(config, dtype),
         page_size=config.page_size,
         prefill_attention_backend_str=backend,
-        ps=SimpleNamespace(
+        ps=StandIn(
             tp_size=config.attn_tp_size,
             attn_tp_size=config.attn_tp_size,
             attn_dp_size=1,
@@ -237,7 +237,7 @@ _ABSENT: Mapping[str, Any] = {
     "is_hybrid_swa": False,
     "lora_manager": None,
     "model": None,
-    "ngram_embedding_manager": SimpleNamespace(enabled=False, table=None),
+    "ngram_embedding_manager": StandIn(enabled=False, table=None),
     "sliding_window_size": None,
     "token_table": None,
     "use_ngram_embedding": False,

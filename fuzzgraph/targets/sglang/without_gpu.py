@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from fuzzgraph.memory.device_names import ClaimsCuda, CudaMeansCpu
 from fuzzgraph.targets.sglang.capturing import replacing
+from fuzzgraph.targets.sglang.plain_objects import StandIn
 
 __all__ = ["on_this_device", "trusting"]
 
-_PROPERTIES = SimpleNamespace(multi_processor_count=4, major=9, minor=0)
+_PROPERTIES = StandIn(multi_processor_count=4, major=9, minor=0)
 
 
 @contextlib.contextmanager

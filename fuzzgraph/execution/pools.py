@@ -1,0 +1,77 @@
+"""Whether the pools that a session hands over can hold the world that a config asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.errors import TargetFailed
+from fuzzgraph.ports import Pools, Session, unwrapped
+from fuzzgraph.targets.protocol import GUIDE
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
+
+__all__ = ["require_pools"]
+
+
+def require_pools(session: Session, config: EngineConfig) -> None:
+    """Refuse pools into which the world cannot be laid.
+
+    Raises:
+        TargetFailed: a pool is too small, or no view of the engine's memory; names each.
+    """
+    wrong = list(_wrong_pools(session.pools, config))
+    if wrong:
+        name = type(unwrapped(session)).__name__
+        raise TargetFailed(f"pools of {name}: {'; '.join(wrong)}; {GUIDE}.")
+
+
+def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
+    yield from _wrong_map("req_to_token", pools.req_to_token, config, config.max_context_len)
+    yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
+    yield from _wrong_planes(pools.kv_planes, config)
+    if pools.state is not None:
+        yield from _wrong_rows("state", pools.state, FIRST_ROW + 1, 4 * STATE_WIDTH)
+
+
+def _wrong_planes(planes: tuple[torch.Tensor, ...], config: EngineConfig) -> Iterator[str]:
+    content = content_for(config)
+    shapes = content.plane_shapes
+    if planes and len(planes) != len(shapes):
+        yield f"there are {len(planes)} kv_planes, and {config.attention} needs {len(shapes)}"
+        return
+    slots = (FIRST_PAGE + config.kv_pool_pages) * config.page_size
+    for number, plane in enumerate(planes):
+        row = math.prod(shapes[number]) * content.storage_dtype.itemsize
+        yield from _wrong_rows(f"kv_planes[{number}]", plane, slots, row)
+
+
+def _wrong_map(
+    name: str, table: torch.Tensor | None, config: EngineConfig, width: int
+) -> Iterator[str]:
+    if table is None:
+        return
+    rows = FIRST_ROW + config.req_pool_size
+    width = width or config.max_encoder_len
+    shape = list(table.shape)
+    if table.dim() != 2 or shape[0] < rows or shape[1] < width:
+        yield f"{name} is {shape}, and the config needs at least [{rows}, {width}]"
+    elif not table.is_contiguous():
+        yield f"{name} of strides {list(table.stride())} is not contiguous"
+
+
+def _wrong_rows(name: str, plane: torch.Tensor, rows: int, row_bytes: int) -> Iterator[str]:
+    """What keeps a plane from being written row by row, in bytes."""
+    shape, strides = list(plane.shape), list(plane.stride())
+    if not plane.dim() or len(plane) < rows:
+        yield f"{name} is {shape}, and the config needs at least {rows} rows"
+    elif math.prod(plane.shape[1:]) * plane.itemsize != row_bytes:
+        yield f"{name} is {shape} of {plane.dtype}, and a row must have {row_bytes} bytes"
+    elif strides[-1] != 1:
+        yield (
+            f"{name} is {shape} of strides {strides}: the elements of a row lie apart, so that it "
+            "cannot be written as bytes. Hand over a view whose last dimension is contiguous"
+        )

@@ -1,0 +1,57 @@
+"""Tells a person's Ctrl-C from a KeyboardInterrupt that an engine raises by itself.
+
+Python's own handler of SIGINT raises in whatever code runs, so an interrupt that comes out of an
+engine proves nothing. Here a handler in its place notes the signal first.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["noting_interrupts", "signal_may_have_raised"]
+
+_noted = False
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    global _noted
+    _noted = True
+    signal.default_int_handler(number, frame)
+
+
+@contextmanager
+def noting_interrupts() -> Iterator[None]:
+    """Inside, a SIGINT that Python would turn into KeyboardInterrupt is noted as well.
+
+    Does nothing in a thread, which gets no signals, and where somebody handles SIGINT already.
+    """
+    global _noted
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    _noted = False
+    signal.signal(signal.SIGINT, _note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _note:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def signal_may_have_raised() -> bool:
+    """Whether a KeyboardInterrupt may come from a signal: one was noted, or nobody can tell.
+
+    Nobody can tell where a handler that is not FuzzGraph's is in place.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if _noted:
+        return True
+    handler = signal.getsignal(signal.SIGINT)
+    ours = getattr(handler, "__module__", "").startswith("fuzzgraph.")
+    return callable(handler) and not ours

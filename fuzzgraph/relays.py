@@ -1,0 +1,31 @@
+"""Functions that pass a call of the engine's on: what the call raises is not theirs.
+
+Guarded memory and the recorder stand between an engine and torch or Triton. An error that torch
+raises has no Python frame of its own, so the innermost one is that of whoever passed the call on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypeVar
+
+__all__ = ["is_relay", "relay"]
+
+_RELAYS: set[CodeType] = set()
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def relay(function: F) -> F:
+    """Mark a function that calls what the engine called; costs nothing when it runs.
+
+    An error in its own few lines is taken for the engine's: keep it short.
+    """
+    _RELAYS.add(function.__code__)
+    return function
+
+
+def is_relay(code: CodeType) -> bool:
+    """Whether the code is that of a marked function."""
+    return code in _RELAYS

@@ -1,0 +1,196 @@
+"""Whose fault an exception is, by the innermost frame that is somebody's."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fuzzgraph import case as fuzzgraph_case
+from fuzzgraph.errors import EngineError, HarnessFailed, TargetFailed
+from fuzzgraph.execution.blame import Blame
+from fuzzgraph.execution.stumbling import Border, SessionLost
+from fuzzgraph.graphs import open_engine
+from fuzzgraph.memory import GuardedMemory
+
+ENGINE = """
+import torch
+
+def fails():
+    return [][1]
+
+def misuses_torch():
+    return torch.zeros(2).view(3)
+
+def forbidden(tensor):
+    return tensor.tolist()
+
+def asks(thing):
+    return thing.missing
+
+def calls(function):
+    return function()
+
+def forever(n=0):
+    return forever(n + 1) + torch.zeros(1)
+"""
+
+TARGET = """
+import torch
+
+class Target:
+    name = "made-up"
+
+class StandIn:
+    pass
+
+def fails():
+    return [][1]
+
+def misuses_torch():
+    return torch.zeros(2).view(3)
+
+def calls(function, *args):
+    return function(*args)
+"""
+
+
+def made(monkeypatch: pytest.MonkeyPatch, name: str, source: str, folder: str = "/made/up") -> Any:
+    """A module of that name, whose code lies in a file that is not there."""
+    module = types.ModuleType(name)
+    file = f"{folder}/{name.replace('.', '/')}.py"
+    module.__file__ = file
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(source, file, "exec"), module.__dict__)
+    return module
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return made(monkeypatch, "made_engine.runner", ENGINE, "/elsewhere")
+
+
+@pytest.fixture
+def target(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = made(monkeypatch, "made_target", TARGET)
+    module.Target.engine_packages = ("made_engine",)
+    return module
+
+
+def raised(function: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as caught:
+        function()
+    return caught.value
+
+
+def side(target: Any, function: Callable[[], object]) -> str:
+    """Whose fault it is what a function raises."""
+    return Blame(target.Target()).side(raised(function))
+
+
+def test_an_exception_in_the_engine_is_the_engines_also_where_the_target_called_it(
+    engine: Any, target: Any
+) -> None:
+    assert side(target, lambda: target.calls(engine.fails)) == "engine"
+
+
+def test_an_exception_in_the_targets_own_module_is_the_targets_also_where_the_engine_called_it(
+    engine: Any, target: Any
+) -> None:
+    assert side(target, target.fails) == "target"
+    assert side(target, lambda: target.calls(engine.calls, target.fails)) == "target"
+
+
+def test_what_torch_raises_is_the_fault_of_whoever_called_it(engine: Any, target: Any) -> None:
+    assert side(target, target.misuses_torch) == "target"
+    assert side(target, lambda: target.calls(engine.misuses_torch)) == "engine"
+
+
+@pytest.mark.parametrize("no_grad", [torch.no_grad, torch.inference_mode])
+def test_guarded_memory_passes_on_what_torch_raises(
+    engine: Any, target: Any, no_grad: Callable[[], Any]
+) -> None:
+    memory = GuardedMemory(capacity=1 << 22)
+
+    def guarded(function: Callable[[], object]) -> None:
+        with no_grad(), memory.intercept("engine"):
+            function()
+
+    assert side(target, lambda: guarded(lambda: target.calls(engine.misuses_torch))) == "engine"
+    assert side(target, lambda: guarded(target.misuses_torch)) == "target"
+
+
+def test_the_recorder_passes_on_what_torch_raises_and_refuses_in_the_engines_name(
+    engine: Any, target: Any
+) -> None:
+    graphs = open_engine("recorder", GuardedMemory(capacity=1 << 22))
+
+    def captured(function: Callable[[], object]) -> None:
+        target.calls(lambda: graphs.capture(function, key="decode"))
+
+    assert side(target, lambda: captured(engine.misuses_torch)) == "engine"
+    assert side(target, lambda: captured(target.misuses_torch)) == "target"
+    tensor = torch.zeros(2)
+    refused = raised(lambda: captured(lambda: engine.forbidden(tensor)))
+    assert isinstance(refused, EngineError)
+    assert Blame(target.Target()).side(refused) == "engine"
+
+
+def test_a_stand_in_that_lacks_what_the_engine_asks_for_is_the_targets_fault(
+    engine: Any, target: Any
+) -> None:
+    assert side(target, lambda: engine.asks(target.StandIn())) == "target"
+    assert side(target, lambda: engine.asks(None)) == "engine"
+    assert side(target, lambda: engine.asks(torch.zeros(1))) == "engine"
+
+
+def test_fuzzgraphs_own_code_is_to_blame_where_it_raises(engine: Any, target: Any) -> None:
+    broken: Any = None
+    assert side(target, lambda: fuzzgraph_case.captured_size(broken, "decode", 1)) == "harness"
+
+
+def test_code_that_calls_itself_without_end_is_to_blame_wherever_it_stops(
+    engine: Any, target: Any
+) -> None:
+    assert side(target, lambda: target.calls(engine.forever)) == "engine"
+
+
+def test_where_engine_and_target_share_a_module_nobody_can_tell(target: Any) -> None:
+    target.Target.engine_packages = ("made_target",)
+    assert side(target, target.fails) == "engine"
+    del target.Target.engine_packages
+    assert side(target, target.fails) == "engine"
+
+
+def test_a_target_in_the_package_of_its_engine_is_told_apart_by_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = made(monkeypatch, "made_both.engine", ENGINE)
+    target = made(monkeypatch, "made_both.target", TARGET)
+    assert side(target, engine.fails) == "engine"
+    assert side(target, target.fails) == "target"
+
+
+def test_what_lies_beside_the_target_is_the_targets_where_it_names_its_engine(
+    monkeypatch: pytest.MonkeyPatch, target: Any
+) -> None:
+    beside = made(monkeypatch, "made_helper", ENGINE)
+    assert side(target, beside.fails) == "target"
+    del target.Target.engine_packages
+    assert side(target, beside.fails) == "engine"
+
+
+def test_the_border_names_the_frame_and_the_way_out(engine: Any, target: Any) -> None:
+    border = Border(target.Target())
+    with pytest.raises(SessionLost) as lost:
+        border.judge(raised(engine.fails), "prepare")
+    assert lost.value.stumble.where == "runner.py:5 in fails"
+    with pytest.raises(TargetFailed, match="IndexError.* at made_target.py:11 in fails.*Mend it"):
+        border.judge(raised(target.fails), "check")
+    broken: Any = None
+    with pytest.raises(HarnessFailed, match="ladder.py:.*FuzzGraph's own code"):
+        border.judge(raised(lambda: fuzzgraph_case.captured_size(broken, "decode", 1)), "check")
