@@ -13,6 +13,7 @@ __all__ = [
     "CaptureError",
     "FuzzGraphError",
     "InvalidCase",
+    "NotExecuted",
     "OutOfTime",
     "UsageError",
 ]
@@ -40,6 +41,10 @@ class AdapterUnavailable(UsageError):
 
 class OutOfTime(FuzzGraphError):
     """The time is up and a case was cut off, which says nothing about the engine."""
+
+
+class NotExecuted(FuzzGraphError):
+    """An exported file could not be executed, which says nothing about its finding."""
 
 
 class CaptureError(FuzzGraphError):

@@ -5,10 +5,8 @@ Every name a user can get wrong is checked here, before anything expensive.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fuzzgraph.campaign.runner import Runner
@@ -223,25 +221,13 @@ def _target(setup: Setup) -> Target:
 
         return open_fault(setup.fault)
     if ":" in setup.target:
-        return _imported(setup.target)
+        from fuzzgraph.targets.importing import imported_target
+
+        return imported_target(setup.target)
     check_names(setup)
     from fuzzgraph.targets import open_target
 
     return open_target(setup.target)
-
-
-def _imported(name: str) -> Target:
-    """A target of one's own, as module:factory; the module may lie in this folder."""
-    module, _, factory = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        return cast("Target", getattr(import_module(module), factory)())
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"target={name!r} cannot be opened ({error}). Write module:factory of a target, both "
-            "importable here, or use a known name (see 'fuzzgraph targets')."
-        ) from None
 
 
 def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:

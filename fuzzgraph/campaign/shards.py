@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from fuzzgraph.campaign.resuming import at_its_end, free_empty_claims, past_of, 
 from fuzzgraph.campaign.stopping import interruptible
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import CampaignStarted, RunSummary, read_log
+from fuzzgraph.interpreter import module_command
 
 __all__ = ["resume_shards", "shards_of"]
 
@@ -73,7 +73,7 @@ def _has_more(out: Path, shard: int, shards: int, seconds: float | None) -> bool
 
 
 def _command(out: Path, shard: int, seconds: float | None) -> list[str]:
-    words = [sys.executable, "-m", "fuzzgraph", "resume", str(out), "--shard", str(shard)]
+    words = module_command("fuzzgraph", "resume", str(out), "--shard", str(shard))
     return words if seconds is None else [*words, "--time", f"{seconds:f}s"]
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from typing import cast
-
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
 from fuzzgraph.ports import Target
+from fuzzgraph.targets.importing import imported_target
 
 __all__ = ["target_of"]
 
@@ -22,7 +19,7 @@ def target_of(setup: Setup) -> Target:
     if setup.fault:
         return _faulty(setup.fault)
     if ":" in setup.target:
-        return _imported(setup.target)
+        return imported_target(setup.target)
     from fuzzgraph.targets import open_target
 
     return open_target(setup.target)
@@ -36,15 +33,3 @@ def _faulty(name: str) -> Target:
         if fault.name == name:
             return BuiltinTarget(fault.parts)
     raise UsageError(f"fault={name!r} is unknown. 'fuzzgraph faults --list' prints the names.")
-
-
-def _imported(name: str) -> Target:
-    module, _, factory = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        return cast(Target, getattr(import_module(module), factory)())
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"target={name!r} cannot be opened ({error}). Write module:factory, both importable."
-        ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -45,7 +44,6 @@ class WorkerClient:
         opening: what the child opens.
         folder: for the case that is being run, the stage and the log; a temporary one if None.
         limits: when the child counts as hanging, and how much memory it may take.
-        python: interpreter of the child, which has FuzzGraph and the engine's companions.
         pause: waits between two starts that fail.
     """
 
@@ -55,14 +53,13 @@ class WorkerClient:
         *,
         folder: Path | None = None,
         limits: Limits | None = None,
-        python: str = sys.executable,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="fuzzgraph-worker-"))
         self._limits = limits or Limits()
         self._pause = pause
-        self._nursery = Nursery(self.folder, opening, python)
+        self._nursery = Nursery(self.folder, opening)
         self._dialogue = Dialogue(self._nursery, self._limits)
         self._was_ready = False
         self.deaths = 0

@@ -168,15 +168,10 @@ def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
 
 
 def _target(name: str) -> Target:
-    module, colon, factory = name.partition(":")
-    if not colon:
-        from fuzzgraph.targets import open_target
+    if ":" in name:
+        from fuzzgraph.targets.importing import imported_target
 
-        return open_target(name)
-    try:
-        return cast("Target", getattr(importlib.import_module(module), factory)())
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"target={name!r} cannot be opened ({error}). Write module:factory of a target, both "
-            "importable here, or use a known name (see 'fuzzgraph targets')."
-        ) from None
+        return imported_target(name)
+    from fuzzgraph.targets import open_target
+
+    return open_target(name)
