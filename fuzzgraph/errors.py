@@ -17,6 +17,7 @@ __all__ = [
     "FuzzGraphError",
     "HarnessFailed",
     "InvalidCase",
+    "NotExecuted",
     "OutOfTime",
     "TargetFailed",
     "UsageError",
@@ -45,6 +46,10 @@ class AdapterUnavailable(UsageError):
 
 class OutOfTime(FuzzGraphError):
     """The time is up and a case was cut off, which says nothing about the engine."""
+
+
+class NotExecuted(FuzzGraphError):
+    """An exported file could not be executed, which says nothing about its finding."""
 
 
 class TargetFailed(FuzzGraphError):

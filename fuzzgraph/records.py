@@ -106,7 +106,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     rate: str = ""
     """How often it failed when it was executed, e.g. '3/3'; '' where it is only text."""
     error: str = ""
-    """Why there is none; the finding stands without it."""
+    """Why there is none, or with a path why it could not be executed; the finding stands."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):

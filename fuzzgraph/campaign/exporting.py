@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
-from fuzzgraph.errors import OutOfTime, UsageError
+from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
 from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 from fuzzgraph.repro.files import file_names
 
@@ -52,7 +52,7 @@ def verified_rate(
     """How often the export failed when it was executed, e.g. '3/3'; '' for text.
 
     Raises:
-        OutOfTime: it took longer than `seconds` in all.
+        NotExecuted: it came to no verdict. OutOfTime: it took longer than `seconds` in all.
     """
     if kind == "issue":
         return ""
@@ -87,6 +87,8 @@ class Exporting:
             rate = self._rate(kind, path, left) if execute else ""
         except UsageError:
             raise
+        except NotExecuted as error:
+            return Export(kind=kind, path=str(path), error=str(error))
         except Exception as error:  # a night of fuzzing must not end over one repro
             return Export(kind=kind, path="", error=f"{type(error).__name__}: {error}")
         return Export(kind=kind, path=str(path), rate=rate)

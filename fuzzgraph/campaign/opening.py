@@ -173,7 +173,10 @@ def _open_own(setup: Setup, *, branches: bool) -> Opened:
     """Open it there first: code that ends its process at import must not end this one."""
     if setup.release:  # the target says which package that is of
         return _in_worker(setup, _target(setup), branches=branches)
+    from fuzzgraph.targets.own import see_current_folder
+
     check_names(setup)
+    see_current_folder()  # before the worker starts: it imports from the folders of this process
     client = _client(setup, (), branches=branches)
     try:
         return _opened_in(client, setup, _target(setup))
@@ -269,13 +272,11 @@ def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
 
 def _client(setup: Setup, paths: Sequence[Path], *, branches: bool) -> WorkerClient:
     from fuzzgraph import worker
-    from fuzzgraph.targets.own import folders_of, is_own
 
     return worker.open_client(
         setup.target,
         fault=setup.fault,
         paths=paths,
-        beside=folders_of(setup.target) if is_own(setup.target) else (),
         graphs=cast(Any, setup.graphs),
         device=setup.device,
         strict_nan=setup.strict_nan,

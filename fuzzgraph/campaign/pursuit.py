@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +40,12 @@ Exporter = Callable[[ReportedFinding, RunFolder, float], tuple[Export, ...]]
 
 
 def replay_command(path: str, setup: Setup) -> str:
-    """The command line that replays a case on the setup that showed the finding."""
+    """The command line that replays a case on the setup that showed the finding.
+
+    It is for the current folder; a target of one's own that lies elsewhere is replayed there.
+    """
+    from fuzzgraph.targets.own import import_root
+
     words = ["fuzzgraph", "replay", path, "--target", setup.target]
     if setup.release:
         words += ["--release", setup.release]
@@ -57,7 +63,11 @@ def replay_command(path: str, setup: Setup) -> str:
         words += ["--isolation", setup.isolation]
     if setup.stock_kernels:
         words.append("--stock-kernels")
-    return shlex.join(words)  # a name of anybody's is one word
+    root = import_root(setup.target)
+    if not root or (root == os.getcwd() and not os.path.isabs(path)):
+        return shlex.join(words)
+    words[2] = os.path.abspath(path)
+    return f"cd {shlex.quote(root)} && {shlex.join(words)}"
 
 
 @dataclass(frozen=True, slots=True)

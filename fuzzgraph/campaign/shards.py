@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from fuzzgraph.campaign.trust import Named
 from fuzzgraph.errors import UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import CampaignStarted, RunSummary
+from fuzzgraph.interpreter import module_command
 
 __all__ = ["resume_shards", "shards_of"]
 
@@ -82,7 +82,7 @@ def _has_more(out: Path, shard: int, shards: int, seconds: float | None) -> bool
 
 
 def _command(out: Path, shard: int, seconds: float | None) -> list[str]:
-    words = [sys.executable, "-m", "fuzzgraph", "resume", str(out), "--shard", str(shard)]
+    words = module_command("fuzzgraph", "resume", str(out), "--shard", str(shard))
     return words if seconds is None else [*words, "--time", f"{seconds:f}s"]
 
 

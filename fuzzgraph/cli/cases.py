@@ -20,8 +20,8 @@ from fuzzgraph.cli.options import (
     whole_number,
 )
 from fuzzgraph.corpus import find, readable_json, write_atomically
-from fuzzgraph.errors import UsageError
-from fuzzgraph.events import ExportKind, ReportedFinding, Setup, finding_id
+from fuzzgraph.errors import NotExecuted, UsageError
+from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup, finding_id
 from fuzzgraph.finding import Finding
 
 if TYPE_CHECKING:
@@ -222,22 +222,24 @@ def export(
             return _nothing(path, setup, as_json=as_json)
         shown = opened.runner.confirm(loaded, _chosen(verdict.findings, finding))
     text = export_text(kind, loaded, shown, setup)
-    rate = ""
+    exported = Export(kind=kind, path=str(out or ""))
     if out is not None:
         write_atomically(out, text.encode())
-        rate = verified_rate(kind, out) if verify else ""
-    _say_export(kind, out, rate, text, shown, as_json=as_json)
+        try:
+            rate = verified_rate(kind, out) if verify else ""
+            exported = msgspec.structs.replace(exported, rate=rate)
+        except NotExecuted as error:
+            exported = msgspec.structs.replace(exported, error=str(error))
+    _say_export(exported, text, shown, as_json=as_json)
     return 1
 
 
-def _say_export(
-    kind: ExportKind, out: Path | None, rate: str, text: str, shown: Finding, *, as_json: bool
-) -> None:
+def _say_export(exported: Export, text: str, shown: Finding, *, as_json: bool) -> None:
     if as_json:
-        where = str(out) if out else ""
-        record = {"kind": kind, "path": where, "rate": rate, "finding": shown, "exit_code": 1}
-        say_json({**record, "text": text} if out is None else record)
-    elif out is None:
+        record = {**msgspec.structs.asdict(exported), "finding": shown, "exit_code": 1}
+        say_json(record if exported.path else {**record, "text": text})
+    elif not exported.path:
         click.echo(text, nl=not text.endswith("\n"))
     else:
-        click.echo(f"{kind} written to {out}" + (f", fails {rate} when executed" if rate else ""))
+        rate = f"fails {exported.rate} when executed" if exported.rate else exported.error
+        click.echo(f"{exported.kind} written to {exported.path}" + (f", {rate}" if rate else ""))

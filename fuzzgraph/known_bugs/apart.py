@@ -6,12 +6,12 @@ The process is `fuzzgraph known-bugs run` for that one release; what it leaves i
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 
 from fuzzgraph.errors import UNREADABLE, FuzzGraphError, UsageError
 from fuzzgraph.events import RunSummary
+from fuzzgraph.interpreter import module_command
 from fuzzgraph.known_bugs.scoring import Search
 from fuzzgraph.strict_json import decode_json
 
@@ -38,10 +38,10 @@ class Apart:
 
     def __call__(self, search: Search) -> RunSummary:
         folder = run_folder(self._out, search)
-        command = [
-            sys.executable, "-m", "fuzzgraph", "known-bugs", "run", *search.has, *search.lacks,
+        command = module_command(
+            "fuzzgraph", "known-bugs", "run", *search.has, *search.lacks,
             *self._options, "--only", search.name, "--out", str(folder),
-        ]  # fmt: skip
+        )  # fmt: skip
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

@@ -104,7 +104,8 @@ def _repros(summary: RunSummary) -> list[tuple[str, str]]:
     for reported in summary.findings:
         for export in reported.exports:
             if export.error:
-                rows.append((f"{export.kind} of {reported.id}", f"not written: {export.error}"))
+                why = export.error if export.path else f"not written: {export.error}"
+                rows.append((f"{export.kind} of {reported.id}", why))
             elif export.kind == "script" and not export.rate:
                 why = "written, not executed: no time left"
                 rows.append((f"script of {reported.id}", why))

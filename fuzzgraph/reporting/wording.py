@@ -144,7 +144,7 @@ def _whereabouts(reported: ReportedFinding) -> list[str]:
 
 def _exported(export: Export) -> str:
     if export.error:
-        return f"none: {export.error}"
+        return f"{export.path} ({export.error})" if export.path else f"none: {export.error}"
     if export.rate:
         return f"{export.path} (fails {export.rate})"
     return f"{export.path} (not executed yet)" if export.kind == "script" else export.path

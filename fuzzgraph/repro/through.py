@@ -12,6 +12,7 @@ from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.naming import identifier
 from fuzzgraph.repro.wording import docstring, headline, opening, plain
+from fuzzgraph.targets.own import import_root
 
 __all__ = ["install_lines", "pytest_file", "setup_words", "through_script"]
 
@@ -27,9 +28,18 @@ def install_lines(setup: Setup) -> list[str]:
     lines = ["FuzzGraph: pip install fuzzgraph"]
     if setup.release:
         lines.append(f"{setup.target}, release {setup.release}: 'fuzzgraph targets' says how")
+    elif ":" in setup.target:
+        lines.append(_own_target(setup.target))
     elif setup.target != "builtin":
         lines.append(f"the engine behind target {setup.target!r}: see 'fuzzgraph targets'")
     return lines
+
+
+def _own_target(name: str) -> str:
+    """Where Python has to find a target that is not installed."""
+    module, root = name.partition(":")[0], import_root(name)
+    found = f" (it was found in {plain(root)})" if root else ""
+    return f"the module {module!r}: run this in its folder, or name that in PYTHONPATH{found}"
 
 
 def _chunks(text: str) -> list[str]:

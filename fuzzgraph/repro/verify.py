@@ -10,10 +10,12 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fuzzgraph.errors import OutOfTime, UsageError
+from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
+from fuzzgraph.interpreter import module_command, script_command
 
 __all__ = ["shows", "verify"]
 
@@ -24,6 +26,12 @@ _WITHOUT_FUZZGRAPH = (
     "import sys, runpy; sys.modules['fuzzgraph'] = None; sys.argv = sys.argv[1:]; "
     "runpy.run_path(sys.argv[0], run_name='__main__')"
 )
+# FuzzGraph is imported before pytest could rewrite its assertions, of which it has none to show.
+_PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+
+_LONGEST = 300
+"""Characters of the reason why a file could not be executed."""
+
 _KEPT = ("PATH", "HOME", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH", "LANG")
 
 
@@ -32,10 +40,11 @@ def verify(
 ) -> str:
     """How often the file reproduces its finding, e.g. '3/3'.
 
-    A run counts if it exits with code 1 and prints the finding's headline; a traceback, another
-    code or a run past the deadline does not. A script that does not ask for FuzzGraph runs
-    isolated, where it cannot be imported. The runs go side by side, for most of each is the start
-    of a process.
+    A run counts if it exits with code 1 and prints the finding's headline. One that exits with 0
+    does not, nor does one that comes to no verdict: a traceback, another code, a run past the
+    deadline. A script that does not ask for FuzzGraph runs isolated, where it cannot be imported;
+    one that does gets the FuzzGraph and the import path of this process. The runs go side by side,
+    for most of each is the start of a process.
 
     Args:
         deadline: seconds that one run may take.
@@ -43,18 +52,21 @@ def verify(
 
     Raises:
         UsageError: the file cannot be read, or is no export of FuzzGraph's.
+        NotExecuted: no run came to a verdict; says why, in one line.
         OutOfTime: all runs together took longer than `seconds`.
     """
     path = Path(path).absolute()
     constants = _constants(path)
     end = time.monotonic() + seconds
-    once = partial(_reproduces, path, constants, min(deadline, seconds))
+    once = partial(_executed, path, constants, min(deadline, seconds))
     with ThreadPoolExecutor(times) as side_by_side:
         runs = [side_by_side.submit(once) for _ in range(times)]
-    hits = sum(run.result() for run in runs)
+    ends = [run.result() for run in runs]
     if time.monotonic() >= end:
         raise OutOfTime(f"{path}: was not executed {times} times in {seconds:g} s")
-    return f"{hits}/{times}"
+    if all(end.without_verdict for end in ends):
+        raise NotExecuted(f"could not be executed: {ends[0].without_verdict}")
+    return f"{sum(end.shows for end in ends)}/{times}"
 
 
 def shows(text: str, *, deadline: float = DEADLINE, seconds: float = math.inf) -> bool:
@@ -66,7 +78,10 @@ def shows(text: str, *, deadline: float = DEADLINE, seconds: float = math.inf) -
     with tempfile.TemporaryDirectory(prefix="fuzzgraph-") as folder:
         path = Path(folder) / "repro.py"
         path.write_text(text, encoding="utf-8")
-        return verify(path, times=1, deadline=deadline, seconds=seconds) == "1/1"
+        try:
+            return verify(path, times=1, deadline=deadline, seconds=seconds) == "1/1"
+        except NotExecuted:
+            return False
 
 
 def _constants(path: Path) -> dict[str, object]:
@@ -90,15 +105,18 @@ def _constants(path: Path) -> dict[str, object]:
     return found
 
 
-def _reproduces(path: Path, constants: dict[str, object], deadline: float) -> bool:
-    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    if constants.get("NEEDS_FUZZGRAPH"):
-        command = [sys.executable, str(path)]
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-        if path.name.startswith("test_"):
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
-    else:
-        command = [sys.executable, "-I", "-c", _WITHOUT_FUZZGRAPH, str(path)]
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How one run ended."""
+
+    shows: bool = False
+    """Whether it showed the finding."""
+    without_verdict: str = ""
+    """Why it says neither that the finding shows nor that it is gone."""
+
+
+def _executed(path: Path, constants: dict[str, object], deadline: float) -> _End:
+    command, environment = _command(path, constants)
     try:
         done = subprocess.run(
             command,
@@ -110,7 +128,30 @@ def _reproduces(path: Path, constants: dict[str, object], deadline: float) -> bo
             timeout=deadline,
             check=False,
         )
-    except (subprocess.TimeoutExpired, OSError):
-        return False
+    except subprocess.TimeoutExpired:
+        return _End(without_verdict=f"it did not end within {deadline:g} s")
+    except OSError as error:
+        return _End(without_verdict=str(error))
     text = done.stdout.decode(errors="replace")
-    return done.returncode == 1 and str(constants["HEADLINE"]) in text
+    if done.returncode == 1 and str(constants["HEADLINE"]) in text:
+        return _End(shows=True)
+    return _End(without_verdict=_reason(done.returncode, text) if done.returncode else "")
+
+
+def _command(path: Path, constants: dict[str, object]) -> tuple[list[str], dict[str, str]]:
+    """What runs the file, and its environment."""
+    if not constants.get("NEEDS_FUZZGRAPH"):
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        return [sys.executable, "-I", "-c", _WITHOUT_FUZZGRAPH, str(path)], kept
+    if path.name.startswith("test_"):
+        return module_command("pytest", *_PYTEST, str(path)), dict(os.environ)
+    return script_command(path), dict(os.environ)
+
+
+def _reason(code: int, text: str) -> str:
+    """The error that a run ended with, in one line of printable characters."""
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix("E ") for line in lines if line.startswith("E ")]  # as pytest does
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    said = (errors or lines or ["it said nothing"])[-1][:_LONGEST]
+    return f"{how}, {''.join(filter(str.isprintable, said))}"

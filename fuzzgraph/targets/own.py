@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import sysconfig
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from fuzzgraph.errors import FuzzGraphError, UsageError
@@ -17,7 +17,7 @@ from fuzzgraph.reach import Reach
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target  # needs torch, the names of targets do not
 
-__all__ = ["check_own_name", "folders_of", "is_own", "open_own"]
+__all__ = ["check_own_name", "import_root", "is_own", "open_own", "see_current_folder"]
 
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME = re.compile(f"{_DOTTED}:{_DOTTED}")
@@ -52,8 +52,7 @@ def open_own(name: str) -> Target:
         UsageError: it cannot be imported or made, or it is not a target.
     """
     check_own_name(name)
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    see_current_folder()
     module, _, factory = name.partition(":")
     try:
         made = reduce(getattr, factory.split("."), import_module(module))()  # type: ignore[operator]
@@ -83,17 +82,23 @@ def _require_target(name: str, made: object) -> None:
         )
 
 
-def folders_of(name: str) -> tuple[str, ...]:
-    """Where the top-level module of module:factory lies, for the path of another process.
+def import_root(name: str) -> str:
+    """The folder from which Python imports the module of module:factory, absolute.
 
-    Nothing is imported; () where every Python finds it, or none.
+    Nothing is imported. It is '' for a known name, and for a module that is installed or missing.
     """
+    see_current_folder()
     try:
-        spec = find_spec(name.partition(":")[0].partition(".")[0])
+        spec = find_spec(name.partition(":")[0].partition(".")[0]) if is_own(name) else None
     except (ImportError, ValueError):
-        return ()
-    if spec is None:
-        return ()
-    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
-    folders = (str(Path(place).absolute().parent) for place in places if place)
-    return tuple(folder for folder in folders if not folder.startswith(_INSTALLED))
+        return ""
+    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
+    root = os.path.dirname(os.path.abspath(places[0])) if places and places[0] else ""
+    return "" if root.startswith(_INSTALLED) else root
+
+
+def see_current_folder() -> None:
+    """Put the current folder on the path, and not '', which another process takes for its own."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)

@@ -1,4 +1,4 @@
-"""Entry point of the child; the parent runs `python -m fuzzgraph.worker SOCKET STAGE_FILE`."""
+"""Entry point of the child; the parent runs it as `fuzzgraph.worker SOCKET STAGE_FILE`."""
 
 from __future__ import annotations
 

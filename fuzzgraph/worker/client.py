@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -45,7 +44,6 @@ class WorkerClient:
         opening: what the child opens.
         folder: for the case that is being run, the stage and the log; a temporary one if None.
         limits: when the child counts as hanging, and how much memory it may take.
-        python: interpreter of the child, which has FuzzGraph and the engine's companions.
         pause: waits between two starts that fail.
     """
 
@@ -55,14 +53,13 @@ class WorkerClient:
         *,
         folder: Path | None = None,
         limits: Limits | None = None,
-        python: str = sys.executable,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="fuzzgraph-worker-"))
         self._limits = limits or Limits()
         self._pause = pause
-        self._nursery = Nursery(self.folder, opening, python)
+        self._nursery = Nursery(self.folder, opening)
         self._dialogue = Dialogue(self._nursery, self._limits)
         self._was_ready = False
         self.deaths = 0
@@ -252,7 +249,6 @@ def open_client(
     target: str,
     *,
     paths: Sequence[Path] = (),
-    beside: Sequence[str] = (),
     graphs: Literal["recorder", "device"] = "recorder",
     strict_nan: bool = False,
     second_opinion: bool = False,
@@ -266,9 +262,6 @@ def open_client(
 ) -> WorkerClient:
     """A worker for `target`, started, with `paths` (an unpacked release) first on its `sys.path`.
 
-    Args:
-        beside: folders where the module of a target of one's own lies.
-
     Raises:
         UsageError: unknown target; AdapterUnavailable: no engine.
     """
@@ -276,7 +269,6 @@ def open_client(
     opening = Open(
         target=target,
         paths=found,
-        beside=tuple(beside),
         graphs=graphs,
         device=device,
         fault=fault,

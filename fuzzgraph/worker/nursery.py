@@ -19,10 +19,9 @@ __all__ = ["Nursery"]
 class Nursery:
     """Starts and ends children."""
 
-    def __init__(self, folder: Path, opening: Open, python: str) -> None:
+    def __init__(self, folder: Path, opening: Open) -> None:
         self.opening = opening
         """What every new child is told to open."""
-        self.python = python
         self.child: Child | None = None
         self.last_stage = folder / "stage"
         """Where the child that ended last left word of its stages."""
@@ -64,7 +63,7 @@ class Nursery:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._started += 1
         device = self.opening.device
-        child = Child(self._folder, python=self.python, device=device, number=self._started)
+        child = Child(self._folder, device=device, number=self._started)
         with contextlib.suppress(ConnectionError):  # found when it is asked
             child.channel.send(self.opening)
             child.told = True

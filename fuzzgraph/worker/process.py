@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import site
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
-import fuzzgraph
 from fuzzgraph.device_faults import fault_in
 from fuzzgraph.finding import Symptom
+from fuzzgraph.interpreter import module_command
 from fuzzgraph.worker.messages import Channel, FromChild
 from fuzzgraph.worker.output import Output
 
@@ -40,7 +38,7 @@ class Ending(Exception):
 class Child:
     """One running child process."""
 
-    def __init__(self, folder: Path, *, python: str, device: str, number: int = 0) -> None:
+    def __init__(self, folder: Path, *, device: str, number: int = 0) -> None:
         self.stage_path = folder / f"stage-{number}"
         self.stage_path.unlink(missing_ok=True)
         self.told = False
@@ -48,7 +46,7 @@ class Child:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [python, "-m", "fuzzgraph.worker", str(theirs.fileno()), str(self.stage_path)],
+                module_command("fuzzgraph.worker", str(theirs.fileno()), str(self.stage_path)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -107,12 +105,8 @@ def _signal_name(number: int) -> str:
 
 
 def _environment(device: str) -> dict[str, str]:
-    """The parent's, one thread, Triton's interpreter without a GPU, and FuzzGraph importable."""
+    """The parent's, one thread, and Triton's interpreter without a GPU."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1")
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
-    root = str(Path(fuzzgraph.__file__).parent.parent)
-    if root not in site.getsitepackages() and root not in sys.prefix:
-        known = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, known)))
     return environment

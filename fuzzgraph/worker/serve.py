@@ -143,7 +143,7 @@ def _loaded_target(message: Open) -> Target:
     from fuzzgraph.targets import open_target
 
     keep_bytecode(message.paths)
-    sys.path[:0] = [*message.paths, *(one for one in message.beside if one not in sys.path)]
+    sys.path[:0] = message.paths
     target = _faulty(message.fault) if message.fault else open_target(message.target)
     load = getattr(target, "load", None)
     if load is not None:

@@ -82,6 +82,7 @@ def reported(confirmed: str = "3/3") -> ReportedFinding:
         case_path="r/findings/x/case.json",
         exports=(
             Export(kind="script", path="r/findings/x/repro.py", rate="3/3"),
+            Export(kind="pytest", path="r/findings/x/t.py", error="could not be executed: exit"),
             Export(kind="issue", path="", error="ValueError: no words"),
         ),
         replay="fuzzgraph replay r/findings/x/case.json --target fake",
@@ -104,6 +105,7 @@ BROKEN "writes only what its batch owns": kv_indices
   found   after 41 cases, 3.2 s; shrunk in 57 tries, 0.8 s
   case    r/findings/x/case.json
   script  r/findings/x/repro.py (fails 3/3)
+  pytest  r/findings/x/t.py (could not be executed: exit)
   issue   none: ValueError: no words
   replay  fuzzgraph replay r/findings/x/case.json --target fake"""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fuzzgraph.errors import NotExecuted
 from fuzzgraph.events import Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro import export_issue, export_pytest, export_script, verify
@@ -89,6 +90,31 @@ def test_without_time_to_record_a_script_runs_its_case_through_fuzzgraph(
     path.write_text(export_script(READS.case, READS.finding(), setup, recorded=False))
     assert "there was no time to record its operations" in path.read_text()
     assert verify(path, times=1) == "1/1"
+
+
+def test_a_target_of_the_current_folder_is_found_by_a_script_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "engine_of_this_folder.py").write_text(ENGINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    setup = Setup(target="engine_of_this_folder:make")
+    text = export_script(READS.case, READS.finding(), setup, recorded=False)
+    assert f"(it was found in {tmp_path})" in " ".join(text.split())
+    (tmp_path / "sub").mkdir()
+    path = tmp_path / "sub" / "repro.py"
+    path.write_text(text)
+    assert verify(path, times=1) == "1/1"
+
+
+def test_a_target_that_is_gone_leaves_a_script_that_cannot_be_executed(
+    tmp_path: Path, setup: Setup
+) -> None:
+    path = tmp_path / "repro.py"
+    path.write_text(export_script(READS.case, READS.finding(), setup, recorded=False))
+    (tmp_path / "engine_of_mine.py").unlink()
+    with pytest.raises(NotExecuted, match="UsageError: target='engine_of_mine:make' cannot be op"):
+        verify(path, times=1)
 
 
 def test_an_engine_of_its_own_process_is_run_through_fuzzgraph() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import OutOfTime
-from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client
+from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client, process
 from tests.fakes import finding
 
 HERE = Path(__file__).parent
@@ -168,12 +168,14 @@ def test_a_case_is_cut_off_at_the_last_moment_and_the_next_one_runs(tmp_path: Pa
         assert client.deaths == 0
 
 
-def test_after_a_death_a_start_that_fails_is_tried_again_later_and_later(tmp_path: Path) -> None:
+def test_after_a_death_a_start_that_fails_is_tried_again_later_and_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pauses: list[float] = []
     with open_client("fragile:FragileTarget", paths=[HERE], folder=tmp_path) as client:
         client._pause = pauses.append
         client.run_case(fragile(ABORTS))
-        client._nursery.python = "/bin/false"
+        monkeypatch.setattr(process, "module_command", lambda *words: ["/bin/false"])
         with pytest.raises(WorkerFailed, match="left with exit code 1 while it opened 5 times"):
             client.run_case(fragile(1))
     assert pauses == [0.2, 0.4, 0.8, 1.6]

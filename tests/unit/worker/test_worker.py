@@ -140,3 +140,13 @@ def test_a_temporary_folder_goes_with_its_worker() -> None:
         folder = client.folder
         assert client.run_case(case(HEALTHY)).steps == 2
     assert not folder.exists()
+
+
+def test_a_worker_in_the_folder_of_another_clone_runs_the_parents_fuzzgraph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fuzzgraph").mkdir()
+    (tmp_path / "fuzzgraph" / "__init__.py").write_text("raise ImportError('of another clone')\n")
+    monkeypatch.chdir(tmp_path)
+    with open_client("fragile:FragileTarget", paths=[_HERE], folder=tmp_path / "w") as client:
+        assert client.run_case(case(HEALTHY)).findings == ()
