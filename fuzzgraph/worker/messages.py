@@ -49,7 +49,6 @@ class Open(_Message, frozen=True):
     """Name of a known target, or 'module:factory' of one's own."""
     paths: tuple[str, ...] = ()
     """Folders to put first on `sys.path`, e.g. an unpacked release."""
-    """Folders behind these, where the module of a target of one's own lies."""
     graphs: Literal["recorder", "device"] = "recorder"
     strict_nan: bool = False
     second_opinion: bool = False

@@ -60,7 +60,7 @@ def engine_that(does: Callable[[], object], where: str = "fill") -> Any:
 
 def target_that_fails_in(method: str) -> Any:
     """The example's target with a mistake in one method of its session."""
-    target = import_module("block_target")
+    target: Any = import_module("block_target")
     namespace: dict[str, Any] = {"target": target, "__name__": "block_target"}
     source = f"class Session(target.BlockSession):\n    def {method}(self, *_):\n        [][1]\n"
     exec(compile(source, str(EXAMPLES / "block_target.py"), "exec"), namespace)
@@ -141,10 +141,11 @@ def test_a_method_with_other_arguments_is_named_with_those_it_must_take() -> Non
 def test_an_engine_that_raises_at_its_end_is_told() -> None:
     target = engine_that(lambda: None, "nowhere")
     close = raising(SystemExit(0))
-    import_module("block_engine").Graphs = type("Graphs", (dict,), {"clear": lambda _: close()})
+    engine: Any = import_module("block_engine")
+    engine.Graphs = type("Graphs", (dict,), {"clear": lambda _: close()})
     execution = Execution(target)
     assert execution.run_case(CASE).findings == ()
     (session,) = (opened.session for opened in execution._sessions._sessions.values())
-    session.runner.graphs = import_module("block_engine").Graphs()  # type: ignore[attr-defined]
+    session.runner.graphs = engine.Graphs()  # type: ignore[attr-defined]
     with pytest.raises(EngineError, match="close raised SystemExit: 0"):
         execution.close()
