@@ -22,7 +22,7 @@ SGLANG_READY := $(VENV)/.sglang-ready
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check fleet sglang bench-lanes bench-speed bench-isolation bench-fleet soak clean
+.PHONY: help setup fuzz test check fleet sglang triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
 
 help:
 	@echo "make fuzz         fuzz the built-in engine for TIME=$(TIME)"
@@ -30,6 +30,7 @@ help:
 	@echo "make check        lint, types, import floors only"
 	@echo "make fleet        tests of a fleet on a real Ray cluster and a real Redis server"
 	@echo "make sglang       fetch real sglang releases and what they import"
+	@echo "make triton-versions  tests of the lanes under each tested Triton; writes reports/triton.md"
 	@echo "make bench-lanes  Triton kernels over lanes; writes reports/lanes.md"
 	@echo "make bench-speed  cases per second; writes reports/speed.md"
 	@echo "make bench-fleet  two shards against one; writes reports/fleet.md"
@@ -79,6 +80,10 @@ $(SGLANG_READY): $(READY) constraints/sglang.txt
 	@$(PIP) -c $(CONSTRAINTS) -c constraints/sglang.txt -e ".[sglang]"
 	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13 sglang==0.5.23
 	@touch $@
+
+# Fetches each Triton (some 200 MB) into a folder of its own outside; takes a quarter of an hour.
+triton-versions: $(READY)
+	$(BIN)/python benchmarks/triton_versions.py --write reports/triton.md
 
 # VIZ names the Python of an environment with triton-viz beside the same torch and Triton.
 bench-lanes: $(READY)

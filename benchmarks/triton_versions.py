@@ -2,9 +2,9 @@
 
     python benchmarks/triton_versions.py --write reports/triton.md
 
-Each version is fetched into a folder of its own and put first on the path. Then: `tests/lanes` (the
-bytes of that version's own interpreter, accesses, races, the switch), the healthy built-in engine with
-Triton attention, and a planted kernel that reads out of bounds.
+Each version is fetched into a folder of its own and put first on the path. Then: `tests/lanes`
+(the bytes of that version's own interpreter, accesses, races, the switch), the healthy built-in
+engine with Triton attention, and a planted kernel that reads out of bounds.
 """
 
 from __future__ import annotations
@@ -32,6 +32,18 @@ ROOT = Path(__file__).resolve().parents[1]
 FAULT = "vllm-pr-57158-gather-past-the-lengths"
 OLDER_NUMPY = "2.3.5"
 """The last one with which Triton 3.6.0 runs loops whose bounds are tensors."""
+
+_NOTES = """\
+`tests/lanes` holds up to {launches} random launches of each kernel against the same version's own
+interpreter, byte for byte, and plants accesses and races. The healthy engine is
+`fuzzgraph run --target builtin-triton --time {time} --seed 1`, the planted load
+`fuzzgraph run --fault {fault} --findings 1 --seed 1`. {jobs} versions
+ran at a time, on a machine with other work: the speeds say that lanes are in use, and compare
+nothing.
+
+Skipped is what a version itself cannot run, so that there is nothing to compare with: Triton 3.6.0
+loops over bounds that are tensors only before numpy 2.4 (hence its second row), and from 3.9.0 on
+there are no block pointers."""
 
 
 @dataclass(frozen=True)
@@ -129,24 +141,15 @@ def page(rows: list[Row], asked: argparse.Namespace) -> str:
         (
             "# Triton versions",
             "",
-            "Written by `make triton-versions`. Each version lay in a folder of its own, first on the",
-            f"path, beside torch {torch.__version__} and Python {platform.python_version()}.",
+            "Written by `make triton-versions`. Each version lay in a folder of its own, first on",
+            f"the path, beside torch {torch.__version__}, Python {platform.python_version()}.",
             "",
             "| Triton | numpy | `tests/lanes` | findings on the healthy engine | cases a second"
             " | checked | planted out-of-bounds load |",
             "|---|---|---|---|---|---|---|",
             *map(_line, rows),
             "",
-            f"`tests/lanes` holds up to {asked.launches} random launches of each kernel against the same",
-            "version's own interpreter, byte for byte, and plants accesses and races. The healthy engine",
-            f"is `fuzzgraph run --target builtin-triton --time {asked.time} --seed 1`, the planted load",
-            f"`fuzzgraph run --fault {FAULT} --findings 1 --seed 1`.",
-            f"{asked.jobs} versions ran at a time, on a machine with other work: read the speeds as a",
-            "sign that lanes are in use, not as a comparison.",
-            "",
-            "Skipped are the tests on real sglang releases, and kernels that a version itself cannot",
-            "run: Triton 3.6.0 loops over bounds that are tensors only before numpy 2.4 (hence its",
-            "second row), and from 3.9.0 on there are no block pointers.",
+            *_NOTES.format(fault=FAULT, **vars(asked)).splitlines(),
             "",
         )
     )

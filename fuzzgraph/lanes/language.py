@@ -66,8 +66,14 @@ def stock_language() -> Patches:
             found[key] = (target, name, _bound(vars(target)[name]))
     for name, operation, reflected in _SUMS:
         found[id(tl.tensor), name] = (tl.tensor, name, _direct(operation, reflected))
+    found[id(tl.tensor), "__index__"] = (tl.tensor, "__index__", _whole_number)
     found[0, "call"] = (interpreter.InterpretedFunction, "__call__", _device_call)
     return tuple(found.values())
+
+
+def _whole_number(tensor: Any) -> int:
+    """As from 3.7.0 on; what 3.6.0 does instead fails with numpy 2.4."""
+    return int(tensor.handle.data.squeeze())
 
 
 _SUMS = (
