@@ -98,7 +98,7 @@ class _Session:
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
         return {}
 
-    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
         return {}
 
     def close(self) -> None: ...

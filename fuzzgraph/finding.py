@@ -21,7 +21,7 @@ CLAUSES: dict[Clause, str] = {
 
 Symptom = Literal[
     "mismatch", "red_zone_hit", "foreign_write", "stray_access", "race", "broken_contract",
-    "missing", "exception", "device_fault", "signal", "hang",
+    "broken_form", "missing", "exception", "device_fault", "signal", "hang",
 ]  # fmt: skip
 Stage = Literal["open", "warmup", "capture", "prepare", "replay", "eager", "check"]
 Severity = Literal["error", "nan"]

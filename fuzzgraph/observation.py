@@ -10,6 +10,7 @@ import torch
 
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import UsageError
 from fuzzgraph.world import Batch
 
 __all__ = [
@@ -27,13 +28,19 @@ __all__ = [
     "ZoneHit",
 ]
 
-RunKind = Literal["replay", "eager", "screen", "other_world", "twin", "again"]
+RunKind = Literal["replay", "eager", "screen", "other_world", "left_over", "twin", "again"]
 """replay: the step under test. eager: the same engine without a graph, same world and history.
 screen: replay in world B on the twin (restored to just after capture), one run that settles
-reads and history at once where it agrees. other_world, twin: the two apart, run when the screen
-differs. again: the replay repeated in the same world, to tell nondeterminism."""
+reads and history at once where it agrees. other_world, left_over, twin: run when the screen
+differs. other_world changes foreign memory alone; left_over what the previous replay left in
+buffers that the engine promises to rewrite; twin takes away the past as a whole. again: the replay
+repeated in the same world, to tell nondeterminism."""
 
-_REPEATED = {  # field name -> attribute of the logical batch, where an engine declares nothing else
+_REPEATED = {  # field name -> what live entries repeat, where an engine declares nothing else
+    "seq_lens": "seq_lens",
+    "new_lens": "new_lens",
+    "kv_last_page_len": "last_page_lens",
+    "mrope": "mrope",
     "req_pool_indices": "req_pool_indices",
     "out_cache_loc": "slot_mapping",
     "slot_mapping": "slot_mapping",
@@ -42,6 +49,11 @@ _REPEATED = {  # field name -> attribute of the logical batch, where an engine d
     "encoder_lens": "encoder_lens",
     "state_indices": "state_slots",
 }
+
+_JUDGED_BY_NAME = ("num_token_non_padded", "seq_lens_sum")
+"""Counts whose rules the contract oracle has by their names."""
+_JUDGED_BY_OWNERSHIP = ("indices", "page_table")
+"""Axes whose entries the contract oracle looks up among what each row owns."""
 
 Axis = Literal["requests", "tokens", "indptr", "indices", "scalar", "page_table"]
 Selects = Literal["row", "slot", "page", "length", "offset", "state", "nothing"]
@@ -76,13 +88,33 @@ class Field:
     business (non-interference then poisons it)."""
     source: str = ""
     repeats: str = ""
-    """Attribute of the logical batch that live rows must repeat, as values or, for offsets, as
-    their steps."""
+    """What live entries must hold, as values or, for offsets, as their steps: an attribute of the
+    logical batch or a truth of `reference.metadata`. It follows from well-known names."""
+    unjudged: str = ""
+    """Why nothing can be said of live entries; takes the place of `repeats`, well-known or not."""
+    dtype: str = ""
+    """What the engine promises, e.g. 'int32'; offsets are int32 unless declared otherwise. A
+    captured buffer must keep its dtype in any case."""
+
+    def __post_init__(self) -> None:
+        by_rule = self.name in _JUDGED_BY_NAME or self.axis in _JUDGED_BY_OWNERSHIP
+        if not (by_rule or self.truth or self.unjudged):
+            raise UsageError(
+                f"field {self.name!r} declares nothing about its live entries. Name what they hold,"
+                " e.g. repeats='seq_lens', or say why nothing judges them: unjudged='...'."
+            )
 
     @property
     def truth(self) -> str:
-        """The same, and where nothing is declared, what follows from the name; '' for neither."""
+        """What live entries must hold: as declared, else by the name; '' where nothing is said."""
+        if self.unjudged:
+            return ""
         return self.repeats or _REPEATED.get(self.name, "")
+
+    @property
+    def promised_dtype(self) -> str:
+        """The declared dtype, or what the kind of field is documented to be; '' for neither."""
+        return self.dtype or ("int32" if self.axis == "indptr" else "")
 
 
 @dataclass(slots=True)
@@ -94,13 +126,16 @@ class Observation:
     num_tokens: int
     padded_tokens: int
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Name -> [padded_tokens or padded_bs, ...]."""
+    """Name -> [padded_tokens or padded_bs, ...]: exactly so many rows, in the model's dtype."""
     metadata: dict[str, torch.Tensor] = field(default_factory=dict)
     """Field name -> used part: [padded_bs], [padded_bs + 1], the indices below the last offset."""
     plan: dict[str, object] = field(default_factory=dict)
     """Frozen scalars and other plain values that select the kernel plan (max length, splits)."""
     types: dict[str, str] = field(default_factory=dict)
     """Type name of each metadata object that the forward dereferences."""
+    shown_tokens: int | None = None
+    """Token rows of the outputs, where the engine hands out another number than it runs: it cuts
+    off what it has padded. None where every padded row is shown."""
     declined: str = ""
     """The engine's documented rule by which this batch takes no graph; '' where it must."""
 
@@ -207,14 +242,14 @@ class StepRecord:
     races: list[Race] = field(default_factory=list)
     """Programs of one launch that met at one place, and at least one wrote."""
     address_changes: list[AddressChange] = field(default_factory=list)
+    dtype_changes: list[tuple[str, str, str]] = field(default_factory=list)
+    """(buffer, dtype that the graph captured, dtype that the engine writes now)."""
     kept_changes: list[KeptOutput] = field(default_factory=list)
     stumbles: list[Stumble] = field(default_factory=list)
-    guilty: Mapping[str, str] = field(default_factory=dict)
-    """Output or field -> region whose don't-care content changed it, found by bisection."""
+    guilty: Mapping[tuple[RunKind, str], str] = field(default_factory=dict)
+    """(run, output or field) -> region whose content changed it in that run, found by bisection."""
     at_capture: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Metadata values that the graph of this size saw at capture, for the capture/replay check."""
-    capture_truth: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """What they should have been for the capture's own logical batch."""
     nan_world: bool = False
     wavers: bool = False
     """Whether the engine differed from itself in the same world (run `again`)."""

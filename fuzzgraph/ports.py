@@ -172,8 +172,11 @@ class Session(Protocol):
         """Name -> (tensor the engine would write now, data pointer frozen at capture)."""
         ...
 
-    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Name -> (value seen at capture, true value) for the graph `batch` is replayed on."""
+    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
+        """Declared field -> what the graph that `batch` is replayed on saw at its capture.
+
+        What it should have seen is for the harness to say: see `reference.capture_truth`.
+        """
         ...
 
     def close(self) -> None: ...

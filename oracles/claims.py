@@ -45,7 +45,13 @@ def claim(
 
 
 def mismatch(
-    step: StepRecord, oracle: str, clause: Clause, name: str, worst: Difference, message: str
+    step: StepRecord,
+    oracle: str,
+    clause: Clause,
+    name: str,
+    worst: Difference,
+    message: str,
+    stage: Stage | None = None,
 ) -> Finding:
     """A finding that output `name` is off, most of all at `worst`."""
     return claim(
@@ -55,6 +61,7 @@ def mismatch(
         buffer=name,
         symptom="mismatch",
         message=message,
+        stage=stage,
         index=list(worst.index),
         got=worst.got,
         want=worst.want,

@@ -23,7 +23,18 @@ class Difference:
     count: int
     """Elements that differ."""
 
+    forms: tuple[str, str] | None = None
+    """Shapes and dtypes, got and wanted, where these differ and no values were compared."""
+
+    @property
+    def swapped(self) -> Difference:
+        """The same with the other tensor accused."""
+        forms = None if self.forms is None else (self.forms[1], self.forms[0])
+        return Difference(self.index, self.want, self.got, self.count, forms)
+
     def __str__(self) -> str:
+        if self.forms is not None:
+            return f": got {self.forms[0]}, expected {self.forms[1]}"
         place = ", ".join(map(str, self.index))
         got, want = f"{self.got:g}", f"{self.want:g}"
         if got == want:  # apart in the last bits only: say all of them
@@ -71,17 +82,19 @@ def beyond_yardstick(
     want: torch.Tensor,
     plain_error: Callable[[], float],
     value_bound: float,
+    dtype: torch.dtype,
 ) -> Difference | None:
     """The worst place whose error exceeds the yardstick, `tolerance`, or None.
 
     Integers must be equal.
 
     Args:
-        got: the engine's values, any dtype.
+        got: the engine's values. Their own dtype allows them nothing.
         want: float64 (or integer) truth of the same shape.
         plain_error: gives the largest error against the truth of what plain torch computes in the
             engine's dtype; asked only where `value_bound` does not settle it.
         value_bound: max |V|.
+        dtype: the floating dtype in which the model has to compute.
     """
     if got.shape != want.shape:
         return _sizes_differ(got, want)
@@ -92,9 +105,9 @@ def beyond_yardstick(
         return _at(got != want.to(got.dtype), got, want)
     error = (got.double() - want).abs()
     worst = float(error.max())
-    if worst <= tolerance(got.dtype, value_bound):  # false for NaN
+    if worst <= tolerance(dtype, value_bound):  # false for NaN
         return None
-    slack = tolerance(got.dtype, value_bound, plain_error())
+    slack = tolerance(dtype, value_bound, plain_error())
     if worst <= slack:
         return None
     return _at(~(error <= slack), got, want)
@@ -102,7 +115,12 @@ def beyond_yardstick(
 
 def _sizes_differ(got: torch.Tensor, want: torch.Tensor) -> Difference:
     sizes = got.numel(), want.numel()
-    return Difference((), float(sizes[0]), float(sizes[1]), max(abs(sizes[0] - sizes[1]), 1))
+    count = max(abs(sizes[0] - sizes[1]), 1)
+    return Difference((), float(sizes[0]), float(sizes[1]), count, (_form(got), _form(want)))
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _at(unequal: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> Difference | None:

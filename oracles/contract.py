@@ -14,7 +14,8 @@ from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.oracles.comparison import first_difference
-from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch, IntArray
+from fuzzgraph.reference import capture_truth, live_tokens, live_truth
+from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
 
 __all__ = ["Contract"]
 
@@ -33,14 +34,26 @@ class Contract:
     def judge(self, step: StepRecord) -> Iterable[Finding]:
         for name, message in self._breaches(step):
             yield claim(
-                step,
-                self.name,
-                self.clause,
-                buffer=name,
-                symptom="broken_contract",
+                step, self.name, self.clause, buffer=name, symptom="broken_contract",
                 message=message,
-                stage="capture" if "at capture" in message else None,
-            )
+            )  # fmt: skip
+        if (seen := step.runs.get("replay")) is not None:
+            yield from self._at_capture(step, seen)
+
+    def _at_capture(self, step: StepRecord, seen: Observation) -> Iterable[Finding]:
+        """Values that the graph saw at its capture, by the rule that the replay follows."""
+        fields = {field.name: field for field in step.fields}
+        for name, got in step.at_capture.items():
+            want = capture_truth(fields[name], seen, step.config) if name in fields else None
+            if want is None:
+                continue
+            worst = first_difference(got.reshape(-1), torch.full_like(got, want).reshape(-1))
+            if worst is not None:
+                message = f"{name}{worst} at capture, by the rule that the replay follows"
+                yield claim(
+                    step, self.name, self.clause, buffer=name, symptom="broken_contract",
+                    message=message, stage="capture", want=want,
+                )  # fmt: skip
 
     def _breaches(self, step: StepRecord) -> Iterator[Breach]:
         seen = step.runs.get("replay")
@@ -52,9 +65,11 @@ class Contract:
             if not tensor.is_floating_point()
         }
         for field in step.fields:
+            if field.name in seen.metadata:
+                yield from _dtype_breaches(field, seen.metadata[field.name])
             if field.name in values:
                 yield from _field_breaches(field, values, step, seen)
-        yield from _capture_breaches(step)
+        yield from _address_breaches(step)
         yield from _engagement_breaches(step)
         for name, actual in seen.types.items():
             needed = seen.types.get(f"{name}.needed", actual)
@@ -69,10 +84,10 @@ def _host(tensor: torch.Tensor) -> Values:
 def _field_breaches(
     field: Field, values: dict[str, Values], step: StepRecord, seen: Observation
 ) -> Iterator[Breach]:
-    value, batch = values[field.name], step.batch
+    value = values[field.name]
     if field.axis == "indptr":
         yield from _indptr_breaches(field, value, seen)
-        yield from _step_breaches(field, value, batch)
+        yield from _step_breaches(field, value, step)
     elif field.axis == "indices":
         offsets = values.get(field.name.replace("_indices", "_indptr"))
         if offsets is not None:
@@ -84,20 +99,41 @@ def _field_breaches(
     elif field.name == "seq_lens_sum" and "seq_lens" in values:
         yield from _sum_breaches(field, value, values["seq_lens"], seen)
     elif field.axis in ("requests", "tokens"):
-        live = seen.raw_bs if field.axis == "requests" else seen.num_tokens
-        yield from _live_breaches(field, value, batch)
+        live, padded = _sizes(field, seen)
+        if len(value) != padded:
+            yield field.name, f"{field.name} has {len(value)} entries for {padded} padded ones"
+        yield from _live_breaches(field, value, step)
         yield from _padding_breaches(field, value, live)
+    elif field.axis == "scalar":
+        yield from _live_breaches(field, value, step)
     if field.selects == "length" and value.size and (least := int(value.min())) < 0:
         yield field.name, f"{field.name} holds the negative length {least}"
 
 
-def _live_breaches(field: Field, value: Values, batch: Batch) -> Iterator[Breach]:
-    if not field.truth:
+def _sizes(field: Field, seen: Observation) -> tuple[int, int]:
+    """Live and padded entries of a field on the axis of requests or of tokens."""
+    if field.axis == "requests":
+        return seen.raw_bs, seen.padded_bs
+    return seen.num_tokens, seen.padded_tokens
+
+
+def _dtype_breaches(field: Field, tensor: torch.Tensor) -> Iterator[Breach]:
+    """A kernel takes the bytes for what its signature says, whatever the tensor's dtype is."""
+    actual, wanted = str(tensor.dtype).removeprefix("torch."), field.promised_dtype
+    if wanted and actual != wanted:
+        yield field.name, f"{field.name} must be {wanted}; got {actual}"
+    elif tensor.is_floating_point() and field.selects != "nothing":
+        yield field.name, f"{field.name} selects a {field.selects} and cannot be {actual}"
+
+
+def _live_breaches(field: Field, value: Values, step: StepRecord) -> Iterator[Breach]:
+    truth = live_truth(field, step.batch, step.config)
+    if truth is None:
         return
-    truth: IntArray = getattr(batch, field.truth)
-    if len(truth) > len(value):
-        yield field.name, f"{field.name} has {len(value)} entries for {len(truth)} live ones"
-    elif (got := value[: len(truth)].tolist()) != (want := truth.tolist()):
+    flat = value.reshape(-1)
+    if len(truth) > len(flat):
+        yield field.name, f"{field.name} has {len(flat)} entries for {len(truth)} live ones"
+    elif (got := flat[: len(truth)].tolist()) != (want := truth.tolist()):
         at = _first_unequal(got, want)
         yield field.name, f"{field.name}[{at}] is {got[at]}, the batch says {want[at]}"
 
@@ -129,8 +165,7 @@ def _count_breaches(
 ) -> Iterator[Breach]:
     """Live tokens of this rank: more would let padded rows through, fewer drop live ones."""
     rank, ranks = step.config.attn_tp_rank, step.config.attn_tp_size
-    share = -(-seen.padded_tokens // ranks)
-    live = max(0, min(seen.num_tokens - rank * share, share))
+    live = live_tokens(step.batch.num_tokens, seen.padded_tokens, step.config)
     if value.size and int(value.flat[0]) != live:
         whose = f"rank {rank} of {ranks} has {live} live tokens of {seen.num_tokens}"
         if seen.padded_tokens % ranks:
@@ -152,8 +187,6 @@ def _sum_breaches(
 
 
 def _indptr_breaches(field: Field, value: Values, seen: Observation) -> Iterator[Breach]:
-    if value.dtype != np.int32:
-        yield field.name, f"{field.name} must be int32; got {value.dtype}"
     rows, remainder = divmod(len(value) - 1, max(seen.padded_bs, 1))
     if remainder or (not rows and seen.padded_bs):  # several for each, where rows have branches
         yield (
@@ -170,11 +203,12 @@ def _indptr_breaches(field: Field, value: Values, seen: Observation) -> Iterator
             return
 
 
-def _step_breaches(field: Field, value: Values, batch: Batch) -> Iterator[Breach]:
+def _step_breaches(field: Field, value: Values, step: StepRecord) -> Iterator[Breach]:
     """The steps of live rows are what the batch says, where the field declares that."""
-    if not field.repeats:
+    truth = live_truth(field, step.batch, step.config)
+    if truth is None:
         return
-    steps, truth = np.diff(value), getattr(batch, field.repeats)
+    steps = np.diff(value)
     if len(steps) < len(truth):
         yield field.name, f"{field.name} has {len(steps)} rows for {len(truth)} live ones"
     elif (got := steps[: len(truth)].tolist()) != (want := truth.tolist()):
@@ -283,15 +317,12 @@ def _engagement_breaches(step: StepRecord) -> Iterator[Breach]:
             yield "graph", f"the replay left {output} as it was poisoned before"
 
 
-def _capture_breaches(step: StepRecord) -> Iterator[Breach]:
+def _address_breaches(step: StepRecord) -> Iterator[Breach]:
     for change in step.address_changes:
         yield (
             change.name,
             f"{change.name} lies at another address than the graph captured: the replay reads"
             " the old buffer",
         )
-    for name, got in step.at_capture.items():
-        want = step.capture_truth[name]
-        worst = first_difference(got.reshape(-1), want.to(got.dtype).reshape(-1))
-        if worst is not None:
-            yield name, f"{name}{worst} at capture, by the rule that the replay follows"
+    for name, captured, now in step.dtype_changes:
+        yield name, f"{name} is {now} now; the graph captured and reads {captured}"

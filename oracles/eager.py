@@ -11,6 +11,8 @@ from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import mismatch
 from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_difference
+from fuzzgraph.oracles.reference import off_truth
+from fuzzgraph.reference import rounding_dtype
 
 __all__ = ["Eager"]
 
@@ -25,6 +27,9 @@ class Eager:
     By the yardstick too where the engine differs from itself in the same world. The plan includes
     the frozen maximum length, the split count and the padded size: other values mean another order
     of summation, also inside one library call.
+
+    Where the truth agrees with the replay and not with the eager run, the eager run is at fault,
+    and the finding says so.
     """
 
     name = "eager"
@@ -35,33 +40,50 @@ class Eager:
         replay, eager = step.runs.get("replay"), step.runs.get("eager")
         if replay is None or eager is None:
             return
-        for name, want in eager.outputs.items():
+        for name in eager.outputs:
             if name not in replay.outputs:
                 continue  # reference reports a missing output
             if name in _CUT_BY_PADDING and replay.padded_tokens != eager.padded_tokens:
                 continue
-            live = len(step.expected.get(name, want))  # an engine may pad an eager batch too
-            got = replay.outputs[name][:live]
-            worst = self._compare(step, name, replay, eager, got, want[:live])
-            if worst is not None:
-                text = f"replayed {name}{worst} by the same engine run eagerly"
-                yield mismatch(step, self.name, self.clause, name, worst, text)
+            if worst := self._compare(step, name, replay, eager):
+                yield self._finding(step, name, worst)
+
+    def _finding(self, step: StepRecord, name: str, worst: Difference) -> Finding:
+        if not _eager_is_wrong(step, name):
+            text = f"replayed {name}{worst} by the same engine run eagerly"
+            return mismatch(step, self.name, self.clause, name, worst, text)
+        text = (
+            f"the eager run's {name}{worst.swapped} by the replay, which float64 attention confirms"
+        )
+        return mismatch(step, self.name, self.clause, name, worst.swapped, text, stage="eager")
 
     def _compare(
-        self,
-        step: StepRecord,
-        name: str,
-        replay: Observation,
-        eager: Observation,
-        got: torch.Tensor,
-        want: torch.Tensor,
+        self, step: StepRecord, name: str, replay: Observation, eager: Observation
     ) -> Difference | None:
+        got, want = (_live(step, name, seen) for seen in (replay, eager))
         alike = replay.plan == eager.plan and replay.padded_tokens == eager.padded_tokens
         if alike and not step.wavers:
             return first_difference(got, want)
-        truth = step.expected.get(name)
-        if truth is None or not want.dtype.is_floating_point:
+        if name not in step.expected or not want.dtype.is_floating_point:
             return first_difference(got, want)
         return beyond_yardstick(
-            got, want.double(), partial(step.plain_error, name), 2 * step.value_bound
+            got,
+            want.double(),
+            partial(step.plain_error, name),
+            2 * step.value_bound,
+            rounding_dtype(name, step.config),
         )
+
+
+def _live(step: StepRecord, name: str, seen: Observation) -> torch.Tensor:
+    """The live rows of an output: an engine may pad an eager batch too."""
+    output = seen.outputs[name]
+    return output[: len(step.expected.get(name, output))]
+
+
+def _eager_is_wrong(step: StepRecord, name: str) -> bool:
+    """Whether the truth is within the yardstick of the replay and not of the eager run."""
+    if name not in step.expected:
+        return False
+    replay, eager = step.runs["replay"].outputs[name], step.runs["eager"].outputs[name]
+    return off_truth(step, name, replay) is None and off_truth(step, name, eager) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -18,12 +19,13 @@ class History:
     """A step after any history equals the same step straight after capture.
 
     Compared bit for bit: live outputs, used metadata, and of the padded tail what selects memory.
-    Results that the target promises to keep must survive later replays.
+    Results that the target promises to keep must survive later replays. What the target promises to
+    rewrite before each replay must not be used as the one before left it.
     """
 
     name = "history"
     clause: Clause = "history"
-    needs: frozenset[RunKind] = frozenset({"replay", "screen", "twin"})
+    needs: frozenset[RunKind] = frozenset({"replay", "screen", "twin", "left_over"})
 
     def judge(self, step: StepRecord) -> Iterable[Finding]:
         for kept in step.kept_changes:
@@ -36,8 +38,22 @@ class History:
                 message=f"{kept.name} handed out at step {kept.step} was changed by this replay",
                 kept_from=kept.step,
             )
-        replay, twin = step.runs.get("replay"), step.runs.get("twin")
-        if replay is None or twin is None or step.wavers:
+        if step.wavers or "replay" not in step.runs:
+            return
+        found = [*self._against_twin(step)]
+        yield from found
+        yield from self._left_over(step, {finding.buffer for finding in found})
+
+    def _left_over(self, step: StepRecord, told: set[str]) -> Iterable[Finding]:
+        """What depends on a buffer that was to be rewritten for this batch, and was not."""
+        for (run, name), place in step.guilty.items():
+            if run == "left_over" and name not in told:
+                text = f"{name} depends on {place}: it was not rewritten for this batch"
+                yield self._finding(step, name, text, None, left_over=place)
+
+    def _against_twin(self, step: StepRecord) -> Iterable[Finding]:
+        replay, twin = step.runs["replay"], step.runs.get("twin")
+        if twin is None:
             return
         for kind in ("metadata", "outputs"):
             with_past, without = getattr(replay, kind), getattr(twin, kind)
@@ -51,7 +67,9 @@ class History:
                 if worst is not None:
                     yield self._finding(step, name, f"{name}{worst} without the past", worst)
 
-    def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
+    def _finding(
+        self, step: StepRecord, name: str, text: str, worst: Difference | None, **detail: Any
+    ) -> Finding:
         return claim(
             step,
             self.name,
@@ -60,6 +78,7 @@ class History:
             symptom="mismatch",
             message=text,
             index=list(worst.index) if worst else [],
+            **detail,
         )
 
 

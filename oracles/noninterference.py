@@ -11,6 +11,7 @@ from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, stray
 from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_difference
+from fuzzgraph.reference import rounding_dtype
 
 __all__ = ["NonInterference"]
 
@@ -58,10 +59,11 @@ class NonInterference:
             want[:rows].double(),
             partial(step.plain_error, name),
             2 * step.value_bound,
+            rounding_dtype(name, step.config),
         )
 
     def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
-        guilty = step.guilty.get(name, "memory that could not be narrowed down")
+        guilty = step.guilty.get(("other_world", name), "memory that could not be narrowed down")
         return claim(
             step,
             self.name,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
-from fuzzgraph.finding import Clause, Finding
+import torch
+
+from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
-from fuzzgraph.oracles.comparison import beyond_yardstick
+from fuzzgraph.oracles.comparison import Difference, beyond_yardstick
+from fuzzgraph.reference import Form, form_of, rounding_dtype
 
-__all__ = ["Reference"]
+__all__ = ["Reference", "off_truth"]
 
 
 class Reference:
-    """Live outputs are within the yardstick of the truth, and new KV is what the model defines.
+    """Outputs have the rows and the dtype that the step promises, their live rows are within the
+    yardstick of the truth, and new KV and states are what the model defines.
 
     Where the two references disagree with each other, the finding is about FuzzGraph.
     """
@@ -37,17 +41,27 @@ class Reference:
                     symptom="missing",
                     message=f"output {name} was promised and is not there",
                 )
-        yield from self._outputs(step)
+        misshapen = dict(_misshapen(step))
+        for (_, name), (stage, message) in misshapen.items():
+            yield claim(
+                step,
+                self.name,
+                self.clause,
+                buffer=name,
+                symptom="broken_form",
+                message=message,
+                stage=stage,
+            )
+        yield from self._outputs(step, {name for run, name in misshapen if run == "replay"})
         yield from self._new_kv(step)
         yield from self._references_agree(step)
 
-    def _outputs(self, step: StepRecord) -> Iterable[Finding]:
+    def _outputs(self, step: StepRecord, misshapen: set[str]) -> Iterable[Finding]:
         outputs = step.runs["replay"].outputs
-        for name, want in step.expected.items():
-            if name not in outputs:
+        for name in step.expected:
+            if name not in outputs or name in misshapen:
                 continue
-            got = outputs[name][: len(want)]
-            worst = beyond_yardstick(got, want, partial(step.plain_error, name), step.value_bound)
+            worst = off_truth(step, name, outputs[name])
             if worst is not None:
                 text = f"{name}{worst} against float64 attention"
                 yield mismatch(step, self.name, self.clause, name, worst, text)
@@ -68,9 +82,7 @@ class Reference:
 
     def _references_agree(self, step: StepRecord) -> Iterable[Finding]:
         for name, opinion in step.second_opinion.items():
-            worst = beyond_yardstick(
-                opinion, step.expected[name], partial(step.plain_error, name), step.value_bound
-            )
+            worst = off_truth(step, name, opinion)
             if worst is not None:
                 yield claim(
                     step,
@@ -82,3 +94,43 @@ class Reference:
                     message=f"FuzzGraph's own two references disagree on {name}{worst}; please"
                     " report this case",
                 )
+
+
+def off_truth(step: StepRecord, name: str, got: torch.Tensor) -> Difference | None:
+    """Where the live rows of an output with a reference are beyond the yardstick."""
+    want = step.expected[name]
+    return beyond_yardstick(
+        got[: len(want)],
+        want,
+        partial(step.plain_error, name),
+        step.value_bound,
+        rounding_dtype(name, step.config),
+    )
+
+
+def _misshapen(step: StepRecord) -> Iterator[tuple[tuple[RunKind, str], tuple[Stage, str]]]:
+    """(run, output) -> (stage, what is wrong with its form): surplus rows are nobody's padding."""
+    eagerly = step.batch.via == "eager"
+    runs: tuple[tuple[RunKind, Stage], ...] = (
+        ("replay", "eager" if eagerly else "replay"),
+        ("eager", "eager"),
+    )
+    for run, stage in runs:
+        if (seen := step.runs.get(run)) is None:
+            continue
+        for name, got in seen.outputs.items():
+            form = form_of(name, seen, step.batch, step.config)
+            if form is not None and (wrong := _unlike(form, got)):
+                whose = "the eager run's " if run == "eager" else ""
+                yield (run, name), (stage, f"{whose}{name} {wrong}")
+
+
+def _unlike(form: Form, got: torch.Tensor) -> str:
+    """How an output differs from its form; '' where it does not."""
+    shape = (form.rows, *form.columns)
+    if tuple(got.shape) != shape:
+        return f"has shape {list(got.shape)}, the step promises {list(shape)}"
+    if got.dtype not in form.dtypes:
+        actual, wanted = (str(dtype)[6:] for dtype in (got.dtype, form.dtypes[0]))
+        return f"has dtype {actual}, the model computes it in {wanted}"
+    return ""

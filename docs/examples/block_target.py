@@ -16,7 +16,7 @@ class BlockSession:
         Field("input_ids", "tokens", "nothing", Contract("free")),
         Field("positions", "tokens", "nothing", Contract("free")),
         Field("slot_mapping", "tokens", "slot", Contract("skip", -1), source="Inputs.reset"),
-        Field("lengths", "requests", "length", Contract("fill", 0), source="Inputs.reset"),
+        Field("lengths", "requests", "length", Contract("fill", 0), repeats="seq_lens"),
         Field("block_tables", "page_table", "page", Contract("reserved", 0), source="Inputs.reset"),
     )
 

@@ -45,14 +45,22 @@ class Attribution:
         opened, batch = self._opened, step.batch
         step.wavers = self._wavers(step, before)
         step.nan_world = world == NAN_WORLD
-        suspects = opened.suspects(batch, truth, world)
-        step.runs["other_world"] = self._in_other_world(batch, before, suspects)
-        step.guilty = self._find_guilty(step, before, suspects)
+        self._blame(step, before, "other_world", opened.suspects(truth, world))
+        if batch.via == "graph":
+            self._blame(step, before, "left_over", [*opened.rewritten()])
         opened.reset()
         opened.catch_up(truth, before.image)
         step.runs["twin"] = self._execute(batch, "twin")
         if not step.wavers and not _told_apart(step):
             self._judge_by_both(step, self._screen(truth, before, batch, world))
+
+    def _blame(
+        self, step: StepRecord, before: Moment, run: RunKind, suspects: list[Perturbation]
+    ) -> None:
+        """Run with these places changed, and note which of them what differs depends on."""
+        step.runs[run] = self._in_other_world(step.batch, before, suspects, run)
+        guilty = self._find_guilty(step, before, suspects, run)
+        step.guilty = {**step.guilty, **{(run, name): place for name, place in guilty.items()}}
 
     def _judge_by_both(self, step: StepRecord, screened: Observation) -> None:
         """Foreign memory and the past changed at once: if that differs again, it is a finding."""
@@ -74,18 +82,22 @@ class Attribution:
         return False
 
     def _in_other_world(
-        self, batch: Batch, before: Moment, changes: Iterable[Perturbation]
+        self,
+        batch: Batch,
+        before: Moment,
+        changes: Iterable[Perturbation],
+        run: RunKind = "other_world",
     ) -> Observation:
         self._opened.restore(before)
         for change in changes:
             change.apply()
-        return self._execute(batch, "other_world")
+        return self._execute(batch, run)
 
     def _find_guilty(
-        self, step: StepRecord, before: Moment, suspects: list[Perturbation]
+        self, step: StepRecord, before: Moment, suspects: list[Perturbation], run: RunKind
     ) -> dict[str, str]:
-        """For all that differs in the other world, the changed places it depends on."""
-        open_names = set(_differing(step.runs["other_world"], step.runs["replay"]))
+        """For all that differs in this run, the changed places it depends on."""
+        open_names = set(_differing(step.runs[run], step.runs["replay"]))
         guilty: dict[str, str] = {}
         while open_names:
             culprits = self._bisect(step, before, suspects, open_names)
@@ -120,9 +132,10 @@ class Attribution:
 
 
 def _told_apart(step: StepRecord) -> bool:
-    """Whether foreign memory alone, or the past alone, makes a difference."""
+    """Whether foreign memory alone, or the past alone, whole or in part, makes a difference."""
     runs, replay = step.runs, step.runs["replay"]
-    return not (same(runs["other_world"], replay) and same(runs["twin"], replay))
+    apart: tuple[RunKind, ...] = ("other_world", "left_over", "twin")
+    return not all(same(runs[run], replay) for run in apart if run in runs)
 
 
 def same(one: Observation, two: Observation) -> bool:

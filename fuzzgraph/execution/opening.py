@@ -23,10 +23,10 @@ from fuzzgraph.memory import (
     Image,
     Perturbation,
 )
-from fuzzgraph.observation import Field, ForeignWrite, ZoneHit
+from fuzzgraph.observation import AddressChange, Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session, Target, is_isolated
 from fuzzgraph.targets.protocol import require_session
-from fuzzgraph.world import TRAPS, Batch
+from fuzzgraph.world import TRAPS
 
 __all__ = ["Moment", "OpenSession", "open_session"]
 
@@ -59,12 +59,15 @@ class OpenSession:
     _watch: AttributeWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
     _fields: dict[str, Field] = field(init=False)
+    _dtypes: dict[str, torch.dtype] = field(init=False, default_factory=dict)
 
     def remember_capture(self) -> None:
         """Take this moment as the one `reset` returns to."""
         self._watch = AttributeWatch(self.session.roots)
         self._captured = Moment(self.memory.snapshot(), self._watch.first)
         self._fields = {declared.name: declared for declared in self.session.fields}
+        captured = self.session.captured_addresses().items()
+        self._dtypes = {name: tensor.dtype for name, (tensor, _) in captured}
 
     def moment(
         self, instead_of: Moment | None = None, attributes: Bindings | None = None
@@ -114,6 +117,16 @@ class OpenSession:
         """Programs of a launch that met since the last call."""
         return take_races(self.memory, self.session.pools)
 
+    def moved_buffers(self) -> tuple[list[AddressChange], list[tuple[str, str, str]]]:
+        """Buffers that lie elsewhere than the graphs captured, and those of another dtype."""
+        moved, retyped = [], []
+        for name, (tensor, captured) in self.session.captured_addresses().items():
+            if tensor.data_ptr() != captured:
+                moved.append(AddressChange(name, captured, tensor.data_ptr()))
+            if (dtype := self._dtypes.get(name, tensor.dtype)) != tensor.dtype:
+                retyped.append((name, str(dtype)[6:], str(tensor.dtype)[6:]))
+        return moved, retyped
+
     @property
     def held_bytes(self) -> int:
         """About what it costs to keep this session open."""
@@ -159,14 +172,11 @@ class OpenSession:
             if declared.padding.kind == "free" and not declared.rewritten:
                 tensor.copy_(self.memory.as_in(image, tensor))
 
-    def suspects(self, batch: Batch, truth: Truth, world: int) -> list[Perturbation]:
-        """All don't-care memory of a step, place by place, with its change to `world`."""
+    def suspects(self, truth: Truth, world: int) -> list[Perturbation]:
+        """All memory that a step does not own, place by place, with its change to `world`."""
         memory = self.memory
         suspects = [*memory.zone_perturbations(world), *memory.unwritten_perturbation(world)]
-        suspects += truth.dont_care(world)
-        if batch.via == "graph":
-            suspects += self.rewritten()
-        return suspects
+        return [*suspects, *truth.dont_care(world)]
 
     def rewritten(self) -> Iterator[Perturbation]:
         """Buffers whose content before prepare_replay is nobody's business, changed to world B."""

@@ -20,6 +20,7 @@ from fuzzgraph.content import Content, content_for
 from fuzzgraph.memory import GuardedMemory, Image, Perturbation
 from fuzzgraph.observation import ForeignWrite
 from fuzzgraph.ports import Pools
+from fuzzgraph.reference import new_tokens
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, Batch, IntArray
 
 __all__ = ["Painter", "Truth"]
@@ -88,6 +89,7 @@ class Painter:
 
     def __init__(self, pools: Pools, config: EngineConfig, memory: GuardedMemory) -> None:
         self.memory = memory
+        self.config = config
         self.content: Content = content_for(config)
         self.planes = [
             _Plane(f"kv_planes[{i}]", plane, self._signature(i, len(pools.kv_planes)))
@@ -248,14 +250,13 @@ class Truth:
 
     def _slot_writes(self, before: Image) -> Iterator[ForeignWrite]:
         batch, painter = self._batch, self._painter
-        new_kv: tuple[torch.Tensor, ...] = ()
-        if batch.mode != "draft":  # there, later tokens follow from the model's own outputs
-            new_kv = painter.content.kv_planes(batch.input_ids, batch.positions)
+        if not painter.planes:
+            return
+        new_kv = painter.content.kv_planes(*new_tokens(batch, painter.config))
         slots = self._index(batch.slot_mapping)
-        for number, plane in enumerate(painter.planes):
+        for plane, rows in zip(painter.planes, new_kv, strict=True):
             expected = self._rows_then(plane, before)
-            truth = self._there(plane.bytes_of(new_kv[number])) if new_kv else plane.rows[slots]
-            expected.index_copy_(0, slots, truth)
+            expected.index_copy_(0, slots, self._there(plane.bytes_of(rows)))
             yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
 
     def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
@@ -263,7 +264,8 @@ class Truth:
         if plane is not None:
             expected = self._rows_then(plane, before)
             own = self._index(self._batch.state_slots)
-            expected[own] = plane.rows[own]
+            after = self._painter.content.state_rows(self._batch, after=True)
+            expected.index_copy_(0, own, self._there(plane.bytes_of(after)))
             yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
 
     def _rows_then(self, plane: _Plane, before: Image) -> torch.Tensor:

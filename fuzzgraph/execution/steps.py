@@ -20,7 +20,6 @@ from fuzzgraph.execution.painting import Truth
 from fuzzgraph.execution.stumbling import SessionLost
 from fuzzgraph.memory import NAN_WORLD
 from fuzzgraph.observation import (
-    AddressChange,
     Engagement,
     KeptOutput,
     Observation,
@@ -152,14 +151,8 @@ class StepRunner:
         if opened.graphs.captured and not declined and _fits_ladder(batch, step.config):
             step.engagements = _engagements(opened.graphs.replayed)
         if batch.via == "graph":
-            step.address_changes = [
-                AddressChange(name, captured, tensor.data_ptr())
-                for name, (tensor, captured) in session.captured_addresses().items()
-                if tensor.data_ptr() != captured
-            ]
-            values = session.capture_values(batch)
-            step.at_capture = {name: got for name, (got, _) in values.items()}
-            step.capture_truth = {name: want for name, (_, want) in values.items()}
+            step.address_changes, step.dtype_changes = opened.moved_buffers()
+            step.at_capture = session.capture_values(batch)
         step.kept_changes = self._kept.changed()
         if session.keeps_outputs(batch.mode):
             self._kept.keep(batch.step, session.results())

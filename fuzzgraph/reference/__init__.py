@@ -14,12 +14,35 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.reference.attention import attention, model_for
+from fuzzgraph.reference.form import Form, form_of, rounding_dtype
 from fuzzgraph.reference.geometry import queries_of
-from fuzzgraph.reference.shard import local_outputs
+from fuzzgraph.reference.metadata import capture_truth, live_truth
+from fuzzgraph.reference.shard import live_tokens, local_outputs
 from fuzzgraph.reference.triton_ready import ready_triton
-from fuzzgraph.world import Batch
+from fuzzgraph.world import Batch, IntArray
 
-__all__ = ["Expected", "expected", "second_opinion", "yardstick"]
+__all__ = [
+    "Expected",
+    "Form",
+    "capture_truth",
+    "expected",
+    "form_of",
+    "live_tokens",
+    "live_truth",
+    "new_tokens",
+    "rounding_dtype",
+    "second_opinion",
+    "yardstick",
+]
+
+
+def new_tokens(batch: Batch, config: EngineConfig) -> tuple[IntArray, IntArray]:
+    """(tokens, positions) whose KV a step stores, in the order of `slot_mapping`.
+
+    In a draft these are also the tokens that the model predicts.
+    """
+    found = queries_of(batch, config)
+    return found.tokens, found.positions
 
 
 @dataclass(frozen=True, slots=True)

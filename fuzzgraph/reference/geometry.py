@@ -16,7 +16,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import next_token
 from fuzzgraph.world import Batch, IntArray, Ragged
 
-__all__ = ["Queries", "encoder_keys", "queries_of"]
+__all__ = ["Queries", "encoder_keys", "lines_of", "queries_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,14 +83,14 @@ def _tree_visible(
 ) -> npt.NDArray[np.bool_]:
     """A draft token sees what was cached, itself and its ancestors."""
     assert batch.tree_parents is not None
-    lines = _lines(batch.tree_parents)[batch.token_rows, number]
+    lines = lines_of(batch.tree_parents)[batch.token_rows, number]
     draft = columns - cached[:, None]
     on_line = np.take_along_axis(lines, draft.clip(0, lines.shape[1] - 1), axis=1)
     visible: npt.NDArray[np.bool_] = (draft < 0) | (on_line & (draft < lines.shape[1]))
     return visible
 
 
-def _lines(parents: IntArray) -> npt.NDArray[np.bool_]:
+def lines_of(parents: IntArray) -> npt.NDArray[np.bool_]:
     """[rows, draft, draft] whether the second token is the first one or above it in the tree."""
     count = parents.shape[1]
     above = parents[:, :, None] == np.arange(count)

@@ -7,7 +7,7 @@ import torch
 from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.world import Batch
 
-__all__ = ["local_outputs", "padded_tokens"]
+__all__ = ["live_tokens", "local_outputs", "padded_tokens", "shard"]
 
 
 def padded_tokens(batch: Batch, config: EngineConfig) -> int:
@@ -26,6 +26,18 @@ def padded_tokens(batch: Batch, config: EngineConfig) -> int:
 
 def local_outputs(attention: torch.Tensor, batch: Batch, config: EngineConfig) -> torch.Tensor:
     """[local live tokens, Hq, Dv] of this rank: the token axis, padding included, is cut evenly."""
-    per_rank = -(-padded_tokens(batch, config) // config.attn_tp_size)
+    first, end = shard(padded_tokens(batch, config), config)
+    return attention[first:end]
+
+
+def shard(padded: int, config: EngineConfig) -> tuple[int, int]:
+    """First and one past the last of this rank's tokens: `padded` ones are cut evenly."""
+    per_rank = -(-padded // config.attn_tp_size)
     first = config.attn_tp_rank * per_rank
-    return attention[first : first + per_rank]
+    return first, first + per_rank
+
+
+def live_tokens(live: int, padded: int, config: EngineConfig) -> int:
+    """How many of this rank's tokens are live, where the first `live` of `padded` ones are."""
+    first, end = shard(padded, config)
+    return max(0, min(live, end) - first)

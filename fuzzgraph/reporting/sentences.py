@@ -144,11 +144,20 @@ def _of_computes(finding: Finding) -> str:
         return f"{finding.buffer} is wrong: {seen(finding)}"
     index = finding.detail.get("index")
     where = f"[{', '.join(map(str, index))}]" if isinstance(index, list) and index else ""
-    truth = "the same engine without a graph gives" if finding.oracle == "eager" else "attention is"
     told = [f"{value:g}" if isinstance(value, float) else str(value) for value in (got, want)]
     if told[0] == told[1]:
         told = [repr(got), repr(want)]
-    return f"{finding.buffer}{where} is {told[0]} where {truth} {told[1]}"
+    whose, truth = _compared(finding)
+    return f"{whose}{finding.buffer}{where} is {told[0]} where {truth} {told[1]}"
+
+
+def _compared(finding: Finding) -> tuple[str, str]:
+    """Whose value is wrong, '' for the step's own, and what says so."""
+    if finding.oracle != "eager":
+        return "", "attention is"
+    if finding.stage == "eager":
+        return "the eager run's ", "the replay gives"
+    return "", "the same engine without a graph gives"
 
 
 _TELLERS = {
@@ -157,6 +166,7 @@ _TELLERS = {
     "stray_access": _of_stray_access,
     "race": _of_race,
     "broken_contract": _of_contract,
+    "broken_form": _of_contract,
     "missing": _of_missing,
 }
 _MISMATCHES = {"reads": _of_reads, "history": _of_history, "computes": _of_computes}

@@ -40,7 +40,11 @@ class AtCapture(Check):
         name = self.finding.buffer
         if name not in values:
             raise Unsupported(f"{name!r} was not recorded at capture")
-        self._value, self._truth = values[name]
+        self._value = values[name]
+        truth = self.finding.detail.get("want")
+        if not isinstance(truth, int):
+            raise Unsupported("the finding does not say what the capture must see")
+        self._truth = truth
         events = leading_to(recording.opening, self._value)
         self.run = Run(batch, "capture", events=list(events))
         recording.runs = [self.run]
@@ -49,7 +53,7 @@ class AtCapture(Check):
         return {self.finding.buffer: self._value}
 
     def lines(self, step: str, names: dict[int, str]) -> list[str]:
-        want = self._truth.to(self._value.dtype)
+        want = torch.full_like(self._value, self._truth)
         return [
             "got = at_capture()",
             f"want = {tensor_text(want)}",

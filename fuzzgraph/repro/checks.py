@@ -9,9 +9,9 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.repro.capture import AtCapture
 from fuzzgraph.repro.check import Check
 from fuzzgraph.repro.claims import claims_of
-from fuzzgraph.repro.computes import Computes, Eager
+from fuzzgraph.repro.computes import Computes, Eager, Form
 from fuzzgraph.repro.trace import Recording, Run
-from fuzzgraph.repro.twins import History, Interference
+from fuzzgraph.repro.twins import History, Interference, LeftOver
 from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.repro.writes import ForeignWrite, KeptOutput, NewKV, RedZone
 from fuzzgraph.world import Batch
@@ -78,6 +78,10 @@ def check_for(finding: Finding, config: EngineConfig) -> Check:
         return AtCapture(finding, config)
     if finding.oracle == "history" and "kept_from" in finding.detail:
         return KeptOutput(finding, config)
+    if finding.symptom == "broken_form":
+        return Form(finding, config)
+    if finding.oracle == "history" and "left_over" in finding.detail:
+        return LeftOver(finding, config)
     kinds: dict[str, type[Check]] = {
         "footprint": ForeignWrite if finding.symptom == "foreign_write" else RedZone,
         "reference": Computes,

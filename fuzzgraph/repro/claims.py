@@ -12,8 +12,9 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.finding import Finding
 from fuzzgraph.observation import Field, Observation
+from fuzzgraph.reference import live_truth
 from fuzzgraph.repro.trace import Recording
-from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
+from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch, IntArray
 
 __all__ = ["Claims", "claims_of"]
 
@@ -42,7 +43,7 @@ def claims_of(
     field = fields[name]
     tensors = {name: seen.metadata[name]}
     if field.axis == "indptr":
-        body = _offset_lines(field, batch, seen)
+        body = _offset_lines(field, live_truth(field, batch, config), seen)
     elif field.axis == "indices":
         offsets = name.replace("_indices", "_indptr")
         if offsets not in seen.metadata:
@@ -52,11 +53,12 @@ def claims_of(
     elif field.axis == "page_table":
         body = _page_lines(name, batch, config)
     elif name == "num_token_non_padded":
-        body = _count_lines(name, seen, config)
+        body = _count_lines(name, batch, seen, config)
     elif field.axis in ("requests", "tokens"):
-        body = _row_lines(field, batch, seen)
+        body = _row_lines(field, live_truth(field, batch, config), seen)
     else:
-        body = []
+        body = _live_lines(field, live_truth(field, batch, config))
+    body = [*_dtype_lines(field), *body]
     if field.selects == "length":
         body += [
             "if got.numel() and int(got.min()) < 0:",
@@ -90,44 +92,59 @@ def _address_claims(
     )
 
 
-def _row_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
-    """Live entries repeat the batch, padded ones hold what the field declares for them."""
-    live = seen.raw_bs if field.axis == "requests" else seen.num_tokens
-    lines: list[str] = []
-    if field.truth:
-        lines += [
-            _live_line(field, batch),
-            "if len(got) < len(live):",
-            f'    wrong.append(f"{field.name} has {{len(got)}} entries for '
-            '{len(live)} live ones")',
-            "for row, want in enumerate(live[:len(got)]):",
-            "    if int(got[row]) != want:",
-            f'        wrong.append(f"{field.name}[{{row}}] is {{int(got[row])}}, '
-            'the batch says {want}")',
-        ]
+def _dtype_lines(field: Field) -> list[str]:
+    """The dtype is what the engine promises."""
+    if not (wanted := field.promised_dtype):
+        return []
+    return [
+        f"if got.dtype != torch.{wanted}:",
+        f'    wrong.append(f"{field.name} must be {wanted}; got {{got.dtype}}")',
+    ]
+
+
+def _row_lines(field: Field, truth: IntArray | None, seen: Observation) -> list[str]:
+    """Live entries hold what the batch says, padded ones what the field declares for them."""
+    by_request = field.axis == "requests"
+    live = seen.raw_bs if by_request else seen.num_tokens
+    padded = seen.padded_bs if by_request else seen.padded_tokens
+    lines = [
+        f"if len(got) != {padded}:",
+        f'    wrong.append(f"{field.name} has {{len(got)}} entries for {padded} padded ones")',
+        *_live_lines(field, truth),
+    ]
     if field.padding.kind != "free":
         lines += [
             f"for row in range({live}, len(got)):  # padded rows: {_padding_text(field)}",
-            f"    if int(got[row]) != {field.padding.value}:",
-            f'        wrong.append(f"{field.name}[{{row}}] of a padded row is {{int(got[row])}}, '
-            f'must be {field.padding.value}")',
+            f"    if set(got[row].flatten().tolist()) != {{{field.padding.value}}}:",
+            f'        wrong.append(f"{field.name}[{{row}}] of a padded row is '
+            f'{{got[row].tolist()}}, must be {field.padding.value}")',
         ]
     return lines
 
 
-def _live_line(field: Field, batch: Batch) -> str:
-    return f"live = {getattr(batch, field.truth).tolist()}  # what the batch says"
+def _live_lines(field: Field, truth: IntArray | None) -> list[str]:
+    if truth is None:
+        return []
+    return [
+        f"live = {truth.tolist()}  # what the batch says",
+        "flat = got.flatten().tolist()",
+        "if len(flat) < len(live):",
+        f'    wrong.append(f"{field.name} has {{len(flat)}} entries for {{len(live)}} live ones")',
+        "for row, (value, want) in enumerate(zip(flat, live)):",
+        "    if value != want:",
+        f'        wrong.append(f"{field.name}[{{row}}] is {{value}}, the batch says {{want}}")',
+    ]
 
 
-def _count_lines(name: str, seen: Observation, config: EngineConfig) -> list[str]:
+def _count_lines(name: str, batch: Batch, seen: Observation, config: EngineConfig) -> list[str]:
     """The live tokens of one rank: the padded token axis is cut evenly among the ranks."""
     rank, ranks = config.attn_tp_rank, config.attn_tp_size
     return [
         f"share = -(-{seen.padded_tokens} // {ranks})  # padded tokens of each of {ranks} ranks",
-        f"live = max(0, min({seen.num_tokens} - {rank} * share, share))",
+        f"live = max(0, min({batch.num_tokens} - {rank} * share, share))",
         "if len(got.flatten()) and int(got.flatten()[0]) != live:",
         f'    wrong.append(f"{name} is {{int(got.flatten()[0])}}, rank {rank} of {ranks} has'
-        f' {{live}} live tokens of {seen.num_tokens}")',
+        f' {{live}} live tokens of {batch.num_tokens}")',
     ]
 
 
@@ -136,11 +153,9 @@ def _padding_text(field: Field) -> str:
     return words.get(field.padding.kind, field.padding.kind)
 
 
-def _offset_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
+def _offset_lines(field: Field, truth: IntArray | None, seen: Observation) -> list[str]:
     name = field.name
     lines = [
-        "if got.dtype != torch.int32:",
-        f'    wrong.append(f"{name} must be int32; got {{got.dtype}}")',
         f"if (len(got) - 1) % {max(seen.padded_bs, 1)}:",
         f'    wrong.append(f"{name} must hold padded_bs + 1 = {seen.padded_bs + 1} offsets;'
         ' got {len(got)}")',
@@ -150,14 +165,14 @@ def _offset_lines(field: Field, batch: Batch, seen: Observation) -> list[str]:
         "if falls:",
         f'    wrong.append(f"{name} decreases after row {{falls[0]}}: {{got.tolist()}}")',
     ]
-    return [*lines, *_step_lines(field, batch)] if field.truth else lines
+    return lines if truth is None else [*lines, *_step_lines(field, truth)]
 
 
-def _step_lines(field: Field, batch: Batch) -> list[str]:
+def _step_lines(field: Field, truth: IntArray) -> list[str]:
     """The steps of live rows are what the batch says."""
     return [
         "steps = (got[1:] - got[:-1]).tolist()",
-        _live_line(field, batch),
+        f"live = {truth.tolist()}  # what the batch says",
         "if len(steps) < len(live):",
         f'    wrong.append(f"{field.name} has {{len(steps)}} rows for {{len(live)}} live ones")',
         "for row, (step, want) in enumerate(zip(steps, live)):",

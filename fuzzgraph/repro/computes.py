@@ -21,7 +21,7 @@ from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import Batch
 
-__all__ = ["Computes", "Eager"]
+__all__ = ["Computes", "Eager", "Form"]
 
 
 class Computes(Check):
@@ -39,7 +39,8 @@ class Computes(Check):
         got = seen_tensor(self.run.seen, name)
         self._tolerance = 0.0  # integers must be equal
         if got.is_floating_point():
-            self._tolerance = tolerance(got.dtype, step.value_bound, step.plain_error(name))
+            dtype = reference.rounding_dtype(name, self.config)
+            self._tolerance = tolerance(dtype, step.value_bound, step.plain_error(name))
 
     def results(self, run: Run) -> dict[str, torch.Tensor]:
         return self._observed(run)
@@ -53,6 +54,39 @@ class Computes(Check):
             *_WHY,
             f"tolerance = {self._tolerance!r}",
             f"return report(errors({self.finding.buffer!r}, got, want, tolerance))",
+        ]
+
+
+class Form(Check):
+    """Shape and dtype of an output."""
+
+    story = "The output has the rows and the dtype that the step promises."
+
+    def record(self, recording: Recording, batch: Batch) -> None:
+        self._eagerly = self.finding.stage == "eager" and batch.via == "graph"
+        if self._eagerly:
+            recording.lay(batch)
+        self.run = recording.add(batch, "eager" if self._eagerly else "step")
+        if self.run.failure is not None or self.run.seen is None:
+            raise Unsupported("the step itself raised")
+        form = reference.form_of(self.finding.buffer, self.run.seen, batch, self.config)
+        if form is None:
+            raise Unsupported(f"{self.finding.buffer!r} has no reference")
+        self._form = form
+
+    def results(self, run: Run) -> dict[str, torch.Tensor]:
+        return self._observed(run)
+
+    def lines(self, step: str, names: dict[int, str]) -> list[str]:
+        return [
+            f"got = {'eager' if self._eagerly else step}()",
+            f"shape, dtypes = {(self._form.rows, *self._form.columns)}, {self._form.dtypes}",
+            "wrong = []",
+            "if tuple(got.shape) != shape:",
+            '    wrong.append(f"shape {tuple(got.shape)}, must be {shape}")',
+            "if got.dtype not in dtypes:",
+            '    wrong.append(f"dtype {got.dtype}, must be {dtypes[0]}")',
+            "return report(wrong)",
         ]
 
 
@@ -74,7 +108,7 @@ class Eager(Check):
         self.others.append(eager)
         assert self.run is not None and self.run.seen is not None and eager.seen is not None
         replayed, name = self.run.seen, self.finding.buffer
-        got, want = seen_tensor(replayed, name), seen_tensor(eager.seen, name)
+        want = seen_tensor(eager.seen, name)
         step = _expectation(recording, batch, self.config)
         self._live = len(step.expected.get(name, want))  # an engine may pad an eager batch too
         self._tolerance: float | None = None
@@ -83,7 +117,8 @@ class Eager(Check):
         alike &= replayed.padded_tokens == eager.seen.padded_tokens
         if (wavers or not alike) and name in step.expected and want.is_floating_point():
             error = step.plain_error(name)
-            self._tolerance = tolerance(got.dtype, 2 * step.value_bound, error)
+            dtype = reference.rounding_dtype(name, self.config)
+            self._tolerance = tolerance(dtype, 2 * step.value_bound, error)
 
     def results(self, run: Run) -> dict[str, torch.Tensor]:
         return self._observed(run)

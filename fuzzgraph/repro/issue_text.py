@@ -78,11 +78,13 @@ def _title(finding: Finding) -> str:
         "stray_access": f"kernel access outside {buffer}",
         "race": f"programs of a kernel race for {buffer}",
         "broken_contract": f"{buffer} does not hold what it must",
+        "broken_form": f"{buffer} has the wrong shape or dtype",
         "missing": f"{buffer} is missing",
         "exception": f"exception at {finding.stage}",
         "hang": f"hang at {finding.stage}",
     }.get(finding.symptom, _MISMATCH[finding.clause].format(buffer))
-    return _escaped(f"{plain(finding.target)}: {what} (graph replay, mode {finding.mode})")
+    run = "eager run" if finding.stage == "eager" else "graph replay"
+    return _escaped(f"{plain(finding.target)}: {what} ({run}, mode {finding.mode})")
 
 
 _MISMATCH = {

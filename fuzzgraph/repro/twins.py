@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from fuzzgraph import reference
@@ -12,13 +14,16 @@ from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.world import Batch
 
-__all__ = ["History", "Interference"]
+__all__ = ["History", "Interference", "LeftOver"]
 
 
 class Interference(Check):
     """The same step twice; the second time memory that is nobody's business holds other values."""
 
     story = "The step runs twice; in between, memory that it must not read gets other values."
+    blamed: ClassVar[str] = "guilty"
+    """Detail of the finding that names the memory."""
+    between: ClassVar[str] = "before memory that the batch does not own was changed"
 
     def record(self, recording: Recording, batch: Batch) -> None:
         opened = recording.opened
@@ -51,9 +56,8 @@ class Interference(Check):
 
         A step that reads several places blames one of them, which need not be this buffer's.
         """
-        blamed = str(self.finding.detail.get("guilty", ""))
-        opened = recording.opened
-        suspects = opened.suspects(batch, opened.painter.read(batch), 1)
+        blamed = str(self.finding.detail.get(self.blamed, ""))
+        suspects = self._suspects(recording, batch)
         named = [change for change in suspects if change.region and change.region in blamed]
         moment = recording.opened.moment()
         first = self._glance(recording, batch)
@@ -68,6 +72,10 @@ class Interference(Check):
         recording.opened.restore(moment)
         return chosen
 
+    def _suspects(self, recording: Recording, batch: Batch) -> list[Perturbation]:
+        opened = recording.opened
+        return opened.suspects(opened.painter.read(batch), 1)
+
     def regions(self, recording: Recording) -> list[Region]:
         return self._changed
 
@@ -81,9 +89,20 @@ class Interference(Check):
             "restore(saved)",
             "change_memory_of_others()",
             f"second = {step}()",
-            "other = 'before memory that the batch does not own was changed'",
+            f"other = {self.between!r}",
             f"return report(differences({self.finding.buffer!r}, second, first, other))",
         ]
+
+
+class LeftOver(Interference):
+    """The same step twice; the second time another replay seems to have come before."""
+
+    story = "The step runs twice; in between, what it must rewrite first gets other values."
+    blamed = "left_over"
+    between = "before what the previous replay left was changed"
+
+    def _suspects(self, recording: Recording, batch: Batch) -> list[Perturbation]:
+        return [*recording.opened.rewritten()]
 
 
 class History(Check):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.content import content_for
 from fuzzgraph.finding import Finding
 from fuzzgraph.memory import Region
+from fuzzgraph.reference import new_tokens
 from fuzzgraph.repro.check import Check
 from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.trace import Recording
@@ -55,30 +56,31 @@ class ForeignWrite(RedZone):
 
 
 class NewKV(ForeignWrite):
-    """New keys and values against what the model defines."""
+    """New keys and values, or new states, against what the model defines."""
 
-    story = "The new tokens' keys and values are those that the model defines."
+    story = "What the step stores for its new tokens is what the model defines."
 
     def record(self, recording: Recording, batch: Batch) -> None:
         super().record(recording, batch)
-        if batch.mode == "draft":
-            raise Unsupported("tokens of later draft steps follow from the outputs")
-        pools = recording.opened.session.pools
+        pools, content = recording.opened.session.pools, content_for(self.config)
         mine = self.regions(recording)[0]
+        if pools.state is not None and recording.memory.region_of(pools.state) is mine:
+            self._slots, self._truth = batch.state_slots, content.state_rows(batch, after=True)
+            return
         for index, plane in enumerate(pools.kv_planes):
             if recording.memory.region_of(plane) is mine:
-                planes = content_for(self.config).kv_planes(batch.input_ids, batch.positions)
-                self._truth = planes[index].view(-1, *plane.shape[1:])
+                planes = content.kv_planes(*new_tokens(batch, self.config))
+                self._slots, self._truth = batch.slot_mapping, planes[index]
+                self._truth = self._truth.view(-1, *plane.shape[1:])
                 return
-        raise Unsupported(f"{self.finding.buffer!r} holds no KV")
+        raise Unsupported(f"{self.finding.buffer!r} holds no KV and no state")
 
     def lines(self, step: str, names: dict[int, str]) -> list[str]:
         assert self.run is not None
         name = next(names[key] for key in names if key in self._mine)
-        slots = self.run.batch.slot_mapping.tolist()
         return [
             f"{step}()",
-            f"slots = {slots}  # of the batch's new tokens",
+            f"slots = {self._slots.tolist()}  # of the batch's new tokens",
             "# what the model defines for them, stored as the pool stores it",
             f"want = {tensor_text(self._truth)}",
             f"return report(differences('{name}[slots]', {name}[slots], want, 'by the model'))",

@@ -16,19 +16,34 @@ _NULL = Contract("reserved", 0)
 _SLOT = Contract("reserved", RESERVED_SLOT)
 
 
-def _input(name: str, axis: Axis, selects: Selects, padding: Contract) -> Field:
+def _input(
+    name: str, axis: Axis, selects: Selects, padding: Contract, dtype: str, repeats: str = ""
+) -> Field:
     """An input buffer: its live rows are rewritten, the others follow its policy."""
-    return Field(name, axis, selects, padding, False, f"targets/builtin/slots.py {name}")
+    source = f"targets/builtin/slots.py {name}"
+    return Field(name, axis, selects, padding, False, source, repeats, dtype=dtype)
 
 
-def _built(name: str, axis: Axis, selects: Selects, padding: Contract, file: str) -> Field:
+def _built(
+    name: str,
+    axis: Axis,
+    selects: Selects,
+    padding: Contract,
+    file: str,
+    repeats: str = "",
+    dtype: str = "int32",
+) -> Field:
     """A metadata buffer: `build` rewrites all that is used; a first offset is 0 for good."""
-    return Field(name, axis, selects, padding, True, f"targets/builtin/metadata/{file}")
+    source = f"targets/builtin/metadata/{file}"
+    return Field(name, axis, selects, padding, True, source, repeats, dtype=dtype)
 
 
-def _constant(name: str, axis: Axis, selects: Selects, padding: Contract, file: str) -> Field:
+def _constant(
+    name: str, axis: Axis, selects: Selects, padding: Contract, file: str, repeats: str
+) -> Field:
     """A metadata buffer of which some is written once only."""
-    return Field(name, axis, selects, padding, False, f"targets/builtin/metadata/{file}")
+    source = f"targets/builtin/metadata/{file}"
+    return Field(name, axis, selects, padding, False, source, repeats, dtype="int32")
 
 
 def declared_fields(config: EngineConfig) -> tuple[Field, ...]:
@@ -37,46 +52,52 @@ def declared_fields(config: EngineConfig) -> tuple[Field, ...]:
 
 
 def _inputs(config: EngineConfig) -> Iterator[Field]:
-    length = Contract("fill", config.seq_len_fill_value)
-    yield _input("req_pool_indices", "requests", "row", Contract("reserved", RESERVED_ROW))
-    yield _input("seq_lens", "requests", "length", length)
-    yield _input("new_lens", "requests", "length", length)
-    yield _input("encoder_lens", "requests", "length", Contract("fill", 0))
-    yield _input("state_indices", "requests", "state", _NULL)
-    yield _input("draft_cache_loc", "requests", "slot", _SLOT)
-    yield _input("tree_mask", "requests", "nothing", Contract("fill", 0))
-    yield _input("out_cache_loc", "tokens", "slot", _SLOT)
-    yield _input("input_ids", "tokens", "nothing", _FREE)
-    yield _input("positions", "tokens", "nothing", _FREE)
-    yield _input("mrope", "tokens", "nothing", Contract("fill", MROPE_ABSENT))
-    yield _input("num_token_non_padded", "scalar", "length", _NULL)
+    length, row = Contract("fill", config.seq_len_fill_value), Contract("reserved", RESERVED_ROW)
+    yield _input("req_pool_indices", "requests", "row", row, "int32")
+    yield _input("seq_lens", "requests", "length", length, "int32")
+    yield _input("new_lens", "requests", "length", length, "int32")
+    yield _input("encoder_lens", "requests", "length", Contract("fill", 0), "int32")
+    yield _input("state_indices", "requests", "state", _NULL, "int64")
+    yield _input("draft_cache_loc", "requests", "slot", _SLOT, "int64", "slot_mapping")
+    yield _input("tree_mask", "requests", "nothing", Contract("fill", 0), "int32", "tree")
+    yield _input("out_cache_loc", "tokens", "slot", _SLOT, "int64")
+    yield _input("input_ids", "tokens", "nothing", _FREE, "int64")
+    yield _input("positions", "tokens", "nothing", _FREE, "int64")
+    yield _input("mrope", "tokens", "nothing", Contract("fill", MROPE_ABSENT), "int64")
+    yield _input("num_token_non_padded", "scalar", "length", _NULL, "int32")
 
 
 def _metadata(config: EngineConfig) -> Iterator[Field]:
     length, page = Contract("fill", config.seq_len_fill_value), Contract("reserved", RESERVED_PAGE)
-    yield _built("kv_lens", "requests", "length", length, "builder.py")
-    yield _constant("qo_indptr", "indptr", "offset", _NULL, "builder.py")
-    yield _built("mask_indptr", "indptr", "offset", _NULL, "mask.py")
-    yield _built("custom_mask", "scalar", "nothing", _NULL, "mask.py")
+    yield _built("kv_lens", "requests", "length", length, "builder.py", "listed_lens")
+    yield _constant("qo_indptr", "indptr", "offset", _NULL, "builder.py", "new_lens")
+    yield _built("mask_indptr", "indptr", "offset", _NULL, "mask.py", "mask_lens")
+    yield _built("custom_mask", "scalar", "nothing", _NULL, "mask.py", "mask", "uint8")
     yield _built("page_table", "page_table", "page", page, "page_table.py")
     yield _built("kv_last_page_len", "requests", "length", length, "page_table.py")
-    yield _built("encoder_kv_indptr", "indptr", "offset", _NULL, "kv_indices.py")
+    encoder = "listed_encoder_lens"
+    yield _built("encoder_kv_indptr", "indptr", "offset", _NULL, "kv_indices.py", encoder)
     yield _built("encoder_kv_indices", "indices", "slot", _SLOT, "kv_indices.py")
-    yield from _page_map("")
+    yield from _page_map("", "listed_lens", "")
 
 
 def _draft_steps(config: EngineConfig) -> Iterator[Field]:
     """Fields of each step of a draft; their rows are branches."""
     if "draft" in config.modes:
         for step in range(config.spec_steps):
-            yield _built(f"kv_lens@{step}", "scalar", "length", _NULL, "draft.py")
-            yield from _page_map(f"@{step}")
+            lens = f"draft_lens:{step}"
+            yield _built(f"kv_lens@{step}", "scalar", "length", _NULL, "draft.py", lens)
+            yield from _page_map(f"@{step}", lens, f":{step}")
 
 
-def _page_map(suffix: str) -> Iterator[Field]:
-    yield _built(f"kv_indptr{suffix}", "indptr", "offset", _NULL, "kv_indices.py")
+def _page_map(suffix: str, lens: str, step: str) -> Iterator[Field]:
+    """Page map and split plan of one launch, whose rows have so many keys."""
+    name = "work_plan.py"
+    yield _built(f"kv_indptr{suffix}", "indptr", "offset", _NULL, "kv_indices.py", lens)
     yield _built(f"kv_indices{suffix}", "indices", "slot", _SLOT, "kv_indices.py")
-    yield _constant(f"merge_indptr{suffix}", "scalar", "offset", _NULL, "work_plan.py")
-    yield _built(f"plan_tokens{suffix}", "scalar", "row", _NULL, "work_plan.py")
-    yield _built(f"plan_chunks{suffix}", "scalar", "offset", _NULL, "work_plan.py")
-    yield _built(f"plan_valid{suffix}", "scalar", "nothing", _NULL, "work_plan.py")
+    offsets, items = f"chunk_offsets{step}", f"item_tokens{step}"
+    chunks, valid = f"item_chunks{step}", f"items_valid{step}"
+    yield _constant(f"merge_indptr{suffix}", "scalar", "offset", _NULL, name, offsets)
+    yield _built(f"plan_tokens{suffix}", "scalar", "row", _NULL, name, items)
+    yield _built(f"plan_chunks{suffix}", "scalar", "offset", _NULL, name, chunks)
+    yield _built(f"plan_valid{suffix}", "scalar", "nothing", _NULL, name, valid, "uint8")

@@ -113,7 +113,7 @@ class BuiltinSession:
             for name, found in runner.captured_addresses().items()
         }
 
-    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
         return self._runner(batch.mode).capture_values(batch)
 
     def close(self) -> None:

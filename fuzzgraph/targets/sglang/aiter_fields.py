@@ -31,12 +31,15 @@ def aiter_fields(config: EngineConfig) -> tuple[Field, ...]:
     verify = "target_verify" in config.modes
     return (
         *input_fields(config, config.draft_tokens if verify else 1),
-        Field("kv_indptr", "indptr", "offset", _SPAN, source=_SUMS),
+        Field("kv_indptr", "indptr", "offset", _SPAN, source=_SUMS,
+              repeats="cached_lens" if verify else "seq_lens"),
         Field("kv_indices", "indices", "slot", _RESERVED_SLOT, rewritten=True, source=_WRITER),
         Field("page_table", "page_table", "page", _PAGE, rewritten=True, source=_TABLE),
-        Field("qo_indptr", "indptr", "offset", _SPAN, source=_SUMS),
-        Field("kv_last_page_len", "requests", "length", Contract("fill", 1), source=_ONES),
+        Field("qo_indptr", "indptr", "offset", _SPAN, source=_SUMS, repeats="new_lens"),
+        Field("kv_last_page_len", "requests", "length", Contract("fill", 1), source=_ONES,
+              repeats="one_each"),
         # int64 by design, so not judged as an indptr of the kernels, which are int32.
-        Field("mask_indptr", "scalar", "nothing", FREE_TAIL, source=_MASK),
-        Field("custom_mask", "scalar", "nothing", FREE_TAIL, source=_MASK),
-    )
+        Field("mask_indptr", "scalar", "nothing", FREE_TAIL, source=_MASK,
+              repeats="mask_offsets"),
+        Field("custom_mask", "scalar", "nothing", FREE_TAIL, source=_MASK, repeats="mask"),
+    )  # fmt: skip

@@ -99,5 +99,5 @@ class CpuGraphSession(DecodeSession):
         """A compiled forward is handed its inputs; it froze no addresses."""
         return {}
 
-    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
         return {}

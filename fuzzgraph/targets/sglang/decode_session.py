@@ -245,19 +245,6 @@ class DecodeSession(RunnerSession):
         written = self._written()
         return {name: (written[name], frozen[name]) for name in written if name in frozen}
 
-    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
         """Values that a capture must get by the rule that replays follow."""
-        if self._eager:
-            return {}
-        padded_bs = self.runner.padded_bs
-        return {
-            name: (value, torch.full_like(value, self._capture_truth(name, padded_bs)))
-            for name, value in self._at_capture.get(padded_bs, {}).items()
-        }
-
-    def _capture_truth(self, name: str, padded_bs: int) -> int:
-        config = self._config
-        if name == "encoder_lens":
-            return config.max_encoder_len
-        share = padded_bs * self.runner.width // config.attn_tp_size
-        return share  # every token of a captured batch is live, on every rank
+        return {} if self._eager else self._at_capture.get(self.runner.padded_bs, {})

@@ -92,7 +92,8 @@ class StepsSession(DraftSession):
         for step in range(config.spec_steps - 1):
             name = f"step{step}_kv"
             self.fields += (
-                Field(f"{name}_indptr", "indptr", "offset", Contract("reserved"), source=_STEPS),
+                Field(f"{name}_indptr", "indptr", "offset", Contract("reserved"), source=_STEPS,
+                      repeats=f"draft_lens:{step}"),
                 Field(f"{name}_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
                       source=_STEPS),
             )  # fmt: skip

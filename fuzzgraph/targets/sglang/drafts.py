@@ -213,9 +213,13 @@ def _fields(config: EngineConfig, extends: bool) -> tuple[Field, ...]:
     common = input_fields(config, config.seq_len_fill_value)
     total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
     if not extends:
-        chosen = Field("topk_index", "requests", "nothing", Contract("fill", 0), source=_CHOSEN)
+        chosen = Field("topk_index", "requests", "nothing", Contract("fill", 0), source=_CHOSEN,
+                       repeats="input_ids")  # fmt: skip
         return (*common, total, chosen)
     width = Contract("fill", config.draft_tokens)
     names = ("extend_seq_lens", "num_accept_tokens", "accept_length")
-    widths = tuple(Field(name, "requests", "length", width, source=_WIDTH) for name in names)
+    widths = tuple(
+        Field(name, "requests", "length", width, source=_WIDTH, repeats="new_lens")
+        for name in names
+    )
     return (*common, total, *widths)

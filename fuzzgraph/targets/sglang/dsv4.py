@@ -150,7 +150,8 @@ class Dsv4Session(DecodeSession):
             *input_fields(config, 1),
             Field("page_table", "page_table", "page", Contract("reserved", RESERVED_PAGE),
                   source=_TABLE),
-            Field("seq_lens_casual", "scalar", "nothing", FREE_TAIL, source=_TABLE),
+            Field("seq_lens_casual", "scalar", "nothing", FREE_TAIL, source=_TABLE,
+                  repeats="seq_lens"),
         )  # fmt: skip
         model = StandIn(forward=self._forward, shared_experts_config=None)
         with on_this_device():

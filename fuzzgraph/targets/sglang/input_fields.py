@@ -32,12 +32,14 @@ def input_fields(config: EngineConfig, fill: int) -> tuple[Field, ...]:
         fill: length of padded rows, which the backend chooses.
     """
     length = Contract("fill", fill)
+    # Before a verify the scheduler's lengths leave out the tokens that it checks.
+    lens = "cached_lens" if "target_verify" in config.modes else "seq_lens"
     always = (
         Field("input_ids", "tokens", "nothing", FREE_TAIL, source=_FREE),
         Field("positions", "tokens", "nothing", FREE_TAIL, source=_FREE),
         Field("req_pool_indices", "requests", "row", _ROW, source=_POOL),
-        Field("seq_lens", "requests", "length", length, source=_FILL),
-        Field("seq_lens_cpu", "requests", "length", length, source=_FILL),
+        Field("seq_lens", "requests", "length", length, source=_FILL, repeats=lens),
+        Field("seq_lens_cpu", "requests", "length", length, source=_FILL, repeats=lens),
         Field("out_cache_loc", "tokens", "slot", _RESERVED_SLOT, source=_SLOT),
     )
     optional = {

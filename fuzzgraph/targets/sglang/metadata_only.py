@@ -137,16 +137,17 @@ def _fields(config: EngineConfig, tokens: int) -> tuple[Field, ...]:
               repeats="seq_lens", source=_LENS),
         Field("page_table", "page_table", "page", Contract("reserved", RESERVED_PAGE),
               source=_TABLE),
-        Field("cu_seqlens_q", "indptr", "offset", span, source=_SUMS),
+        Field("cu_seqlens_q", "indptr", "offset", span, source=_SUMS, repeats="new_lens"),
         Field("cu_seqlens_k", "indptr", "offset", span, repeats="seq_lens", source=_SUMS),
         Field("kv_indptr", "indptr", "offset", span, repeats="seq_lens", source=_SUMS),
         Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT), source=_TABLE),
         Field("token_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
               source=_TABLE),
-        Field("kv_last_page_len", "requests", "length", Contract("fill", 1), source=_ONES),
-        Field("qo_indptr", "indptr", "offset", span, source=_SUMS),
+        Field("kv_last_page_len", "requests", "length", Contract("fill", 1), source=_ONES,
+              repeats="one_each"),
+        Field("qo_indptr", "indptr", "offset", span, source=_SUMS, repeats="new_lens"),
         Field("planned_kv_indptr", "indptr", "offset", span, repeats="seq_lens", source=_PLAN),
-        Field("planned_qo_indptr", "indptr", "offset", span, source=_PLAN),
+        Field("planned_qo_indptr", "indptr", "offset", span, repeats="new_lens", source=_PLAN),
     )  # fmt: skip
 
 

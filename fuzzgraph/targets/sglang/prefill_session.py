@@ -171,6 +171,7 @@ class PrefillSession(RunnerSession):
         seen = Observation(batch.raw_bs, batch.raw_bs, batch.num_tokens, tokens)
         seen.declined = self._declined
         seen.outputs = {"attention": self._handed_out()}
+        seen.shown_tokens = _up_to_multiple(batch.num_tokens, self._config.attn_tp_size)
         if not self._eager:
             seen.metadata.update(
                 {name: buffer[:tokens].clone() for name, buffer in self._static().items()}
@@ -208,11 +209,14 @@ class PrefillSession(RunnerSession):
         static = self._static()
         return {name: (static[name], address) for name, address in frozen.items()}
 
-    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Every token of a captured batch is live, on every rank."""
+    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
+        """The count of live tokens, where this release has one."""
         if self._eager:
             return {}
-        size = len(self.runner.prepared.input_ids)
-        if (seen := self._at_capture.get(size)) is None:
-            return {}
-        return {_COUNT: (seen, torch.full_like(seen, size // self._config.attn_tp_size))}
+        seen = self._at_capture.get(len(self.runner.prepared.input_ids))
+        return {} if seen is None else {_COUNT: seen}
+
+
+def _up_to_multiple(tokens: int, ranks: int) -> int:
+    """Tokens after the model runner has padded them so that ranks share them evenly."""
+    return -(-tokens // ranks) * ranks

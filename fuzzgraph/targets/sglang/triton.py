@@ -110,17 +110,22 @@ class TritonSession(DecodeSession):
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         span = Contract("reserved")
+        lens = "cached_lens" if config.modes == ("target_verify",) else "seq_lens"
         self.inputs = input_names(config)
         self.fields = (
             *input_fields(config, 1),
-            Field("kv_indptr", "indptr", "offset", span, source=_SUMS),
+            Field("kv_indptr", "indptr", "offset", span, source=_SUMS, repeats=lens),
             Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
                   rewritten=True, source=_WRITER),
-            Field("num_kv_splits", "scalar", "nothing", Contract("free"), source=_SPLITS),
+            Field("num_kv_splits", "scalar", "nothing", Contract("free"), source=_SPLITS,
+                  unjudged="a heuristic of the engine's: any number of splits is right"),
             # int64 by design, so not judged as an indptr of the kernels, which are int32.
-            Field("qo_indptr", "scalar", "nothing", Contract("free"), source=_WIDTHS),
-            Field("mask_indptr", "scalar", "nothing", Contract("free"), source=_MASK),
-            Field("custom_mask", "scalar", "nothing", Contract("free"), source=_MASK),
+            Field("qo_indptr", "scalar", "nothing", Contract("free"), source=_WIDTHS,
+                  repeats="query_offsets"),
+            Field("mask_indptr", "scalar", "nothing", Contract("free"), source=_MASK,
+                  repeats="mask_offsets"),
+            Field("custom_mask", "scalar", "nothing", Contract("free"), source=_MASK,
+                  repeats="mask"),
         )  # fmt: skip
         self._model = AttentionModel(config, graphs.device)
         super().__init__(config, graphs, backend="triton", model=self._model)

@@ -65,8 +65,19 @@ class GraphForgetsPositions(GraphRunner):
 class PadsEagerBatches(GraphRunner):
     """Healthy: an eager batch has a padded row as well, which holds whatever was there."""
 
+    padded = False
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        self.padded = False
+
+    def observe(self, batch: Batch) -> Observation:
+        seen = super().observe(batch)
+        return replace(seen, shown_tokens=seen.padded_tokens + 1) if self.padded else seen
+
     def eager(self, batch: Batch) -> None:
         super().eager(batch)
+        self.padded = True
         self.outputs = {
             name: torch.cat((output, torch.full_like(output[:1], 1008.0)))
             for name, output in self.outputs.items()

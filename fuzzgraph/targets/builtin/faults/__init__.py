@@ -9,6 +9,7 @@ from __future__ import annotations
 from fuzzgraph.targets.builtin.faults import (
     before_padding,
     encoder,
+    forms,
     frozen_scalars,
     lengths,
     local_counts,
@@ -41,4 +42,5 @@ FAULTS: tuple[Fault, ...] = (
     *before_padding.FAULTS,
     *spec_decode.FAULTS,
     *omissions.FAULTS,
+    *forms.FAULTS,
 )

@@ -35,6 +35,7 @@ Kind = Literal[
     "sliding window",
     "wrong graph dispatched",
     "graph runtime",
+    "shape or dtype",
 ]
 """Classes of historical bugs; every one has a fault."""
 

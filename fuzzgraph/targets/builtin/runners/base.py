@@ -290,7 +290,7 @@ class GraphRunner:
 
     def observe(self, batch: Batch) -> Observation:
         """Copies of what the last step produced and used."""
-        return observation_of(self.current(), self.outputs, self.config)
+        return observation_of(batch, self.current(), self.outputs, self.config)
 
     def named_buffers(self) -> dict[str, torch.Tensor]:
         """Buffers of graphs and of eager steps, by the names that findings use."""
@@ -310,9 +310,9 @@ class GraphRunner:
                     found[name] = (tensor, record.addresses[name])
         return found
 
-    def capture_values(self, batch: Batch) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Name -> (seen by the graph at capture, what the capture's own batch makes it)."""
+    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
+        """Name -> what the graph saw of it at capture."""
         size = self.choose_size(batch)
         if size is None or size not in self.records:
             return {}
-        return self.records[size].against_truth(self.config, self.extent(size).tokens)
+        return self.records[size].values

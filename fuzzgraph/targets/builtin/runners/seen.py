@@ -9,20 +9,20 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Observation
-from fuzzgraph.targets.builtin.local_tokens import LocalTokens
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
 from fuzzgraph.targets.builtin.runners.kit import Outputs, StaticBatch, Step
 from fuzzgraph.targets.builtin.shape import Extent
+from fuzzgraph.world import Batch
 
 __all__ = ["CaptureRecord", "observation_of"]
 
 
-def observation_of(step: Step, outputs: Outputs, config: EngineConfig) -> Observation:
+def observation_of(batch: Batch, step: Step, outputs: Outputs, config: EngineConfig) -> Observation:
     """Copies of outputs and of the used part of all metadata."""
     return Observation(
-        step.raw.rows,
+        batch.raw_bs,
         step.padded.rows,
-        step.raw.tokens,
+        batch.num_tokens,
         step.padded.tokens,
         outputs={name: output.clone() for name, output in outputs.items()},
         metadata=_used_metadata(step),
@@ -95,17 +95,3 @@ class CaptureRecord:
                 values[name] = value.clone()
         addresses = {name: tensor.data_ptr() for name, tensor in static.buffers().items()}
         return cls(values, addresses)
-
-    def against_truth(
-        self, config: EngineConfig, padded_tokens: int
-    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Name -> (seen at capture, what the capture's own batch makes it)."""
-        truth = {
-            "num_token_non_padded": LocalTokens(config).at_capture(padded_tokens),
-            "seq_lens": config.seq_len_fill_value,
-            "encoder_lens": config.max_encoder_len,
-        }
-        return {
-            name: (value, torch.full_like(value, truth[name]))
-            for name, value in self.values.items()
-        }

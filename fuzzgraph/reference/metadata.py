@@ -1,0 +1,160 @@
+"""What live entries of replay metadata must hold, from the logical batch alone.
+
+A declared field names its truth by `Field.repeats`: one of these, or an attribute of the batch. No
+table, plan or length of the engine's is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.observation import Field, Observation
+from fuzzgraph.reference.geometry import lines_of, queries_of
+from fuzzgraph.reference.shard import live_tokens
+from fuzzgraph.world import Batch, IntArray
+
+__all__ = ["capture_truth", "live_truth"]
+
+
+def live_truth(field: Field, batch: Batch, config: EngineConfig) -> IntArray | None:
+    """Flat values of the live entries; for offsets their steps. None where nothing is promised.
+
+    An optional input that the batch comes without holds on live rows what padded rows hold.
+    """
+    if not field.truth:
+        return None
+    name, _, step = field.truth.partition(":")
+    if name in _TRUTHS:
+        return _TRUTHS[name](batch, config, int(step or 0))
+    found: IntArray | None = getattr(batch, name)
+    if found is None and field.padding.kind != "free":
+        return np.full(batch.num_tokens, field.padding.value)
+    return found
+
+
+def capture_truth(field: Field, seen: Observation, config: EngineConfig) -> int | None:
+    """What every entry must hold when a graph of the observed size is captured, or None.
+
+    The batch of a capture has no requests: its rows are what padded rows are. But all its tokens
+    count as live, and an encoder has its full length, for 0 would leave it out of the graph.
+    """
+    if field.name == "num_token_non_padded":
+        return live_tokens(seen.padded_tokens, seen.padded_tokens, config)
+    if field.name == "encoder_lens":
+        return config.max_encoder_len
+    return None if field.padding.kind == "free" else field.padding.value
+
+
+def _last_page_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Tokens in each row's last page; 0 for an empty row."""
+    lens: IntArray = (batch.seq_lens - 1) % config.page_size + 1
+    return np.where(batch.seq_lens > 0, lens, 0)
+
+
+def _one_each(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    return np.ones(batch.raw_bs, dtype=np.int64)
+
+
+def _listed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Keys that attention is given of each row: with a window those that a new token can see.
+
+    A verify is given all of them, since its mask has the window; so is a row of a page table.
+    """
+    whole = batch.mode == "target_verify" or config.page_map == "page_table"
+    if whole or not config.sliding_window:
+        return batch.seq_lens
+    return np.minimum(batch.seq_lens, config.sliding_window + batch.new_lens)
+
+
+def _draft_lens(batch: Batch, config: EngineConfig, step: int) -> IntArray:
+    """The same for each branch at a step of a draft, its own tokens so far included."""
+    lens = np.repeat(batch.seq_lens + step + 1, config.spec_topk)
+    return np.minimum(lens, config.sliding_window + 1) if config.sliding_window else lens
+
+
+def _encoder_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Encoder tokens of each row of the attention: a draft has a row for each branch."""
+    branches = config.spec_topk if batch.mode == "draft" else 1
+    return np.repeat(batch.encoder_lens, branches)
+
+
+def _tree(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """[rows, draft, draft] flat: 1 where a draft token sees another one of its row."""
+    if batch.tree_parents is None:
+        return np.zeros(0, dtype=np.int64)
+    seen = lines_of(batch.tree_parents)
+    if config.sliding_window:
+        depth = seen.sum(-1)
+        seen = seen & (depth[:, :, None] - depth[:, None, :] <= config.sliding_window)
+    return seen.astype(np.int64).ravel()
+
+
+def _mask_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Entries of the mask of each row."""
+    return batch.new_lens * batch.seq_lens
+
+
+def _mask_offsets(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    return np.append(0, np.cumsum(batch.new_lens * batch.seq_lens))
+
+
+def _query_offsets(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    return np.append(0, np.cumsum(batch.new_lens))
+
+
+def _mask(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """1 where a new token sees a key, token after token, each as long as its row."""
+    found = queries_of(batch, config)
+    below = np.arange(found.visible.shape[1]) < batch.seq_lens[found.rows][:, None]
+    return found.visible[below].astype(np.int64)
+
+
+def _chunks(batch: Batch, config: EngineConfig, step: int) -> IntArray:
+    """Work items of each live token in a split plan."""
+    if batch.mode == "draft":
+        lens = _draft_lens(batch, config, step)
+    else:
+        lens = _listed_lens(batch, config, step)[batch.token_rows]
+    return -(-lens // config.split_kv)
+
+
+def _chunk_offsets(batch: Batch, config: EngineConfig, step: int) -> IntArray:
+    return np.append(0, np.cumsum(_chunks(batch, config, step)))
+
+
+def _item_tokens(batch: Batch, config: EngineConfig, step: int) -> IntArray:
+    """Token of each work item."""
+    chunks = _chunks(batch, config, step)
+    return np.repeat(np.arange(len(chunks)), chunks)
+
+
+def _item_chunks(batch: Batch, config: EngineConfig, step: int) -> IntArray:
+    """Which of its token's chunks each work item computes."""
+    chunks = _chunks(batch, config, step)
+    return np.arange(chunks.sum()) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+
+
+def _items_valid(batch: Batch, config: EngineConfig, step: int) -> IntArray:
+    return np.ones(_chunks(batch, config, step).sum(), dtype=np.int64)
+
+
+_TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
+    "last_page_lens": _last_page_lens,
+    "one_each": _one_each,
+    "listed_lens": _listed_lens,
+    "draft_lens": _draft_lens,
+    "listed_encoder_lens": _encoder_lens,
+    "tree": _tree,
+    "mask_lens": _mask_lens,
+    "mask_offsets": _mask_offsets,
+    "mask": _mask,
+    "query_offsets": _query_offsets,
+    "chunk_offsets": _chunk_offsets,
+    "item_tokens": _item_tokens,
+    "item_chunks": _item_chunks,
+    "items_valid": _items_valid,
+}
+"""By name; a step of a draft follows behind a colon, as in 'draft_lens:2'."""
