@@ -159,7 +159,7 @@ def _first_unequal(got: list[int], want: list[int]) -> int:
 
 def _count_breaches(
     field: Field,
-    value: np.ndarray,
+    value: npt.NDArray[Any],
     step: StepRecord,
     seen: Observation,
 ) -> Iterator[Breach]:

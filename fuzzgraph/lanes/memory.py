@@ -209,7 +209,8 @@ class LaneMemory:
         column = self.programs.reshape((lanes,) + (1,) * (len(shape) - 1))
         pointers, programs = np.broadcast_to(pointers, shape), np.broadcast_to(column, shape)
         if mask is None:
-            addresses, who = pointers.ravel(), programs.ravel()
+            addresses: Array = pointers.ravel()
+            who: Array = programs.ravel()
         else:
             mask = np.broadcast_to(mask, shape)
             addresses, who = pointers[mask], programs[mask]

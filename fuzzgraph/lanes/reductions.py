@@ -138,9 +138,9 @@ class _Steps:
 
     def accumulated(self) -> list[list[Array]]:
         """For each step the combined values, flat, in the dtypes of the parts."""
-        rounds = [[part[..., 0].ravel() for part in self._parts]]
+        rounds: list[list[Array]] = [[part[..., 0].ravel() for part in self._parts]]
         for step in range(1, self._parts[0].shape[-1]):
-            new = [part[..., step].ravel() for part in self._parts]
+            new: list[Array] = [part[..., step].ravel() for part in self._parts]
             rounds.append(self._combined(rounds[-1], new))
         return rounds
 

@@ -103,7 +103,7 @@ def lines_of(parents: IntArray) -> npt.NDArray[np.bool_]:
 def _draft(batch: Batch, config: EngineConfig) -> Queries:
     """`spec_steps` queries on each branch: they see the row's keys and their own branch so far."""
     steps, topk = config.spec_steps, config.spec_topk
-    tokens = np.empty((steps + 1, batch.raw_bs, topk), dtype=np.int64)
+    tokens: IntArray = np.empty((steps + 1, batch.raw_bs, topk), dtype=np.int64)
     tokens[0] = batch.input_ids.reshape(-1, topk)
     branches = np.arange(topk)
     for step in range(steps):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
@@ -127,10 +128,10 @@ def agrees_with_truth(batch: Batch, config: EngineConfig, seen: Observation) -> 
         assert error <= slack, (name, batch.mode, float(error), slack)
 
 
-def _history(batch: Batch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _history(batch: Batch) -> npt.NDArray[np.bool_]:
     lens = np.diff(batch.kv_slots.offsets)
     place = np.arange(len(batch.kv_slots.values)) - np.repeat(batch.kv_slots.offsets[:-1], lens)
-    past: np.ndarray[tuple[int], np.dtype[np.bool_]] = place < np.repeat(batch.cached_lens, lens)
+    past: npt.NDArray[np.bool_] = place < np.repeat(batch.cached_lens, lens)
     return past
 
 
