@@ -19,7 +19,7 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.lanes.hook import CompiledWatch, ExecutorHook, stock_launch
 from fuzzgraph.lanes.regions import RegionMap
 from fuzzgraph.lanes.report import LaneReport
-from fuzzgraph.lanes.versions import TESTED_TRITON, refusal
+from fuzzgraph.lanes.versions import TESTED_TRITON, clash_with_numpy, refusal
 
 __all__ = ["TESTED_TRITON", "Lanes", "lanes"]
 
@@ -62,7 +62,7 @@ class Lanes:
         if reason := self._off or _refusal():
             self.report.launches += 1
             self.report.unchecked_launches[reason] += 1
-            return stock_launch()(executor, *args, **kwargs)
+            return _run_stock(executor, args, kwargs)
         from fuzzgraph.lanes.interpreting import call_kernel
 
         call_kernel(
@@ -137,6 +137,22 @@ def lanes(
         yield report
     if report.compiled and not report.launches:
         raise UsageError(f"lanes: {report.compiled_line()}")
+
+
+def _run_stock(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The interpreter's own launch.
+
+    Raises:
+        UsageError: the interpreter and numpy do not go together.
+    """
+    try:
+        return stock_launch()(executor, *args, **kwargs)
+    except Exception as error:
+        import triton
+
+        if clash := clash_with_numpy(error, triton.__version__, np.__version__):
+            raise UsageError(clash) from error
+        raise
 
 
 def _refusal() -> str:

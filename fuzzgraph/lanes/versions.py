@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["TESTED_TRITON", "refusal", "tested_versions"]
+__all__ = ["TESTED_TRITON", "clash_with_numpy", "refusal", "tested_versions"]
 
 TESTED_TRITON = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")
 
@@ -31,3 +31,16 @@ def tested_versions(versions: Sequence[str] | None = None) -> str:
     """
     *most, last = TESTED_TRITON if versions is None else versions
     return f"{', '.join(most)} or {last}" if most else last
+
+
+def clash_with_numpy(error: Exception, triton: str, numpy: str) -> str:
+    """Why an interpreter itself failed, which is no fault of a kernel; "" for any other error.
+
+    Before 3.7.0 it takes `int()` of an array of one element, which numpy refuses from 2.4 on.
+    """
+    if "only 0-dimensional arrays can be converted to Python scalars" not in str(error):
+        return ""
+    return (
+        f"the interpreter of Triton {triton} does not run this kernel with numpy {numpy}."
+        f" Use numpy below 2.4, or Triton {tested_versions(TESTED_TRITON[1:])}."
+    )

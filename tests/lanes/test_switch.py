@@ -177,6 +177,27 @@ def test_a_launcher_works_without_the_context() -> None:
     assert launcher.report.runs == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [
+        ("only 0-dimensional arrays can be converted to Python scalars", UsageError),
+        ("only this kernel fails", interpreter.InterpreterError),
+    ],
+)
+def test_an_interpreter_that_fails_with_this_numpy_is_no_fault_of_the_kernel(
+    said: str, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise interpreter.InterpreterError(repr(TypeError(said)))
+
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", fail)
+    x = torch.ones(4)
+    with pytest.raises(raised) as caught, Lanes(off="stock kernels").installed():
+        planted.copy[(1,)](x, x, 4, BLOCK=4)
+    if raised is UsageError:
+        assert f"does not run this kernel with numpy {np.__version__}" in str(caught.value)
+
+
 def test_an_empty_grid_does_nothing() -> None:
     out = torch.zeros(4)
     with lanes() as report:
