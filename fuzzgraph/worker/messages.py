@@ -15,6 +15,7 @@ import msgspec
 from fuzzgraph.case import Case
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import Finding
+from fuzzgraph.target_report import TargetReport
 
 __all__ = [
     "Answer",
@@ -24,6 +25,8 @@ __all__ = [
     "Failed",
     "FromChild",
     "Garbage",
+    "Inspect",
+    "Inspected",
     "Open",
     "Ready",
     "Refused",
@@ -73,6 +76,16 @@ class Confirm(_Message, frozen=True):
     times: int
 
 
+class Inspect(_Message, frozen=True):
+    """Run healthy cases, each twice, and tell what the target shows."""
+
+    cases: tuple[Case, ...]
+
+
+class Inspected(_Message, frozen=True):
+    report: TargetReport
+
+
 class Ready(_Message, frozen=True):
     """The target is open."""
 
@@ -108,8 +121,8 @@ class Failed(_Message, frozen=True):
     traceback: str
 
 
-ToChild: TypeAlias = Open | RunCase | Confirm
-FromChild: TypeAlias = Ready | Answer | Confirmed | Refused | Failed
+ToChild: TypeAlias = Open | RunCase | Confirm | Inspect
+FromChild: TypeAlias = Ready | Answer | Confirmed | Inspected | Refused | Failed
 
 Incoming = TypeVar("Incoming")
 
