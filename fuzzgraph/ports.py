@@ -7,7 +7,7 @@ them. Outsiders register targets and oracles by the entry points `fuzzgraph.targ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -68,6 +68,11 @@ class GraphEngine(Protocol):
     @property
     def captured(self) -> int:
         """Graphs captured so far; a metadata target captures none."""
+        ...
+
+    @property
+    def graphs(self) -> Sequence[CapturedGraph[object]]:
+        """These graphs, in the order of capture."""
         ...
 
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> CapturedGraph[Outputs]:

@@ -38,6 +38,7 @@ _VERBS = {
     "known-bugs": "fuzzgraph.cli.known_bugs:known_bugs",
     "bisect": "fuzzgraph.cli.bisect:bisect",
     "corpus": "fuzzgraph.cli.corpus:corpus",
+    "check-target": "fuzzgraph.cli.check_target:check_target",
     "targets": "fuzzgraph.cli.about:targets",
     "releases": "fuzzgraph.cli.about:releases",
     "doctor": "fuzzgraph.cli.about:doctor",

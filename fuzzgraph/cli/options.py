@@ -74,11 +74,14 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable
 case_argument = click.argument("case", metavar="CASE")
 
 
-def setup_options(command: F, *, here: bool = True, default_isolation: str = "") -> F:
+def setup_options(
+    command: F, *, here: bool = True, default_isolation: str = "", named: bool = True
+) -> F:
     """Everything that a case is run on, as one `setup`.
 
     Args:
         here: whether it is run on this machine, which must have the device.
+        named: whether `--target` names the target; else an argument `target` of the command does.
     """
 
     def gather(
@@ -109,7 +112,7 @@ def setup_options(command: F, *, here: bool = True, default_isolation: str = "")
         )
         return command(setup=setup, **rest)
 
-    return with_options(gather, command, _SETUP_OPTIONS)
+    return with_options(gather, command, _SETUP_OPTIONS if named else _SETUP_OPTIONS[1:])
 
 
 def with_options(
@@ -162,7 +165,8 @@ _SETUP_OPTIONS = (
         "--isolation",
         metavar="[on|off]",
         callback=one_of("on", "off"),
-        help="The engine in a process of its own; default: on for real engines and on cuda.",
+        help="The engine in a process of its own; default: on for real engines, module:factory and "
+        "cuda.",
     ),
 )
 

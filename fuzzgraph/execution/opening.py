@@ -86,6 +86,10 @@ class OpenSession:
         self.memory.restore(moment.image)
         self._watch.restore(moment.attributes)
 
+    def at_capture(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A guarded tensor as it was just after capture."""
+        return self.memory.as_in(self._captured.image, tensor)
+
     def reset(self) -> None:
         """As it was just after capture."""
         self.restore(self._captured)

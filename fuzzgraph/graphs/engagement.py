@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
@@ -124,6 +124,11 @@ class WatchedEngine:
     def captured(self) -> int:
         """Graphs captured so far."""
         return len(self._graphs)
+
+    @property
+    def graphs(self) -> Sequence[WatchedGraph[Any]]:
+        """Every graph, in the order of capture."""
+        return self._graphs
 
     def close(self) -> None:
         """Give back what the graphs hold, on a device its memory too."""

@@ -15,10 +15,20 @@ import msgspec
 from fuzzgraph.case import Case, encode_case
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
+from fuzzgraph.target_report import TargetReport
 from fuzzgraph.worker.deaths import death_finding
 from fuzzgraph.worker.dialogue import Dialogue, WorkerFailed
 from fuzzgraph.worker.limits import Limits
-from fuzzgraph.worker.messages import Answer, Confirm, Confirmed, Open, Ready, RunCase
+from fuzzgraph.worker.messages import (
+    Answer,
+    Confirm,
+    Confirmed,
+    Inspect,
+    Inspected,
+    Open,
+    Ready,
+    RunCase,
+)
 from fuzzgraph.worker.nursery import Nursery
 from fuzzgraph.worker.process import Ending
 
@@ -218,6 +228,20 @@ class WorkerClient:
         except Ending as ending:
             self._count(ending)
             return self._confirm_by_restart(case, finding, times)
+
+    def inspect(self, cases: Sequence[Case]) -> TargetReport:
+        """What the target shows on healthy cases, each run twice.
+
+        Raises:
+            UsageError, TargetFailed, WorkerFailed: as `run_case`.
+        """
+        self.start()
+        message = Inspect(cases=tuple(cases))
+        seconds = 2 * len(cases) * self._limits.case_seconds
+        try:
+            return self._dialogue.ask(message, Inspected, seconds).report
+        except Ending as ending:
+            return TargetReport(target=self._target, ended=ending.how)
 
     def _confirm_by_restart(self, case: Case, finding: Finding, times: int) -> Finding:
         seen = 0

@@ -16,6 +16,7 @@ from fuzzgraph.case import Case
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import Finding
 from fuzzgraph.strict_json import decode_json
+from fuzzgraph.target_report import TargetReport
 
 __all__ = [
     "Answer",
@@ -25,6 +26,8 @@ __all__ = [
     "Failed",
     "FromChild",
     "Garbage",
+    "Inspect",
+    "Inspected",
     "Open",
     "Ready",
     "Refused",
@@ -72,6 +75,16 @@ class Confirm(_Message, frozen=True):
     times: int
 
 
+class Inspect(_Message, frozen=True):
+    """Run healthy cases, each twice, and tell what the target shows."""
+
+    cases: tuple[Case, ...]
+
+
+class Inspected(_Message, frozen=True):
+    report: TargetReport
+
+
 class Ready(_Message, frozen=True):
     """The target is open."""
 
@@ -108,8 +121,8 @@ class Failed(_Message, frozen=True):
     traceback: str
 
 
-ToChild: TypeAlias = Open | RunCase | Confirm
-FromChild: TypeAlias = Ready | Answer | Confirmed | Refused | Failed
+ToChild: TypeAlias = Open | RunCase | Confirm | Inspect
+FromChild: TypeAlias = Ready | Answer | Confirmed | Inspected | Refused | Failed
 
 Incoming = TypeVar("Incoming")
 

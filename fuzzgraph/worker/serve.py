@@ -25,6 +25,8 @@ from fuzzgraph.worker.messages import (
     Confirmed,
     Failed,
     FromChild,
+    Inspect,
+    Inspected,
     Open,
     Ready,
     Refused,
@@ -35,6 +37,7 @@ from fuzzgraph.worker.stages import StagedTarget, StageFile
 if TYPE_CHECKING:
     from fuzzgraph.execution import Execution
     from fuzzgraph.ports import Target
+    from fuzzgraph.target_report import TargetReport
 
 __all__ = ["serve"]
 
@@ -56,6 +59,7 @@ class _Desk:
     def __init__(self, stages: StageFile) -> None:
         self._stages = stages
         self._execution: Execution | None = None
+        self._opening = Open(target="")
         self._probe: Callable[[], None] = lambda: None
 
     def answer(self, message: ToChild) -> FromChild:
@@ -76,9 +80,12 @@ class _Desk:
                 target = _loaded_target(message)
             self._probe = getattr(target, "probe", None) or _device_probe(message.device)
             self._execution = _executed(message, target, self._stages)
+            self._opening = message
             return Ready()
         execution = self._execution
         assert execution is not None, "the parent opens before it asks"
+        if isinstance(message, Inspect):
+            return Inspected(report=_inspected(self._opening, execution.target, message))
         if isinstance(message, Confirm):
             found = execution.confirm(message.case, message.finding, message.times)
             return Confirmed(finding=found)
@@ -154,6 +161,18 @@ def _loaded_target(message: Open) -> Target:
 def _faulty(fault: str) -> Target:
     """By name: the catalogue of faults lies on this floor and is none of the worker's business."""
     return cast("Target", importlib.import_module("fuzzgraph.faults").open_fault(fault))
+
+
+def _inspected(opening: Open, target: Target, message: Inspect) -> TargetReport:
+    from fuzzgraph.execution.inspection import inspect_target
+
+    return inspect_target(
+        target,
+        message.cases,
+        graphs=opening.graphs,
+        device=opening.device,
+        lanes=opening.lanes,
+    )
 
 
 def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
