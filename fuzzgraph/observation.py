@@ -78,6 +78,9 @@ class Field:
     repeats: str = ""
     """Attribute of the logical batch that live rows must repeat, as values or, for offsets, as
     their steps."""
+    sized: bool = False
+    """Whether who reads it takes the number of rows or tokens from its size, which must then be
+    that of the graph."""
 
     @property
     def truth(self) -> str:

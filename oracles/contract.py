@@ -70,6 +70,7 @@ def _field_breaches(
     field: Field, values: dict[str, Values], step: StepRecord, seen: Observation
 ) -> Iterator[Breach]:
     value, batch = values[field.name], step.batch
+    yield from _size_breaches(field, value, seen)
     if field.axis == "indptr":
         yield from _indptr_breaches(field, value, seen)
         yield from _step_breaches(field, value, batch)
@@ -89,6 +90,13 @@ def _field_breaches(
         yield from _padding_breaches(field, value, live)
     if field.selects == "length" and value.size and (least := int(value.min())) < 0:
         yield field.name, f"{field.name} holds the negative length {least}"
+
+
+def _size_breaches(field: Field, value: Values, seen: Observation) -> Iterator[Breach]:
+    """What is handed over whole is neither shorter nor longer than the graph."""
+    whole = {"requests": seen.padded_bs, "tokens": seen.padded_tokens}.get(field.axis)
+    if field.sized and whole is not None and len(value) != whole:
+        yield field.name, f"{field.name} has {len(value)} entries, the graph has {whole}"
 
 
 def _live_breaches(field: Field, value: Values, batch: Batch) -> Iterator[Breach]:

@@ -19,7 +19,7 @@ from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder,
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
 from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
-from fuzzgraph.targets.sglang.witness import witness
+from fuzzgraph.targets.sglang.witness import handed_fields, witness
 
 __all__ = ["BufferSession", "BufferTarget", "verify_target"]
 
@@ -68,7 +68,8 @@ class BufferSession(DecodeSession):
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         self.inputs = input_names(config)
         total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
-        self.fields = (*input_fields(config, config.seq_len_fill_value), total)
+        declared = input_fields(config, config.seq_len_fill_value)
+        self.fields = handed_fields((*declared, total))
         super().__init__(config, graphs, backend="triton")
 
     def _open_backend(self, runner: ModelRunner) -> Any:

@@ -7,6 +7,7 @@ is a witness. There is no device graph: what is judged is what the compiled forw
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -64,7 +65,9 @@ class CpuGraphSession(DecodeSession):
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         declared = input_fields(config, config.seq_len_fill_value)
-        self.fields = tuple(field for field in declared if field.name in _HANDED)
+        self.fields = tuple(
+            replace(field, sized=True) for field in declared if field.name in _HANDED
+        )
         super().__init__(config, graphs, backend="torch_native")
 
     def _open_backend(self, runner: ModelRunner) -> Any:

@@ -37,7 +37,7 @@ from fuzzgraph.targets.sglang.loading import has_module, release
 from fuzzgraph.targets.sglang.multi_layer import MULTI_LAYER, MultiLayerRunner
 from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
-from fuzzgraph.targets.sglang.witness import witness
+from fuzzgraph.targets.sglang.witness import handed_fields, witness
 from fuzzgraph.world import Batch
 
 __all__ = ["DraftSession", "DraftTarget", "draft", "draft_extend", "frozen_kv_mtp", "multi_layer"]
@@ -114,7 +114,7 @@ class DraftSession(DecodeSession):
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.inputs = _inputs(kind)
-        self.fields = _fields(config, self._extends)
+        self.fields = handed_fields(_fields(config, self._extends))
         super().__init__(config, graphs, backend="triton", drafts=True)
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         self._filled: dict[str, torch.Tensor] = {}

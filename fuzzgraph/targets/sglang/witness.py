@@ -6,19 +6,29 @@ What a runner hands over at a replay is what every backend would build its metad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from fuzzgraph.observation import Field
 from fuzzgraph.targets.sglang.loading import engine_module
 
-__all__ = ["HANDED", "witness"]
+__all__ = ["HANDED", "handed_fields", "witness"]
 
 _CAPTURED = ("bs", "num_tokens", "req_pool_indices", "seq_lens")
 _REPLAYED = ("bs", "req_pool_indices", "seq_lens", "seq_lens_sum", "encoder_lens", "forward_mode",
              "spec_info", "seq_lens_cpu")  # fmt: skip
 HANDED = ("req_pool_indices", "seq_lens", "seq_lens_cpu", "encoder_lens", "seq_lens_sum")
+
+
+def handed_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
+    """The same declarations; the tensors that a backend is handed have the size of the graph."""
+    return tuple(
+        replace(each, sized=True) if each.name in HANDED and each.axis == "requests" else each
+        for each in fields
+    )
 
 
 def witness(fill_value: int) -> Any:
@@ -66,31 +76,26 @@ def witness(fill_value: int) -> Any:
                 self._take(args[0])
                 return
             given = {**dict(zip(_CAPTURED, args, strict=False)), **named}
-            self._keep(given["bs"], given)
+            self._keep(given)
 
         def init_forward_metadata_replay_cuda_graph(self, *args: Any, **named: Any) -> None:
             if args and not isinstance(args[0], int):
                 self._take(args[0])
                 return
-            given = {**dict(zip(_REPLAYED, args, strict=False)), **named}
-            self._keep(given["bs"], given)
+            self._keep({**dict(zip(_REPLAYED, args, strict=False)), **named})
 
-        def take_padded(self, forward_batch: Any, bs: int, seq_lens_sum: Any) -> None:
+        def take_padded(self, forward_batch: Any, seq_lens_sum: Any) -> None:
             """What a worker hands on for its backend, with a sum of its own."""
             self._take(forward_batch)
-            self._keep(bs, {**self.handed, "seq_lens_sum": seq_lens_sum})
+            self._keep({**self.handed, "seq_lens_sum": seq_lens_sum})
 
         def _take(self, forward_batch: Any) -> None:
-            found = {name: getattr(forward_batch, name, None) for name in HANDED}
-            self._keep(forward_batch.batch_size, found)
+            self._keep({name: getattr(forward_batch, name, None) for name in HANDED})
 
-        def _keep(self, bs: int, given: Mapping[str, Any]) -> None:
+        def _keep(self, given: Mapping[str, Any]) -> None:
+            """As handed over: backends take the number of rows from these sizes."""
             self.on_look()
-            self.handed = {}
-            for name in HANDED:
-                value = given.get(name)
-                if value is not None:
-                    self.handed[name] = value[:bs] if isinstance(value, torch.Tensor) else value
+            self.handed = {name: given[name] for name in HANDED if given.get(name) is not None}
 
         def handed_tensors(self) -> dict[str, torch.Tensor]:
             """Copies; numbers as tensors of one."""
