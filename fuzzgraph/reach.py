@@ -93,6 +93,8 @@ _FLAGS = {
     "recurrent_state": "recurrent_state",
     "split_kv": "split_kv",
 }
+_ONES = {"attn_tp_size": "max_tp_size", "spec_topk": "max_spec_topk"}
+"""A bound of one says that there are no ranks, no branches; higher ones are sizes."""
 
 
 def beyond(reach: Reach, config: EngineConfig) -> str | None:
@@ -116,6 +118,9 @@ def beyond(reach: Reach, config: EngineConfig) -> str | None:
     for name, flag in _FLAGS.items():
         if getattr(config, name) and not getattr(reach, flag):
             return f"{name}={getattr(config, name)!r} is not driven"
+    for name, bound in _ONES.items():
+        if getattr(config, name) > 1 and getattr(reach, bound) == 1:
+            return f"{name}={getattr(config, name)} is not driven"
     if not reach.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
         return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,10 +96,15 @@ def _target_record(name: str, open_target: Any) -> dict[str, Any]:
 
     record["isolated"] = is_isolated(target)
     record["modes"] = list(target.reach.modes)
-    doc = (import_module(type(target).__module__).__doc__ or "").strip().splitlines()
     where = "in a worker" if record["isolated"] else "in this process"
-    record["about"] = f"{', '.join(record['modes'])}; {where}. {doc[0] if doc else ''}".strip()
+    record["about"] = f"{', '.join(record['modes'])}; {where}. {_described(target)}".strip()
     return record
+
+
+def _described(target: Any) -> str:
+    """What the target says of itself, else the first line of its class."""
+    lines = (type(target).__doc__ or "").strip().splitlines()
+    return getattr(target, "about", "") or (lines[0] if lines else "")
 
 
 @click.group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
@@ -96,6 +97,12 @@ def open_target(name: str) -> Target:
             opened: Target = entry.load()()
             return opened
     raise UsageError(
-        f"target {name!r} is unknown. Choose one of {', '.join(target_names())}, or register it"
-        f" by an entry point of group {GROUP!r}."
+        f"target {name!r} is unknown.{_resembling(name)} `fuzzgraph targets` lists all of them; "
+        f"one of your own is registered by an entry point of group {GROUP!r}."
     )
+
+
+def _resembling(name: str) -> str:
+    """The known names that the caller may have meant."""
+    close = get_close_matches(name, target_names(), n=3)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import WIDEST
+from fuzzgraph.reach import WIDEST, beyond
 from fuzzgraph.targets.builtin.parts import Parts
 from fuzzgraph.targets.builtin.session import BuiltinSession
 
@@ -31,6 +31,8 @@ class BuiltinTarget:
             interpreter takes some hundred milliseconds for what torch does in one.
     """
 
+    about: str
+    """What is driven, in one line."""
     engine_packages = ("fuzzgraph.targets.builtin",)
     """Where the engine's code lies."""
 
@@ -41,12 +43,13 @@ class BuiltinTarget:
         kernels: Literal["torch", "triton"] = "torch",
     ) -> None:
         self.name = name
+        self.about = f"the built-in engine with kernels in {kernels.capitalize()}; outputs judged"
         self.parts = parts if parts is not None else Parts()
         self.reach = replace(_EVERYTHING, kernels=(kernels,))
 
     def unsupported(self, config: EngineConfig) -> str | None:
-        """Nothing: every valid config can be served."""
-        return None
+        """Nothing that a case can say today; kernels of either kind are served."""
+        return beyond(_EVERYTHING, config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:
         return BuiltinSession(config, graphs, self.parts)

@@ -15,13 +15,14 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.aiter_fields import aiter_fields
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, captures_drafts, load_once
 from fuzzgraph.targets.sglang.input_fields import input_names
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 
 __all__ = ["AiterSession", "AiterTarget", "verify_target"]
@@ -33,21 +34,18 @@ _METADATA = ("kv_indptr", "kv_indices", "qo_indptr", "kv_last_page_len", "mask_i
 _PLAN = ("max_q_len", "max_kv_len", "max_extend_len", "num_kv_splits")
 
 
-class AiterTarget:
+class AiterTarget(ReleasedTarget):
     """The AITER backend of the sglang release that this process holds.
 
     A server with speculation captures verify graphs for its target model, one without captures
     decode graphs, none both: hence one target for each.
     """
 
-    package = "sglang"
-    """Released package that the engine comes in."""
-    isolated = True
-    """It runs in a process of its own: one process holds one release."""
+    any_page_size = True
 
     def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
         self.name = "sglang-aiter" if mode == "decode" else "sglang-aiter-verify"
-        self._mode: Mode = mode
+        self.about = f"AITER's metadata on the decode runner, {mode} graphs; no outputs"
         self.reach = Reach(
             modes=(mode,),
             page_sizes=(1, 2, 16, 32, 64),
@@ -61,30 +59,12 @@ class AiterTarget:
             capture_beyond_pool=True,
         )
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
-        if config.modes != (self._mode,):
-            return f"captures {self._mode} graphs only, not {list(config.modes)}"
-        if reason := captures_drafts(config):
-            return reason
+    def _refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.page_map == "page_table":
             return "page_map='page_table' with attention='mla': unified attention has no MLA"
-        for name, value in (
-            ("kv_dtype", "auto"), ("metadata", "full"), ("runner", "graph"), ("spec_topk", 1),
-            ("sliding_window", 0), ("max_encoder_len", 0), ("recurrent_state", False),
-            ("attn_tp_size", 1), ("seq_len_fill_value", 1),
-        ):  # fmt: skip
-            if getattr(config, name) != value:
-                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
-        return None
+        return captures_drafts(config)
 
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> AiterSession:
-        """Pools, backend and decode runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it lacks a module.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> AiterSession:
         return AiterSession(config, graphs)
 
     def load(self) -> None:

@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reach import Reach
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder, load_once
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
+from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.targets.sglang.witness import witness
 
@@ -25,17 +26,12 @@ __all__ = ["BufferSession", "BufferTarget", "verify_target"]
 _SUM = "sglang replay of the decode runner: seq_lens_sum + (bs - raw_bs) * seq_len_fill_value"
 
 
-class BufferTarget:
+class BufferTarget(ReleasedTarget):
     """The decode runner of the sglang release that this process holds."""
-
-    package = "sglang"
-    """Released package that the engine comes in."""
-    isolated = True
-    """It runs in a process of its own: one process holds one release."""
 
     def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
         self.name = "sglang-buffers" if mode == "decode" else "sglang-buffers-verify"
-        self._mode: Mode = mode
+        self.about = f"the decode runner's own input buffers, {mode} graphs; no outputs"
         self.reach = Reach(
             modes=(mode,),
             max_batch=16,
@@ -50,30 +46,10 @@ class BufferTarget:
             capture_beyond_pool=True,
         )
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
-        if config.modes != (self._mode,):
-            return f"captures {self._mode} graphs only, not {list(config.modes)}"
-        for name, value in (
-            ("kv_dtype", "auto"), ("metadata", "full"), ("runner", "graph"), ("page_size", 1),
-            ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
-            ("recurrent_state", False),
-        ):  # fmt: skip
-            if getattr(config, name) != value:
-                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
-        ranks, largest = config.attn_tp_size, config.capture_bs[-1]
-        if largest % ranks or largest > -(-config.req_pool_size // ranks) * ranks and ranks > 1:
-            # The engine drops sizes that ranks cannot share, or that no batch can reach.
-            return f"attn_tp_size={ranks} keeps no graph of {largest} rows"
-        return None
+    def _refused(self, config: EngineConfig) -> str | None:
+        return keeps_ladder(config) if config.attn_tp_size > 1 else None
 
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
-        """Pools and decode runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it lacks a module.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
         return BufferSession(config, graphs)
 
     def load(self) -> None:
@@ -92,7 +68,8 @@ class BufferSession(DecodeSession):
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         self.inputs = input_names(config)
         total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
-        self.fields = (*input_fields(config, config.seq_len_fill_value), total)
+        declared = input_fields(config, config.seq_len_fill_value)
+        self.fields = (*declared, total)
         super().__init__(config, graphs, backend="triton")
 
     def _open_backend(self, runner: ModelRunner) -> Any:

@@ -19,6 +19,7 @@ from fuzzgraph.targets.sglang.cpu_runner import RUNNER_MODULE, CpuRunner
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
 from fuzzgraph.targets.sglang.input_fields import input_fields
 from fuzzgraph.targets.sglang.loading import engine_module, release
+from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.targets.sglang.witness import witness
 from fuzzgraph.world import Batch
@@ -28,15 +29,13 @@ __all__ = ["CpuGraphSession", "CpuGraphTarget"]
 _HANDED = ("input_ids", "positions", "req_pool_indices", "seq_lens", "out_cache_loc")
 
 
-class CpuGraphTarget:
+class CpuGraphTarget(ReleasedTarget):
     """The CPU-graph runner of the sglang release that this process holds."""
 
     name = "sglang-cpu-graph"
-    package = "sglang"
-    """Released package that the engine comes in."""
-    isolated = True
-    """It runs in a process of its own: one process holds one release."""
+    about = "CPUGraphRunner's inputs of compiled forwards, decode; no outputs"
     reach = Reach(
+        runners=("graph", "cpu_graph"),  # it is the one, and saved cases call it either
         max_batch=16,
         max_context_len=64,
         seq_len_fill_values=(1, 0),
@@ -44,24 +43,7 @@ class CpuGraphTarget:
         capture_beyond_pool=False,
     )
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
-        for name, value in (
-            ("modes", ("decode",)), ("kv_dtype", "auto"), ("metadata", "full"), ("page_size", 1),
-            ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
-            ("recurrent_state", False), ("attn_tp_size", 1), ("max_encoder_len", 0),
-        ):  # fmt: skip
-            if getattr(config, name) != value:
-                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
-        return None
-
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> CpuGraphSession:
-        """Pools and runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it lacks a module.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> CpuGraphSession:
         return CpuGraphSession(config, graphs)
 
     def load(self) -> None:

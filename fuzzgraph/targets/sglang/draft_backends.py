@@ -40,21 +40,15 @@ class StepsTarget(DraftTarget):
 
     def __init__(self) -> None:
         super().__init__("sglang-flashinfer-draft", DRAFT, "draft", max_topk=4)
+        self.about = "FlashInfer's metadata of each draft step on EAGLE's draft runner; no outputs"
         self.reach = dataclasses.replace(self.reach, seq_len_fill_values=(1,), min_spec_steps=2)
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
+    def _refused(self, config: EngineConfig) -> str | None:
         if config.spec_steps < 2:
             return "spec_steps=1: the last step of a draft has no backend"
-        return super().unsupported(config) or keeps_ladder(config)
+        return super()._refused(config) or keeps_ladder(config)
 
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> StepsSession:
-        """Pools, worker, backends and runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it has no such runner.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> StepsSession:
         return StepsSession(config, graphs, self._kind)
 
     def load(self) -> None:

@@ -116,8 +116,8 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
         _init_frozen_kv_metadata_capture_cuda_graph=lambda batch, *_, **__: (
             backend.init_forward_metadata_out_graph(batch, in_capture=True)
         ),
-        _init_frozen_kv_metadata_replay_cuda_graph=lambda batch, bs, total, *_, **__: (
-            backend.take_padded(batch, bs, total)
+        _init_frozen_kv_metadata_replay_cuda_graph=lambda batch, _bs, total, *_, **__: (
+            backend.take_padded(batch, total)
         ),
     )
     if packs_accepted_tokens():  # by this attribute the runners tell the first worker

@@ -35,6 +35,7 @@ from fuzzgraph.targets.sglang.draft_worker import draft_worker, packs_accepted_t
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields
 from fuzzgraph.targets.sglang.loading import has_module, release
 from fuzzgraph.targets.sglang.multi_layer import MULTI_LAYER, MultiLayerRunner
+from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.targets.sglang.witness import witness
 from fuzzgraph.world import Batch
@@ -46,18 +47,13 @@ _CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index 
 _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
 
 
-class DraftTarget:
+class DraftTarget(ReleasedTarget):
     """One kind of draft runner of the sglang release that this process holds."""
-
-    package = "sglang"
-    """Released package that the engine comes in."""
-    isolated = True
-    """It runs in a process of its own: one process holds one release."""
 
     def __init__(self, name: str, kind: RunnerKind, mode: Mode, *, max_topk: int) -> None:
         self.name = name
+        self.about = f"{kind.runner}'s inputs, {mode} graphs; no outputs"
         self._kind = kind
-        self._mode = mode
         self.reach = Reach(
             modes=(mode,),
             max_batch=16,
@@ -69,28 +65,12 @@ class DraftTarget:
             capture_beyond_pool=True,
         )
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
-        if config.modes != (self._mode,):
-            return f"captures {self._mode} graphs only, not {list(config.modes)}"
+    def _refused(self, config: EngineConfig) -> str | None:
         if config.spec_topk > self.reach.max_spec_topk:
             return f"spec_topk={config.spec_topk} is not driven, only {self.reach.max_spec_topk}"
-        for name, value in (
-            ("kv_dtype", "auto"), ("metadata", "full"), ("runner", "graph"), ("page_size", 1),
-            ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
-            ("recurrent_state", False), ("attn_tp_size", 1), ("max_encoder_len", 0),
-        ):  # fmt: skip
-            if getattr(config, name) != value:
-                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
         return None
 
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
-        """Pools, worker and runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it has no such runner.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
         return DraftSession(config, graphs, self._kind)
 
     def load(self) -> None:

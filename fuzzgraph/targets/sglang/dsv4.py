@@ -23,6 +23,7 @@ from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.plain_objects import StandIn
+from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.without_gpu import on_this_device
 from fuzzgraph.world import FIRST_PAGE, RESERVED_PAGE, Batch
@@ -47,18 +48,15 @@ _TABLE = (
 )
 
 
-class Dsv4Target:
+class Dsv4Target(ReleasedTarget):
     """The DSV4 backend of the sglang release that this process holds.
 
     Args:
         upgrades: whether raw metadata is upgraded; without it is the mutant of PR 26742.
     """
 
-    package = "sglang"
-    """Released package that the engine comes in."""
-    isolated = True
-    """It runs in a process of its own: one process holds one release."""
     name = "sglang-dsv4"
+    about = "DeepSeek V4's metadata and its late upgrade on the decode runner; no outputs"
     reach = Reach(
         page_sizes=(256,),
         max_batch=4,
@@ -69,25 +67,7 @@ class Dsv4Target:
     def __init__(self, *, upgrades: bool = True) -> None:
         self._upgrades = upgrades
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
-        for name, value in (
-            ("modes", ("decode",)), ("kv_dtype", "auto"), ("metadata", "full"), ("page_size", 256),
-            ("runner", "graph"), ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
-            ("recurrent_state", False), ("attn_tp_size", 1), ("max_encoder_len", 0),
-            ("seq_len_fill_value", 1),
-        ):  # fmt: skip
-            if getattr(config, name) != value:
-                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
-        return None
-
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> Dsv4Session:
-        """Pools, backend and decode runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it lacks a module.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> Dsv4Session:
         return Dsv4Session(config, graphs, upgrades=self._upgrades)
 
     def load(self) -> None:

@@ -40,8 +40,8 @@ def package_root() -> Path:
     spec = importlib.util.find_spec("sglang")
     if spec is None or not spec.submodule_search_locations:
         raise AdapterUnavailable(
-            "target 'sglang-aiter' finds no sglang in this Python. Name a release, for example "
-            "--release 0.5.12, or install sglang."
+            "there is no sglang in this Python. Name a release, for example --release 0.5.13, or "
+            "install sglang."
         )
     return Path(next(iter(spec.submodule_search_locations)))
 

@@ -1,4 +1,4 @@
-"""Metadata targets `sglang-NAME-metadata`: backends whose kernels need a GPU, without the kernels.
+"""Metadata targets such as `sglang-fa3`: backends whose kernels need a GPU, without the kernels.
 
 The release's own decode runner and backend run: constructors, sizes, both preparations, the Triton
 kernels that build metadata. Stood in for is compiled code that they call (`metadata_backends`).
@@ -28,6 +28,7 @@ from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module, has_module, release
 from fuzzgraph.targets.sglang.metadata_backends import BACKENDS, MetadataBackend
 from fuzzgraph.targets.sglang.plain_objects import StandIn
+from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.without_gpu import on_this_device, trusting
 from fuzzgraph.targets.sglang.workspaces import forget_workspaces, keep_workspaces_small
@@ -45,19 +46,14 @@ _LENS = "sglang: a padded row has the backend's fill value, and the tokens it co
 _SUMS = "sglang metadata builders of the backend: prefix sums over all rows of the graph"
 
 
-class MetadataTarget:
+class MetadataTarget(ReleasedTarget):
     """One backend of the sglang release that this process holds, in one mode."""
-
-    package = "sglang"
-    """Released package that the engine comes in."""
-    isolated = True
-    """It runs in a process of its own: one process holds one release."""
 
     def __init__(self, kind: MetadataBackend, mode: Mode) -> None:
         short = kind.name.replace("_", "-")
         self.name = f"sglang-{short}" if mode == "decode" else f"sglang-{short}-verify"
         self._kind = kind
-        self._mode: Mode = mode
+        self.about = f"{kind.name}'s metadata on the decode runner, {mode} graphs; no outputs"
         self.reach = Reach(
             modes=(mode,),
             page_sizes=kind.page_sizes,
@@ -71,30 +67,10 @@ class MetadataTarget:
             capture_beyond_pool=True,
         )
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
-        if config.modes != (self._mode,):
-            return f"captures {self._mode} graphs only, not {list(config.modes)}"
-        if config.page_size not in self._kind.page_sizes:
-            return f"page_size={config.page_size} is not driven, only {self._kind.page_sizes}"
-        if reason := captures_drafts(config):
-            return reason
-        for name, value in (
-            ("attention", self._kind.attention), ("kv_dtype", "auto"), ("metadata", "full"),
-            ("runner", "graph"), ("page_map", "csr"), ("spec_topk", 1), ("sliding_window", 0),
-            ("max_encoder_len", 0), ("recurrent_state", False), ("seq_len_fill_value", 1),
-        ):  # fmt: skip
-            if getattr(config, name) != value:
-                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
-        return keeps_ladder(config)
+    def _refused(self, config: EngineConfig) -> str | None:
+        return captures_drafts(config) or keeps_ladder(config)
 
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> MetadataSession:
-        """Pools, backend and decode runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it has no such backend.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> MetadataSession:
         return MetadataSession(config, graphs, self._kind)
 
     def load(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach, beyond
+from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.decode_session import load_once
 from fuzzgraph.targets.sglang.loading import release
 from fuzzgraph.targets.sglang.prefill_runners import (
@@ -20,21 +20,20 @@ from fuzzgraph.targets.sglang.prefill_runners import (
     prefill_module,
 )
 from fuzzgraph.targets.sglang.prefill_session import PrefillSession
+from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.triton import TRITON_BACKEND
 
 __all__ = ["PrefillTarget", "breakable", "piecewise"]
 
 
-class PrefillTarget:
+class PrefillTarget(ReleasedTarget):
     """One kind of prefill graphs of the sglang release that this process holds."""
 
-    package = "sglang"
-    """Released package that the engine comes in."""
-    isolated = True
-    """It runs in a process of its own: one process holds one release."""
+    any_page_size = True
 
     def __init__(self, name: str, kind: PrefillKind) -> None:
         self.name = name
+        self.about = f"{kind.runner} with Triton attention at its breaks; outputs judged"
         self._kind = kind
         self.reach = Reach(
             modes=("prefill",),
@@ -48,25 +47,16 @@ class PrefillTarget:
             max_tp_size=4,
         )
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
-        if config.modes != ("prefill",):
-            return f"captures prefill graphs only, not {list(config.modes)}"
+    def _refused(self, config: EngineConfig) -> str | None:
         if config.capture_tokens[-1] % config.attn_tp_size:
             return f"{config.attn_tp_size} ranks cannot share {config.capture_tokens[-1]} tokens"
         most = config.req_pool_size * config.max_context_len
         if config.capture_tokens[-1] > most:
             # From 0.5.22 on the engine captures as many requests as the tokens need.
             return f"no batch has {config.capture_tokens[-1]} tokens: the pool ends at {most}"
-        return beyond(self.reach, config)
+        return None
 
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> PrefillSession:
-        """Pools, backend and prefill runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it has no such graphs.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> PrefillSession:
         return PrefillSession(config, graphs, self._kind)
 
     def load(self) -> None:

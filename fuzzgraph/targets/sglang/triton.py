@@ -25,6 +25,7 @@ from fuzzgraph.targets.sglang.decode_session import (
 )
 from fuzzgraph.targets.sglang.input_fields import input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.released import ReleasedTarget
 from fuzzgraph.targets.sglang.stand_ins import ModelRunner
 from fuzzgraph.world import RESERVED_SLOT, Batch
 
@@ -42,17 +43,14 @@ _MASK = "sglang triton_backend.py: custom_mask and mask_indptr choose visibility
 _SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for every row"
 
 
-class TritonTarget:
+class TritonTarget(ReleasedTarget):
     """The Triton backend of the sglang release that this process holds."""
 
-    package = "sglang"
-    """Released package that the engine comes in."""
-    isolated = True
-    """It runs in a process of its own: one process holds one release."""
+    any_page_size = True
 
     def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
         self.name = "sglang-triton" if mode == "decode" else "sglang-triton-verify"
-        self._mode: Mode = mode
+        self.about = f"Triton attention on the decode runner, {mode} graphs; outputs judged"
         self.reach = Reach(
             modes=(mode,),
             page_sizes=(1, 4, 16),
@@ -69,30 +67,10 @@ class TritonTarget:
             capture_beyond_pool=True,
         )
 
-    def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
-        if config.modes != (self._mode,):
-            return f"captures {self._mode} graphs only, not {list(config.modes)}"
-        if reason := captures_drafts(config):
-            return reason
-        for name, value in (
-            ("kv_dtype", "auto"), ("metadata", "full"),
-            ("runner", "graph"), ("page_map", "csr"), ("attention", "mha"), ("sliding_window", 0),
-            ("recurrent_state", False), ("max_encoder_len", 0), ("seq_len_fill_value", 1),
-        ):  # fmt: skip
-            if getattr(config, name) != value:
-                return f"{name}={getattr(config, name)!r} is not driven, only {value!r}"
-        if config.dtype not in self.reach.dtypes:
-            return f"dtype={config.dtype!r}: Triton's interpreter takes it for integers in tl.dot"
-        return keeps_ladder(config)
+    def _refused(self, config: EngineConfig) -> str | None:
+        return captures_drafts(config) or keeps_ladder(config)
 
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
-        """Pools, backend and decode runner of this release.
-
-        Raises:
-            AdapterUnavailable: there is no sglang here, or it lacks a module.
-        """
-        self.load()
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         return TritonSession(config, graphs)
 
     def load(self) -> None:

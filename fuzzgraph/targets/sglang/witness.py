@@ -66,31 +66,26 @@ def witness(fill_value: int) -> Any:
                 self._take(args[0])
                 return
             given = {**dict(zip(_CAPTURED, args, strict=False)), **named}
-            self._keep(given["bs"], given)
+            self._keep(given)
 
         def init_forward_metadata_replay_cuda_graph(self, *args: Any, **named: Any) -> None:
             if args and not isinstance(args[0], int):
                 self._take(args[0])
                 return
-            given = {**dict(zip(_REPLAYED, args, strict=False)), **named}
-            self._keep(given["bs"], given)
+            self._keep({**dict(zip(_REPLAYED, args, strict=False)), **named})
 
-        def take_padded(self, forward_batch: Any, bs: int, seq_lens_sum: Any) -> None:
+        def take_padded(self, forward_batch: Any, seq_lens_sum: Any) -> None:
             """What a worker hands on for its backend, with a sum of its own."""
             self._take(forward_batch)
-            self._keep(bs, {**self.handed, "seq_lens_sum": seq_lens_sum})
+            self._keep({**self.handed, "seq_lens_sum": seq_lens_sum})
 
         def _take(self, forward_batch: Any) -> None:
-            found = {name: getattr(forward_batch, name, None) for name in HANDED}
-            self._keep(forward_batch.batch_size, found)
+            self._keep({name: getattr(forward_batch, name, None) for name in HANDED})
 
-        def _keep(self, bs: int, given: Mapping[str, Any]) -> None:
+        def _keep(self, given: Mapping[str, Any]) -> None:
+            """As handed over: backends take the number of rows from these sizes."""
             self.on_look()
-            self.handed = {}
-            for name in HANDED:
-                value = given.get(name)
-                if value is not None:
-                    self.handed[name] = value[:bs] if isinstance(value, torch.Tensor) else value
+            self.handed = {name: given[name] for name in HANDED if given.get(name) is not None}
 
         def handed_tensors(self) -> dict[str, torch.Tensor]:
             """Copies; numbers as tensors of one."""

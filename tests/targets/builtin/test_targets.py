@@ -35,9 +35,17 @@ def test_builtin_target_is_found_by_name() -> None:
     assert open_target("builtin").name == "builtin"
 
 
-def test_unknown_target_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"target 'bultin' is unknown.*builtin"):
-        open_target("bultin")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bultin", r"target 'bultin' is unknown\. Did you mean 'builtin'"),
+        ("sglang-trition", r"Did you mean 'sglang-triton'"),
+        ("x", r"target 'x' is unknown\. `fuzzgraph targets` lists all of them"),
+    ],
+)
+def test_unknown_target_is_answered_with_those_that_look_like_it(name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        open_target(name)
 
 
 def test_builtin_target_serves_every_config() -> None:

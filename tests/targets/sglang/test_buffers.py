@@ -77,3 +77,17 @@ def test_a_ladder_that_the_ranks_cannot_share_is_not_driven(
 ) -> None:
     config = EngineConfig(attn_tp_size=ranks, capture_bs=ladder, req_pool_size=pool)
     assert (BufferTarget().unsupported(config) is None) == driven
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [(_DECODE, set()), ("tests.targets.sglang.size_mutants:unsliced", {("contract", "seq_lens")})],
+    ids=["as released", "unsliced"],
+)
+def test_tensors_of_another_size_than_the_graph_are_found(
+    workers: Workers, target: str, expected: set[tuple[str, str]]
+) -> None:
+    found = seen(workers, "0.5.23", target, (5, 6), capture_bs=(2, 4))
+    assert expected <= found and bool(found) == bool(expected)

@@ -98,7 +98,7 @@ class TestReleases:
 
 def test_a_page_size_that_a_backend_lacks_is_not_driven() -> None:
     reason = metadata_target("flashmla", "decode").unsupported(EngineConfig())
-    assert reason == "page_size=1 is not driven, only (64,)"
+    assert reason == "page_size=1 is not driven, only 64"
 
 
 def test_pages_beyond_a_rows_length_are_not_shown() -> None:

@@ -1,0 +1,111 @@
+"""No target accepts a setting that it does not drive, whatever a case can come to say."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.corpus import load
+from fuzzgraph.ports import Target
+from fuzzgraph.reach import WIDEST, Reach
+from fuzzgraph.strategies import CI, cases, generation
+from fuzzgraph.targets import BUILT_IN, open_target, target_names
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CHOICES = {
+    "page_map": "page_maps", "attention": "attentions", "dtype": "dtypes",
+    "kv_dtype": "kv_dtypes", "metadata": "metadata", "runner": "runners",
+    "prefill_runner": "prefill_runners", "seq_len_fill_value": "seq_len_fill_values",
+    "free_padding": "free_paddings",
+}  # fmt: skip
+"""Field of a config -> the values that a reach has of it. `kernels` are told apart below."""
+SWITCHES = {
+    "sliding_window": ("sliding_window", 4), "max_encoder_len": ("encoder", 4),
+    "recurrent_state": ("recurrent_state", True), "split_kv": ("split_kv", 3),
+    "attn_tp_size": ("max_tp_size", 2), "spec_topk": ("max_spec_topk", 2),
+}  # fmt: skip
+"""Field of a config -> what says whether a target has it at all, and a value that asks for it."""
+
+
+def strange(reach: Reach) -> list[tuple[str, Any]]:
+    """One setting each that lies beyond a reach."""
+    beyond = [
+        (name, value)
+        for name, plural in CHOICES.items()
+        for value in getattr(WIDEST, plural)
+        if value not in getattr(reach, plural)
+    ]
+    beyond += [
+        (name, value)
+        for name, (bound, value) in SWITCHES.items()
+        if str(getattr(reach, bound)) in ("False", "1")
+    ]
+    return [*beyond, *(("modes", (mode,)) for mode in WIDEST.modes if mode not in reach.modes)]
+
+
+def within(target: Target) -> EngineConfig:
+    """A config that the target drives."""
+    drawn: list[Case] = []
+    generation.draw(cases(target.reach, CI), 1, 10, drawn.append)
+    return next(case.config for case in drawn if target.unsupported(case.config) is None)
+
+
+def accepted(target: Target) -> list[tuple[str, Any]]:
+    """Settings beyond its reach that a target takes all the same."""
+    config = within(target)
+    return [
+        (name, value)
+        for name, value in strange(target.reach)
+        if target.unsupported(msgspec.structs.replace(config, **{name: value})) is None
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in BUILT_IN])
+def test_a_target_refuses_what_lies_beyond_its_reach(name: str) -> None:
+    assert accepted(open_target(name)) == []
+
+
+def test_the_target_of_the_page_refuses_what_lies_beyond_its_reach(page: ModuleType) -> None:
+    assert accepted(page.TinyTarget()) == []
+    assert len(strange(page.TinyTarget.reach)) > 10
+
+
+def test_the_targets_of_the_examples_do_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
+    import block_target
+    import stale_target
+
+    assert accepted(block_target.BlockTarget()) == []
+    assert accepted(stale_target.StaleTarget()) == []
+    for name in ("block_target", "stale_target", "block_engine"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("name", [name for name in target_names() if name.startswith("sglang-")])
+def test_kernels_and_page_sizes_that_a_released_engine_ignores_are_refused(name: str) -> None:
+    target: Any = open_target(name)
+    config = within(target)
+    said = target.unsupported(msgspec.structs.replace(config, kernels="triton"))
+    assert said == "kernels='triton' is not driven, only torch"
+    odd = target.unsupported(msgspec.structs.replace(config, page_size=7))
+    assert (odd is None) == target.any_page_size
+
+
+@pytest.mark.parametrize("name", ["builtin", "builtin-triton"])
+def test_the_built_in_engine_serves_every_saved_case(name: str) -> None:
+    target = open_target(name)
+    entries = load(ROOT / "corpus" / "cases").entries
+    assert entries and not [one.path for one in entries if target.unsupported(one.case.config)]
+
+
+def test_each_target_says_in_a_line_of_its_own_what_it_drives() -> None:
+    said = [getattr(open_target(name), "about", "") for name, _ in BUILT_IN]
+    assert len({*said}) == len(said)
+    assert all(said) and not [line for line in said if "\n" in line]
