@@ -101,7 +101,7 @@ def _field_breaches(
     elif field.axis in ("requests", "tokens"):
         live, padded = _sizes(field, seen)
         if len(value) != padded:
-            yield field.name, f"{field.name} has {len(value)} entries for {padded} padded ones"
+            yield field.name, f"{field.name} has {len(value)} entries for {padded} padded rows"
         yield from _live_breaches(field, value, step)
         yield from _padding_breaches(field, value, live)
     elif field.axis == "scalar":

@@ -109,7 +109,7 @@ def _row_lines(field: Field, truth: IntArray | None, seen: Observation) -> list[
     padded = seen.padded_bs if by_request else seen.padded_tokens
     lines = [
         f"if len(got) != {padded}:",
-        f'    wrong.append(f"{field.name} has {{len(got)}} entries for {padded} padded ones")',
+        f'    wrong.append(f"{field.name} has {{len(got)}} entries for {padded} padded rows")',
         *_live_lines(field, truth),
     ]
     if field.padding.kind != "free":
