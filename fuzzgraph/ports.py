@@ -174,7 +174,10 @@ class Session(Protocol):
         ...
 
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
-        """Name -> (tensor the engine would write now, data pointer frozen at capture)."""
+        """Name -> (tensor the engine would write now, data pointer frozen at capture).
+
+        Asked from the end of `capture` on.
+        """
         ...
 
     def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:

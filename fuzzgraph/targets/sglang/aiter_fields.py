@@ -21,6 +21,8 @@ _SUMS = "sglang aiter_backend.py: cumsum over all bs rows at every replay; entry
 _ONES = "sglang aiter_backend.py init_cuda_graph_state: ones, indices count tokens"
 _MASK = "sglang aiter_backend.py: custom_mask and mask_indptr choose visibility, no memory"
 
+_EITHER = "a verify lists its drafts in an eager run, and in a replay it does not"
+
 _RESERVED_SLOT = Contract("reserved", RESERVED_SLOT)
 _PAGE = Contract("reserved", RESERVED_PAGE)
 _SPAN = Contract("reserved")  # a padded row spans what it may read: see the field it cuts
@@ -32,7 +34,8 @@ def aiter_fields(config: EngineConfig) -> tuple[Field, ...]:
     return (
         *input_fields(config, config.draft_tokens if verify else 1),
         Field("kv_indptr", "indptr", "offset", _SPAN, source=_SUMS,
-              repeats="cached_lens" if verify else "seq_lens"),
+              repeats="" if verify else "seq_lens",
+              unjudged=_EITHER if verify else ""),
         Field("kv_indices", "indices", "slot", _RESERVED_SLOT, rewritten=True, source=_WRITER),
         Field("page_table", "page_table", "page", _PAGE, rewritten=True, source=_TABLE),
         Field("qo_indptr", "indptr", "offset", _SPAN, source=_SUMS, repeats="new_lens"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Axis, Contract, Field, Observation, Selects, StepRecord
 from fuzzgraph.oracles.contract import Contract as ContractOracle
@@ -105,3 +106,87 @@ def test_pages_out_of_place_are_found(order: tuple[int, ...]) -> None:
     (said,) = _table(step, pages)
     at = next(i for i, place in enumerate(order) if place != i)
     assert f"page_table[0, {at}] is page {pages[at]}, the row's page there is" in said
+
+
+def _fields(step: StepRecord, *fields: Field, padded: int = 1, **metadata: object) -> list[str]:
+    step.fields = fields
+    tensors = {name: torch.as_tensor(value) for name, value in metadata.items()}
+    step.runs["replay"] = Observation(1, padded, 1, padded, metadata=tensors)
+    return [finding.message for finding in ContractOracle().judge(step)]
+
+
+_LENGTH = Field("kv_last_page_len", "requests", "length", Contract("fill", 1))
+
+
+@pytest.mark.parametrize(("length", "last"), [(1, 1), (3, 3), (4, 4), (5, 1), (8, 4)])
+def test_the_last_page_holds_what_its_row_leaves_over(length: int, last: int) -> None:
+    step = _step(length, page_size=4)
+    assert _fields(step, _LENGTH, kv_last_page_len=[last]) == []
+    (said,) = _fields(step, _LENGTH, kv_last_page_len=[0])
+    assert f"kv_last_page_len[0] is 0, the batch says {last}" in said
+
+
+def test_a_field_has_an_entry_for_each_padded_row_and_no_more() -> None:
+    step = _step(3)
+    lengths = Field("seq_lens", "requests", "length", Contract("fill", 1))
+    assert _fields(step, lengths, padded=2, seq_lens=[3, 1]) == []
+    (said,) = _fields(step, lengths, padded=2, seq_lens=[3, 1, 1])
+    assert "seq_lens has 3 entries for 2 padded rows" in said
+
+
+def test_a_field_has_the_dtype_that_it_declares() -> None:
+    step = _step(3)
+    lengths = Field("seq_lens", "requests", "length", _FREE, dtype="int32")
+    assert _fields(step, lengths, seq_lens=torch.tensor([3], dtype=torch.int32)) == []
+    (said,) = _fields(step, lengths, seq_lens=torch.tensor([3]))
+    assert "seq_lens must be int32; got int64" in said
+
+
+def test_what_selects_memory_is_never_a_float() -> None:
+    step = _step(3)
+    lengths = Field("seq_lens", "requests", "length", _FREE)
+    assert _fields(step, lengths, seq_lens=[3]) == []
+    (said,) = _fields(step, lengths, seq_lens=[3.0])
+    assert "seq_lens selects a length and cannot be float32" in said
+
+
+def test_an_optional_input_that_is_absent_holds_what_padded_rows_hold() -> None:
+    step = _step(3)
+    mrope = Field("mrope", "tokens", "nothing", Contract("fill", 32))
+    assert _fields(step, mrope, mrope=[32]) == []
+    (said,) = _fields(step, mrope, mrope=[7])
+    assert "mrope[0] is 7, the batch says 32" in said
+
+
+def test_a_field_that_says_nothing_of_its_live_entries_is_refused() -> None:
+    with pytest.raises(UsageError, match="field 'splits' declares nothing.*unjudged="):
+        Field("splits", "requests", "nothing", _FREE)
+    assert Field("splits", "requests", "nothing", _FREE, unjudged="any number will do").truth == ""
+
+
+def test_a_reason_takes_the_place_of_what_the_name_promises() -> None:
+    lengths = Field("seq_lens", "requests", "length", _FREE, unjudged="without the drafts")
+    assert _fields(_step(3), lengths, seq_lens=[1]) == []
+
+
+def _captured(**values: list[int]) -> list[str]:
+    step = _step(3, attn_tp_size=2, max_encoder_len=4)
+    step.fields = (
+        Field("num_token_non_padded", "scalar", "length", _FREE),
+        Field("encoder_lens", "requests", "length", _FREE),
+        Field("seq_lens", "requests", "length", Contract("fill", 1)),
+    )
+    step.runs["replay"] = Observation(1, 4, 1, 4)
+    step.at_capture = {name: torch.tensor(value) for name, value in values.items()}
+    return [finding.message for finding in ContractOracle().judge(step)]
+
+
+def test_a_capture_sees_padded_rows_whose_tokens_and_encoders_count_as_live() -> None:
+    right = {"num_token_non_padded": [2], "encoder_lens": [4] * 4, "seq_lens": [1] * 4}
+    assert _captured(**right) == []
+
+
+@pytest.mark.parametrize("name", ["num_token_non_padded", "encoder_lens", "seq_lens"])
+def test_a_value_at_capture_is_judged_by_the_batch_of_the_capture(name: str) -> None:
+    (said,) = _captured(**{name: [3]})
+    assert f"{name}[0]: got 3" in said and "at capture" in said

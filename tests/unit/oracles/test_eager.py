@@ -8,6 +8,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.oracles.eager import Eager
+from fuzzgraph.reporting.sentences import sentence
 
 
 def _step(replayed: list[float], eager: list[float]) -> StepRecord:
@@ -27,9 +28,34 @@ def _step(replayed: list[float], eager: list[float]) -> StepRecord:
 
 
 def test_a_live_row_that_differs_is_a_finding() -> None:
-    (finding,) = Eager().judge(_step([1.0, 0.0], [1.5, 0.0]))
-    assert "attention[0, 0]: got 1, expected 1.5" in finding.message
+    (finding,) = Eager().judge(_step([1.5, 0.0], [1.0, 0.0]))
+    assert "attention[0, 0]: got 1.5, expected 1" in finding.message
 
 
 def test_a_row_that_the_eager_engine_padded_for_itself_is_not_compared() -> None:
     assert not list(Eager().judge(_step([1.0, 1008.0], [1.0, 0.0])))
+
+
+def _differing(replayed: float, eager: float) -> StepRecord:
+    step = _step([replayed, 0.0], [eager, 0.0])
+    step.value_bound = 1.0
+    step.yardstick = lambda: {}
+    return step
+
+
+def test_where_the_truth_agrees_with_the_replay_the_eager_run_is_at_fault() -> None:
+    (finding,) = Eager().judge(_differing(1.0, 1.5))
+    assert finding.stage == "eager"
+    assert "the eager run's attention[0, 0]: got 1.5, expected 1" in finding.message
+    assert sentence(finding) == "the eager run's attention[0, 0] is 1.5 where the replay gives 1"
+
+
+def test_where_the_truth_agrees_with_the_eager_run_the_replay_is_at_fault() -> None:
+    (finding,) = Eager().judge(_differing(1.5, 1.0))
+    assert finding.stage == "replay"
+    assert "replayed attention[0, 0]: got 1.5, expected 1" in finding.message
+
+
+def test_where_the_truth_agrees_with_neither_the_replay_is_named() -> None:
+    (finding,) = Eager().judge(_differing(1.5, 1.25))
+    assert finding.stage == "replay"

@@ -12,6 +12,10 @@ from fuzzgraph.oracles.history import History
 
 
 def _messages(replay: dict[str, torch.Tensor], twin: dict[str, torch.Tensor]) -> list[str]:
+    return [finding.message for finding in History().judge(_record(replay, twin))]
+
+
+def _record(replay: dict[str, torch.Tensor], twin: dict[str, torch.Tensor]) -> StepRecord:
     case = Case(
         schema_version=1,
         config=EngineConfig(),
@@ -20,7 +24,7 @@ def _messages(replay: dict[str, torch.Tensor], twin: dict[str, torch.Tensor]) ->
     step = StepRecord(0, "engine", case.config, plan(case)[0], ())
     step.runs["replay"] = Observation(1, 1, 1, 1, metadata=replay)
     step.runs["twin"] = Observation(1, 1, 1, 1, metadata=twin)
-    return [finding.message for finding in History().judge(step)]
+    return step
 
 
 def test_equal_metadata_is_silent() -> None:
@@ -32,3 +36,18 @@ def test_metadata_that_depends_on_a_past_is_found(which: str) -> None:
     there, gone = {"seq_lens": torch.ones(1)}, dict[str, torch.Tensor]()
     (said,) = _messages(there, gone) if which == "with" else _messages(gone, there)
     assert f"seq_lens exists only {which} a past" in said
+
+
+def test_what_was_to_be_rewritten_and_was_not_is_history() -> None:
+    step = _record({"seq_lens": torch.ones(1)}, {"seq_lens": torch.ones(1)})
+    assert [*History().judge(step)] == []
+    step.guilty = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
+    (finding,) = History().judge(step)
+    assert finding.clause == "history"
+    assert "seq_lens depends on plan_tokens as the previous replay left it" in finding.message
+
+
+def test_one_that_differs_without_a_past_too_is_told_once() -> None:
+    step = _record({"seq_lens": torch.ones(1)}, {"seq_lens": torch.zeros(1)})
+    step.guilty = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
+    assert len([*History().judge(step)]) == 1
