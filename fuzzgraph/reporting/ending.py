@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from fuzzgraph.coverage import Coverage, CoverageMap
+from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.amounts import counted, short
@@ -53,7 +54,7 @@ def setup_line(setup: Setup) -> str:
 def ending(summary: RunSummary) -> str:
     """What a run came to, for a terminal or a log."""
     parts = [finding_text(reported) for reported in summary.findings]
-    return "\n\n".join([*parts, "\n".join(_figures(summary))])
+    return "\n\n".join([*parts, "\n".join(map(one_line, _figures(summary)))])
 
 
 def headline(summary: RunSummary) -> str:

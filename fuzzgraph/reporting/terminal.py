@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fuzzgraph.escaping import one_line
 from fuzzgraph.events import (
     CampaignStarted,
     Event,
@@ -90,7 +91,7 @@ class PlainProgress:
         return event.doing != "done" and event.seconds - self._told >= _PLAIN_SECONDS
 
     def _say(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        print(one_line(line), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing to take down."""
@@ -118,7 +119,7 @@ class LiveProgress:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, CampaignStarted):
-            self._console.print(Text(start_line(event)))
+            self._console.print(Text(one_line(start_line(event))))
             self._live.start()
         elif isinstance(event, FindingNew):
             head = finding_head(event.finding)
@@ -127,7 +128,8 @@ class LiveProgress:
             self._live.update(self._figures(event), refresh=True)
 
     def _figures(self, event: Progress) -> Group:
-        line = Text(progress_line(msgspec.structs.replace(event, pairs=0)), style="cyan")
+        told = one_line(progress_line(msgspec.structs.replace(event, pairs=0)))
+        line = Text(told, style="cyan")
         below = Table.grid(padding=(0, 2))
         used = _budget_used(event)
         bar = "" if used is None else ProgressBar(total=1.0, completed=used, width=_BAR)

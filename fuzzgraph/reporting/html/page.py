@@ -9,7 +9,9 @@ from functools import lru_cache
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.reporting.amounts import short
@@ -102,7 +104,7 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         )
         for number, reported in enumerate(summary.findings[:_DRAWN], start=1)
     ]
-    return _template().render(
+    page = _template().render(
         summary=summary,
         style=_style(),
         title=headline(summary),
@@ -120,7 +122,9 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         openings=_openings(summary),
         left_out=left_out(summary),
         short=short,
+        web_link=web_link,
     )
+    return visible(page)
 
 
 @lru_cache(maxsize=1)
@@ -247,7 +251,9 @@ def _repros(scripts: Mapping[ExportKind, str], room: _Room) -> list[tuple[str, s
 def _files(reported: ReportedFinding) -> list[tuple[str, str]]:
     folder = f"findings/{reported.id}"
     names = [export.path.rsplit("/", 1)[-1] for export in reported.exports if export.path]
-    return [(name, f"{folder}/{name}") for name in ("case.json", *names) if reported.case_path]
+    return [
+        (name, f"{folder}/{quote(name)}") for name in ("case.json", *names) if reported.case_path
+    ]
 
 
 def _grid(summary: RunSummary) -> list[tuple[str, list[Crossing | None]]]:
