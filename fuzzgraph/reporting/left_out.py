@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from fuzzgraph.amounts import counted
 from fuzzgraph.events import Left, ReportedFinding, RunSummary
-from fuzzgraph.reporting.amounts import counted
 
 __all__ = ["finishing", "killed_words", "left_out", "left_words"]
 

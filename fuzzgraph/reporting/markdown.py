@@ -8,8 +8,7 @@ from fuzzgraph.escaping import code_block, code_cell, code_span, web_link
 from fuzzgraph.escaping import markdown_text as plain
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.reporting.amounts import short
-from fuzzgraph.reporting.ending import setup_line, verdict_line
+from fuzzgraph.reporting.ending import setup_line, time_words, verdict_line
 from fuzzgraph.reporting.left_out import left_out
 from fuzzgraph.reporting.nights import Night
 from fuzzgraph.reporting.sentences import sentence
@@ -54,7 +53,7 @@ def _figures(summary: RunSummary) -> str:
         "seed": summary.seed,
         "profile": summary.profile,
         "shards": summary.shards,
-        "time": short(summary.seconds),
+        "time": time_words(summary),
         "cases": f"{summary.cases} ({summary.corpus_cases} from the corpus)",
         "steps": summary.steps,
         "cases per second": f"{summary.rate:.0f}",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fuzzgraph.amounts import counted
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
 from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Export, ReportedFinding
@@ -127,9 +128,11 @@ def _whereabouts(reported: ReportedFinding) -> list[str]:
     lines = []
     how = []
     if reported.after_cases:
-        how.append(f"after {reported.after_cases} cases, {reported.after_seconds:.1f} s")
+        how.append(f"after {counted(reported.after_cases, 'case')}, {reported.after_seconds:.1f} s")
     if reported.shrink_tries:
-        how.append(f"shrunk in {reported.shrink_tries} tries, {reported.shrink_seconds:.1f} s")
+        how.append(
+            f"shrunk in {counted(reported.shrink_tries, 'try')}, {reported.shrink_seconds:.1f} s"
+        )
     if how:
         lines.append(f"found   {'; '.join(how)}")
     if reported.case_path:

@@ -11,10 +11,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from fuzzgraph.amounts import counted, short
 from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.reporting.amounts import short
 from fuzzgraph.reporting.ending import headline, nothing_words, reason_words, setup_line
 from fuzzgraph.reporting.families import Crossing, crossings, families_of
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
@@ -153,7 +153,8 @@ def _figures(summary: RunSummary) -> list[tuple[str, str]]:
         ("cases", f"{summary.cases:,}"),
         ("a second", f"{summary.rate:.0f}"),
         ("steps each", f"{mean:.1f}"),
-        ("search", short(summary.seconds)),
+        ("in all", short(max(summary.seconds, summary.total_seconds))),
+        ("of search", short(summary.seconds)),
     ]
     if summary.coverage.cases:
         figures.append(("dimension values", str(len(summary.coverage.cases))))
@@ -223,7 +224,7 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
         found = f"case {reported.after_cases}, {reported.after_seconds:.1f} s"
         facts.append(("first seen", f"{found} ({reported.source})"))
     if reported.shrink_tries:
-        effort = f"{reported.shrink_tries} tries, {reported.shrink_seconds:.1f} s"
+        effort = f"{counted(reported.shrink_tries, 'try')}, {reported.shrink_seconds:.1f} s"
         facts.append(("shrunk with", effort))
     if reported.left:
         facts.append(("for lack of time", left_words(reported)))
