@@ -40,7 +40,7 @@ BAD_CASES = {
         "Convert the case",
     ),
     "no schema version": ('{"steps": []}', "schema_version=None", "Convert the case"),
-    "unknown field": (altered(color="red"), "unknown field `color`", "case.schema.json"),
+    "unknown field": (altered(color="red"), "unknown field `color`", "fuzzgraph schema case"),
     "wrong type": (altered(seed="one"), "Expected `int`, got `str` - at `$.seed`", "schema"),
     "no steps": (altered(steps=[]), "steps=() is empty", "Give at least one step"),
     "lists that disagree": (
