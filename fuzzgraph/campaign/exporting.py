@@ -97,7 +97,8 @@ class Exporting:
     ) -> Export:
         path = folder.of(reported.id) / FILES[kind]
         end = time.monotonic() + seconds
-        say(f"writing {path.name} of {reported.id}")
+        proven = ", and running it once," if kind == "script" and seconds > 0.0 else ""
+        say(f"writing {path.name}{proven} of {reported.id}")
         try:
             write_atomically(path, self._text(kind, reported, seconds).encode())
             left = end - time.monotonic()
