@@ -82,7 +82,7 @@ def torn_fleet(folder: Path, seconds: float, chance: random.Random, kills: int) 
                     torn.half_written += half_written(folder / "run")
                     if kind == "driver":
                         one.process.send_signal(signal.SIGKILL)
-                        words = ["resume", "run"]
+                        words = ["resume", "run", "--database", server.url]
                         break
                     _kill(kind, one, server, chance)
     torn.seen = seen(folder)

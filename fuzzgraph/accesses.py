@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fuzzgraph.amounts import counted
+
 __all__ = ["Access", "AccessKind", "Race", "Where"]
 
 AccessKind = Literal["read", "write"]
@@ -47,7 +49,7 @@ class Access:
         place = f" ({self.region})" if self.region and self.region != self.buffer else ""
         return (
             f"{self.kernel} at {self.source}, program {self.program}: {self.kind} {self.where}"
-            f" {self.buffer}{place} at {self.offset:+d} of {self.extent} elements"
+            f" {self.buffer}{place} at {self.offset:+d} of {counted(self.extent, 'element')}"
             f" ({self.elements} in all, {self.low:+d} to {self.high:+d})"
         )
 
@@ -81,6 +83,6 @@ class Race:
         same = ", all of the same value" if harmless else ""
         return (
             f"{self.kernel}: programs {first} and {second} {self.kind} {self.buffer}{place} at"
-            f" {self.offset:+d} ({self.elements} elements{same};"
+            f" {self.offset:+d} ({counted(self.elements, 'element')}{same};"
             f" {self.source}, {self.other_source})"
         )

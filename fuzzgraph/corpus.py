@@ -79,8 +79,8 @@ class Merged:
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:
     return UsageError(
-        f"corpus folder {folder}: cannot be written ({error.strerror}). "
-        "Name a folder that you may write."
+        f"{folder}: cannot be written ({error.strerror}). Make room, or name a folder that you may "
+        "write."
     )
 
 

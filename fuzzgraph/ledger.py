@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.errors import UNREADABLE, UsageError
+from fuzzgraph.escaping import web_link
 from fuzzgraph.finding import Finding
 from fuzzgraph.records import finding_id
 
@@ -37,8 +38,10 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     note: str = ""
 
     def _check(self) -> None:
-        if not self.issue.startswith(("https://", "http://")):
-            raise ValueError(f"issue={self.issue!r} is no link: write the address of the issue")
+        if not web_link(self.issue):
+            raise ValueError(
+                f"issue={self.issue!r} is not a link: write the http(s) address of the issue"
+            )
 
 
 class Tolerated(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.coverage import Coverage
+from fuzzgraph.escaping import WEB_LINK
 from fuzzgraph.finding import Finding, FindingKey
 
 __all__ = [
@@ -130,7 +131,7 @@ class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
     replay: str = ""
     """The one command that replays it."""
     status: Status = "new"
-    issue: str = ""
+    issue: Annotated[str, msgspec.Meta(pattern=rf"\A({WEB_LINK})?\Z")] = ""
     """Where it is being dealt with, as the ledger says; '' where it says nothing."""
     left: tuple[Left, ...] = ()
     """What there was no time for; `fuzzgraph resume` on the folder of the run does it."""

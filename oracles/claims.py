@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from fuzzgraph.accesses import Access, Where
+from fuzzgraph.amounts import counted
 from fuzzgraph.finding import Clause, Finding, Severity, Stage, Symptom
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.comparison import Difference
@@ -82,8 +83,9 @@ def stray(step: StepRecord, oracle: str, clause: Clause, access: Access) -> Find
         symptom="stray_access",
         stage="capture" if step.index < 0 else None,
         message=f"{access.kernel} at {access.source} {verb} {_WHERE[access.where]} {buffer}{passed}"
-        f" ({access.extent} elements): program {access.program} at element {access.offset:+d};"
-        f" {access.elements} such accesses, from {access.low:+d} to {access.high:+d}",
+        f" ({counted(access.extent, 'element')}): program {access.program} at element"
+        f" {access.offset:+d}; {counted(access.elements, 'such access')}, from {access.low:+d} to"
+        f" {access.high:+d}",
         kernel=access.kernel,
         source=access.source,
         offset=access.offset,

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fuzzgraph.amounts import counted
+
 __all__ = ["Difference", "beyond_yardstick", "first_difference", "same_bits", "tolerance"]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -39,7 +41,7 @@ class Difference:
         got, want = f"{self.got:g}", f"{self.want:g}"
         if got == want:  # apart in the last bits only: say all of them
             got, want = repr(self.got), repr(self.want)
-        return f"[{place}]: got {got}, expected {want} ({self.count} elements differ)"
+        return f"[{place}]: got {got}, expected {want} ({counted(self.count, 'element')} differ)"
 
 
 def same_bits(got: torch.Tensor, want: torch.Tensor) -> bool:

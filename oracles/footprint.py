@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from fuzzgraph.accesses import Access, Race
+from fuzzgraph.amounts import counted
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import ForeignWrite, RunKind, StepRecord, ZoneHit
 from fuzzgraph.oracles.claims import claim, stray
@@ -51,7 +52,8 @@ class Footprint:
             symptom="red_zone_hit",
             stage=cast(Stage, hit.stage),
             message=(
-                f"{hit.elements} elements written {hit.side} {hit.region} ({hit.payload} elements,"
+                f"{counted(hit.elements, 'element')} written {hit.side} {hit.region}"
+                f" ({counted(hit.payload, 'element')},"
                 f" allocated at {hit.allocated_at}), as far as {hit.reach:+d}; found {hit.written}"
                 f"{kernel}"
             ),
@@ -89,7 +91,7 @@ class Footprint:
             symptom="race",
             message=f"programs {first} and {second} of {race.kernel} {verb} one place of {buffer},"
             f" element {race.offset}, in no promised order ({race.source}, {race.other_source});"
-            f" {race.elements} such elements",
+            f" {counted(race.elements, 'such element')}",
             kernel=race.kernel,
             source=race.source,
             offset=race.offset,

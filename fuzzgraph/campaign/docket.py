@@ -62,7 +62,7 @@ def docket_of(
         emit,
         shrinking=shrinking,
         export=export,
-        tick=tally.tick,
+        say=tally.say,
         standing=standing.of,
     )
     reserve = Reserve(plan, tally.watch)

@@ -16,6 +16,7 @@ from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 from fuzzgraph.repro.files import file_names
 
 if TYPE_CHECKING:
+    from fuzzgraph.campaign.pursuit import Say
     from fuzzgraph.case import Case
     from fuzzgraph.finding import Finding
 
@@ -47,9 +48,17 @@ def export_text(
 
 
 def verified_rate(
-    kind: ExportKind, path: Path, times: int = 3, *, seconds: float = math.inf
+    kind: ExportKind,
+    path: Path,
+    times: int = 3,
+    *,
+    seconds: float = math.inf,
+    running: Callable[[int, int], object] = lambda number, times: None,
 ) -> str:
     """How often the export failed when it was executed, e.g. '3/3'; '' for text.
+
+    Args:
+        running: told which run of how many is waited for.
 
     Raises:
         NotExecuted: it came to no verdict. OutOfTime: it took longer than `seconds` in all.
@@ -58,7 +67,7 @@ def verified_rate(
         return ""
     from fuzzgraph import repro
 
-    return str(repro.verify(path, times=times, seconds=seconds))
+    return str(repro.verify(path, times=times, seconds=seconds, running=running))
 
 
 class Exporting:
@@ -68,23 +77,33 @@ class Exporting:
         self._setup = setup
 
     def __call__(
-        self, reported: ReportedFinding, folder: RunFolder, seconds: float
+        self, reported: ReportedFinding, folder: RunFolder, seconds: float, say: Say
     ) -> tuple[Export, ...]:
-        names = file_names(reported.id)
         return tuple(
-            self._one(kind, reported, folder.of(reported.id) / name, seconds)
-            for kind, name in names.items()
+            self._one(kind, reported, folder.of(reported.id) / name, seconds, say)
+            for kind, name in file_names(reported.id).items()
         )
 
     def _one(
-        self, kind: ExportKind, reported: ReportedFinding, path: Path, seconds: float
+        self,
+        kind: ExportKind,
+        reported: ReportedFinding,
+        path: Path,
+        seconds: float,
+        say: Say,
     ) -> Export:
         end = time.monotonic() + seconds
+        proven = ", and running it once," if kind == "script" and seconds > 0.0 else ""
+        say(f"writing {path.name}{proven} of {reported.id}")
         try:
             write_atomically(path, self._text(kind, reported, seconds).encode())
             left = end - time.monotonic()
             execute = kind == "script" and reported.status == "new" and left > 0.0
-            rate = self._rate(kind, path, left) if execute else ""
+            rate = (
+                self._rate(kind, path, left, partial(_running, say, path, reported.id))
+                if execute
+                else ""
+            )
         except UsageError:
             raise
         except NotExecuted as error:
@@ -101,13 +120,21 @@ class Exporting:
         except OutOfTime:
             return write(seconds=0.0)
 
-    def _rate(self, kind: ExportKind, path: Path, seconds: float) -> str:
+    def _rate(
+        self, kind: ExportKind, path: Path, seconds: float, running: Callable[[int, int], object]
+    ) -> str:
         try:
-            return verified_rate(kind, path, seconds=seconds)
+            return verified_rate(kind, path, seconds=seconds, running=running)
         except OutOfTime:
             return ""
 
 
-def no_export(reported: ReportedFinding, folder: RunFolder, seconds: float) -> tuple[Export, ...]:
+def _running(say: Say, path: Path, finding: str, number: int, times: int) -> None:
+    say(f"running {path.name} {number}/{times} of {finding}")
+
+
+def no_export(
+    reported: ReportedFinding, folder: RunFolder, seconds: float, say: Say
+) -> tuple[Export, ...]:
     """For runs whose findings need no repro on disk."""
     return ()

@@ -33,9 +33,11 @@ from fuzzgraph.events import (
 )
 from fuzzgraph.finding import Finding
 
-__all__ = ["Exporter", "Pursuit", "Sighting", "replay_command", "unexecuted"]
+__all__ = ["Exporter", "Pursuit", "Say", "Sighting", "replay_command", "unexecuted"]
 
-Exporter = Callable[[ReportedFinding, RunFolder, float], tuple[Export, ...]]
+Say = Callable[[str], object]
+"""Takes a few words on what is being done."""
+Exporter = Callable[[ReportedFinding, RunFolder, float, Say], tuple[Export, ...]]
 """Writes the repros of a finding; the number of seconds says what executing them may take."""
 
 
@@ -96,7 +98,7 @@ class Pursuit:
         *,
         shrinking: Shrinking,
         export: Exporter,
-        tick: Callable[[str], None],
+        say: Say,
         standing: Callable[[Finding], tuple[Status, str]] = lambda finding: ("new", ""),
     ) -> None:
         self._plan = plan
@@ -104,7 +106,7 @@ class Pursuit:
         self._emit = emit
         self._shrinking = shrinking
         self._export = export
-        self._tick = tick
+        self._say = say
         self._standing = standing
 
     def claim(self, case: Case, finding: Finding) -> bool:
@@ -186,8 +188,7 @@ class Pursuit:
             seconds: what executing the exports may take; 0 writes them only, less than 0 writes a
                 script that runs the case through FuzzGraph.
         """
-        self._tick(f"exporting {reported.id}")
-        exports = self._export(reported, self._folder, seconds)
+        exports = self._export(reported, self._folder, seconds, self._say)
         left: tuple[Left, ...] = tuple(one for one in reported.left if one != "export")
         if reported.status == "new" and any(map(unexecuted, exports)):
             left = (*left, "export")

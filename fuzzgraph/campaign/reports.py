@@ -12,10 +12,11 @@ import msgspec
 
 from fuzzgraph import corpus
 from fuzzgraph.campaign.folder import refuse_links
+from fuzzgraph.campaign.pursuit import replay_command
 from fuzzgraph.campaign.untold import untold
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
-from fuzzgraph.events import ExportKind, RunSummary
+from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary, Setup
 from fuzzgraph.reporting import joined
 from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
@@ -55,10 +56,16 @@ def rebuilt(folder: Path) -> RunSummary:
     found, damage = untold(folder, {reported.id for reported in whole.findings})
     return msgspec.structs.replace(
         whole,
-        findings=(*whole.findings, *found),
+        findings=tuple(_with_command(one, whole.setup) for one in (*whole.findings, *found)),
         bad_entries=tuple(dict.fromkeys((*whole.bad_entries, *read.cut))),
         damaged=tuple(dict.fromkeys((*whole.damaged, *read.damaged, *damage))),
     )
+
+
+def _with_command(reported: ReportedFinding, setup: Setup) -> ReportedFinding:
+    """The finding with a command of our own: nobody is to copy one that a log brought along."""
+    command = replay_command(reported.case_path, setup) if reported.replay else ""
+    return msgspec.structs.replace(reported, replay=command)
 
 
 class _Read:

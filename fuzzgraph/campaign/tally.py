@@ -101,10 +101,17 @@ class Tally:
 
     def tick(self, doing: str = "fuzzing", *, always: bool = False) -> None:
         """Emit progress if the last one is old enough."""
+        if not always and self.watch.seconds - self._told_at < self.plan.progress_seconds:
+            return
+        now = self.say(doing)
+        if always or now >= self._cover_at:
+            self._cover_at = max(now + 10.0, now * _COVERAGE_EVERY)
+            self.emit(CoverageSeen(shard=self.plan.shard, coverage=self.coverage.record()))
+
+    def say(self, doing: str) -> float:
+        """Emit progress now, since something else is done from now on; seconds of the campaign."""
         now = self.watch.seconds
         since = now - self._told_at
-        if not always and since < self.plan.progress_seconds:
-            return
         limit = self.plan.budget.examples
         self.emit(
             Progress(
@@ -131,6 +138,4 @@ class Tally:
             )
         )
         self._told_at, self._told_cases = now, self.cases
-        if always or now >= self._cover_at:
-            self._cover_at = max(now + 10.0, now * _COVERAGE_EVERY)
-            self.emit(CoverageSeen(shard=self.plan.shard, coverage=self.coverage.record()))
+        return now

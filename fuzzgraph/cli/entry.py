@@ -17,6 +17,7 @@ import click
 
 import fuzzgraph
 from fuzzgraph.errors import FuzzGraphError, HarnessFailed, UsageError
+from fuzzgraph.escaping import visible
 from fuzzgraph.torch_import import torch_problem
 
 __all__ = ["main", "root_command", "run_command"]
@@ -128,7 +129,7 @@ def _click_message(error: click.ClickException) -> str:
 
 
 def _failed(arguments: Sequence[str], kind: str, message: str, code: int) -> int:
-    message = " ".join(message.split())
+    message = visible(" ".join(message.split()))
     if "--json" in arguments:
         error = {"kind": kind, "message": message}
         click.echo(json.dumps({"error": error, "exit_code": code}, indent=2))

@@ -48,7 +48,7 @@ def run(plan: Plan, out: Path | None, shards: int | None, address: str, as_json:
     check_names(plan.setup)
     if not plan.ledger and DEFAULT_LEDGER.is_file():
         plan = replace(plan, ledger=str(DEFAULT_LEDGER))
-    require_ray()
+    require_ray(address)
     plan = replace(plan, out=fresh_folder(out, plan.seed).resolve())
     return _drive(plan, address, shards, as_json=as_json)
 
@@ -77,9 +77,9 @@ def resume_fleet(
     if record is None:
         raise UsageError(f"{folder}: holds no fleet.json. Name the folder of a fleet's run.")
     named.check(folder, record.setup, record.database)
-    require_ray()
-    plan = record.plan(folder.resolve(), seconds)
     where = record.address if address is None else address
+    require_ray(where)
+    plan = record.plan(folder.resolve(), seconds)
     return _drive(plan, where, None, more=seconds is not None, as_json=as_json)
 
 

@@ -9,6 +9,7 @@ import click
 
 from fuzzgraph.cli.entry import RUN_FAILED
 from fuzzgraph.cli.options import as_json, one_of, say_json
+from fuzzgraph.escaping import one_line
 
 if TYPE_CHECKING:
     from fuzzgraph.reporting.formats import Format
@@ -65,7 +66,7 @@ def report(
     for path in paths:
         click.echo(path)
     for line in summary.bad_entries:
-        click.echo(f"left out: {line}", err=True)
+        click.echo(one_line(f"left out: {line}"), err=True)
     for line in summary.damaged:
-        click.echo(f"damaged: {line}", err=True)
+        click.echo(one_line(f"damaged: {line}"), err=True)
     return code

@@ -36,7 +36,7 @@ def ray_cluster(address: str, shards: int | None, device: str) -> Iterator[RayCl
     Raises:
         UsageError: Ray is not installed, nothing answers there, or it has too few GPUs or cores.
     """
-    ray = require_ray()
+    ray = require_ray(address)
     try:
         if address:
             ray.init(address=address, **_QUIET)
@@ -48,14 +48,20 @@ def ray_cluster(address: str, shards: int | None, device: str) -> Iterator[RayCl
             f"address={address!r}: no Ray cluster can be used ({_first_line(error)}). Name one "
             "that runs, or leave it out to start one here."
         ) from None
-    ports = frozenset() if address else listening(descendants(os.getpid()) - {os.getpid()})
+    family = set() if address else descendants(os.getpid()) - {os.getpid()}
+    ports = listening(family)
     try:
+        _require_loopback(family)
         yield RayCluster(ray, _counted(ray, shards, device), device)
     finally:
         ray.shutdown()
         wait_until_free(ports)
 
 
+_ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Set to 0 before Ray is imported, it makes a node of Ray's listen on loopback only, on Linux too.
+Ray resolves 127.0.0.1 as a node's address to that of the machine, so that naming it does not help.
+Whoever reaches a port of Ray's may run code there."""
 _QUIET: dict[str, Any] = {
     "include_dashboard": False,
     "log_to_driver": False,
@@ -64,12 +70,26 @@ _QUIET: dict[str, Any] = {
 }
 
 
-def require_ray() -> Any:
+def _require_loopback(family: set[int]) -> None:
+    """Refuse a cluster of ours that others could reach, whatever made it listen there."""
+    if wide := listening(family, beyond_loopback=True):
+        raise UsageError(
+            f"Ray listens on port {min(wide)} beyond this machine, because it was imported before "
+            "the fleet was started. Start the fleet in a process of its own."
+        )
+
+
+def require_ray(address: str = "") -> Any:
     """The package.
+
+    Args:
+        address: of the cluster to join; '' for one of ours, which nobody else is to reach.
 
     Raises:
         UsageError: it is not installed.
     """
+    if not address:
+        os.environ[_ONE_MACHINE] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

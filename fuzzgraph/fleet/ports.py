@@ -11,7 +11,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
+from sys import byteorder
 
 __all__ = ["descendants", "listening", "wait_until_free"]
 
@@ -36,10 +38,18 @@ def _parents() -> Iterable[tuple[int, int]]:
             yield int(entry.name), int(fields[1])
 
 
-def listening(pids: Iterable[int]) -> frozenset[int]:
-    """TCP ports on which these processes listen now."""
+def listening(pids: Iterable[int], *, beyond_loopback: bool = False) -> frozenset[int]:
+    """TCP ports on which these processes listen now.
+
+    Args:
+        beyond_loopback: only those that other machines can reach.
+    """
     sockets = {inode for pid in pids for inode in _sockets(pid)}
-    return frozenset(port for port, inode in _listeners() if inode in sockets)
+    return frozenset(
+        port
+        for address, port, inode in _listeners()
+        if inode in sockets and not (beyond_loopback and _is_loopback(address))
+    )
 
 
 def _sockets(pid: int) -> Iterable[str]:
@@ -51,18 +61,28 @@ def _sockets(pid: int) -> Iterable[str]:
                     yield name[len("socket:[") : -1]
 
 
-def _listeners() -> Iterable[tuple[int, str]]:
-    """Port and inode of every socket of this machine that listens."""
+def _is_loopback(address: str) -> bool:
+    """Of an address as the table has it: words of four bytes in hex, in this machine's order."""
+    raw = bytes.fromhex(address)
+    words = [raw[at : at + 4] for at in range(0, len(raw), 4)]
+    found = ip_address(b"".join(word[::-1] if byteorder == "little" else word for word in words))
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def _listeners() -> Iterable[tuple[str, int, str]]:
+    """Address, port and inode of every socket of this machine that listens."""
     for table in _TABLES:
         with contextlib.suppress(OSError):
             for line in table.read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == _LISTEN:
-                    yield int(fields[1].rpartition(":")[2], 16), fields[9]
+                    address, _, port = fields[1].rpartition(":")
+                    yield address, int(port, 16), fields[9]
 
 
 def _taken() -> Iterable[int]:
-    return [port for port, _ in _listeners()]
+    return [port for _, port, _ in _listeners()]
 
 
 def wait_until_free(

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from fuzzgraph.amounts import counted, short
 from fuzzgraph.coverage import Coverage, CoverageMap
+from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
-from fuzzgraph.reporting.amounts import counted, short
 from fuzzgraph.reporting.left_out import finishing, killed_words, unchecked
 from fuzzgraph.reporting.wording import finding_text
 
@@ -21,6 +22,7 @@ __all__ = [
     "nothing_words",
     "reason_words",
     "setup_line",
+    "time_words",
     "verdict_line",
 ]
 
@@ -53,7 +55,7 @@ def setup_line(setup: Setup) -> str:
 def ending(summary: RunSummary) -> str:
     """What a run came to, for a terminal or a log."""
     parts = [finding_text(reported) for reported in summary.findings]
-    return "\n\n".join([*parts, "\n".join(_figures(summary))])
+    return "\n\n".join([*parts, "\n".join(map(one_line, _figures(summary)))])
 
 
 def headline(summary: RunSummary) -> str:
@@ -81,9 +83,18 @@ def nothing_words(summary: RunSummary) -> str:
     return "nothing found before it was killed" if summary.reason == "killed" else "nothing found"
 
 
+def time_words(summary: RunSummary) -> str:
+    """How long the run took by the clock, and how much of it was search where that differs.
+
+    Shrinking and executing repros come after the search, and may take most of the time.
+    """
+    search, whole = short(summary.seconds), short(max(summary.seconds, summary.total_seconds))
+    return whole if whole == search else f"{whole} ({search} of search)"
+
+
 def verdict_line(summary: RunSummary) -> str:
     """One line: how much was run, and what it showed."""
-    amount = f"{summary.cases} cases, {short(summary.seconds)}, {summary.rate:.0f} cases/s"
+    amount = f"{counted(summary.cases, 'case')}, {time_words(summary)}, {summary.rate:.0f} cases/s"
     return f"{headline(summary)} in {amount}"
 
 
@@ -98,14 +109,17 @@ def _figures(summary: RunSummary) -> list[str]:
         verdict_line(summary),
         f"  {', '.join(counts)}; seed {summary.seed}; {setup_line(summary.setup)}",
         f"  stopped because {reason_words(summary)}"
-        + (f"; report in {summary.out}" if summary.out else ""),
+        + (f"; {_left_in(summary)} {summary.out}" if summary.out else ""),
     ]
     lines += [f"  {line}" for line in unchecked(summary.unchecked)]
     lines += [
-        f"  kernels run by Triton's own interpreter, {count} times: {name}"
+        f"  kernels run by Triton's own interpreter, {counted(count, 'time')}: {name}"
         for name, count in summary.fallbacks.items()
     ]
-    lines += [f"  quarantined {count} cases: {name}" for name, count in summary.quarantined.items()]
+    lines += [
+        f"  quarantined {counted(count, 'case')}: {name}"
+        for name, count in summary.quarantined.items()
+    ]
     lines += [f"  tolerated and no longer failing: {line}" for line in summary.mended]
     if summary.killed:
         lines.append(f"  {killed_words(summary.killed)}")
@@ -116,6 +130,11 @@ def _figures(summary: RunSummary) -> list[str]:
     if summary.error:
         lines.append(f"  run failed: {summary.error}")
     return lines
+
+
+def _left_in(summary: RunSummary) -> str:
+    """A run that failed, at a full disk say, may not have come to its report."""
+    return "what it has written is in" if summary.error else "report in"
 
 
 def joined(summaries: Sequence[RunSummary]) -> RunSummary:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
+from fuzzgraph.escaping import visible
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.reporting.ending import ending, setup_line
@@ -37,6 +38,7 @@ def junit(summary: RunSummary) -> bytes:
         _finding(suite, summary, reported)
     root = ElementTree.Element("testsuites")
     root.append(suite)
+    _clean(root)
     ElementTree.indent(root)
     body: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return body + b"\n"
@@ -53,7 +55,7 @@ def _properties(suite: ElementTree.Element, summary: RunSummary) -> None:
     }
     group = ElementTree.SubElement(suite, "properties")
     for name, value in figures.items():
-        ElementTree.SubElement(group, "property", name=name, value=_clean(str(value)))
+        ElementTree.SubElement(group, "property", name=name, value=str(value))
 
 
 def _campaign(suite: ElementTree.Element, summary: RunSummary) -> None:
@@ -65,9 +67,9 @@ def _campaign(suite: ElementTree.Element, summary: RunSummary) -> None:
         time=f"{summary.total_seconds:.3f}",
     )
     for line in _errors(summary):
-        ElementTree.SubElement(test, "error", message=_clean(line)).text = _clean(line)
+        ElementTree.SubElement(test, "error", message=line).text = line
     figures = ending(summary).rsplit("\n\n", 1)[-1]
-    ElementTree.SubElement(test, "system-out").text = _clean(figures)
+    ElementTree.SubElement(test, "system-out").text = figures
 
 
 def _errors(summary: RunSummary) -> list[str]:
@@ -81,18 +83,26 @@ def _finding(suite: ElementTree.Element, summary: RunSummary, reported: Reported
         suite,
         "testcase",
         classname=f"fuzzgraph.{summary.setup.target}.{reported.finding.oracle}",
-        name=_clean(reported.id),
+        name=reported.id,
         time=f"{reported.shrink_seconds:.3f}",
     )
-    message = _clean(sentence(reported.finding))
+    message = sentence(reported.finding)
     if not summary.counts(reported):
         why = f"{reported.status} {reported.issue}".strip()
-        ElementTree.SubElement(test, "skipped", message=_clean(f"{why}: {message}"))
+        ElementTree.SubElement(test, "skipped", message=f"{why}: {message}")
         return
-    kind = _clean(CLAUSES[reported.finding.clause])
+    kind = CLAUSES[reported.finding.clause]
     failure = ElementTree.SubElement(test, "failure", message=message, type=kind)
-    failure.text = _clean(finding_text(reported))
+    failure.text = finding_text(reported)
 
 
-def _clean(text: str) -> str:
-    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+def _clean(element: ElementTree.Element) -> None:
+    """Leave in no place of the document what XML cannot hold or a reader would not see."""
+    for one in element.iter():
+        one.text = _cleaned(one.text) if one.text else one.text
+        for name, value in one.attrib.items():
+            one.set(name, _cleaned(value))
+
+
+def _cleaned(text: str) -> str:
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", visible(text))

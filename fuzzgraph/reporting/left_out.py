@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from fuzzgraph.amounts import counted
 from fuzzgraph.events import Left, ReportedFinding, RunSummary
-from fuzzgraph.reporting.amounts import counted
 
 __all__ = ["finishing", "killed_words", "left_out", "left_words", "unchecked"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from fuzzgraph.escaping import code_block, code_cell, code_span, web_link
+from fuzzgraph.escaping import markdown_text as plain
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.reporting.amounts import short
-from fuzzgraph.reporting.ending import setup_line, verdict_line
+from fuzzgraph.reporting.ending import setup_line, time_words, verdict_line
 from fuzzgraph.reporting.left_out import left_out, unchecked
 from fuzzgraph.reporting.nights import Night
 from fuzzgraph.reporting.sentences import sentence
@@ -23,33 +23,28 @@ _IN_FULL = 20
 
 def markdown(summary: RunSummary, nights: Sequence[Night] = ()) -> str:
     """Figures, a table of findings, the first of them in full, what did not run, the trend."""
-    parts = [f"# FuzzGraph run: {verdict_line(summary)}", _figures(summary)]
+    parts = [f"# FuzzGraph run: {plain(verdict_line(summary))}", _figures(summary)]
     if summary.error:
-        parts.append(f"**The run failed:** `{summary.error}`")
-    parts += [f"**Not checked:** {_escaped(line)}" for line in unchecked(summary.unchecked)]
+        parts.append(f"**The run failed:** {code_span(summary.error)}")
+    parts += [f"**Not checked:** {plain(line)}" for line in unchecked(summary.unchecked)]
     if summary.damaged:
         parts.append(f"**The log is damaged,** so that this is not all: {_DAMAGE}")
     if summary.findings:
         parts.append(_table(summary))
     parts += [
-        f"## {_escaped(sentence(reported.finding))}\n\n```text\n{finding_text(reported)}\n```"
+        f"## {plain(sentence(reported.finding))}\n\n{code_block(finding_text(reported))}"
         for reported in summary.findings[:_IN_FULL]
     ]
     if summary.mended:
-        lines = "\n".join(f"- {_escaped(line)}" for line in summary.mended)
+        lines = "\n".join(f"- {plain(line)}" for line in summary.mended)
         parts.append(f"## Tolerated, and no longer failing\n\n{lines}")
     if len(nights) > 1:
         parts.append(_nights(nights))
     missing = left_out(summary)
     if missing:
-        rows = "\n".join(f"| {_escaped(what)} | {_escaped(why)} |" for what, why in missing)
+        rows = "\n".join(f"| {plain(what)} | {plain(why)} |" for what, why in missing)
         parts.append(f"## What did not run, and why\n\n| | |\n|---|---|\n{rows}")
     return "\n\n".join(parts) + "\n"
-
-
-def _escaped(text: str) -> str:
-    """Text that Markdown prints as it is, also in a table."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(text.split()))
 
 
 def _figures(summary: RunSummary) -> str:
@@ -59,7 +54,7 @@ def _figures(summary: RunSummary) -> str:
         "seed": summary.seed,
         "profile": summary.profile,
         "shards": summary.shards,
-        "time": short(summary.seconds),
+        "time": time_words(summary),
         "cases": f"{summary.cases} ({summary.corpus_cases} from the corpus)",
         "steps": summary.steps,
         "cases per second": f"{summary.rate:.0f}",
@@ -72,7 +67,11 @@ def _figures(summary: RunSummary) -> str:
         "fuzzgraph": summary.fuzzgraph,
     }
     return "\n".join(
-        ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+        [
+            "| | |",
+            "|---|---|",
+            *(f"| {name} | {plain(str(value))} |" for name, value in rows.items()),
+        ]
     )
 
 
@@ -87,19 +86,19 @@ def _row(summary: RunSummary, reported: ReportedFinding) -> str:
     cells = [
         f"[{reported.id}](findings/{reported.id}/case.json)",
         CLAUSES[finding.clause],
-        f"`{finding.buffer}`" if finding.buffer else "",
-        finding.oracle,
+        code_cell(finding.buffer),
+        plain(finding.oracle),
         str(len(reported.case.steps)),
-        finding.confirmed,
+        plain(finding.confirmed),
         str(1 + summary.repeats.get(reported.id, 0)),
-        " ".join(filter(None, (reported.status, reported.issue))),
+        " ".join(filter(None, (reported.status, web_link(reported.issue)))),
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def _nights(nights: Sequence[Night]) -> str:
     rows = [
-        f"| {night.label}{' (cut short)' if night.failed else ''} | {night.findings} "
+        f"| {plain(night.label)}{' (cut short)' if night.failed else ''} | {night.findings} "
         f"| {len(night.fresh)} | {len(night.gone)} | {night.cases} |"
         for night in reversed(nights)
     ]

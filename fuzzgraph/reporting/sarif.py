@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from fuzzgraph.escaping import visible
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES, Clause
 from fuzzgraph.reporting.left_out import killed_words
@@ -25,7 +26,7 @@ _RULES: tuple[Clause, ...] = tuple(CLAUSES)
 
 def sarif(summary: RunSummary) -> dict[str, Any]:
     """The log of one run, ready for JSON."""
-    return {
+    log = {
         "$schema": SCHEMA,
         "version": "2.1.0",
         "runs": [
@@ -41,6 +42,17 @@ def sarif(summary: RunSummary) -> dict[str, Any]:
             }
         ],
     }
+    shown: dict[str, Any] = _visible(log)
+    return shown
+
+
+def _visible(value: Any) -> Any:
+    """The same with every text as it may be shown."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {name: _visible(one) for name, one in value.items()}
+    return [_visible(one) for one in value] if isinstance(value, list) else value
 
 
 def _driver(summary: RunSummary) -> dict[str, Any]:

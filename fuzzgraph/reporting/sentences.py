@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from fuzzgraph.amounts import counted
 from fuzzgraph.finding import CLAUSES, Finding
 
 __all__ = ["LAW", "law_parts", "place", "seen", "sentence"]
@@ -71,7 +72,7 @@ def _one(noun: str) -> str:
 
 def _of_red_zone(finding: Finding) -> str:
     count = finding.detail.get("elements", 0)
-    amount = f"{count} element{'s' * (count != 1)}" if count else "memory"
+    amount = counted(count, "element") if isinstance(count, int) and count else "memory"
     side = "before the start" if finding.detail.get("side") == "before" else "past the end"
     return f"{_doer(finding)} writes {amount} {side} of {finding.buffer}"
 

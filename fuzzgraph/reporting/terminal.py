@@ -11,6 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fuzzgraph.amounts import counted, short
+from fuzzgraph.escaping import one_line
 from fuzzgraph.events import (
     CampaignStarted,
     Event,
@@ -18,7 +20,6 @@ from fuzzgraph.events import (
     Progress,
     Shrunk,
 )
-from fuzzgraph.reporting.amounts import counted, short
 from fuzzgraph.reporting.ending import setup_line
 from fuzzgraph.reporting.wording import finding_head
 
@@ -33,26 +34,26 @@ def start_line(event: CampaignStarted) -> str:
     """What is about to run."""
     begin = f"fuzzing {setup_line(event.setup)}; seed {event.seed}; "
     if event.examples == 0:
-        return f"{begin}the corpus only, {event.corpus_cases} cases"
+        return f"{begin}the corpus only, {counted(event.corpus_cases, 'case')}"
     limits = []
     if event.seconds is not None:
         limits.append(short(event.seconds))
     if event.examples is not None:
-        limits.append(f"{event.examples} examples")
+        limits.append(counted(event.examples, "example"))
     if event.max_findings is not None:
         limits.append(f"{counted(event.max_findings, 'finding')} at most")
     budget = ", ".join(limits) or "no limit, Ctrl-C ends it"
-    corpus = f", {event.corpus_cases} corpus cases first" if event.corpus_cases else ""
+    corpus = f", {counted(event.corpus_cases, 'corpus case')} first" if event.corpus_cases else ""
     return f"{begin}{budget}{corpus}"
 
 
 def progress_line(event: Progress) -> str:
     """Rate, cases, time left, findings."""
-    parts = [f"{short(event.seconds):>6}", f"{event.cases} cases", f"{event.rate:.0f}/s"]
+    parts = [f"{short(event.seconds):>6}", counted(event.cases, "case"), f"{event.rate:.0f}/s"]
     if event.seconds_left is not None:
         parts.append(f"{short(event.seconds_left)} left")
     if event.examples_left is not None:
-        parts.append(f"{event.examples_left} examples left")
+        parts.append(f"{counted(event.examples_left, 'example')} left")
     parts.append(counted(event.findings, "finding"))
     if event.pairs:
         parts.append(f"{event.pairs} pairs")
@@ -66,11 +67,13 @@ def progress_line(event: Progress) -> str:
 
 
 class PlainProgress:
-    """Lines for a log: the start, each finding, and the figures every ten seconds."""
+    """Lines for a log: the start, each finding, what is done for it, and the figures every ten
+    seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._told = 0.0
+        self._doing = ""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, CampaignStarted):
@@ -82,15 +85,24 @@ class PlainProgress:
                 f"shrunk {event.id} to {counted(event.steps, 'step')}, "
                 f"{counted(event.requests, 'request')}"
             )
-        elif isinstance(event, Progress) and self._due(event):
+        elif isinstance(event, Progress):
+            self._tell(event)
+
+    def _tell(self, event: Progress) -> None:
+        """What is being done, as soon as it changes; the figures now and then."""
+        changed = event.doing not in (self._doing, "fuzzing", "done")
+        self._doing = event.doing
+        if self._due(event):
             self._told = event.seconds
             self._say(progress_line(event))
+        elif changed:
+            self._say(f"{short(event.seconds):>6}  {event.doing}")
 
     def _due(self, event: Progress) -> bool:
         return event.doing != "done" and event.seconds - self._told >= _PLAIN_SECONDS
 
     def _say(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
+        print(one_line(line), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing to take down."""
@@ -118,7 +130,7 @@ class LiveProgress:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, CampaignStarted):
-            self._console.print(Text(start_line(event)))
+            self._console.print(Text(one_line(start_line(event))))
             self._live.start()
         elif isinstance(event, FindingNew):
             head = finding_head(event.finding)
@@ -127,7 +139,8 @@ class LiveProgress:
             self._live.update(self._figures(event), refresh=True)
 
     def _figures(self, event: Progress) -> Group:
-        line = Text(progress_line(msgspec.structs.replace(event, pairs=0)), style="cyan")
+        told = one_line(progress_line(msgspec.structs.replace(event, pairs=0)))
+        line = Text(told, style="cyan")
         below = Table.grid(padding=(0, 2))
         used = _budget_used(event)
         bar = "" if used is None else ProgressBar(total=1.0, completed=used, width=_BAR)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fuzzgraph.amounts import counted
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
+from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Export, ReportedFinding
 from fuzzgraph.finding import CLAUSES, Finding
 from fuzzgraph.reporting.left_out import left_words
@@ -29,7 +31,7 @@ def finding_text(reported: ReportedFinding) -> str:
         lines += ["  the same case also breaks:"]
         lines += [f"    {_broken(other)} ({other.oracle})" for other in reported.also]
     lines += ["", *_indented(_whereabouts(reported))]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def finding_head(finding: Finding) -> list[str]:
@@ -42,7 +44,7 @@ def finding_head(finding: Finding) -> list[str]:
     ]
     if finding.severity == "nan":
         lines.append("  severity nan: NaN in memory that no mask lets through changed the result")
-    return lines
+    return [one_line(line) for line in lines]
 
 
 def _broken(finding: Finding) -> str:
@@ -126,9 +128,11 @@ def _whereabouts(reported: ReportedFinding) -> list[str]:
     lines = []
     how = []
     if reported.after_cases:
-        how.append(f"after {reported.after_cases} cases, {reported.after_seconds:.1f} s")
+        how.append(f"after {counted(reported.after_cases, 'case')}, {reported.after_seconds:.1f} s")
     if reported.shrink_tries:
-        how.append(f"shrunk in {reported.shrink_tries} tries, {reported.shrink_seconds:.1f} s")
+        how.append(
+            f"shrunk in {counted(reported.shrink_tries, 'try')}, {reported.shrink_seconds:.1f} s"
+        )
     if how:
         lines.append(f"found   {'; '.join(how)}")
     if reported.case_path:

@@ -10,6 +10,8 @@ import torch
 
 from fuzzgraph import __version__
 from fuzzgraph.case import Case, digest
+from fuzzgraph.escaping import code_span as code
+from fuzzgraph.escaping import markdown_text
 from fuzzgraph.events import Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.files import file_names
@@ -42,7 +44,7 @@ def issue_text(case: Case, finding: Finding, setup: Setup) -> str:
         "",
         "## What breaks",
         "",
-        _escaped(plain(finding.message)),
+        markdown_text(plain(finding.message)),
         "",
         law(finding),
         "",
@@ -50,21 +52,21 @@ def issue_text(case: Case, finding: Finding, setup: Setup) -> str:
         "",
         *_table(case),
         "",
-        f"Engine config: {_code(config_text(case.config))}",
+        f"Engine config: {code(config_text(case.config))}",
         "",
         *_measured(finding),
         "## Reproduce",
         "",
-        f"1. {_code('python ' + names['script'])}: exit code 1 and the finding, 0 if it is"
+        f"1. {code('python ' + names['script'])}: exit code 1 and the finding, 0 if it is"
         " gone. Its first lines say what it needs.",
-        f"2. {_code('pytest ' + names['pytest'])}: the same as a test, with FuzzGraph installed.",
+        f"2. {code('pytest ' + names['pytest'])}: the same as a test, with FuzzGraph installed.",
         "",
         *_rate(finding),
         "## Environment",
         "",
-        *(f"- {line}" for line in environment(setup)),
+        *(f"- {markdown_text(line)}" for line in environment(setup)),
         "",
-        f"Found by FuzzGraph, oracle {_code(finding.oracle)}, case {_code(digest(case)[:12])}.",
+        f"Found by FuzzGraph, oracle {code(finding.oracle)}, case {code(digest(case)[:12])}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -84,7 +86,7 @@ def _title(finding: Finding) -> str:
         "hang": f"hang at {finding.stage}",
     }.get(finding.symptom, _MISMATCH[finding.clause].format(buffer))
     run = "eager run" if finding.stage == "eager" else "graph replay"
-    return _escaped(f"{plain(finding.target)}: {what} ({run}, mode {finding.mode})")
+    return markdown_text(f"{plain(finding.target)}: {what} ({run}, mode {finding.mode})")
 
 
 _MISMATCH = {
@@ -97,24 +99,12 @@ _MISMATCH = {
 }
 
 
-def _escaped(text: str) -> str:
-    """Text that Markdown prints as it is."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", text)
-
-
-def _code(text: str) -> str:
-    """An inline code span, whatever the text holds."""
-    fence = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
-    space = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{space}{text}{space}{fence}"
-
-
 def _table(case: Case) -> list[str]:
     rows = [re.split(r"  +", line, maxsplit=4) for line in case_table(case)]
     return [
-        f"| {' | '.join(map(_escaped, rows[0]))} |",
+        f"| {' | '.join(map(markdown_text, rows[0]))} |",
         "|" + "---|" * len(rows[0]),
-        *(f"| {' | '.join(map(_escaped, row))} |" for row in rows[1:]),
+        *(f"| {' | '.join(map(markdown_text, row))} |" for row in rows[1:]),
     ]
 
 
@@ -123,14 +113,14 @@ def _measured(finding: Finding) -> list[str]:
     known = [(_KNOWN[name], value) for name, value in finding.detail.items() if name in _KNOWN]
     if not known:
         return []
-    facts = [f"- {name}: {_code(plain(str(value)))}" for name, value in known]
+    facts = [f"- {name}: {code(plain(str(value)))}" for name, value in known]
     return ["## Measured", "", *facts, ""]
 
 
 def _rate(finding: Finding) -> list[str]:
     if not finding.confirmed:
         return []
-    return [f"It showed in {finding.confirmed} fresh sessions.", ""]
+    return [f"It showed in {markdown_text(finding.confirmed)} fresh sessions.", ""]
 
 
 def environment(setup: Setup) -> list[str]:

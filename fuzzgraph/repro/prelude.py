@@ -73,7 +73,7 @@ def overruns(name, buffer):
             far = (hit[0] if side == "before" else hit[-1]) + low - origin
             found = flat[low:high][hit[:4]].tolist()
             yield (
-                f"{len(hit)} elements written {side} {name} ({stop - first} elements),"
+                f"{counted(len(hit))} written {side} {name} ({counted(stop - first)}),"
                 f" as far as {far:+d}; found {found}"
             )
 ''',
@@ -82,6 +82,11 @@ def bits(tensor):
     """The same bytes as integers, so that NaN and -0.0 compare as they are."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.contiguous().view(kinds[tensor.element_size()])
+''',
+    "counted": '''
+def counted(number):
+    """A number of elements."""
+    return f"{number} element{'s' * (number != 1)}"
 ''',
     "differences": '''
 def differences(name, got, want, other):
@@ -94,7 +99,7 @@ def differences(name, got, want, other):
         place = tuple(unequal[0].tolist())
         yield (
             f"{name}{list(place)} is {got[place].item()}, {want[place].item()} {other}"
-            f" ({len(unequal)} elements differ)"
+            f" ({counted(len(unequal))} differ)"
         )
 ''',
     "errors": '''
@@ -108,7 +113,7 @@ def errors(name, got, want, tolerance):
         place = tuple(wrong[0].tolist())
         yield (
             f"{name}{list(place)} is {got[place].item():g}, expected {want[place].item():g}"
-            f" within {tolerance:.3g} ({len(wrong)} elements differ)"
+            f" within {tolerance:.3g} ({counted(len(wrong))} differ)"
         )
 ''',
     "changed": '''
@@ -134,7 +139,7 @@ def report(lines):
 }
 _ORDER = (
     "wide", "bits", "unpacked", "save", "restore", "poison_zones", "poison", "region",
-    "overruns", "differences", "errors", "changed", "report",
+    "overruns", "counted", "differences", "errors", "changed", "report",
 )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,12 @@ _KEPT = ("PATH", "HOME", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "LD_LIBRARY_PATH
 
 
 def verify(
-    path: str | Path, times: int = 3, *, deadline: float = DEADLINE, seconds: float = math.inf
+    path: str | Path,
+    times: int = 3,
+    *,
+    deadline: float = DEADLINE,
+    seconds: float = math.inf,
+    running: Callable[[int, int], object] = lambda number, times: None,
 ) -> str:
     """How often the file reproduces its finding, e.g. '3/3'.
 
@@ -49,6 +55,7 @@ def verify(
     Args:
         deadline: seconds that one run may take.
         seconds: those that all of them may take together.
+        running: told which run of how many is waited for.
 
     Raises:
         UsageError: the file cannot be read, or is no export of FuzzGraph's.
@@ -61,6 +68,10 @@ def verify(
     once = partial(_executed, path, constants, min(deadline, seconds))
     with ThreadPoolExecutor(times) as side_by_side:
         runs = [side_by_side.submit(once) for _ in range(times)]
+        running(1, times)
+        for number, _ in enumerate(as_completed(runs), start=2):
+            if number <= times:
+                running(number, times)
     ends = [run.result() for run in runs]
     if time.monotonic() >= end:
         raise OutOfTime(f"{path}: was not executed {times} times in {seconds:g} s")

@@ -202,7 +202,7 @@ def test_a_corpus_folder_that_cannot_be_written_loses_nothing(
     source.write_bytes(encode_case(case(1)))
     (tmp_path / "file").write_text("kept")
     line = refused(capsys, "corpus", "add", source, "--folder", tmp_path / "file" / "cases")
-    assert "cannot be written (Not a directory). Name a folder that you may write." in line
+    assert "cannot be written (Not a directory). Make room, or name a folder that you" in line
     assert (tmp_path / "file").read_text() == "kept"
 
 

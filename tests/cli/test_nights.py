@@ -109,9 +109,8 @@ def cut_off(folder: Path, **changes: str) -> Path:
     if "target" in changes:
         start["setup"]["target"] = changes["target"]
     start["database"] = changes.get("database", "")
-    log.write_bytes(
-        b"".join([json.dumps(start, separators=(",", ":")).encode() + b"\n", *lines[1:]])
-    )
+    first = json.dumps(start, separators=(",", ":")).encode() + b"\n"
+    log.write_bytes(b"".join([first, *lines[1:]]))
     return folder / "r"
 
 

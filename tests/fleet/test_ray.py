@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.events import RunSummary
+from fuzzgraph.fleet.ports import descendants, listening
 from tests.fleet.drivers import driver, seen
 from tests.fleet.servers import BINARY, WHY_NOT, redis_server
 
@@ -67,6 +68,15 @@ def test_killed_ray_workers_and_a_killed_redis_cost_no_finding(tmp_path: Path) -
     assert "shard 0 was lost" in lines
     assert "examples are kept in .fuzzgraph/examples" in lines
     assert summary.reason == "time"
+
+
+def test_a_cluster_of_ours_listens_on_loopback_only(tmp_path: Path) -> None:
+    with driver(tmp_path, *RUN, "--time", "15s") as one:
+        wait_for(one.ray_workers, one.process)
+        family = descendants(one.process.pid)
+        assert listening(family), "it listens somewhere"
+        assert not listening(family, beyond_loopback=True)
+        assert one.wait() == 1
 
 
 def test_a_killed_driver_is_taken_up_by_resume(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign import RunFolder
+from fuzzgraph.campaign.pursuit import Say
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.errors import OutOfTime
 from fuzzgraph.events import Export, FindingNew, ReportedFinding
@@ -84,7 +85,7 @@ class Exporter:
         self.given: list[float] = []
 
     def __call__(
-        self, reported: ReportedFinding, folder: RunFolder, seconds: float
+        self, reported: ReportedFinding, folder: RunFolder, seconds: float, say: Say
     ) -> tuple[Export, ...]:
         self.given.append(seconds)
         self.clock.now += max(0.0, min(seconds, 100.0))

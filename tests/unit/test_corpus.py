@@ -63,8 +63,8 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> 
     with pytest.raises(UsageError) as caught:
         corpus.add(tmp_path / "file" / "cases", case(1))
     assert str(caught.value) == (
-        f"corpus folder {tmp_path}/file/cases: cannot be written (Not a directory). "
-        "Name a folder that you may write."
+        f"{tmp_path}/file/cases: cannot be written (Not a directory). "
+        "Make room, or name a folder that you may write."
     )
 
 

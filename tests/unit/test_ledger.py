@@ -59,7 +59,7 @@ def test_an_entry_holds_until_its_day(day: date, holds: bool) -> None:
 
 BAD = {
     "no issue": ('[[tolerated]]\nbuffer = "x"\nexpires = 2026-12-31\n', "required field `issue`"),
-    "no link": (TOLERATED.replace("https://example.org/1", "later"), "is no link"),
+    "no link": (TOLERATED.replace("https://example.org/1", "later"), "is not a link"),
     "no expiry": ('[[tolerated]]\nbuffer="x"\nissue="https://e.org"\n', "required field `expires`"),
     "an unknown field": (f"{TOLERATED}bufer = 1\n", "unknown field `bufer`"),
     "fits everything": (f'[[tolerated]]\nmode = "idle"\n{ISSUE}', "fits every finding"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import msgspec
 import pytest
@@ -20,7 +21,15 @@ from fuzzgraph.events import (
     Setup,
     Shrunk,
 )
-from fuzzgraph.reporting import case_table, ending, finding_text, joined, markdown, progress_on
+from fuzzgraph.reporting import (
+    case_table,
+    ending,
+    finding_text,
+    joined,
+    markdown,
+    progress_on,
+    verdict_line,
+)
 from fuzzgraph.reporting.terminal import LiveProgress, PlainProgress, progress_line, start_line
 from tests.fakes import case, finding
 
@@ -116,6 +125,36 @@ def test_a_finding_reads_clause_and_buffer_first_then_the_case_then_what_to_do()
 
 def test_a_flaky_finding_says_so_with_its_rate() -> None:
     assert "; FLAKY, seen 1/3 in fresh sessions" in finding_text(reported("1/3"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "total", "words"),
+    [(2.0, 47.0, "47s (2s of search)"), (60.0, 60.2, "1m00s"), (60.0, 0.0, "1m00s")],
+    ids=["mostly scripts", "mostly search", "without a total"],
+)
+def test_a_run_ends_with_its_time_by_the_clock(seconds: float, total: float, words: str) -> None:
+    line = verdict_line(summary(seconds=seconds, total_seconds=total))
+    assert f" cases, {words}, " in line
+
+
+def test_what_is_done_for_a_finding_is_told_as_soon_as_it_changes() -> None:
+    stream = io.StringIO()
+    progress = progress_on(stream)
+    first, second = "running repro.py 1/3 of x", "running repro.py 2/3 of x"
+    for doing in ("fuzzing", "writing repro.py of x", first, first, second, "fuzzing", "done"):
+        progress(msgspec.structs.replace(TOLD, seconds=2.0, doing=doing))
+    assert stream.getvalue().splitlines() == [
+        "    2s  writing repro.py of x",
+        "    2s  running repro.py 1/3 of x",
+        "    2s  running repro.py 2/3 of x",
+    ]
+
+
+def test_one_of_anything_is_one() -> None:
+    one = summary(cases=1, quarantined={"x": 1}, fallbacks={"k": 1})
+    assert not re.search(r"\b1 (cases|times|elements|tries|examples)\b", ending(one))
+    (told,) = progress_line(msgspec.structs.replace(TOLD, cases=1, findings=1)).splitlines()
+    assert "  1 case  " in told and told.endswith("1 finding")
 
 
 def summary(*findings: ReportedFinding, **changes: object) -> RunSummary:

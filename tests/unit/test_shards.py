@@ -91,9 +91,10 @@ def test_a_damaged_summary_of_a_shard_is_named_and_costs_that_shard_only(
     RunFolder(tmp_path, 0, 2).summary.write_bytes(content)
     summary = join_shards(tmp_path)
     assert summary is not None and summary.cases == 7
-    first, line = summary.bad_entries
-    assert first == "x.json: bad"
-    assert line.startswith("summary-0.json: no summary (")
+    assert summary.bad_entries == ("x.json: bad",)
+    (line,) = summary.damaged
+    assert line.startswith("summary-0.json: not a summary (")
+    assert summary.exit_code == 3
 
 
 @pytest.mark.parametrize("content", DAMAGE, ids=["cut short", "no text", "nested endlessly"])

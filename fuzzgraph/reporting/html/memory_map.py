@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuzzgraph.amounts import counted
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.finding import Finding
@@ -97,7 +98,12 @@ def _buffer_map(hit: _Hit) -> str:
     parts.append(box(near if hit.after else near - width, 24, width, 26, "hit", r=0))
     cells, edge = _cells(hit)
     parts += [line(near, 50, edge, 72, "lead"), *cells]
-    return svg(_WIDTH, 142, parts, f"{hit.elements} elements changed in a red zone of {hit.buffer}")
+    return svg(
+        _WIDTH,
+        142,
+        parts,
+        f"{counted(hit.elements, 'element')} changed in a red zone of {hit.buffer}",
+    )
 
 
 def _cells(hit: _Hit) -> tuple[list[str], float]:

@@ -9,10 +9,12 @@ from functools import lru_cache
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from fuzzgraph.amounts import counted, short
+from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.reporting.amounts import short
 from fuzzgraph.reporting.ending import headline, nothing_words, reason_words, setup_line
 from fuzzgraph.reporting.families import Crossing, crossings, families_of
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
@@ -102,7 +104,7 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         )
         for number, reported in enumerate(summary.findings[:_DRAWN], start=1)
     ]
-    return _template().render(
+    page = _template().render(
         summary=summary,
         style=_style(),
         title=headline(summary),
@@ -121,7 +123,9 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         left_out=left_out(summary),
         unchecked=unchecked(summary.unchecked),
         short=short,
+        web_link=web_link,
     )
+    return visible(page)
 
 
 @lru_cache(maxsize=1)
@@ -150,7 +154,8 @@ def _figures(summary: RunSummary) -> list[tuple[str, str]]:
         ("cases", f"{summary.cases:,}"),
         ("a second", f"{summary.rate:.0f}"),
         ("steps each", f"{mean:.1f}"),
-        ("search", short(summary.seconds)),
+        ("in all", short(max(summary.seconds, summary.total_seconds))),
+        ("of search", short(summary.seconds)),
     ]
     if summary.coverage.cases:
         figures.append(("dimension values", str(len(summary.coverage.cases))))
@@ -220,7 +225,7 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
         found = f"case {reported.after_cases}, {reported.after_seconds:.1f} s"
         facts.append(("first seen", f"{found} ({reported.source})"))
     if reported.shrink_tries:
-        effort = f"{reported.shrink_tries} tries, {reported.shrink_seconds:.1f} s"
+        effort = f"{counted(reported.shrink_tries, 'try')}, {reported.shrink_seconds:.1f} s"
         facts.append(("shrunk with", effort))
     if reported.left:
         facts.append(("for lack of time", left_words(reported)))
@@ -248,7 +253,9 @@ def _repros(scripts: Mapping[ExportKind, str], room: _Room) -> list[tuple[str, s
 def _files(reported: ReportedFinding) -> list[tuple[str, str]]:
     folder = f"findings/{reported.id}"
     names = [export.path.rsplit("/", 1)[-1] for export in reported.exports if export.path]
-    return [(name, f"{folder}/{name}") for name in ("case.json", *names) if reported.case_path]
+    return [
+        (name, f"{folder}/{quote(name)}") for name in ("case.json", *names) if reported.case_path
+    ]
 
 
 def _grid(summary: RunSummary) -> list[tuple[str, list[Crossing | None]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzzgraph.amounts import counted
 from fuzzgraph.reporting.html.drawing import box, line, svg, text
 from fuzzgraph.reporting.nights import Night
 
@@ -28,7 +29,10 @@ def trend(nights: Sequence[Night]) -> str:
 
 def _bar(night: Night, x: float, base: float, scale: float) -> list[str]:
     again, fresh = len(night.again) * scale, len(night.fresh) * scale
-    tip = f"{night.label}: {night.findings} findings, {len(night.fresh)} new, {night.cases} cases"
+    tip = (
+        f"{night.label}: {counted(night.findings, 'finding')}, {len(night.fresh)} new,"
+        f" {counted(night.cases, 'case')}"
+    )
     top = base - again - fresh
     parts = [
         box(x, base - again, _BAR, max(again, 1), "night again", r=0, tip=tip),

@@ -53,7 +53,7 @@ def reported(finding: Finding | None = None, **changes: Any) -> ReportedFinding:
         case=history(),
         digest="0123456789ab",
         case_path="r/case.json",
-        replay="fuzzgraph replay r/case.json",
+        replay="fuzzgraph replay r/case.json --target builtin",
     )
     return msgspec.structs.replace(record, **changes)
 

@@ -24,6 +24,13 @@ def test_exit_code_0_is_no_reproduction(tmp_path: Path) -> None:
     assert verify(script(tmp_path, "print(HEADLINE)"), times=1) == "0/1"
 
 
+def test_each_run_that_is_waited_for_is_told(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    path = script(tmp_path, "print(HEADLINE)", "sys.exit(1)")
+    assert verify(path, running=lambda number, times: told.append((number, times))) == "3/3"
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [

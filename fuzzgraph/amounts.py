@@ -22,7 +22,11 @@ def short(seconds: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A number with its noun.
 
-    >>> counted(1, "step"), counted(3, "step")
-    ('1 step', '3 steps')
+    >>> counted(1, "step"), counted(3, "step"), counted(2, "try")
+    ('1 step', '3 steps', '2 tries')
     """
-    return f"{number} {noun}{'s' * (number != 1)}"
+    if noun.endswith("ry"):
+        plural = f"{noun[:-1]}ies"
+    else:
+        plural = f"{noun}es" if noun.endswith("ss") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

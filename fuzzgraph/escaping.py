@@ -1,0 +1,81 @@
+"""Text of cases, engines and logs as it may be shown: it says what it holds and does nothing.
+
+Such text may come from anybody. Each function here is for one place it is shown in.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["WEB_LINK", "code_block", "code_cell", "code_span", "markdown_text", "one_line",
+           "visible", "web_link"]  # fmt: skip
+
+WEB_LINK = r"https?://[^\s<>\"'`]+"
+"""What may become a link: an address of the web, so that following it runs nothing."""
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
+    "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Controls but tab and line feed, signs that turn the direction of writing, signs without width."""
+_BREAKS = re.compile(r"\s*[\n\r\v\f\x85\u2028\u2029]\s*")
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#&~$])")
+
+
+def visible(text: str) -> str:
+    r"""The text with what nobody would see, or a terminal would obey, written out.
+
+    >>> print(visible("a\x1b[31mb\u202ec"))
+    a\x1b[31mb\u202ec
+    """
+    return _UNSEEN.sub(lambda sign: sign[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    r"""The same on one line; its indentation stays.
+
+    >>> one_line("  a\n  b")
+    '  a b'
+    """
+    return visible(_BREAKS.sub(" ", text))
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown prints as it is, on one line, also in a table."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(one_line(text).split()))
+
+
+def code_span(text: str) -> str:
+    """A span of code, whatever the text holds.
+
+    >>> code_span("a`b")
+    '``a`b``'
+    """
+    text = one_line(text)
+    fence = "`" * (_longest_run(text) + 1)
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def code_cell(text: str) -> str:
+    """The same within a table, whose cells end at a bar even in code; '' for nothing."""
+    return code_span(text).replace("|", "\\|") if text else ""
+
+
+def code_block(text: str) -> str:
+    """A block of plain text, its fence longer than any run of backticks within."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}text\n{visible(text)}\n{fence}"
+
+
+def web_link(address: str) -> str:
+    """The address if a report may link it; '' otherwise.
+
+    >>> web_link("https://example.org/1"), web_link("javascript:alert(1)")
+    ('https://example.org/1', '')
+    """
+    return address if re.fullmatch(WEB_LINK, address) else ""
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall(r"`+", text)), default=0)
