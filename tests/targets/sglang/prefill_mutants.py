@@ -29,7 +29,7 @@ def _changed(target: PrefillTarget, change: Change) -> PrefillTarget:
     open_session = target.open
 
     def open_changed(config: EngineConfig, graphs: Any) -> PrefillSession:
-        session = open_session(config, graphs)
+        session: PrefillSession = open_session(config, graphs)
         capture = session.capture
 
         def capture_then_change() -> None:

@@ -65,9 +65,11 @@ def test_a_drafting_engine_drafts_no_tokens_when_idle() -> None:
 
 @pytest.mark.parametrize(("rank", "rows"), [(0, 2), (1, 1)])
 def test_a_rank_shows_its_share_of_the_rows(rank: int, rows: int) -> None:
-    ranks = {"attn_tp_size": 2, "attn_tp_rank": rank}
-    assert _messages(_step(3, 3, 3, **ranks), 3, moe=torch.zeros(rows, 1, 4)) == []
-    (said,) = _messages(_step(3, 3, 3, **ranks), 3, moe=torch.zeros(3, 1, 4))
+    def step() -> StepRecord:
+        return _step(3, 3, 3, attn_tp_size=2, attn_tp_rank=rank)
+
+    assert _messages(step(), 3, moe=torch.zeros(rows, 1, 4)) == []
+    (said,) = _messages(step(), 3, moe=torch.zeros(3, 1, 4))
     assert f"moe has shape [3, 1, 4], the step promises [{rows}, 1, 4]" in said
 
 
