@@ -165,7 +165,7 @@ def _triton() -> Iterator[Check]:
 
 def _kernel_checks(triton: str) -> Check:
     """Whether the accesses and races of interpreted Triton kernels are checked here."""
-    from fuzzgraph.lanes.versions import refusal, tested_versions
+    from fuzzgraph.lanes.versions import refusal, text_of_versions
 
     why = refusal(triton)
     return Check(
@@ -174,7 +174,7 @@ def _kernel_checks(triton: str) -> Check:
         found=f"off, accesses and races of Triton kernels are not checked: {why.partition('. ')[0]}"
         if why
         else "accesses and races of interpreted kernels; of compiled ones nothing",
-        remedy=f"Use Triton {tested_versions()}." if why else "",
+        remedy=f"Use Triton {text_of_versions()}." if why else "",
     )
 
 

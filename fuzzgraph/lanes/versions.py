@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["TESTED_TRITON", "clash_with_numpy", "refusal", "tested_versions"]
+__all__ = ["TESTED_TRITON", "clash_with_numpy", "refusal", "text_of_versions"]
 
 TESTED_TRITON = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")
 
@@ -20,13 +20,13 @@ def refusal(version: str) -> str:
     """
     if version in TESTED_TRITON:
         return ""
-    return f"Triton {version} was not tested. Use Triton {tested_versions()}."
+    return f"Triton {version} was not tested. Use Triton {text_of_versions()}."
 
 
-def tested_versions(versions: Sequence[str] | None = None) -> str:
+def text_of_versions(versions: Sequence[str] | None = None) -> str:
     """The tested versions as text.
 
-    >>> tested_versions(["3.1", "3.2", "3.4"])
+    >>> text_of_versions(["3.1", "3.2", "3.4"])
     '3.1, 3.2 or 3.4'
     """
     *most, last = TESTED_TRITON if versions is None else versions
@@ -42,5 +42,5 @@ def clash_with_numpy(error: Exception, triton: str, numpy: str) -> str:
         return ""
     return (
         f"the interpreter of Triton {triton} does not run this kernel with numpy {numpy}."
-        f" Use numpy below 2.4, or Triton {tested_versions(TESTED_TRITON[1:])}."
+        f" Use numpy below 2.4, or Triton {text_of_versions(TESTED_TRITON[1:])}."
     )

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fuzzgraph.lanes.versions import TESTED_TRITON, tested_versions
+from fuzzgraph.lanes.versions import TESTED_TRITON, text_of_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "lanes.md"
@@ -26,7 +26,7 @@ def test_the_lines_to_try_print_what_the_page_says(tmp_path: Path) -> None:
 
 
 def test_page_table_and_extra_name_the_tested_versions() -> None:
-    assert f"Triton {tested_versions()}, each run" in PAGE.read_text()
+    assert f"Triton {text_of_versions()}, each run" in PAGE.read_text()
     rows = re.findall(r"^\| (\d[\d.]+) \|", (ROOT / "reports" / "triton.md").read_text(), re.M)
     assert list(dict.fromkeys(rows)) == list(TESTED_TRITON)
     oldest, newest = TESTED_TRITON[0].split("."), TESTED_TRITON[-1].split(".")

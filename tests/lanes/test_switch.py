@@ -69,7 +69,7 @@ def test_an_unknown_triton_runs_its_own_interpreter_and_says_so(
         planted.copy[(1,)](x, out, 4, BLOCK=4)
     assert out.tolist() == [1.0] * 4
     assert report.lines() == [
-        f"lanes: Triton 9.9.9 was not tested. Use Triton {versions.tested_versions()}."
+        f"lanes: Triton 9.9.9 was not tested. Use Triton {versions.text_of_versions()}."
         " Until then nobody checks accesses and races of kernels."
     ]
     assert (report.launches, report.runs) == (1, 0)
@@ -83,7 +83,7 @@ def test_guarded_memory_launches_under_an_unknown_triton(monkeypatch: pytest.Mon
         planted.copy[(1,)](x, out, 4, BLOCK=4)
     assert out.tolist() == [1.0] * 4
     (reason,) = memory.lanes.report.unchecked_launches
-    assert reason == f"Triton 9.9.9 was not tested. Use Triton {versions.tested_versions()}."
+    assert reason == f"Triton 9.9.9 was not tested. Use Triton {versions.text_of_versions()}."
 
 
 @pytest.mark.parametrize("when", ["before ours", "over ours"])
