@@ -1,0 +1,149 @@
+"""`fuzzgraph check-target`, on the documentation's engine and on targets with mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzzgraph.cli.entry import run_command
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+OWN = """
+import os
+import random
+import block_engine as engine
+from block_target import BlockSession, BlockTarget
+
+
+class Leaving(BlockSession):
+    def prepare_replay(self, batch):
+        os._exit(0)
+
+
+class Wavering(BlockSession):
+    def shown(self, inputs):
+        shown = super().shown(inputs)
+        return {**shown, "lengths": shown["lengths"] * 0 + random.SystemRandom().getrandbits(30)}
+
+
+class Mistaken(BlockSession):
+    def observe(self, batch):
+        return [][1]
+
+
+class Hiding(BlockSession):
+    fields = tuple(field for field in BlockSession.fields if field.name != "slot_mapping")
+
+
+class Partial:
+    name, reach = "partial", BlockTarget.reach
+
+
+def of(session):
+    class Target(BlockTarget):
+        def open(self, config, graphs):
+            return session(config, graphs)
+
+    return Target
+
+
+Leaves, Wavers, Mistakes, Hides = map(of, (Leaving, Wavering, Mistaken, Hiding))
+"""
+
+pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="needs the repository")
+
+
+@pytest.fixture(autouse=True)
+def beside_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_targets.py").write_text(OWN)
+    for name in ("block_engine.py", "block_target.py"):
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.fspath(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def checked(capsys: pytest.CaptureFixture[str], name: str) -> tuple[int, dict[str, Any]]:
+    code = run_command(["check-target", name, "--examples", "3", "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_healthy_target_has_no_problem_and_tells_what_it_shows_and_costs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, report = checked(capsys, "block_target:BlockTarget")
+    assert (code, report["problems"], report["cases"]) == (0, [], 3)
+    assert report["outputs"] == {"decode": ["attention"]}
+    assert "slot_mapping" in report["shown"]
+    assert not [tensor for tensor in report["hidden"] if tensor["changes"]]
+    assert all(cost > 0 for cost in report["cost"].values())
+
+
+def test_metadata_that_no_field_declares_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    _, report = checked(capsys, "own_targets:Hides")
+    hidden = [tensor["name"] for tensor in report["hidden"] if tensor["changes"]]
+    assert len(hidden) == 1
+    assert "slot_mapping" in hidden[0]
+
+
+def test_an_engine_that_ends_its_process_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = checked(capsys, "own_targets:Leaves")
+    assert (code, report["problems"]) == (1, ["the engine's process left with exit code 0"])
+
+
+def test_a_target_that_differs_from_itself_is_a_problem(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, report = checked(capsys, "own_targets:Wavers")
+    assert code == 1
+    assert report["unstable"]
+
+
+def test_a_target_that_fails_ends_with_three_and_its_own_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, report = checked(capsys, "own_targets:Mistakes")
+    assert (code, report["error"]["kind"]) == (3, "TargetFailed")
+    assert "at own_targets.py:" in report["error"]["message"]
+
+
+def test_what_is_no_target_is_refused_by_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = checked(capsys, "own_targets:Partial")
+    assert code == 2
+    assert (
+        "gives a Partial, which is not a target: it lacks unsupported; lacks open"
+        in (report["error"]["message"])
+    )
+
+
+NO_TARGETS = ["os:getcwd", ":b", "../x:y", "subprocess:Popen", "builtins:exit", "a b:c", "x:"]
+
+
+@pytest.mark.parametrize("name", NO_TARGETS)
+def test_a_wrong_name_is_refused_in_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", "--target", name, "--examples", "1", "--isolation", "off"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.count("\n") == 0
+    assert said.startswith("fuzzgraph: UsageError: target=")
+
+
+def test_a_run_whose_target_fails_ends_with_three_and_writes_no_issue(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["run", "--target", "own_targets:Mistakes", "--examples", "3", "--seed", "1"]
+    assert run_command([*words, "--out", "out"]) == 3
+    assert "run failed: TargetFailed: target 'block': check raised" in capsys.readouterr().out
+    assert not list(tmp_path.glob("out/**/issue.md"))
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_an_engine_that_ends_its_process_is_found_by_default(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["run", "--target", "own_targets:Leaves", "--findings", "1", "--seed", "1"]
+    assert run_command([*words, "--examples", "2", "--time", "15s", "--out", "out"]) == 1
+    assert "left with exit code 0" in capsys.readouterr().out
