@@ -17,7 +17,7 @@ from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.execution.kernels import take_fallbacks
 from fuzzgraph.execution.opening import OpenSession, open_session
 from fuzzgraph.execution.process import settle_process
-from fuzzgraph.execution.sessions import SessionCache
+from fuzzgraph.execution.sessions import SessionCache, reservable_bytes
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.stumbling import SessionLost
 from fuzzgraph.execution.verdict import Verdict
@@ -72,7 +72,9 @@ class Execution:
         self._second_opinion = second_opinion
         self._strict_nan = strict_nan
         self._lanes = lanes
-        self._sessions = SessionCache(max(cache_size, 1), _HELD_BYTES, self._open)
+        self._sessions = SessionCache(
+            max(cache_size, 1), _HELD_BYTES, self._open, reserved_bytes=reservable_bytes()
+        )
         self._cached = cache_size > 0
         self._without_grad = _mode_of(target)
 

@@ -18,13 +18,20 @@ import torch
 from fuzzgraph.errors import UsageError
 from fuzzgraph.memory.poison import ROW_BYTES
 
-__all__ = ["MARGIN_BYTES", "Arena", "address_of", "storage_key"]
+__all__ = ["MARGIN_BYTES", "ROOMY_CAPACITY", "Arena", "ArenaFull", "address_of", "storage_key"]
 
-CPU_CAPACITY = 512 << 20
-"""Bytes of address space; only what is touched is backed by memory."""
+CPU_CAPACITY = 128 << 20
+"""Bytes of address space; only what is touched is backed by memory. A limit of the process
+(`ulimit -v`) counts addresses, and sessions are kept by the dozen; usual ones touch 4 MiB."""
+ROOMY_CAPACITY = 512 << 20
+"""For a session to which that is too small."""
 DEVICE_CAPACITY = 64 << 20
 MARGIN_BYTES = 64 << 10
 """Unused bytes at either end, so that a strided kernel overruns into the arena, not out of it."""
+
+
+class ArenaFull(UsageError):
+    """An engine allocates more than its arena has room for."""
 
 
 class Arena:
@@ -71,11 +78,11 @@ class Arena:
         """Check that bytes [start, end) still fit into a segment's part.
 
         Raises:
-            UsageError: the arena is full; says how much was asked for and how to enlarge it.
+            ArenaFull: the arena is full; says how much was asked for and how to enlarge it.
         """
         limit = self._ends[segment]
         if end > limit:
-            raise UsageError(
+            raise ArenaFull(
                 f"guarded memory is full: an allocation of {end - start} bytes (red zones "
                 f"included) does not fit into the {segment} part, {limit - start} bytes are left "
                 f"of an arena of {self.capacity}. Use a smaller config, or a GuardedMemory with a "
