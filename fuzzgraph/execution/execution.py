@@ -18,7 +18,7 @@ from fuzzgraph.errors import EngineError
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.opening import OpenSession, open_session
 from fuzzgraph.execution.process import settle_process
-from fuzzgraph.execution.sessions import SessionCache
+from fuzzgraph.execution.sessions import SessionCache, reservable_bytes
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.stumbling import Border, SessionLost
 from fuzzgraph.execution.verdict import Verdict
@@ -74,7 +74,9 @@ class Execution:
         self._second_opinion = second_opinion
         self._strict_nan = strict_nan
         self._lanes = lanes
-        self._sessions = SessionCache(max(cache_size, 1), _HELD_BYTES, self._open)
+        self._sessions = SessionCache(
+            max(cache_size, 1), _HELD_BYTES, self._open, reserved_bytes=reservable_bytes()
+        )
         self._cached = cache_size > 0
         self._without_grad = _mode_of(target)
 

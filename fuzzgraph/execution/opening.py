@@ -17,6 +17,7 @@ from fuzzgraph.execution.pools import require_pools
 from fuzzgraph.execution.stumbling import Border
 from fuzzgraph.graphs import GraphKind, open_engine
 from fuzzgraph.memory import (
+    ROOMY_CAPACITY,
     AttributeWatch,
     Bindings,
     GuardedMemory,
@@ -136,6 +137,11 @@ class OpenSession:
         """About what it costs to keep this session open."""
         return self.memory.held_bytes(images=len(self._images) + _MOMENTS)
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Address space that this session takes, whether or not it is touched."""
+        return self.memory.arena.capacity
+
     def close(self) -> None:
         """End the session and give its memory back at once; none of its tensors may be used again.
 
@@ -214,6 +220,21 @@ def open_session(
             target or FuzzGraph itself did. ArenaFull: the config is too large for guarded memory.
     """
     content_for(config).build()
+    try:
+        return _opened(target, config, graphs, device, lanes, capacity=None)
+    except ArenaFull:
+        return _opened(target, config, graphs, device, lanes, capacity=ROOMY_CAPACITY)
+
+
+def _opened(
+    target: Target,
+    config: EngineConfig,
+    graphs: GraphKind,
+    device: torch.device,
+    lanes: bool,
+    *,
+    capacity: int | None,
+) -> OpenSession:
     isolated = is_isolated(target)
     memory = GuardedMemory(
         device,
@@ -222,6 +243,7 @@ def open_session(
         tail_cap=(64 if isolated else 2) << 10,
         keep_pool=isolated,
         lanes=lanes,
+        capacity=capacity,
     )
     engine = open_engine(graphs, memory)
     stage, border = "open", Border(target)

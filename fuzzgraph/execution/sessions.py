@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -11,7 +12,17 @@ from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.opening import OpenSession
 from fuzzgraph.execution.stumbling import SessionLost
 
-__all__ = ["SessionCache"]
+__all__ = ["SessionCache", "reservable_bytes"]
+
+_USUAL_BYTES = 4 << 30
+_SHARE = 4
+"""Of a limited address space torch and the engine need most; confirming opens a session more."""
+
+
+def reservable_bytes() -> int:
+    """Address space for cached sessions: a share of what `ulimit -v` allows this process."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return _USUAL_BYTES if limit == resource.RLIM_INFINITY else min(_USUAL_BYTES, limit // _SHARE)
 
 
 class SessionCache:
@@ -20,14 +31,21 @@ class SessionCache:
     Args:
         size: sessions kept.
         held_bytes: what they may hold together; the one in use stays, whatever it holds.
+        reserved_bytes: address space that they may take together.
         open_session: how to come by one that is not there.
     """
 
     def __init__(
-        self, size: int, held_bytes: int, open_session: Callable[[EngineConfig], OpenSession]
+        self,
+        size: int,
+        held_bytes: int,
+        open_session: Callable[[EngineConfig], OpenSession],
+        *,
+        reserved_bytes: int,
     ) -> None:
         self._size = size
         self._held_bytes = held_bytes
+        self._reserved_bytes = reserved_bytes
         self._open = open_session
         self._sessions: OrderedDict[EngineConfig, OpenSession] = OrderedDict()
 
@@ -45,11 +63,15 @@ class SessionCache:
 
     def _evict(self) -> None:
         held = sum(opened.held_bytes for opened in self._sessions.values())
+        reserved = sum(opened.reserved_bytes for opened in self._sessions.values())
         while len(self._sessions) > 1 and (
-            len(self._sessions) > self._size or held > self._held_bytes
+            len(self._sessions) > self._size
+            or held > self._held_bytes
+            or reserved > self._reserved_bytes
         ):
             oldest = self._sessions.popitem(last=False)[1]
             held -= oldest.held_bytes
+            reserved -= oldest.reserved_bytes
             oldest.close()
 
     def forget(self, config: EngineConfig) -> None:

@@ -1,5 +1,6 @@
 """Guarded memory: one arena per session, red zones, typed poison, named regions, worlds."""
 
+from fuzzgraph.memory.arena import ROOMY_CAPACITY
 from fuzzgraph.memory.attributes import (
     AttributeSnapshot,
     restore_attributes,
@@ -15,6 +16,7 @@ from fuzzgraph.memory.worlds import Perturbation
 
 __all__ = [
     "NAN_WORLD",
+    "ROOMY_CAPACITY",
     "AttributeSnapshot",
     "AttributeWatch",
     "Bindings",

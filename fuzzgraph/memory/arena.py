@@ -18,10 +18,13 @@ import torch
 from fuzzgraph.errors import ArenaFull, UsageError
 from fuzzgraph.memory.poison import ROW_BYTES
 
-__all__ = ["MARGIN_BYTES", "Arena", "address_of", "storage_key"]
+__all__ = ["MARGIN_BYTES", "ROOMY_CAPACITY", "Arena", "address_of", "storage_key"]
 
-CPU_CAPACITY = 512 << 20
-"""Bytes of address space; only what is touched is backed by memory."""
+CPU_CAPACITY = 128 << 20
+"""Bytes of address space; only what is touched is backed by memory. A limit of the process
+(`ulimit -v`) counts addresses, and sessions are kept by the dozen; usual ones touch 4 MiB."""
+ROOMY_CAPACITY = 512 << 20
+"""For a session to which that is too small."""
 DEVICE_CAPACITY = 64 << 20
 MARGIN_BYTES = 64 << 10
 """Unused bytes at either end, so that a strided kernel overruns into the arena, not out of it."""

@@ -65,7 +65,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
             because confusing pages and tokens overshoots by a share of the buffer.
         tail_cap: most bytes of such a zone.
         world: home world, whose poison fresh memory holds.
-        capacity: bytes of the arena; None chooses 512 MiB of address space on a CPU (untouched
+        capacity: bytes of the arena; None chooses 128 MiB of address space on a CPU (untouched
             pages are free) and 64 MiB on a device.
         adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
         keep_pool: whether snapshots hold the graph pool too: for engines that read a graph's

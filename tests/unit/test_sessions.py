@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.execution import Execution
 from fuzzgraph.execution.sessions import SessionCache
+from fuzzgraph.memory import ROOMY_CAPACITY
+from fuzzgraph.targets import open_target
 
 
 @dataclass
@@ -15,6 +21,7 @@ class Sized:
     """A session that holds so many bytes."""
 
     held_bytes: int
+    reserved_bytes: int
     closed: list[int] = field(default_factory=list)
 
     def reset(self) -> None: ...
@@ -27,10 +34,16 @@ def config(number: int) -> EngineConfig:
     return EngineConfig(max_context_len=number)
 
 
-def opened(sizes: list[int], *, size: int, held_bytes: int) -> list[int]:
+def opened(
+    sizes: list[int], *, size: int, held_bytes: int = 1000, reserved_bytes: int = 1000
+) -> list[int]:
     """Open one after the other; what was closed by then."""
     closed: list[int] = []
-    cache = SessionCache(size, held_bytes, lambda config: Sized(config.max_context_len, closed))  # type: ignore[arg-type,return-value]
+
+    def open_session(config: EngineConfig) -> Any:
+        return Sized(config.max_context_len, 100, closed)
+
+    cache = SessionCache(size, held_bytes, open_session, reserved_bytes=reserved_bytes)
     for each in sizes:
         cache.get(config(each))
     return closed
@@ -45,3 +58,35 @@ def test_the_sessions_used_longest_ago_go_first(
     size: int, held_bytes: int, closed: list[int]
 ) -> None:
     assert opened([10, 20, 30, 40], size=size, held_bytes=held_bytes) == closed
+
+
+def test_sessions_share_the_address_space_that_there_is() -> None:
+    assert opened([10, 20, 30, 40], size=8, reserved_bytes=250) == [10, 20]
+
+
+_LIMITED = """
+import resource
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.execution import Execution
+from fuzzgraph.targets import open_target
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+execution = Execution(open_target("builtin"))
+for pages in range(30):
+    execution._sessions.get(EngineConfig(kv_pool_pages=64 + pages))
+print(sum(each.reserved_bytes for each in execution._sessions._sessions.values()))
+"""
+
+
+def test_many_sessions_fit_into_a_process_of_four_gigabytes_of_addresses() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED], capture_output=True, text=True, check=True
+    )
+    assert 0 < int(done.stdout) <= 1 << 30
+
+
+def test_a_session_that_needs_more_room_than_usual_gets_it() -> None:
+    opened = Execution(open_target("builtin"))._sessions.get(
+        EngineConfig(kv_pool_pages=80_000, head_dim=128, v_head_dim=128)
+    )
+    assert opened.reserved_bytes == ROOMY_CAPACITY
+    opened.close()

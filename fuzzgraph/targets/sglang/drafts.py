@@ -167,9 +167,16 @@ class DraftSession(DecodeSession):
         return torch.cat((found[live], found[rest]))
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the backend was handed; it must be what the buffers hold."""
+        """What the backend was handed; it must be what the buffers hold.
+
+        Runners of draft-extend hand over whole buffers, and `bs`, by which backends cut them.
+        Source: sglang EAGLEDraftExtendCudaGraphRunner.replay, req_pool_indices=buffers.req_...
+        """
         handed: dict[str, torch.Tensor] = self.backend.handed_tensors()
-        return handed
+        if not self._extends or self._eager:
+            return handed
+        rows = {name for name in handed if name != "seq_lens_sum"}
+        return handed | {name: handed[name][: len(lens)] for name in rows}
 
 
 def _wants_select_index(runner: Any) -> bool:
