@@ -197,7 +197,12 @@ class Docket:
         self._exported.add(self.reported[index].id)
 
     def _take_up(self, seen: Sighting, finding: Finding) -> None:
-        if self._pursuit.claim(seen.case, finding):
+        try:
+            ours = self._pursuit.claim(seen.case, finding)
+        except Exception:  # a full disk, say: it was seen all the same
+            self._pending.append((seen, finding))
+            raise
+        if ours:
             self._pending.append((seen, finding))
         self.known.take_up(finding.key)
 
@@ -212,8 +217,12 @@ class Docket:
     def _pursue(self, seen: Sighting, finding: Finding) -> None:
         pending = len(self._pending) + 1
         slice_end = self._reserve.slice_end(pending, pending + len(self._unexported()))
-        with self._reserve.pursuing():
-            reported = self._pursuit.follow(seen, finding, slice_end)
+        try:
+            with self._reserve.pursuing():
+                reported = self._pursuit.follow(seen, finding, slice_end)
+        except Exception:
+            self._pending.appendleft((seen, finding))  # to be told as it was seen
+            raise
         self.known.report(finding.key, [other.key for other in reported.also])
         self.reported.append(reported)
 

@@ -149,6 +149,8 @@ class Campaign:
     def _run_through(self) -> RunSummary:
         reason = self._search()
         self._searched = self._watch.seconds
+        if self._plan.finish_only and self._past is not None:
+            reason, self._searched = self._past.search_ended(reason, self._searched)
         self._cut_off(self._watch.moment())
         self._docket.settle()
         self._folder.finish_run(self._summary(reason))  # exports may be killed

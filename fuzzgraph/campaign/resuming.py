@@ -30,7 +30,9 @@ from fuzzgraph.events import (
     FindingRepeated,
     FindingWaiting,
     Progress,
+    Reason,
     ReportedFinding,
+    RunSummary,
 )
 
 __all__ = ["Past", "at_its_end", "free_empty_claims", "past_of", "resumed_plan"]
@@ -43,6 +45,8 @@ class Past:
     start: CampaignStarted
     last: Progress
     finished: bool = False
+    ended: RunSummary | None = None
+    """What the run had come to when it last ended by itself."""
     ran: set[str] = field(default_factory=set)
     """Digests of the corpus cases that came back."""
     repeats: dict[str, int] = field(default_factory=dict)
@@ -66,6 +70,12 @@ class Past:
         found = any(reported.left for reported in self.reported.values())
         return found or bool(self.unfinished) or self.at_hand is not None
 
+    def search_ended(self, reason: Reason, seconds: float) -> tuple[Reason, float]:
+        """Why and when the search had ended that is only finished now, which says so otherwise."""
+        if self.ended is None or self.ended.reason == "failed":
+            return reason, seconds
+        return self.ended.reason, self.ended.seconds
+
     def take(self, event: Event) -> None:
         if isinstance(event, CampaignStarted):
             self.start, self.finished = event, False
@@ -79,7 +89,7 @@ class Past:
         elif isinstance(event, CoverageSeen):
             self.coverage = event.coverage
         elif isinstance(event, CampaignFinished):
-            self.finished = True
+            self.finished, self.ended = True, event.summary
         else:
             self._take_finding(event)
 

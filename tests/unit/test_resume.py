@@ -137,7 +137,8 @@ def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: P
         def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
             raise OutOfTime("the time is up")
 
-    (seen,) = run(tmp_path, Late()).findings
+    first = run(tmp_path, Late())
+    (seen,) = first.findings
     assert (seen.left, seen.finding.confirmed) == (("confirm", "shrink"), "")
     again = FakeRunner()
     summary = run(tmp_path, again, resume=True)
@@ -145,6 +146,7 @@ def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: P
     assert (done.id, done.left, done.finding.confirmed) == (seen.id, (), "3/3")
     assert len(done.case.steps) == 2
     assert (summary.cases, summary.exit_code) == (60, 1), "nothing is searched any more"
+    assert (summary.reason, summary.seconds) == (first.reason, first.seconds)
     with pytest.raises(UsageError, match="has come to its end"):
         resumed_plan(past_of(tmp_path), tmp_path)
 
