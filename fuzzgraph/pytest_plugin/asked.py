@@ -81,8 +81,10 @@ def asked_of(config: pytest.Config) -> Asked | None:
     corpus = _corpus(config, fuzz)
     if not fuzz:
         _refuse_without_fuzz(config)
-        return _without_fuzz(config, corpus) if corpus else None
-    return _checked(config, corpus)
+        if not corpus:
+            return None
+    _refuse_without_torch()
+    return _checked(config, corpus) if fuzz else _without_fuzz(config, corpus)
 
 
 def _asked_of_worker(config: pytest.Config) -> Asked | None:
@@ -110,6 +112,14 @@ def _refuse_without_fuzz(config: pytest.Config) -> None:
     for name in _ONLY_FUZZ:
         if config.getoption(f"--fuzz-{name}") is not None:
             raise pytest.UsageError(f"--fuzz-{name} does nothing without --fuzz. Add --fuzz.")
+
+
+def _refuse_without_torch() -> None:
+    from fuzzgraph.torch_import import torch_problem
+
+    problem = torch_problem()
+    if problem is not None:
+        raise pytest.UsageError(str(problem))
 
 
 def _without_fuzz(config: pytest.Config, corpus: str) -> Asked:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -29,14 +30,20 @@ REASONS = {
 }
 """What `import torch` raises, and what is said of it."""
 
+
+def broken(folder: Path, raises: str) -> None:
+    """In this folder `import torch` raises this."""
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text(f"raise {raises}\n")
+
+
 Run = subprocess.CompletedProcess[str]
 
 
 def fuzzgraph(folder: Path, *words: str, raises: str = "") -> Run:
     """The command in a process whose `import torch` raises this."""
     if raises:
-        (folder / "torch").mkdir()
-        (folder / "torch" / "__init__.py").write_text(f"raise {raises}\n")
+        broken(folder, raises)
     start = f"import sys; sys.path[:0] = [{str(folder)!r}]; from fuzzgraph.cli import main; main()"
     return subprocess.run(
         [sys.executable, "-c", start, *words],
@@ -97,6 +104,23 @@ def test_a_verb_that_runs_cases_says_what_is_missing_in_one_line(
     [line] = done.stderr.splitlines()
     assert line.startswith("fuzzgraph: AdapterUnavailable: torch: ")
     assert sick[1] in line
+
+
+def test_pytest_refuses_to_fuzz_in_one_line_and_runs_other_peoples_tests(
+    tmp_path: Path, sick: tuple[str, str]
+) -> None:
+    broken(tmp_path, sick[0])
+    (tmp_path / "test_theirs.py").write_text("def test_theirs(): pass\n")
+    start = [sys.executable, "-m", "pytest", "-q"]
+    known = {point.name for point in entry_points(group="pytest11")}
+    plugin = [] if "fuzzgraph" in known else ["-p", "fuzzgraph.pytest_plugin"]
+    for words, code in (["--fuzz"], 4), ([], 0):
+        done = subprocess.run(
+            [*start, *plugin, *words], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert (f"ERROR: torch: {sick[1]}" in done.stderr) is bool(code)
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["targets"], ["faults", "--list"]], ids=" ".join)
