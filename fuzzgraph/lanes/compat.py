@@ -25,6 +25,7 @@ __all__ = [
     "is_plain_load",
     "is_plain_store",
     "round_as_described",
+    "unpatched",
 ]
 
 Array = npt.NDArray[Any]
@@ -71,6 +72,17 @@ def is_plain_store(semantic: Any, hints: tuple[Any, ...]) -> bool:
     semantic._str_to_store_cache_modifier(cache)
     semantic._str_to_eviction_policy(eviction)
     return not boundary_check
+
+
+def unpatched(member: Any) -> Any:
+    """A function of the language as Triton defines it.
+
+    A launch may leave one behind as the interpreter has replaced it. That of 3.6.0 is bound to a
+    builder of its own, later ones ask for the builder in use.
+    """
+    while getattr(member, "__qualname__", "").startswith("_patch_attr."):
+        member = member.__kwdefaults__["member"]
+    return member
 
 
 def accepted_names(kernel: Any) -> frozenset[str]:

@@ -21,6 +21,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
+from fuzzgraph.lanes.compat import unpatched
 from fuzzgraph.lanes.divergence import Unsupported, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
 from fuzzgraph.lanes.integers import LaneInt, rounds
@@ -59,6 +60,10 @@ def stock_language() -> Patches:
         (id(target), name): (target, name, vars(target)[name]) for target, name, _ in scope._changes
     }
     scope.restore()
+    for target in {id(target): target for target, _, _ in found.values()}.values():
+        for name, value in vars(target).items():
+            if unpatched(value) is not value:  # left behind, so not replaced once more
+                found.setdefault((id(target), name), (target, name, value))
     for target, name, value in QUICK:
         found[id(target), name] = (target, name, value)
     for key, (target, name, value) in list(found.items()):
@@ -100,6 +105,7 @@ def _direct(operation: str, reflected: bool) -> Any:
 
 def _bound(member: Any) -> Any:
     """A function of the language that always gets the interpreter's semantics."""
+    member = unpatched(member)
     function = getattr(member, "__wrapped__", member)
     semantic = interpreter.interpreter_semantic
 

@@ -42,7 +42,13 @@ def left(heads, kv_heads, seed):
     return [each.numpy().tobytes() for each in (out, logits, lse)]
 
 for heads, kv_heads in ((2, 2), (4, 2)):
-    stock = left(heads, kv_heads, heads)
+    try:
+        stock = left(heads, kv_heads, heads)
+    except Exception as error:
+        if "only 0-dimensional arrays" not in str(error):
+            raise
+        print("unable")  # Triton 3.6.0 from numpy 2.4 on
+        sys.exit()
     with lanes() as report:
         assert left(heads, kv_heads, heads) == stock
     assert report.lines() == [], report.lines()
@@ -62,4 +68,6 @@ def test_the_decode_attention_of_a_release_leaves_the_same_bytes(version: str) -
         text=True,
         check=False,
     )
+    if ran.stdout.splitlines()[-1:] == ["unable"]:
+        pytest.skip("this Triton itself cannot run the kernels with this numpy")
     assert ran.stdout.splitlines()[-1:] == ["same"], ran.stderr[-2000:]
