@@ -16,6 +16,7 @@ from fuzzgraph.reference import live_tokens, live_truth
 __all__ = [
     "Breach",
     "Values",
+    "branches",
     "count_breaches",
     "dtype_breaches",
     "first_unequal",
@@ -37,6 +38,15 @@ def sizes(field: Field, seen: Observation) -> tuple[int, int]:
     if field.axis == "requests":
         return seen.raw_bs, seen.padded_bs
     return seen.num_tokens, seen.padded_tokens
+
+
+def branches(field: Field, step: StepRecord, seen: Observation) -> int:
+    """Padded entries of a field over the branches of a draft, where tokens are those of all steps.
+
+    Elsewhere -1, which is no number of entries.
+    """
+    drafts = "draft" in (step.batch.mode, step.config.modes[0])
+    return seen.padded_bs * step.config.spec_topk if drafts and field.axis == "tokens" else -1
 
 
 def dtype_breaches(field: Field, tensor: torch.Tensor) -> Iterator[Breach]:

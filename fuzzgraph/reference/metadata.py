@@ -58,6 +58,11 @@ def _one_each(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.ones(batch.raw_bs, dtype=np.int64)
 
 
+def _draft_width(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Of rows that all have a place for each draft token."""
+    return np.full(batch.raw_bs, config.draft_tokens)
+
+
 def _listed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """Keys that attention is given of each row: with a window those that a new token can see.
 
@@ -144,6 +149,7 @@ def _items_valid(batch: Batch, config: EngineConfig, step: int) -> IntArray:
 _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "last_page_lens": _last_page_lens,
     "one_each": _one_each,
+    "draft_width": _draft_width,
     "listed_lens": _listed_lens,
     "draft_lens": _draft_lens,
     "listed_encoder_lens": _encoder_lens,

@@ -114,7 +114,7 @@ class DraftSession(DecodeSession):
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.inputs = _inputs(kind)
-        self.fields = _fields(config, self._extends)
+        self.fields = _fields(config, self._extends, self._packed)
         super().__init__(config, graphs, backend="triton", drafts=True)
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         self._filled: dict[str, torch.Tensor] = {}
@@ -196,7 +196,7 @@ def _inputs(kind: RunnerKind) -> list[str]:
     return names
 
 
-def _fields(config: EngineConfig, extends: bool) -> tuple[Field, ...]:
+def _fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, ...]:
     common = input_fields(config, config.seq_len_fill_value)
     total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
     if not extends:
@@ -204,9 +204,13 @@ def _fields(config: EngineConfig, extends: bool) -> tuple[Field, ...]:
                        repeats="input_ids")  # fmt: skip
         return (*common, total, chosen)
     width = Contract("fill", config.draft_tokens)
-    names = ("extend_seq_lens", "num_accept_tokens", "accept_length")
+    repeated = {
+        "extend_seq_lens": "new_lens" if packed else "draft_width",
+        "num_accept_tokens": "new_lens",
+        "accept_length": "new_lens",
+    }
     widths = tuple(
-        Field(name, "requests", "length", width, source=_WIDTH, repeats="new_lens")
-        for name in names
+        Field(name, "requests", "length", width, source=_WIDTH, repeats=repeats)
+        for name, repeats in repeated.items()
     )
     return (*common, total, *widths)

@@ -79,6 +79,8 @@ class PrefillSession(RunnerSession):
         self._eager = False
         self._declined = ""
         self._last_batch: Any = None
+        self._handed_over = 0
+        """Tokens of the batch that the graph runner is given; it cuts off what it adds itself."""
         self._outputs: Any = None
         if config.attn_tp_size > 1:
             load_ranks()
@@ -125,9 +127,14 @@ class PrefillSession(RunnerSession):
         self._eager, self._declined = True, ""
         if not batch.raw_bs:  # without requests there is no prefill, on the one group of ranks
             return
-        self._last_batch = prefill_batch(batch, self._model_runner)
+        self._translate(batch)
         self._eager = not self.runner.can_run(self._last_batch)
         self._declined = self._rule_against(batch) if self._eager else ""
+
+    def _translate(self, batch: Batch) -> None:
+        """The engine's batch, which its model runner may have padded for the ranks."""
+        self._last_batch = prefill_batch(batch, self._model_runner)
+        self._handed_over = len(self._last_batch.input_ids)
 
     def _rule_against(self, batch: Batch) -> str:
         """The engine's rule by which this batch takes no graph."""
@@ -153,7 +160,7 @@ class PrefillSession(RunnerSession):
         self._eager, self._declined = True, ""
         if not batch.raw_bs:
             return
-        self._last_batch = prefill_batch(batch, self._model_runner)
+        self._translate(batch)
         self._run_eagerly()
 
     def _run_eagerly(self) -> None:
@@ -171,7 +178,7 @@ class PrefillSession(RunnerSession):
         seen = Observation(batch.raw_bs, batch.raw_bs, batch.num_tokens, tokens)
         seen.declined = self._declined
         seen.outputs = {"attention": self._handed_out()}
-        seen.shown_tokens = _up_to_multiple(batch.num_tokens, self._config.attn_tp_size)
+        seen.shown_tokens = self._handed_over
         if not self._eager:
             seen.metadata.update(
                 {name: buffer[:tokens].clone() for name, buffer in self._static().items()}
@@ -215,8 +222,3 @@ class PrefillSession(RunnerSession):
             return {}
         seen = self._at_capture.get(len(self.runner.prepared.input_ids))
         return {} if seen is None else {_COUNT: seen}
-
-
-def _up_to_multiple(tokens: int, ranks: int) -> int:
-    """Tokens after the model runner has padded them so that ranks share them evenly."""
-    return -(-tokens // ranks) * ranks
