@@ -29,17 +29,17 @@ def install_lines(setup: Setup) -> list[str]:
     if setup.release:
         lines.append(f"{setup.target}, release {setup.release}: 'fuzzgraph targets' says how")
     elif ":" in setup.target:
-        lines.append(_own_target(setup.target))
+        lines += _own_target(setup.target)
     elif setup.target != "builtin":
         lines.append(f"the engine behind target {setup.target!r}: see 'fuzzgraph targets'")
     return lines
 
 
-def _own_target(name: str) -> str:
+def _own_target(name: str) -> list[str]:
     """Where Python has to find a target that is not installed."""
     module, root = name.partition(":")[0], import_root(name)
-    found = f" (it was found in {plain(root)})" if root else ""
-    return f"the module {module!r}: run this in its folder, or name that in PYTHONPATH{found}"
+    way = f"the module {module!r}: run this in its folder, or name that in PYTHONPATH"
+    return [way, f"    (it was found in {plain(root)})"] if root else [way]
 
 
 def _chunks(text: str) -> list[str]:
