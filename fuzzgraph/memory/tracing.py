@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.relays import relay
 
 __all__ = ["RecordedOp", "tracing"]
 
@@ -52,6 +53,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """No: the wrapper would import the compiler."""
         return False
 
+    @relay
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -67,6 +69,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def tracing(callback: Callable[[RecordedOp], None]) -> Iterator[None]:
     """Report every dispatched operation and interpreted launch; allocates nothing in the arena."""
 
+    @relay
     def launched(launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             result = launch(executor, *args, **kwargs)

@@ -53,15 +53,15 @@ def export_script(
     from fuzzgraph.repro.unsupported import Unsupported
 
     setup = _setup_of(on)
+    if not recorded:
+        return through_script(case, finding, setup, "there was no time to record its operations")
     if isinstance(on, Setup) and ":" in on.target and on.isolation != "off":
-        return through_script(case, finding, setup, "the engine runs in a process of its own")
+        return through_script(case, finding, setup, "it runs the engine in its own process")
     target = target_of(on) if isinstance(on, Setup) else on
     if is_isolated(target):
         return through_script(case, finding, setup, "it runs the real engine in its own process")
     if finding.detail.get("child") is not None:
         return through_script(case, finding, setup, "the case ends the process that runs it")
-    if not recorded:
-        return through_script(case, finding, setup, "there was no time to record its operations")
     try:
         text = standalone_script(case, finding, target)
     except Unsupported as error:

@@ -85,7 +85,7 @@ class _WatchedTarget:
 
     def __init__(self, target: Target) -> None:
         self.name, self.reach = target.name, target.reach
-        self._target = target
+        self.unwrapped = self._target = target
         self.events: list[Event] = []
 
     def unsupported(self, config: EngineConfig) -> str | None:

@@ -47,7 +47,8 @@ def _wrong(part: object, name: str, protocol: type) -> str:
     promised = vars(protocol).get(name)
     if not inspect.isfunction(promised) or not inspect.isfunction(found):
         return ""
-    wanted = len(inspect.signature(promised).parameters)
+    bound = name in getattr(part, "__dict__", {})  # a function of the object alone takes no self
+    wanted = len(inspect.signature(promised).parameters) - bound
     try:
         inspect.signature(found).bind(*range(wanted))
     except TypeError:

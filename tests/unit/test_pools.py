@@ -1,0 +1,93 @@
+"""Pools that a session hands over: any layout of rows is written in place, or refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
+from fuzzgraph.errors import TargetFailed
+from fuzzgraph.execution.painting import Painter
+from fuzzgraph.execution.pools import require_pools
+from fuzzgraph.memory import GuardedMemory
+from fuzzgraph.ports import Pools
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
+
+CONFIG = EngineConfig(capture_bs=(2,), page_size=2, num_kv_heads=2, num_q_heads=4)
+SLOTS = (FIRST_PAGE + CONFIG.kv_pool_pages) * CONFIG.page_size
+HEADS, KEYS = content_for(CONFIG).plane_shapes[0]
+VALUES = content_for(CONFIG).plane_shapes[1][1]
+DTYPE = content_for(CONFIG).storage_dtype
+
+
+class OnlyPools:
+    """What the check asks of a session."""
+
+    def __init__(self, pools: Pools) -> None:
+        self.pools = pools
+
+
+def side_by_side() -> tuple[torch.Tensor, Pools]:
+    """A cache that holds the keys and values of each head side by side, and its two views."""
+    cache = torch.zeros(SLOTS, HEADS, KEYS + VALUES, dtype=DTYPE)
+    return cache, Pools(kv_planes=(cache[..., :KEYS], cache[..., KEYS:]))
+
+
+def refusal(pools: Pools) -> str:
+    with pytest.raises(TargetFailed) as refused:
+        require_pools(OnlyPools(pools), CONFIG)  # type: ignore[arg-type]
+    return str(refused.value)
+
+
+def test_planes_with_gaps_between_rows_are_written_in_place() -> None:
+    memory = GuardedMemory(capacity=1 << 22)
+    with memory.intercept("engine"):
+        cache, pools = side_by_side()
+    require_pools(OnlyPools(pools), CONFIG)  # type: ignore[arg-type]
+    painter = Painter(pools, CONFIG, memory)
+    painter.fill_unowned(0)
+    assert painter.written_in_capture() == []
+    assert bool((cache[1:] != 0).all())
+    assert bool((cache[0] == 0).all())
+    assert len(set(cache[1:, :, :KEYS].flatten().tolist())) == 1
+    cache[5, 1, KEYS] += 1
+    (changed,) = painter.written_in_capture()
+    assert (changed.region, changed.indices) == ("kv_planes[1]", [5])
+
+
+def test_pools_that_hold_the_world_are_taken() -> None:
+    table = torch.zeros(FIRST_ROW + CONFIG.req_pool_size, CONFIG.max_context_len, dtype=torch.int32)
+    require_pools(OnlyPools(Pools(req_to_token=table)), CONFIG)  # type: ignore[arg-type]
+
+
+WRONG = {
+    "too few rows": (
+        Pools(req_to_token=torch.zeros(2, CONFIG.max_context_len, dtype=torch.int32)),
+        "req_to_token is [2, ",
+    ),
+    "one plane": (
+        Pools(kv_planes=(torch.zeros(SLOTS, 4),)),
+        "there are 1 kv_planes, and mha needs 2",
+    ),
+    "too few slots": (
+        Pools(kv_planes=(torch.zeros(4, HEADS, KEYS, dtype=DTYPE),) * 2),
+        f"needs at least {SLOTS} rows",
+    ),
+    "too narrow": (
+        Pools(kv_planes=(torch.zeros(SLOTS, HEADS, 1, dtype=DTYPE),) * 2),
+        "a row must have",
+    ),
+    "elements apart": (
+        Pools(kv_planes=(torch.zeros(SLOTS, KEYS, HEADS, dtype=DTYPE).transpose(1, 2),) * 2),
+        "Hand over a view whose last dimension is contiguous",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pools", "said"), WRONG.values(), ids=list(WRONG))
+def test_pools_that_cannot_hold_the_world_are_named(pools: Pools, said: str) -> None:
+    message = refusal(pools)
+    assert said in message
+    assert message.startswith("pools of OnlyPools: ")
+    assert message.endswith("see docs/writing-a-target.md.")
