@@ -64,7 +64,7 @@ class TestReleases:
         found = seen(
             workers, "0.5.12", case_for(target, (5, 6, 7, 8), (5, 6, 7)), f"sglang-{target}"
         )
-        assert {("contract", buffer), ("history", buffer)} <= found
+        assert {("contract", buffer), ("noninterference", buffer), ("history", buffer)} <= found
 
     def test_a_verify_past_the_context_has_no_page_for_its_drafts(self, workers: Workers) -> None:
         case = decode_case((5,), mode="target_verify", max_context_len=5, capture_bs=(1,))
