@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-import torch
-
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import mismatch
@@ -60,7 +58,8 @@ class Eager:
     def _compare(
         self, step: StepRecord, name: str, replay: Observation, eager: Observation
     ) -> Difference | None:
-        got, want = (_live(step, name, seen) for seen in (replay, eager))
+        live = len(step.expected.get(name, eager.outputs[name]))  # eager batches may be padded too
+        got, want = (seen.outputs[name][:live] for seen in (replay, eager))
         alike = replay.plan == eager.plan and replay.padded_tokens == eager.padded_tokens
         if alike and not step.wavers:
             return first_difference(got, want)
@@ -73,12 +72,6 @@ class Eager:
             2 * step.value_bound,
             rounding_dtype(name, step.config),
         )
-
-
-def _live(step: StepRecord, name: str, seen: Observation) -> torch.Tensor:
-    """The live rows of an output: an engine may pad an eager batch too."""
-    output = seen.outputs[name]
-    return output[: len(step.expected.get(name, output))]
 
 
 def _eager_is_wrong(step: StepRecord, name: str) -> bool:

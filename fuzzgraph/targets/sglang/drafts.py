@@ -158,6 +158,8 @@ class DraftSession(DecodeSession):
     def _input(self, name: str, padded_bs: int) -> torch.Tensor:
         """Where rows have all their places, live tokens come first, as the batch has them."""
         covered = self._padded_tokens(padded_bs) if name in BY_TOKEN else padded_bs
+        if name == "positions":  # one for each branch; its steps count on from there
+            covered = padded_bs * self.runner.width
         found = self._filled[name][:covered]
         if name not in BY_TOKEN or not self._extends or self._packed or self._batch is None:
             return found

@@ -59,3 +59,11 @@ def test_where_the_truth_agrees_with_the_eager_run_the_replay_is_at_fault() -> N
 def test_where_the_truth_agrees_with_neither_the_replay_is_named() -> None:
     (finding,) = Eager().judge(_differing(1.5, 1.25))
     assert finding.stage == "replay"
+
+
+def test_an_output_without_a_truth_is_compared_as_far_as_the_eager_run_goes() -> None:
+    step = _step([2.0, 1008.0], [2.0])
+    step.expected = {}
+    assert not list(Eager().judge(step))
+    step.runs["replay"].outputs["attention"][0] = 3.0
+    assert len(list(Eager().judge(step))) == 1
