@@ -186,7 +186,7 @@ class Content:
         """What the pool must hold for these tokens: each [N, heads, columns] in storage dtype."""
         if self.has_table:
             index = self.plane_index(tokens, positions)
-            return tuple(table[index] for table in self.plane_table)
+            return tuple(_rows(table, index) for table in self.plane_table)
         return self._planes(torch.as_tensor(tokens), torch.as_tensor(positions))
 
     @cached_property
@@ -209,7 +209,7 @@ class Content:
 
     def encoder_planes(self, tokens: torch.Tensor | IntArray) -> tuple[torch.Tensor, ...]:
         """What the pool must hold for encoder tokens; like `kv_planes`, without positions."""
-        return tuple(table[torch.as_tensor(tokens)] for table in self.encoder_table)
+        return tuple(_rows(table, torch.as_tensor(tokens)) for table in self.encoder_table)
 
     @cached_property
     def encoder_table(self) -> tuple[torch.Tensor, ...]:
@@ -268,3 +268,10 @@ def content_for(config: EngineConfig) -> Content:
         draft_tokens=config.draft_tokens,
     )
     return _shared(plain)
+
+
+def _rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows of a table; as bytes where they are fp8, which torch 2.6 cannot index on a CPU."""
+    if table.element_size() > 1:
+        return table[index]
+    return table.view(torch.uint8)[index].view(table.dtype)
