@@ -19,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 from fuzzgraph.errors import CaptureError
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
-from fuzzgraph.relays import relay
 
 __all__ = ["HostReads", "refuse_forbidden"]
 
@@ -59,7 +58,6 @@ class HostReads(TorchFunctionMode):
         self._key = key
         self._rebound = rebound
 
-    @relay
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
