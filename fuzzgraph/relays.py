@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 __all__ = ["is_relay", "relay"]
 
 _RELAYS: set[CodeType] = set()
+_HOOKS = ("__torch_function__", "__torch_dispatch__")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,5 +28,5 @@ def relay(function: F) -> F:
 
 
 def is_relay(code: CodeType) -> bool:
-    """Whether the code is that of a marked function."""
-    return code in _RELAYS
+    """Whether the code is that of a marked function, or of a hook through which torch calls."""
+    return code in _RELAYS or code.co_name in _HOOKS

@@ -97,12 +97,14 @@ class Blame:
     def side_of(self, frame: Frame) -> Side | None:
         """Whose code a frame runs; None for a library's, or one that passes a call on."""
         name, file = frame.module, frame.code.co_filename
+        if is_relay(frame.code):
+            return None
         if self._is_targets(name):
             return "target"
         if _below(name, self._engine):
             return "engine"
         if _below(name, (_OURS,)):
-            return None if is_relay(frame.code) or _below(name, (_AS_TRITON,)) else "harness"
+            return None if _below(name, (_AS_TRITON,)) else "harness"
         if file.startswith((_MADE_UP, *_LIBRARIES)):
             return None
         return "target" if file.startswith(self._folders) else "engine"

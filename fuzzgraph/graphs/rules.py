@@ -20,7 +20,6 @@ from fuzzgraph.errors import CaptureError
 from fuzzgraph.memory.operations import Facts
 from fuzzgraph.memory.sources import innermost_source
 from fuzzgraph.memory.transfers import tensor_cpu, tensor_numpy
-from fuzzgraph.relays import relay
 
 __all__ = ["HostReads", "refuse_forbidden"]
 
@@ -61,7 +60,6 @@ class HostReads(TorchFunctionMode):
         self._key = key
         self._rebound = rebound
 
-    @relay
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

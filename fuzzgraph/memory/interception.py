@@ -135,7 +135,6 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             yield
 
-    @relay
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

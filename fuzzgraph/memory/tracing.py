@@ -53,7 +53,6 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """No: the wrapper would import the compiler."""
         return False
 
-    @relay
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
 from fuzzgraph.repro.verify import shows, verify
 
@@ -57,7 +58,13 @@ def export_script(
         return through_script(case, finding, setup, "there was no time to record its operations")
     if isinstance(on, Setup) and ":" in on.target and on.isolation != "off":
         return through_script(case, finding, setup, "it runs the engine in its own process")
-    target = target_of(on) if isinstance(on, Setup) else on
+    try:
+        target = target_of(on) if isinstance(on, Setup) else on
+    except UsageError:
+        if ":" not in setup.target:
+            raise
+        reason = "its target was made in a test and cannot be imported by name"
+        return through_script(case, finding, setup, reason)
     if is_isolated(target):
         return through_script(case, finding, setup, "it runs the real engine in its own process")
     if finding.detail.get("child") is not None:

@@ -16,6 +16,7 @@ from fuzzgraph.execution.blame import Blame
 from fuzzgraph.execution.stumbling import Border, SessionLost
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import GuardedMemory
+from fuzzgraph.memory.device_names import ClaimsCuda, CudaMeansCpu
 
 ENGINE = """
 import torch
@@ -138,6 +139,15 @@ def test_the_recorder_passes_on_what_torch_raises_and_refuses_in_the_engines_nam
     refused = raised(lambda: captured(lambda: engine.forbidden(tensor)))
     assert isinstance(refused, EngineError)
     assert Blame(target.Target()).side(refused) == "engine"
+
+
+def test_what_stands_in_for_a_device_passes_on_what_torch_raises(engine: Any, target: Any) -> None:
+    def on_a_stand_in(function: Callable[[], object]) -> None:
+        with CudaMeansCpu(), ClaimsCuda():
+            function()
+
+    assert side(target, lambda: on_a_stand_in(engine.misuses_torch)) == "engine"
+    assert side(target, lambda: on_a_stand_in(target.misuses_torch)) == "target"
 
 
 def test_a_stand_in_that_lacks_what_the_engine_asks_for_is_the_targets_fault(

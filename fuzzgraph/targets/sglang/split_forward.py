@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from fuzzgraph.ports import CapturedGraph
+from fuzzgraph.relays import relay
 from fuzzgraph.targets.sglang.capturing import replacing
 from fuzzgraph.targets.sglang.loading import engine_module
 from fuzzgraph.targets.sglang.segments import Segments
@@ -113,6 +114,7 @@ class _Cutting:
         _Cutting.current = None
         self._piece.close()
 
+    @relay
     def cut(self, operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Between two pieces the operator runs, now and at every replay."""
         self._piece.close()
@@ -133,6 +135,7 @@ class _Cutting:
 
 
 def _cutting(operator: Callable[..., Any]) -> Callable[..., Any]:
+    @relay
     def call(*args: Any, **kwargs: Any) -> Any:
         if _Cutting.current is None:
             return operator(*args, **kwargs)
