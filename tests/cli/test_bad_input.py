@@ -160,7 +160,7 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
     ),
     "corpus folder": (["run", "--corpus", "no/such"], "corpus folder no/such", "existing folder"),
     "verb": (["fuzz"], "verb='fuzz' is unknown", "run, resume, replay, shrink"),
-    "option": (["run", "--tiem", "3s"], "No such option '--tiem'", "fuzzgraph run --help"),
+    "option": (["run", "--tiem", "3s"], "--tiem", "fuzzgraph run --help"),
     "no case": (["replay"], "Missing argument 'CASE'", "fuzzgraph replay --help"),
     "no such case": (["replay", "no.json"], "case 'no.json': no such file", "corpus list"),
     "export without a kind": (["export", "x"], "Missing option '--as'", "export --help"),
