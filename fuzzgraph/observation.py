@@ -10,11 +10,12 @@ import torch
 
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.errors import UsageError
+from fuzzgraph.fields import Axis, Contract, Field, Selects
 from fuzzgraph.world import Batch
 
 __all__ = [
     "AddressChange",
+    "Axis",
     "Contract",
     "Engagement",
     "Field",
@@ -35,86 +36,6 @@ reads and history at once where it agrees. other_world, left_over, twin: run whe
 differs. other_world changes foreign memory alone; left_over what the previous replay left in
 buffers that the engine promises to rewrite; twin takes away the past as a whole. again: the replay
 repeated in the same world, to tell nondeterminism."""
-
-_REPEATED = {  # field name -> what live entries repeat, where an engine declares nothing else
-    "seq_lens": "seq_lens",
-    "new_lens": "new_lens",
-    "kv_last_page_len": "last_page_lens",
-    "mrope": "mrope",
-    "req_pool_indices": "req_pool_indices",
-    "out_cache_loc": "slot_mapping",
-    "slot_mapping": "slot_mapping",
-    "input_ids": "input_ids",
-    "positions": "positions",
-    "encoder_lens": "encoder_lens",
-    "state_indices": "state_slots",
-}
-
-_JUDGED_BY_NAME = ("num_token_non_padded", "seq_lens_sum")
-"""Counts whose rules the contract oracle has by their names."""
-_JUDGED_BY_OWNERSHIP = ("indices", "page_table")
-"""Axes whose entries the contract oracle looks up among what each row owns."""
-
-Axis = Literal["requests", "tokens", "indptr", "indices", "scalar", "page_table"]
-Selects = Literal["row", "slot", "page", "length", "offset", "state", "nothing"]
-
-
-@dataclass(frozen=True, slots=True)
-class Contract:
-    """What the padded part of a field must hold.
-
-    `reserved`: the reserved row, page or slot of what the field selects. `fill`: exactly `value`.
-    `skip`: the sentinel `value`, which the engine promises not to follow. `free`: anything.
-    """
-
-    kind: Literal["reserved", "fill", "skip", "free"]
-    value: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One declared piece of replay metadata.
-
-    A field without a declaration of its own counts as selecting memory. `source` says where the
-    engine promises what is declared here.
-    """
-
-    name: str
-    axis: Axis
-    selects: Selects
-    padding: Contract
-    rewritten: bool = False
-    """Whether prepare_replay rewrites all that is used, so that its content before is nobody's
-    business (non-interference then poisons it)."""
-    source: str = ""
-    repeats: str = ""
-    """What live entries must hold, as values or, for offsets, as their steps: an attribute of the
-    logical batch or a truth of `reference.metadata`. It follows from well-known names."""
-    unjudged: str = ""
-    """Why nothing can be said of live entries; takes the place of `repeats`, well-known or not."""
-    dtype: str = ""
-    """What the engine promises, e.g. 'int32'; offsets are int32 unless declared otherwise. A
-    captured buffer must keep its dtype in any case."""
-
-    def __post_init__(self) -> None:
-        by_rule = self.name in _JUDGED_BY_NAME or self.axis in _JUDGED_BY_OWNERSHIP
-        if not (by_rule or self.truth or self.unjudged):
-            raise UsageError(
-                f"field {self.name!r} declares nothing about its live entries. Name what they hold,"
-                " e.g. repeats='seq_lens', or say why nothing judges them: unjudged='...'."
-            )
-
-    @property
-    def truth(self) -> str:
-        """What live entries must hold: as declared, else by the name; '' where nothing is said."""
-        if self.unjudged:
-            return ""
-        return self.repeats or _REPEATED.get(self.name, "")
-
-    @property
-    def promised_dtype(self) -> str:
-        """The declared dtype, or what the kind of field is documented to be; '' for neither."""
-        return self.dtype or ("int32" if self.axis == "indptr" else "")
 
 
 @dataclass(slots=True)

@@ -169,7 +169,11 @@ def test_the_constraints_pin_every_direct_dependency(name: str) -> None:
 
 def test_the_oldest_versions_are_those_that_are_promised() -> None:
     floors = {line.partition(";")[0].strip() for line in direct_dependencies()}
-    assert {line.partition(";")[0].strip().replace("==", ">=") for line in pins("oldest")} == floors
+    oldest = {line.partition(";")[0].strip().replace("==", ">=") for line in pins("oldest")}
+    # The oldest torch for a GPU pins its own Triton, which is older than those that lanes know.
+    assert {line for line in oldest if not line.startswith("triton")} == {
+        line for line in floors if not line.startswith("triton")
+    }
 
 
 @pytest.mark.parametrize("name", ["dev", "oldest", "newest"])

@@ -14,6 +14,8 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.faults.forms import LengthsInInt64, OutputInHalf, StateNotSaved
+from fuzzgraph.targets.builtin.faults.stale_plan import PlannedOnce
 from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
 from fuzzgraph.targets.builtin.model import Model
@@ -255,6 +257,23 @@ KINDS = (
     Kind(
         "eager", lambda: engine(decode=GraphForgetsPositions), once(4, 3), "eager", "attention",
         "attention[",
+    ),
+    Kind(
+        "form", lambda: engine(model=OutputInHalf), once(4, 3), "reference", "attention",
+        "dtype torch.bfloat16, must be torch.float32",
+    ),
+    Kind(
+        "dtype", lambda: engine(slots=LengthsInInt64), once(4, 3), "contract", "seq_lens",
+        "seq_lens must be int32; got torch.int64",
+    ),
+    Kind(
+        "new-state", lambda: engine(model=StateNotSaved), once(4, 3, recurrent_state=True),
+        "reference", "state_pool", "by the model",
+    ),
+    Kind(
+        "left-over", lambda: engine(builder_parts=BuilderParts(plan=PlannedOnce)),
+        once(4, 3, split_kv=2), "history", "attention",
+        "before what the previous replay left was changed",
     ),
     Kind(
         "survival", lambda: indices(RaisingIndices), once(9, 9), "survival", "",
