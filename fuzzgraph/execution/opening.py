@@ -278,5 +278,6 @@ def _opened(
     opened.opening_hits = memory.zone_hits("capture")
     opened.opening_writes = opened.painter.written_in_capture()
     opened.opening_accesses = opened.take_accesses()
-    opened.remember_capture()
+    with border.crossing("capture"):
+        opened.remember_capture()
     return opened

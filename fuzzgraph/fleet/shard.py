@@ -64,7 +64,8 @@ class Shard:
             self._hunt(order, folder)
         except UsageError as error:
             self._wrong = f"{type(error).__name__}: {error}"
-        except BaseException as error:  # told to the driver, who decides
+        except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:
+            # told to the driver, who decides
             self._broken = f"{type(error).__name__}: {error}"
         finally:
             self._done.set()

@@ -92,8 +92,13 @@ def import_root(name: str) -> str:
         spec = find_spec(name.partition(":")[0].partition(".")[0]) if is_own(name) else None
     except (ImportError, ValueError):
         return ""
-    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
-    root = os.path.dirname(os.path.abspath(places[0])) if places and places[0] else ""
+    if spec is None:
+        return ""
+    found = [
+        *(spec.submodule_search_locations or ()),
+        *([spec.origin] if spec.has_location else ()),
+    ]
+    root = os.path.dirname(os.path.abspath(found[0])) if found and found[0] else ""
     return "" if root.startswith(_INSTALLED) else root
 
 

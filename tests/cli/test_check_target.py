@@ -67,8 +67,10 @@ def beside_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def checked(capsys: pytest.CaptureFixture[str], name: str) -> tuple[int, dict[str, Any]]:
-    code = run_command(["check-target", name, "--examples", "3", "--json"])
+def checked(
+    capsys: pytest.CaptureFixture[str], name: str, examples: int = 3
+) -> tuple[int, dict[str, Any]]:
+    code = run_command(["check-target", name, "--examples", str(examples), "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -84,7 +86,7 @@ def test_a_healthy_target_has_no_problem_and_tells_what_it_shows_and_costs(
 
 
 def test_metadata_that_no_field_declares_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    _, report = checked(capsys, "own_targets:Hides")
+    _, report = checked(capsys, "own_targets:Hides", examples=12)
     hidden = [tensor["name"] for tensor in report["hidden"] if tensor["changes"]]
     assert len(hidden) == 1
     assert "slot_mapping" in hidden[0]

@@ -144,7 +144,7 @@ EXPECTED = 'clause = "survives", buffer = "", says = "out of bounds"'
 def test_releases_are_fuzzed_side_by_side_each_in_a_process_of_its_own(
     released: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--catalogue", str(released), "--time", "5s", "--jobs", "2", "--out", "runs"]
+    options = ["--catalogue", str(released), "--time", "15s", "--jobs", "2", "--out", "runs"]
     assert run_command(["known-bugs", "run", *options, "--json"]) == 0
     (bug,) = json.loads(capsys.readouterr().out)["known_bugs"]
     assert (bug["found"], bug["false_alarms"]) == (True, 0)

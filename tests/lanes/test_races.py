@@ -40,7 +40,7 @@ def test_a_race_in_which_all_write_the_same_says_so() -> None:
     out = torch.zeros(1, dtype=torch.int32)
     (race,), _ = races(lambda: planted.same_value[(4,)](out))
     assert race.same_value
-    assert "(1 elements, all of the same value; " in str(race)
+    assert "(1 element, all of the same value; " in str(race)
 
 
 def test_a_race_of_different_values_does_not_say_so() -> None:

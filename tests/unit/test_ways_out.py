@@ -104,11 +104,21 @@ def test_an_engine_that_comes_back_makes_none() -> None:
     assert found(import_module("block_target").BlockTarget()) == ()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler, also where the shell started these tests with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_persons_interrupt_in_the_engines_code_is_passed_on() -> None:
     with pytest.raises(KeyboardInterrupt):
         found(engine_that(lambda: signal.raise_signal(signal.SIGINT)))
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_without_a_signal_is_not_taken_for_a_persons() -> None:
     with noting_interrupts():
         assert not signal_may_have_raised()
