@@ -119,7 +119,7 @@ def _gives(base: Place, want: Place, index: list[Any], offset: int) -> bool:
         found = sample[tuple(index)]
     except (IndexError, RuntimeError):
         return False
-    same = tuple(found.shape) == want.shape and found.storage_offset() == offset
+    same = tuple(found.shape) == want.shape and bool(found.storage_offset() == offset)
     strides = zip(found.shape, found.stride(), want.stride, strict=False)
     return same and all(size == 1 or one == two for size, one, two in strides)
 

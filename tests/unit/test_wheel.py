@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -48,7 +49,10 @@ def verb(wheel_of_the_sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [str(home / "bin" / "fuzzgraph"), *words]
-        done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True)
+        environment = {**os.environ, "FUZZGRAPH_CACHE": str(elsewhere / "cache")}
+        done = subprocess.run(
+            command, cwd=elsewhere, env=environment, capture_output=True, text=True
+        )
         assert str(ROOT) not in done.stdout + done.stderr
         return done
 
