@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
 __all__ = ["SCHEMA_VERSION", "BatchRow", "Case", "EngineConfig", "Mode", "ReplayStep", "Via"]
 
@@ -12,6 +13,16 @@ SCHEMA_VERSION = 1
 
 Mode = Literal["decode", "target_verify", "draft_extend", "draft", "prefill", "idle"]
 Via = Literal["graph", "eager"]
+
+
+def _one_empty_tuple(record: msgspec.Struct, *names: str) -> None:
+    """Make every empty tuple the object `()`: msgspec omits a default if it is the same object.
+
+    Python 3.10 makes others, and a case would have another digest once it was written and read.
+    """
+    for name in names:
+        if not getattr(record, name):
+            force_setattr(record, name, ())
 
 
 class EngineConfig(
@@ -68,6 +79,9 @@ class EngineConfig(
     eager_above_ladder: bool = True
     """Whether a batch above the largest captured size runs eagerly instead of failing."""
 
+    def __post_init__(self) -> None:
+        _one_empty_tuple(self, "capture_tokens")
+
 
 class BatchRow(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
@@ -95,6 +109,9 @@ class ReplayStep(
     via: Via = "graph"
     mrope: bool = False
     """Whether the optional multi-modal position input is present."""
+
+    def __post_init__(self) -> None:
+        _one_empty_tuple(self, "rows", "finish")
 
 
 class Case(

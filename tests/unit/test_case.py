@@ -257,14 +257,17 @@ def test_a_finished_request_may_come_back() -> None:
     assert validate(case) is case
 
 
-class Empty(tuple[int, ...]):
+class Empty(tuple[Any, ...]):
     """An empty tuple that is not the object `()`, as Python 3.10 makes them."""
 
 
 def test_an_empty_tuple_is_omitted_whichever_object_it_is() -> None:
-    rows = (BatchRow(request=0),)
     plain, other = (
-        Case(schema_version=1, config=EngineConfig(), steps=(ReplayStep(rows=rows, finish=empty),))
+        Case(
+            schema_version=1,
+            config=EngineConfig(capture_tokens=empty),
+            steps=(ReplayStep(mode="idle", rows=empty, finish=empty),),
+        )
         for empty in ((), Empty())
     )
     assert encode_case(other) == encode_case(plain)

@@ -26,6 +26,7 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "fuzzgraph"
 CODE = ("fuzzgraph", "strategies", "oracles", "tests", "corpus", "constraints", "docs", ".ci")
+STDLIB = {*sys.stdlib_module_names, "tomllib"}  # since Python 3.11
 FOREIGN_ENGINES = {"sglang", "vllm", "flashinfer", "aiter", "sgl_kernel"}
 
 needs_checkout = pytest.mark.skipif(
@@ -108,7 +109,7 @@ def test_everything_imported_is_a_declared_dependency() -> None:
     for source in package_sources():
         for name in imported_names(source) - {"fuzzgraph"} - FOREIGN_ENGINES:
             owners = {d.lower().replace("_", "-") for d in distributions.get(name, [name])}
-            if name not in sys.stdlib_module_names and not owners & known:
+            if name not in STDLIB and not owners & known:
                 undeclared[str(source.relative_to(ROOT))] = name
     assert not undeclared
 
@@ -132,7 +133,7 @@ def test_types_do_not_depend_on_what_may_be_absent() -> None:
     sources = [*package_sources(), *(ROOT / "tests").rglob("*.py")]
     used = set().union(*map(imported_names, sources))
     ours = {"fuzzgraph", "tests"}
-    assert used - ours - set(sys.stdlib_module_names) - always_there() - FOREIGN_ENGINES <= skipped
+    assert used - ours - STDLIB - always_there() - FOREIGN_ENGINES <= skipped
 
 
 def test_the_engine_extras_are_imported_by_no_module_outside_targets() -> None:
