@@ -16,6 +16,8 @@ from fuzzgraph.pytest_plugin.asked import ASKED, Asked, add_options, asked_of
 from fuzzgraph.pytest_plugin.own_tests import fuzz_engine
 
 if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter  # pytest 8 has no public name for it
+
     from fuzzgraph.pytest_plugin.suite import Suite
 
 __all__ = ["fuzz_engine"]
@@ -78,9 +80,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         suite.make_ready(session.items)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     suite = config.stash.get(_SUITE, None)
     if suite is not None:
         suite.write_end(terminalreporter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +26,9 @@ from fuzzgraph.events import RunSummary, Setup
 from fuzzgraph.pytest_plugin.asked import Asked
 from fuzzgraph.pytest_plugin.items import BadEntryItem, CorpusItem, FuzzItem, SuiteNode
 from fuzzgraph.reporting import verdict_line
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter  # pytest 8 has no public name for it
 
 __all__ = ["Suite"]
 
@@ -168,7 +171,7 @@ class Suite:
         part = f"-{shard + 1}of{self.shards}" if self.shards > 1 else ""
         return f"fuzz[{self._asked.fault or self._asked.target}{part}]"
 
-    def write_end(self, reporter: pytest.TerminalReporter) -> None:
+    def write_end(self, reporter: TerminalReporter) -> None:
         """The figures of the run below pytest's own summary."""
         if self.in_worker or not self._asked.fuzz or self._folder is None:
             return
