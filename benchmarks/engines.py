@@ -98,7 +98,7 @@ def steps(name: str, target: Target, path: Path, blocks: int, count: int) -> Mea
                 done += client.run_case(case).steps
                 spent += time.perf_counter() - begin
 
-            draw(cases(target.reach, CI.at(block), supports=supports), block, count, run)
+            draw(cases(target.capabilities, CI.at(block), supports=supports), block, count, run)
             if block:
                 wall.append(done / spent)
                 cpu.append(done / (_used_by(client) - before))
@@ -133,7 +133,7 @@ class TimedTarget:
 
 def runner_case(target: Target, rows: int, context: int) -> Case:
     """Full batches at half the context, captured at 1, 2, 4 and 8 rows, two heads."""
-    mode = target.reach.modes[0]
+    mode = target.capabilities.modes[0]
     tokens = 4 if mode == "target_verify" else 1
     config = EngineConfig(
         modes=(mode,), capture_bs=(1, 2, 4, 8), max_context_len=context, kv_pool_pages=8 * context,

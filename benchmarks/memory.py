@@ -49,7 +49,7 @@ def watch(minutes: float) -> tuple[list[tuple[float, int, float]], int]:
 
     block = 0
     while time.monotonic() - begin < 60 * minutes:
-        draw(cases(execution.target.reach, DEFAULT.at(block)), block, block_size(block), one)
+        draw(cases(execution.target.capabilities, DEFAULT.at(block)), block, block_size(block), one)
         samples.append((time.monotonic() - begin, run, peak))
         peak, block = 0.0, block + 1
     return samples, findings

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.reach import Reach
 from fuzzgraph.world import Batch
 
 __all__ = ["FLAKY", "PLANTED", "Saboteur"]
@@ -109,7 +109,7 @@ class Saboteur:
 
     name = "saboteur"
     isolated = True
-    reach = Reach(page_sizes=(1, 2, 3, 16, 32, 64), max_batch=6, max_context_len=24)
+    capabilities = Capabilities(page_sizes=(1, 2, 3, 16, 32, 64), max_batch=6, max_context_len=24)
 
     def unsupported(self, config: EngineConfig) -> str | None:
         return None

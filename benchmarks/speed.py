@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 import torch
 from pages import add_write, publish
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
-from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import BLOCK, DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
 
 
-def tiny(reach: Reach) -> Reach:
+def tiny(capabilities: Capabilities) -> Capabilities:
     """Decode at tiny shapes, with every feature that decode has."""
     return replace(
-        reach,
+        capabilities,
         modes=("decode", "idle"),
         page_sizes=(1, 2, 3, 16),
         max_batch=4,
@@ -61,7 +61,7 @@ class Block:
         return self.full_seconds / self.bare_seconds
 
 
-def run_block(number: int, reach: Reach, full: Execution, bare: Execution) -> Block:
+def run_block(number: int, capabilities: Capabilities, full: Execution, bare: Execution) -> Block:
     """Draw a block and run it as a campaign does, then all its cases bare on sessions of their own.
 
     One after the other, not case by case: a campaign has no other engine between two of its cases.
@@ -78,7 +78,7 @@ def run_block(number: int, reach: Reach, full: Execution, bare: Execution) -> Bl
         drawn.append(case)
 
     start = time.perf_counter()
-    draw(cases(reach, DEFAULT.at(number)), number, BLOCK, run)
+    draw(cases(capabilities, DEFAULT.at(number)), number, BLOCK, run)
     middle = time.perf_counter()
     for case in drawn:
         bare.run_bare(case)
@@ -115,10 +115,10 @@ def spread(values: list[float], unit: str = "") -> str:
     return f"{statistics.median(values):.1f}{unit} (from {low:.1f} to {high:.1f})"
 
 
-def measure(reach: Reach, count: int) -> list[Block]:
+def measure(capabilities: Capabilities, count: int) -> list[Block]:
     """So many blocks, after one that warms caches and code paths and is not counted."""
     full, bare = Execution(open_target("builtin")), Execution(open_target("builtin"))
-    blocks = [run_block(number, reach, full, bare) for number in range(count + 1)]
+    blocks = [run_block(number, capabilities, full, bare) for number in range(count + 1)]
     full.close()
     bare.close()
     return blocks[1:]
@@ -148,7 +148,7 @@ def table(title: str, blocks: list[Block]) -> list[str]:
 
 def report(count: int) -> str:
     """All figures."""
-    reach = open_target("builtin").reach
+    capabilities = open_target("builtin").capabilities
     lines = [
         "# Speed of the built-in engine on the recorder, one core",
         "",
@@ -156,8 +156,8 @@ def report(count: int) -> str:
         "campaign's after its first thousand cases.",
         "Written by `make bench-speed`.",
         "",
-        *table("Decode, tiny shapes", measure(tiny(reach), count)),
-        *table("All modes and shapes of the default profile", measure(reach, count)),
+        *table("Decode, tiny shapes", measure(tiny(capabilities), count)),
+        *table("All modes and shapes of the default profile", measure(capabilities, count)),
         f"torch {torch.__version__} with one thread, Python {platform.python_version()},"
         f" {platform.machine()}.",
         "",

@@ -11,7 +11,7 @@ from typing import Literal
 
 from fuzzgraph.errors import UsageError
 
-__all__ = ["Axis", "Contract", "Field", "Selects"]
+__all__ = ["Axis", "PaddingRule", "Field", "Selects"]
 
 _REPEATED = {  # field name -> what live entries repeat, where an engine declares nothing else
     "seq_lens": "seq_lens",
@@ -37,7 +37,7 @@ Selects = Literal["row", "slot", "page", "length", "offset", "state", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Contract:
+class PaddingRule:
     """What the padded part of a field must hold.
 
     `reserved`: the reserved row, page or slot of what the field selects. `fill`: exactly `value`.
@@ -59,7 +59,7 @@ class Field:
     name: str
     axis: Axis
     selects: Selects
-    padding: Contract
+    padding: PaddingRule
     rewritten: bool = False
     """Whether prepare_replay rewrites all that is used, so that its content before is nobody's
     business (non-interference then poisons it)."""

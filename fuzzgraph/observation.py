@@ -10,13 +10,13 @@ import torch
 
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.fields import Axis, Contract, Field, Selects
+from fuzzgraph.fields import Axis, Field, PaddingRule, Selects
 from fuzzgraph.world import Batch
 
 __all__ = [
     "AddressChange",
     "Axis",
-    "Contract",
+    "PaddingRule",
     "Engagement",
     "Field",
     "ForeignWrite",

@@ -14,10 +14,10 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Engagement, Field, Observation, RunKind, StepRecord
-from fuzzgraph.reach import Reach
 from fuzzgraph.world import Batch
 
 __all__ = [
@@ -194,7 +194,7 @@ class Target(Protocol):
     """An engine under test."""
 
     name: str
-    reach: Reach
+    capabilities: Capabilities
     """The dimensions in which strategies draw cases for this target."""
 
     def unsupported(self, config: EngineConfig) -> str | None:

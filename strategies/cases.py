@@ -12,9 +12,9 @@ from typing import Literal
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.layout.free_list import FreeList
-from fuzzgraph.reach import Reach
 from fuzzgraph.strategies.configs import Supports, swarm_config
 from fuzzgraph.strategies.features import FEATURES
 from fuzzgraph.strategies.histories import PRESENCE, STEP_BYTES, History
@@ -33,12 +33,12 @@ _ABSENT_BELOW = 102
 
 
 def cases(
-    reach: Reach, profile: Profile = DEFAULT, *, supports: Supports | None = None
+    capabilities: Capabilities, profile: Profile = DEFAULT, *, supports: Supports | None = None
 ) -> SearchStrategy[Case]:
-    """Valid cases in all dimensions that `reach` has; what is drawn alone determines the case.
+    """Valid cases in all dimensions that `capabilities` has; the drawn bytes alone determine it.
 
     Args:
-        reach: the target's dimensions; nothing is drawn outside.
+        capabilities: the target's dimensions; nothing is drawn outside.
         profile: sizes, and the pool of configs (see `Profile.at`).
         supports: whether the target opens a config; a config that it refuses loses features
             until it does not. Pass a function with a stable identity: configs are cached by it.
@@ -49,12 +49,12 @@ def cases(
     def case_of(drawn: bytes) -> Case:
         number = _config_number(drawn, profile)
         kept = tuple(map(bool, drawn[_KEPT:_STEPS]))
-        config = swarm_config(reach, profile, number, kept, supports)
+        config = swarm_config(capabilities, profile, number, kept, supports)
         prefix = _prefix_pages(drawn[_PREFIX], config)
         seed, order = drawn[_SEED], _ORDERS[drawn[_ORDER] >> 6]
         rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
         mrope = drawn[_MROPE] >= 160
-        history = History(config, reach, profile, rows, mrope=mrope, prefix=prefix)
+        history = History(config, capabilities, profile, rows, mrope=mrope, prefix=prefix)
         return Case(
             schema_version=1,
             config=config,

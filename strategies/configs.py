@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.reach import Reach
 from fuzzgraph.strategies.chance import Chance
 from fuzzgraph.strategies.features import FEATURES, SPEC_MODES, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
@@ -39,7 +39,7 @@ def pages_per_request(config: EngineConfig) -> int:
     return -(-config.max_context_len // page) + drafts + encoder
 
 
-def _coherent(fields: Fields, reach: Reach) -> EngineConfig:
+def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     """Mend what two features, or their absence, make contradict each other."""
     if fields["attention"] == "mla":
         fields["num_kv_heads"] = 1
@@ -53,16 +53,16 @@ def _coherent(fields: Fields, reach: Reach) -> EngineConfig:
             fields[name] = getattr(_DEFAULTS, name)
     if "draft" in fields["modes"]:
         _bound_draft(fields)
-        fields["spec_steps"] = max(fields["spec_steps"], reach.min_spec_steps)
+        fields["spec_steps"] = max(fields["spec_steps"], can.min_spec_steps)
     room = fields["draft_tokens"] + 1 if SPEC_MODES & set(fields["modes"]) else 2
-    fields["max_context_len"] = max(fields["max_context_len"], min(room, reach.max_context_len))
+    fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
     if fields.get("sliding_window", 0) > fields["max_context_len"]:
         fields["sliding_window"] = fields["max_context_len"]
     fields["req_pool_size"] = max(
         1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
     )
-    if not reach.capture_beyond_pool:
+    if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
         fields["capture_bs"] = within or (pool,)
@@ -87,16 +87,16 @@ def _bound_draft(fields: Fields) -> None:
     fields.update(spec_topk=topk, spec_steps=steps)
 
 
-def _build(reach: Reach, profile: Profile, number: int, kept: Sequence[bool]) -> EngineConfig:
-    fields = base_fields(reach, profile)
+def _build(can: Capabilities, profile: Profile, number: int, kept: Sequence[bool]) -> EngineConfig:
+    fields = base_fields(can, profile)
     density = Chance(number, 99).pick((6, 12, 12, 20, 35))
     for salt, (_, share, vary) in enumerate(FEATURES):
         chance = Chance(number, salt)
         drawn = _by_turns(number, salt, share) if 0 < share < _RARE else None
         on = chance.percent(share or density) if drawn is None else drawn
         if number and on and kept[salt]:
-            vary(fields, reach, profile, chance)
-    return _coherent(fields, reach)
+            vary(fields, can, profile, chance)
+    return _coherent(fields, can)
 
 
 def _by_turns(number: int, salt: int, share: int) -> bool:
@@ -109,7 +109,7 @@ def _by_turns(number: int, salt: int, share: int) -> bool:
 
 @lru_cache(maxsize=512)
 def swarm_config(
-    reach: Reach,
+    can: Capabilities,
     profile: Profile,
     number: int,
     kept: tuple[bool, ...] = (True,) * len(FEATURES),
@@ -120,22 +120,22 @@ def swarm_config(
     Where the target does not support it, features are dropped from the last one on until it
     does; the simplest config is taken to be supported.
     """
-    config = _build(reach, profile, number, kept)
+    config = _build(can, profile, number, kept)
     if supports is None or supports(config):
         return config
     for salt in reversed(range(len(FEATURES))):
         without = (*kept[:salt], False, *kept[salt + 1 :])
-        simpler = _build(reach, profile, number, without)
+        simpler = _build(can, profile, number, without)
         if simpler != config and supports(simpler):
             return simpler
     for salt in reversed(range(len(FEATURES))):
         kept = (*kept[:salt], *(False for _ in FEATURES[salt:]))
-        config = _build(reach, profile, number, kept)
+        config = _build(can, profile, number, kept)
         if supports(config):
             break
     return config
 
 
-def base_config(reach: Reach, profile: Profile) -> EngineConfig:
+def base_config(can: Capabilities, profile: Profile) -> EngineConfig:
     """The simplest config that the target can express."""
-    return swarm_config(reach, profile, 0)
+    return swarm_config(can, profile, 0)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via
 from fuzzgraph.layout.free_list import FreeList
-from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
 
@@ -38,7 +38,7 @@ class History:
     def __init__(
         self,
         config: EngineConfig,
-        reach: Reach,
+        can: Capabilities,
         profile: Profile,
         rows: FreeList,
         *,
@@ -48,10 +48,10 @@ class History:
         self.config = config
         self.floor = prefix * config.page_size
         """Tokens of the shared prefix; a single shorter row would end the sharing for all."""
-        self.mrope = mrope and reach.mrope
-        self.eager = reach.eager_steps
-        self.idle = "idle" in reach.modes
-        self.most = min(reach.max_batch, profile.max_batch)
+        self.mrope = mrope and can.mrope
+        self.eager = can.eager_steps
+        self.idle = "idle" in can.modes
+        self.most = min(can.max_batch, profile.max_batch)
         self.lengths: dict[int, int] = {}
         """Live request -> its length, in order of arrival."""
         self.encoders: dict[int, int] = {}

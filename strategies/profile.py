@@ -1,6 +1,6 @@
 """How hard the strategies try: sizes, pool of configs, share of fresh ones.
 
-What a target can express is `Reach`; what a campaign wants to spend is said here.
+What a target can express is `Capabilities`; what a campaign wants to spend is said here.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fuzzgraph.campaign import Opened
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Clause, Finding
-from fuzzgraph.reach import Reach
 
 if TYPE_CHECKING:
     from fuzzgraph.ports import GraphEngine, Session
@@ -86,7 +86,7 @@ class FakeTarget:
     """What strategies ask of a target."""
 
     name = "fake"
-    reach = Reach(page_sizes=(1, 16))
+    capabilities = Capabilities(page_sizes=(1, 16))
 
     def unsupported(self, config: EngineConfig) -> str | None:
         return None

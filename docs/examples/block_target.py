@@ -3,21 +3,23 @@
 import block_engine as engine
 import torch
 
+from fuzzgraph.capabilities import Capabilities, unsupported_setting
 from fuzzgraph.content import content_for
-from fuzzgraph.observation import Contract, Field, Observation
+from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import Pools
-from fuzzgraph.reach import Reach, beyond
 from fuzzgraph.world import FIRST_PAGE
 
 
 class BlockSession:
     runner_class = engine.DecodeRunner
     fields = (
-        Field("input_ids", "tokens", "nothing", Contract("free")),
-        Field("positions", "tokens", "nothing", Contract("free")),
-        Field("slot_mapping", "tokens", "slot", Contract("skip", -1), source="Inputs.reset"),
-        Field("lengths", "requests", "length", Contract("fill", 0), repeats="seq_lens"),
-        Field("block_tables", "page_table", "page", Contract("reserved", 0), source="Inputs.reset"),
+        Field("input_ids", "tokens", "nothing", PaddingRule("free")),
+        Field("positions", "tokens", "nothing", PaddingRule("free")),
+        Field("slot_mapping", "tokens", "slot", PaddingRule("skip", -1), source="Inputs.reset"),
+        Field("lengths", "requests", "length", PaddingRule("fill", 0), repeats="seq_lens"),
+        Field(
+            "block_tables", "page_table", "page", PaddingRule("reserved", 0), source="Inputs.reset"
+        ),
     )
 
     def __init__(self, config, graphs):
@@ -90,10 +92,12 @@ class BlockSession:
 
 class BlockTarget:
     name, engine_packages = "block", ("block_engine",)
-    reach = Reach(page_sizes=(1, 4, 16), page_maps=("csr", "page_table"))  # one map for either
+    capabilities = Capabilities(
+        page_sizes=(1, 4, 16), page_maps=("csr", "page_table")
+    )  # one map for either
 
     def unsupported(self, config):
-        return beyond(self.reach, config)
+        return unsupported_setting(self.capabilities, config)
 
     def open(self, config, graphs):
         return BlockSession(config, graphs)

@@ -18,10 +18,10 @@ from fuzzgraph.campaign.reports import write_reports
 from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.sharing import Sharing
 from fuzzgraph.campaign.standing import Standing
+from fuzzgraph.capabilities import missing
 from fuzzgraph.corpus import Loaded
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Emit, Event, RunSummary
-from fuzzgraph.reach import lacking
 from fuzzgraph.reporting import EventFile, joined
 
 __all__ = ["hunt", "join_shards", "load_corpus"]
@@ -72,7 +72,7 @@ def hunt(
             minimise=minimise,
             export=export or Exporting(plan.setup),
             dimensions=dimensions,
-            beyond=lacking(opened.target.reach),
+            beyond=missing(opened.target.capabilities),
             deaths=opened.deaths,
             killed=opened.killed,
             standing=standing,

@@ -18,8 +18,8 @@ from fuzzgraph.events import Setup
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+    from fuzzgraph.capabilities import Capabilities
     from fuzzgraph.ports import Target
-    from fuzzgraph.reach import Reach
     from fuzzgraph.worker import WorkerClient
 
 __all__ = [
@@ -38,7 +38,7 @@ class _Described(Protocol):
     """What strategies ask of a target; a target in a worker answers it as well."""
 
     name: str
-    reach: Reach
+    capabilities: Capabilities
 
     def unsupported(self, config: EngineConfig) -> str | None: ...
 
@@ -310,7 +310,7 @@ def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStra
     supports = _supports(opened.target)
 
     def strategy(epoch: int) -> SearchStrategy[Case]:
-        return cases(opened.target.reach, profile.at(epoch), supports=supports)
+        return cases(opened.target.capabilities, profile.at(epoch), supports=supports)
 
     return strategy
 

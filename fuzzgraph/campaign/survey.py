@@ -44,7 +44,7 @@ def trial_case(target: Target) -> Case:
     from fuzzgraph.strategies import CI
     from fuzzgraph.strategies.configs import base_config
 
-    config = base_config(target.reach, CI)
+    config = base_config(target.capabilities, CI)
     config = msgspec.structs.replace(config, capture_bs=(2,))
     tokens = _new_tokens(config.modes[0], config)
     two = tuple(BatchRow(request=name, seq_len=4, new_tokens=tokens) for name in (0, 1))

@@ -8,10 +8,10 @@ them. What a case looks like in memory is `layout`'s job.
 
 from __future__ import annotations
 
+from fuzzgraph.case.capture_sizes import captured_size, ladder, padded_size, raw_size, replayed_size
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case
-from fuzzgraph.case.ladder import captured_size, ladder, padded_size, raw_size, replayed_size
-from fuzzgraph.case.words import (
+from fuzzgraph.case.model import (
     SCHEMA_VERSION,
     BatchRow,
     Case,

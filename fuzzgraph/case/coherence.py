@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fuzzgraph.case.capture_sizes import ladder, padded_size, raw_size
 from fuzzgraph.case.config_rules import refuse, validate_config
-from fuzzgraph.case.ladder import ladder, padded_size, raw_size
-from fuzzgraph.case.words import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
 
 __all__ = ["validate"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fuzzgraph.case.words import EngineConfig
+from fuzzgraph.case.model import EngineConfig
 from fuzzgraph.errors import InvalidCase
 
 __all__ = ["refuse", "validate_config"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case.coherence import validate
-from fuzzgraph.case.words import SCHEMA_VERSION, Case
+from fuzzgraph.case.model import SCHEMA_VERSION, Case
 from fuzzgraph.errors import UNREADABLE, InvalidCase
 from fuzzgraph.strict_json import decode_json
 

@@ -95,7 +95,7 @@ def _target_record(name: str, open_target: Any) -> dict[str, Any]:
     from fuzzgraph.ports import is_isolated
 
     record["isolated"] = is_isolated(target)
-    record["modes"] = list(target.reach.modes)
+    record["modes"] = list(target.capabilities.modes)
     where = "in a worker" if record["isolated"] else "in this process"
     record["about"] = f"{', '.join(record['modes'])}; {where}. {_described(target)}".strip()
     return record

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 import msgspec
 import torch
 
+from fuzzgraph.capabilities import unsupported_case
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import EngineError
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
@@ -29,7 +30,6 @@ from fuzzgraph.layout import plan
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Oracle, Target, is_isolated
-from fuzzgraph.reach import out_of_reach
 from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
@@ -93,7 +93,9 @@ class Execution:
 
     def _run_case(self, case: Case) -> Verdict:
         with Border(self.target).crossing("open"):
-            reason = self.target.unsupported(case.config) or out_of_reach(self.target.reach, case)
+            reason = self.target.unsupported(case.config) or unsupported_case(
+                self.target.capabilities, case
+            )
         if reason:
             return Verdict(case, self.target.name, skipped=reason)
         batches = plan(case)

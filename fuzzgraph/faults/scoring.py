@@ -175,7 +175,7 @@ def _draw(target: BuiltinTarget, seed: int, count: int, run: Callable[[Case], No
             return
         number = _block_number(seed, block)
         try:
-            draw(cases(target.reach, DEFAULT.at(number)), number, size, run)
+            draw(cases(target.capabilities, DEFAULT.at(number)), number, size, run)
         except _Stop:
             return
         count -= size

@@ -84,7 +84,7 @@ class _WatchedTarget:
     """A target whose opening, warm-up and capture are traced."""
 
     def __init__(self, target: Target) -> None:
-        self.name, self.reach = target.name, target.reach
+        self.name, self.capabilities = target.name, target.capabilities
         self.unwrapped = self._target = target
         self.events: list[Event] = []
 

@@ -11,8 +11,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.errors import FuzzGraphError, UsageError
-from fuzzgraph.reach import Reach
 
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target  # needs torch, the names of targets do not
@@ -73,8 +73,8 @@ def _require_target(name: str, made: object) -> None:
     from fuzzgraph.targets.protocol import GUIDE, lacks
 
     wrong = lacks(made, Target)
-    if not wrong and not isinstance(getattr(made, "reach", None), Reach):
-        wrong = ["has a reach that is not a fuzzgraph.reach.Reach"]
+    if not wrong and not isinstance(getattr(made, "capabilities", None), Capabilities):
+        wrong = ["has capabilities that are not a fuzzgraph.capabilities.Capabilities"]
     if wrong:
         raise UsageError(
             f"target={name!r} gives a {type(made).__name__}, which is not a target: it "

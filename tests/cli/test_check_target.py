@@ -40,7 +40,7 @@ class Hiding(BlockSession):
 
 
 class Partial:
-    name, reach = "partial", BlockTarget.reach
+    name, reach = "partial", BlockTarget.capabilities
 
 
 def of(session):

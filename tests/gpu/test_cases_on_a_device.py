@@ -32,7 +32,7 @@ def test_the_healthy_engine_gives_no_finding(kernels: str) -> None:
     def run(case: Case) -> None:
         found.extend(finding.message for finding in execution.run_case(case).findings)
 
-    draw(cases(execution.target.reach, DEFAULT), 7, 60, run)
+    draw(cases(execution.target.capabilities, DEFAULT), 7, 60, run)
     execution.close()
     assert not found
 

@@ -67,7 +67,7 @@ def findings_in(target: object, count: int) -> set[tuple[str, str]]:
     execution = Execution(target)  # type: ignore[arg-type]
 
     @settings(max_examples=count, database=None, deadline=None, derandomize=True)
-    @given(cases(target.reach, CI))  # type: ignore[attr-defined]
+    @given(cases(target.capabilities, CI))  # type: ignore[attr-defined]
     def collect(case: Case) -> None:
         found.update((f.oracle, f.buffer) for f in execution.run_case(case).findings)
 

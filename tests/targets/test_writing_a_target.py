@@ -20,7 +20,7 @@ def findings_in(execution: Execution, page: ModuleType, examples: int) -> set[tu
     found: set[tuple[str, str]] = set()
 
     @settings(max_examples=examples, database=None, deadline=None, derandomize=True)
-    @given(cases(page.TinyTarget.reach, CI))
+    @given(cases(page.TinyTarget.capabilities, CI))
     def collect(case: Case) -> None:
         found.update((f.oracle, f.buffer) for f in execution.run_case(case).findings)
 

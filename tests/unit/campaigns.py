@@ -8,15 +8,15 @@ from typing import Any
 
 from fuzzgraph.campaign import Budget, Campaign, Plan
 from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case
 from fuzzgraph.corpus import Entry
 from fuzzgraph.events import Event, RunSummary
 from fuzzgraph.finding import Finding
-from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import CI, cases, minimise
 from tests.fakes import FakeRunner, FakeVerdict, finding
 
-REACH = Reach(page_sizes=(1, 16))
+REACH = Capabilities(page_sizes=(1, 16))
 Bugs = Callable[[Case], tuple[Finding, ...]]
 
 

@@ -202,5 +202,5 @@ def test_the_border_names_the_frame_and_the_way_out(engine: Any, target: Any) ->
     with pytest.raises(TargetFailed, match="IndexError.* at made_target.py:11 in fails.*Mend it"):
         border.judge(raised(target.fails), "check")
     broken: Any = None
-    with pytest.raises(HarnessFailed, match="ladder.py:.*FuzzGraph's own code"):
+    with pytest.raises(HarnessFailed, match="capture_sizes.py:.*FuzzGraph's own code"):
         border.judge(raised(lambda: fuzzgraph_case.captured_size(broken, "decode", 1)), "check")

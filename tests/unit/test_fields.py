@@ -51,4 +51,4 @@ def test_every_truth_is_computed_for_any_batch() -> None:
                 if "draft_lens" not in field.truth or batch.mode == "draft":
                     live_truth(field, batch, one.config)  # type: ignore[attr-defined]
 
-    draw(cases(BuiltinTarget().reach, DEFAULT.at(0)), 1, 50, check)
+    draw(cases(BuiltinTarget().capabilities, DEFAULT.at(0)), 1, 50, check)

@@ -9,13 +9,13 @@ from fuzzgraph.baseline import Baseline, known_of
 from fuzzgraph.campaign import Budget, Campaign, Plan
 from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.standing import Standing
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, digest, validate
 from fuzzgraph.corpus import Entry, readable_json
 from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
-from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import CI, cases, dimensions, minimise
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 
@@ -30,7 +30,7 @@ def run(folder: Path, runner: FakeRunner, standing: Standing, *corpus: Case) -> 
     campaign = Campaign(
         Plan(out=folder, budget=Budget(None, 200), only_new=standing.only_new),
         runner,
-        lambda epoch: cases(Reach(page_sizes=(1, 16)), CI.at(epoch)),
+        lambda epoch: cases(Capabilities(page_sizes=(1, 16)), CI.at(epoch)),
         lambda event: None,
         minimise=minimise,
         export=no_export,

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Axis, Contract, Field, Selects
+from fuzzgraph.observation import Axis, Field, PaddingRule, Selects
 from fuzzgraph.targets.builtin.slots import MROPE_ABSENT
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_ROW, RESERVED_SLOT
 
 __all__ = ["declared_fields"]
 
-_FREE = Contract("free")
-_NULL = Contract("reserved", 0)
-_SLOT = Contract("reserved", RESERVED_SLOT)
+_FREE = PaddingRule("free")
+_NULL = PaddingRule("reserved", 0)
+_SLOT = PaddingRule("reserved", RESERVED_SLOT)
 
 
 def _input(
-    name: str, axis: Axis, selects: Selects, padding: Contract, dtype: str, repeats: str = ""
+    name: str, axis: Axis, selects: Selects, padding: PaddingRule, dtype: str, repeats: str = ""
 ) -> Field:
     """An input buffer: its live rows are rewritten, the others follow its policy."""
     source = f"targets/builtin/slots.py {name}"
@@ -28,7 +28,7 @@ def _built(
     name: str,
     axis: Axis,
     selects: Selects,
-    padding: Contract,
+    padding: PaddingRule,
     file: str,
     repeats: str = "",
     dtype: str = "int32",
@@ -39,7 +39,7 @@ def _built(
 
 
 def _constant(
-    name: str, axis: Axis, selects: Selects, padding: Contract, file: str, repeats: str
+    name: str, axis: Axis, selects: Selects, padding: PaddingRule, file: str, repeats: str
 ) -> Field:
     """A metadata buffer of which some is written once only."""
     source = f"targets/builtin/metadata/{file}"
@@ -52,23 +52,29 @@ def declared_fields(config: EngineConfig) -> tuple[Field, ...]:
 
 
 def _inputs(config: EngineConfig) -> Iterator[Field]:
-    length, row = Contract("fill", config.seq_len_fill_value), Contract("reserved", RESERVED_ROW)
+    length, row = (
+        PaddingRule("fill", config.seq_len_fill_value),
+        PaddingRule("reserved", RESERVED_ROW),
+    )
     yield _input("req_pool_indices", "requests", "row", row, "int32")
     yield _input("seq_lens", "requests", "length", length, "int32")
     yield _input("new_lens", "requests", "length", length, "int32")
-    yield _input("encoder_lens", "requests", "length", Contract("fill", 0), "int32")
+    yield _input("encoder_lens", "requests", "length", PaddingRule("fill", 0), "int32")
     yield _input("state_indices", "requests", "state", _NULL, "int64")
     yield _input("draft_cache_loc", "requests", "slot", _SLOT, "int64", "slot_mapping")
-    yield _input("tree_mask", "requests", "nothing", Contract("fill", 0), "int32", "tree")
+    yield _input("tree_mask", "requests", "nothing", PaddingRule("fill", 0), "int32", "tree")
     yield _input("out_cache_loc", "tokens", "slot", _SLOT, "int64")
     yield _input("input_ids", "tokens", "nothing", _FREE, "int64")
     yield _input("positions", "tokens", "nothing", _FREE, "int64")
-    yield _input("mrope", "tokens", "nothing", Contract("fill", MROPE_ABSENT), "int64")
+    yield _input("mrope", "tokens", "nothing", PaddingRule("fill", MROPE_ABSENT), "int64")
     yield _input("num_token_non_padded", "scalar", "length", _NULL, "int32")
 
 
 def _metadata(config: EngineConfig) -> Iterator[Field]:
-    length, page = Contract("fill", config.seq_len_fill_value), Contract("reserved", RESERVED_PAGE)
+    length, page = (
+        PaddingRule("fill", config.seq_len_fill_value),
+        PaddingRule("reserved", RESERVED_PAGE),
+    )
     yield _built("kv_lens", "requests", "length", length, "builder.py", "listed_lens")
     yield _constant("qo_indptr", "indptr", "offset", _NULL, "builder.py", "new_lens")
     yield _built("mask_indptr", "indptr", "offset", _NULL, "mask.py", "mask_lens")

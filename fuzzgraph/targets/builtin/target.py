@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from fuzzgraph.capabilities import WIDEST, unsupported_setting
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import WIDEST, beyond
 from fuzzgraph.targets.builtin.parts import Parts
 from fuzzgraph.targets.builtin.session import BuiltinSession
 
@@ -45,11 +45,11 @@ class BuiltinTarget:
         self.name = name
         self.about = f"the built-in engine with kernels in {kernels.capitalize()}; outputs judged"
         self.parts = parts if parts is not None else Parts()
-        self.reach = replace(_EVERYTHING, kernels=(kernels,))
+        self.capabilities = replace(_EVERYTHING, kernels=(kernels,))
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Nothing that a case can say today; kernels of either kind are served."""
-        return beyond(_EVERYTHING, config)
+        return unsupported_setting(_EVERYTHING, config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:
         return BuiltinSession(config, graphs, self.parts)

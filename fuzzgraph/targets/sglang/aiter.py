@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.aiter_fields import aiter_fields
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, captures_drafts, load_once
 from fuzzgraph.targets.sglang.input_fields import input_names
@@ -46,7 +46,7 @@ class AiterTarget(ReleasedTarget):
     def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
         self.name = "sglang-aiter" if mode == "decode" else "sglang-aiter-verify"
         self.about = f"AITER's metadata on the decode runner, {mode} graphs; no outputs"
-        self.reach = Reach(
+        self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 2, 16, 32, 64),
             page_maps=("csr", "page_table"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Contract, Field
+from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT
 
@@ -23,9 +23,9 @@ _MASK = "sglang aiter_backend.py: custom_mask and mask_indptr choose visibility,
 
 _EITHER = "a verify lists its drafts in an eager run, and in a replay it does not"
 
-_RESERVED_SLOT = Contract("reserved", RESERVED_SLOT)
-_PAGE = Contract("reserved", RESERVED_PAGE)
-_SPAN = Contract("reserved")  # a padded row spans what it may read: see the field it cuts
+_RESERVED_SLOT = PaddingRule("reserved", RESERVED_SLOT)
+_PAGE = PaddingRule("reserved", RESERVED_PAGE)
+_SPAN = PaddingRule("reserved")  # a padded row spans what it may read: see the field it cuts
 
 
 def aiter_fields(config: EngineConfig) -> tuple[Field, ...]:
@@ -39,7 +39,7 @@ def aiter_fields(config: EngineConfig) -> tuple[Field, ...]:
         Field("kv_indices", "indices", "slot", _RESERVED_SLOT, rewritten=True, source=_WRITER),
         Field("page_table", "page_table", "page", _PAGE, rewritten=True, source=_TABLE),
         Field("qo_indptr", "indptr", "offset", _SPAN, source=_SUMS, repeats="new_lens"),
-        Field("kv_last_page_len", "requests", "length", Contract("fill", 1), source=_ONES,
+        Field("kv_last_page_len", "requests", "length", PaddingRule("fill", 1), source=_ONES,
               repeats="one_each"),
         # int64 by design, so not judged as an indptr of the kernels, which are int32.
         Field("mask_indptr", "scalar", "nothing", FREE_TAIL, source=_MASK,

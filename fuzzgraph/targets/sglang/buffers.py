@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder, load_once
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
 from fuzzgraph.targets.sglang.released import ReleasedTarget
@@ -32,7 +32,7 @@ class BufferTarget(ReleasedTarget):
     def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
         self.name = "sglang-buffers" if mode == "decode" else "sglang-buffers-verify"
         self.about = f"the decode runner's own input buffers, {mode} graphs; no outputs"
-        self.reach = Reach(
+        self.capabilities = Capabilities(
             modes=(mode,),
             max_batch=16,
             max_context_len=64,

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.cpu_runner import RUNNER_MODULE, CpuRunner
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
 from fuzzgraph.targets.sglang.input_fields import input_fields
@@ -34,7 +34,7 @@ class CpuGraphTarget(ReleasedTarget):
 
     name = "sglang-cpu-graph"
     about = "CPUGraphRunner's inputs of compiled forwards, decode; no outputs"
-    reach = Reach(
+    capabilities = Capabilities(
         runners=("graph", "cpu_graph"),  # it is the one, and saved cases call it either
         max_batch=16,
         max_context_len=64,

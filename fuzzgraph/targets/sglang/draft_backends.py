@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Contract, Field
+from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.decode_session import keeps_ladder, load_once
 from fuzzgraph.targets.sglang.draft_runners import DRAFT, RunnerKind
@@ -41,7 +41,9 @@ class StepsTarget(DraftTarget):
     def __init__(self) -> None:
         super().__init__("sglang-flashinfer-draft", DRAFT, "draft", max_topk=4)
         self.about = "FlashInfer's metadata of each draft step on EAGLE's draft runner; no outputs"
-        self.reach = dataclasses.replace(self.reach, seq_len_fill_values=(1,), min_spec_steps=2)
+        self.capabilities = dataclasses.replace(
+            self.capabilities, seq_len_fill_values=(1,), min_spec_steps=2
+        )
 
     def _refused(self, config: EngineConfig) -> str | None:
         if config.spec_steps < 2:
@@ -86,9 +88,9 @@ class StepsSession(DraftSession):
         for step in range(config.spec_steps - 1):
             name = f"step{step}_kv"
             self.fields += (
-                Field(f"{name}_indptr", "indptr", "offset", Contract("reserved"), source=_STEPS,
+                Field(f"{name}_indptr", "indptr", "offset", PaddingRule("reserved"), source=_STEPS,
                       repeats=f"draft_lens:{step}"),
-                Field(f"{name}_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
+                Field(f"{name}_indices", "indices", "slot", PaddingRule("reserved", RESERVED_SLOT),
                       source=_STEPS),
             )  # fmt: skip
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
-from fuzzgraph.observation import Contract, Field
+from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession, load_once
 from fuzzgraph.targets.sglang.draft_batches import (
     draft_batch,
@@ -54,7 +54,7 @@ class DraftTarget(ReleasedTarget):
         self.name = name
         self.about = f"{kind.runner}'s inputs, {mode} graphs; no outputs"
         self._kind = kind
-        self.reach = Reach(
+        self.capabilities = Capabilities(
             modes=(mode,),
             max_batch=16,
             max_context_len=64,
@@ -66,8 +66,9 @@ class DraftTarget(ReleasedTarget):
         )
 
     def _refused(self, config: EngineConfig) -> str | None:
-        if config.spec_topk > self.reach.max_spec_topk:
-            return f"spec_topk={config.spec_topk} is not driven, only {self.reach.max_spec_topk}"
+        if config.spec_topk > self.capabilities.max_spec_topk:
+            most = self.capabilities.max_spec_topk
+            return f"spec_topk={config.spec_topk} is not driven, only {most}"
         return None
 
     def _session(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
@@ -202,10 +203,10 @@ def _fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, .
     common = input_fields(config, config.seq_len_fill_value)
     total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
     if not extends:
-        chosen = Field("topk_index", "requests", "nothing", Contract("fill", 0), source=_CHOSEN,
+        chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,
                        repeats="input_ids")  # fmt: skip
         return (*common, total, chosen)
-    width = Contract("fill", config.draft_tokens)
+    width = PaddingRule("fill", config.draft_tokens)
     repeated = {
         "extend_seq_lens": "new_lens" if packed else "draft_width",
         "num_accept_tokens": "new_lens",

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Contract, Field
+from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
 from fuzzgraph.targets.sglang.input_fields import FREE_TAIL, input_fields, input_names
 from fuzzgraph.targets.sglang.loading import engine_module
@@ -57,7 +57,7 @@ class Dsv4Target(ReleasedTarget):
 
     name = "sglang-dsv4"
     about = "DeepSeek V4's metadata and its late upgrade on the decode runner; no outputs"
-    reach = Reach(
+    capabilities = Capabilities(
         page_sizes=(256,),
         max_batch=4,
         max_context_len=512,
@@ -128,7 +128,7 @@ class Dsv4Session(DecodeSession):
         self.inputs = input_names(config)
         self.fields = (
             *input_fields(config, 1),
-            Field("page_table", "page_table", "page", Contract("reserved", RESERVED_PAGE),
+            Field("page_table", "page_table", "page", PaddingRule("reserved", RESERVED_PAGE),
                   source=_TABLE),
             Field("seq_lens_casual", "scalar", "nothing", FREE_TAIL, source=_TABLE,
                   repeats="seq_lens"),

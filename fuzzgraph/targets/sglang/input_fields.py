@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Contract, Field
+from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT
 
 __all__ = ["FREE_TAIL", "input_fields", "input_names"]
@@ -19,9 +19,9 @@ _FREE = f"{_REGISTRY}: FOREACH_COPY keeps the tail"
 _ONCE = f"{_REGISTRY}: encoder_lens FILL_ONCE keeps the tail; padded rows lie in the padding row"
 _COUNT = f"{_REGISTRY}: num_token_non_padded by compute_local_num_token_non_padded"
 
-FREE_TAIL = Contract("free")
-_ROW = Contract("reserved", RESERVED_ROW)
-_RESERVED_SLOT = Contract("reserved", RESERVED_SLOT)
+FREE_TAIL = PaddingRule("free")
+_ROW = PaddingRule("reserved", RESERVED_ROW)
+_RESERVED_SLOT = PaddingRule("reserved", RESERVED_SLOT)
 
 
 def input_fields(config: EngineConfig, fill: int) -> tuple[Field, ...]:
@@ -31,7 +31,7 @@ def input_fields(config: EngineConfig, fill: int) -> tuple[Field, ...]:
         config: of the case.
         fill: length of padded rows, which the backend chooses.
     """
-    length = Contract("fill", fill)
+    length = PaddingRule("fill", fill)
     # Before a verify the scheduler's lengths leave out the tokens that it checks.
     lens = "cached_lens" if "target_verify" in config.modes else "seq_lens"
     always = (

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
-from fuzzgraph.observation import Contract, Field
+from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     captures_drafts,
@@ -54,7 +54,7 @@ class MetadataTarget(ReleasedTarget):
         self.name = f"sglang-{short}" if mode == "decode" else f"sglang-{short}-verify"
         self._kind = kind
         self.about = f"{kind.name}'s metadata on the decode runner, {mode} graphs; no outputs"
-        self.reach = Reach(
+        self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=kind.page_sizes,
             attentions=(kind.attention,),
@@ -106,20 +106,19 @@ def _fields(config: EngineConfig, tokens: int) -> tuple[Field, ...]:
     A backend has some of them.
     """
     past = 1 if tokens == 1 else 1 + tokens
-    span = Contract("reserved")
+    span, slot = PaddingRule("reserved"), PaddingRule("reserved", RESERVED_SLOT)
     return (
         *input_fields(config, 1),
-        Field("cache_seqlens", "requests", "length", Contract("fill", past),
+        Field("cache_seqlens", "requests", "length", PaddingRule("fill", past),
               repeats="seq_lens", source=_LENS),
-        Field("page_table", "page_table", "page", Contract("reserved", RESERVED_PAGE),
+        Field("page_table", "page_table", "page", PaddingRule("reserved", RESERVED_PAGE),
               source=_TABLE),
         Field("cu_seqlens_q", "indptr", "offset", span, source=_SUMS, repeats="new_lens"),
         Field("cu_seqlens_k", "indptr", "offset", span, repeats="seq_lens", source=_SUMS),
         Field("kv_indptr", "indptr", "offset", span, repeats="seq_lens", source=_SUMS),
-        Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT), source=_TABLE),
-        Field("token_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
-              source=_TABLE),
-        Field("kv_last_page_len", "requests", "length", Contract("fill", 1), source=_ONES,
+        Field("kv_indices", "indices", "slot", slot, source=_TABLE),
+        Field("token_indices", "indices", "slot", slot, source=_TABLE),
+        Field("kv_last_page_len", "requests", "length", PaddingRule("fill", 1), source=_ONES,
               repeats="one_each"),
         Field("qo_indptr", "indptr", "offset", span, source=_SUMS, repeats="new_lens"),
         Field("planned_kv_indptr", "indptr", "offset", span, repeats="seq_lens", source=_PLAN),

@@ -7,10 +7,10 @@ Outputs, buffers and metadata are judged. The model is one layer of the engine's
 
 from __future__ import annotations
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.decode_session import load_once
 from fuzzgraph.targets.sglang.loading import release
 from fuzzgraph.targets.sglang.prefill_runners import (
@@ -35,7 +35,7 @@ class PrefillTarget(ReleasedTarget):
         self.name = name
         self.about = f"{kind.runner} with Triton attention at its breaks; outputs judged"
         self._kind = kind
-        self.reach = Reach(
+        self.capabilities = Capabilities(
             modes=("prefill",),
             page_sizes=(1, 4, 16),
             dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.observation import Contract, Field, Observation
+from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.sglang.attention_model import in_forward_context
 from fuzzgraph.targets.sglang.loading import engine_module
@@ -43,7 +43,7 @@ _BY_REQUEST = {
 _COUNT = "num_token_non_padded"
 _SHARE = f"sglang cuda_graph_buffer_registry.py build_prefill_registry: {_COUNT} by the bucket"
 
-_FREE, _NONE_PADDED = Contract("free"), Contract("fill", 0)
+_FREE, _NONE_PADDED = PaddingRule("free"), PaddingRule("fill", 0)
 
 
 def _fields() -> tuple[Field, ...]:
@@ -51,7 +51,7 @@ def _fields() -> tuple[Field, ...]:
     return (
         Field("input_ids", "tokens", "nothing", _FREE, source=_ZEROED),
         Field("positions", "tokens", "nothing", _FREE, source=_ZEROED),
-        Field("out_cache_loc", "tokens", "slot", Contract("reserved", RESERVED_SLOT),
+        Field("out_cache_loc", "tokens", "slot", PaddingRule("reserved", RESERVED_SLOT),
               source=_ZEROED),
         *(
             Field(name, "requests", selects.get(name, "length"), _NONE_PADDED, source=_LIVE,
@@ -61,7 +61,7 @@ def _fields() -> tuple[Field, ...]:
         Field(_COUNT, "scalar", "nothing", _FREE, source=_SHARE),
         Field("qo_indptr", "indptr", "offset", _FREE, source=_SUMS, repeats="new_lens"),
         Field("kv_indptr", "indptr", "offset", _FREE, source=_SUMS, repeats="cached_lens"),
-        Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
+        Field("kv_indices", "indices", "slot", PaddingRule("reserved", RESERVED_SLOT),
               source=_PREFIX),
     )  # fmt: skip
 

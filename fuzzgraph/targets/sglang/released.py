@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fuzzgraph.capabilities import Capabilities, unsupported_setting
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.reach import Reach, beyond
 
 __all__ = ["ReleasedTarget"]
 
@@ -17,27 +17,27 @@ class ReleasedTarget:
     name: str
     about: str
     """What is driven, in one line."""
-    reach: Reach
+    capabilities: Capabilities
     package = "sglang"
     """Released package that the engine comes in."""
     isolated = True
     """It runs in a process of its own: one process holds one release."""
     any_page_size = False
-    """Whether pages of other sizes than `reach` draws are driven too."""
+    """Whether pages of other sizes than `capabilities` draws are driven too."""
 
     @property
     def mode(self) -> Mode:
         """The mode that it captures graphs for; a server captures one."""
-        return self.reach.modes[0]
+        return self.capabilities.modes[0]
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Names the first setting that this target does not drive."""
-        if config.modes != self.reach.modes:
+        if config.modes != self.capabilities.modes:
             return f"captures {self.mode} graphs only, not {list(config.modes)}"
-        sizes = self.reach.page_sizes
+        sizes = self.capabilities.page_sizes
         if not self.any_page_size and config.page_size not in sizes:
             return f"page_size={config.page_size} is not driven, only {', '.join(map(str, sizes))}"
-        return self._refused(config) or beyond(self.reach, config)
+        return self._refused(config) or unsupported_setting(self.capabilities, config)
 
     def _refused(self, config: EngineConfig) -> str | None:
         """Why this engine cannot have a config that lies within its reach, in one line."""

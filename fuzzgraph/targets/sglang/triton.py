@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.observation import Contract, Field
+from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.reach import Reach
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
@@ -51,7 +51,7 @@ class TritonTarget(ReleasedTarget):
     def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
         self.name = "sglang-triton" if mode == "decode" else "sglang-triton-verify"
         self.about = f"Triton attention on the decode runner, {mode} graphs; outputs judged"
-        self.reach = Reach(
+        self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 4, 16),
             dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers
@@ -87,22 +87,22 @@ class TritonSession(DecodeSession):
     """One backend, one layer and one decode runner with its captured graphs."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
-        span = Contract("reserved")
+        span = PaddingRule("reserved")
         lens = "cached_lens" if config.modes == ("target_verify",) else "seq_lens"
         self.inputs = input_names(config)
         self.fields = (
             *input_fields(config, 1),
             Field("kv_indptr", "indptr", "offset", span, source=_SUMS, repeats=lens),
-            Field("kv_indices", "indices", "slot", Contract("reserved", RESERVED_SLOT),
+            Field("kv_indices", "indices", "slot", PaddingRule("reserved", RESERVED_SLOT),
                   rewritten=True, source=_WRITER),
-            Field("num_kv_splits", "scalar", "nothing", Contract("free"), source=_SPLITS,
+            Field("num_kv_splits", "scalar", "nothing", PaddingRule("free"), source=_SPLITS,
                   unjudged="a heuristic of the engine's: any number of splits is right"),
             # int64 by design, so not judged as an indptr of the kernels, which are int32.
-            Field("qo_indptr", "scalar", "nothing", Contract("free"), source=_WIDTHS,
+            Field("qo_indptr", "scalar", "nothing", PaddingRule("free"), source=_WIDTHS,
                   repeats="query_offsets"),
-            Field("mask_indptr", "scalar", "nothing", Contract("free"), source=_MASK,
+            Field("mask_indptr", "scalar", "nothing", PaddingRule("free"), source=_MASK,
                   repeats="mask_offsets"),
-            Field("custom_mask", "scalar", "nothing", Contract("free"), source=_MASK,
+            Field("custom_mask", "scalar", "nothing", PaddingRule("free"), source=_MASK,
                   repeats="mask"),
         )  # fmt: skip
         self._model = AttentionModel(config, graphs.device)

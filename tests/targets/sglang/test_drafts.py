@@ -151,7 +151,7 @@ def test_the_last_accepted_token_of_each_row_is_selected() -> None:
 
 
 def test_drafts_of_one_step_are_not_drawn_for_flashinfer() -> None:
-    configs = [swarm_config(StepsTarget().reach, CI, number) for number in range(40)]
+    configs = [swarm_config(StepsTarget().capabilities, CI, number) for number in range(40)]
     assert {config.spec_steps for config in configs} == {2, 3}
 
 

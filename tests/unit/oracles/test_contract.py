@@ -9,10 +9,10 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
-from fuzzgraph.observation import Axis, Contract, Field, Observation, Selects, StepRecord
-from fuzzgraph.oracles.contract import Contract as ContractOracle
+from fuzzgraph.observation import Axis, Field, Observation, PaddingRule, Selects, StepRecord
+from fuzzgraph.oracles.contract import Contract
 
-_FREE = Contract("free")
+_FREE = PaddingRule("free")
 
 
 def _step(length: int, page_size: int = 2, **config: object) -> StepRecord:
@@ -37,7 +37,7 @@ def _messages(step: StepRecord, **metadata: torch.Tensor) -> list[str]:
     seen = Observation(1, 1, 1, 1)
     seen.metadata = metadata
     step.runs["replay"] = seen
-    return [finding.message for finding in ContractOracle().judge(step)]
+    return [finding.message for finding in Contract().judge(step)]
 
 
 def _slots(step: StepRecord) -> list[int]:
@@ -112,10 +112,10 @@ def _fields(step: StepRecord, *fields: Field, padded: int = 1, **metadata: objec
     step.fields = fields
     tensors = {name: torch.as_tensor(value) for name, value in metadata.items()}
     step.runs["replay"] = Observation(1, padded, 1, padded, metadata=tensors)
-    return [finding.message for finding in ContractOracle().judge(step)]
+    return [finding.message for finding in Contract().judge(step)]
 
 
-_LENGTH = Field("kv_last_page_len", "requests", "length", Contract("fill", 1))
+_LENGTH = Field("kv_last_page_len", "requests", "length", PaddingRule("fill", 1))
 
 
 @pytest.mark.parametrize(("length", "last"), [(1, 1), (3, 3), (4, 4), (5, 1), (8, 4)])
@@ -128,7 +128,7 @@ def test_the_last_page_holds_what_its_row_leaves_over(length: int, last: int) ->
 
 def test_a_field_has_an_entry_for_each_padded_row_and_no_more() -> None:
     step = _step(3)
-    lengths = Field("seq_lens", "requests", "length", Contract("fill", 1))
+    lengths = Field("seq_lens", "requests", "length", PaddingRule("fill", 1))
     assert _fields(step, lengths, padded=2, seq_lens=[3, 1]) == []
     (said,) = _fields(step, lengths, padded=2, seq_lens=[3, 1, 1])
     assert "seq_lens has 3 entries, the graph has 2" in said
@@ -152,7 +152,7 @@ def test_what_selects_memory_is_never_a_float() -> None:
 
 def test_an_optional_input_that_is_absent_holds_what_padded_rows_hold() -> None:
     step = _step(3)
-    mrope = Field("mrope", "tokens", "nothing", Contract("fill", 32))
+    mrope = Field("mrope", "tokens", "nothing", PaddingRule("fill", 32))
     assert _fields(step, mrope, mrope=[32]) == []
     (said,) = _fields(step, mrope, mrope=[7])
     assert "mrope[0] is 7, the batch says 32" in said
@@ -174,11 +174,11 @@ def _captured(**values: list[int]) -> list[str]:
     step.fields = (
         Field("num_token_non_padded", "scalar", "length", _FREE),
         Field("encoder_lens", "requests", "length", _FREE),
-        Field("seq_lens", "requests", "length", Contract("fill", 1)),
+        Field("seq_lens", "requests", "length", PaddingRule("fill", 1)),
     )
     step.runs["replay"] = Observation(1, 4, 1, 4)
     step.at_capture = {name: torch.tensor(value) for name, value in values.items()}
-    return [finding.message for finding in ContractOracle().judge(step)]
+    return [finding.message for finding in Contract().judge(step)]
 
 
 def test_a_capture_sees_padded_rows_whose_tokens_and_encoders_count_as_live() -> None:

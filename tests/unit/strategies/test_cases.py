@@ -1,4 +1,4 @@
-"""Generated cases: valid, cheap to repeat, from every dimension, and nothing outside the reach."""
+"""Generated cases: valid, cheap to repeat, from every dimension, nothing unsupported."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from functools import cache
 import pytest
 from hypothesis import Phase, find, given, seed, settings
 
+from fuzzgraph.capabilities import WIDEST, Capabilities
 from fuzzgraph.case import Case, EngineConfig, digest, validate
 from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
-from fuzzgraph.reach import WIDEST, Reach
 from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, dimensions, profile_named
 
 EPOCHS, PER_EPOCH = 12, 100
@@ -55,7 +55,7 @@ row reused by a request one token longer|window<draft tokens
 """
 
 
-def drawn(reach: Reach, profile: Profile, count: int, at: int) -> list[Case]:
+def drawn(capabilities: Capabilities, profile: Profile, count: int, at: int) -> list[Case]:
     """`count` cases, the same in every run; all health checks are on."""
     found: list[Case] = []
 
@@ -67,7 +67,7 @@ def drawn(reach: Reach, profile: Profile, count: int, at: int) -> list[Case]:
         deadline=None,
         suppress_health_check=[],
     )
-    @given(cases(reach, profile))
+    @given(cases(capabilities, profile))
     def collect(case: Case) -> None:
         found.append(case)
 
@@ -159,8 +159,14 @@ def test_contexts_stay_small_but_for_rare_ones() -> None:
 
 
 def test_nothing_is_drawn_outside_a_narrow_reach() -> None:
-    narrow = Reach(page_sizes=(16,), metadata=("raw_in_graph",), eager_steps=False, max_batch=3,
-                   capture_beyond_pool=False, max_context_len=20)  # fmt: skip
+    narrow = Capabilities(
+        page_sizes=(16,),
+        metadata=("raw_in_graph",),
+        eager_steps=False,
+        max_batch=3,
+        capture_beyond_pool=False,
+        max_context_len=20,
+    )
     found = drawn(narrow, DEFAULT, 150, 7)
     for case in found:
         config = validate(case).config
@@ -179,7 +185,7 @@ def test_nothing_is_drawn_outside_a_narrow_reach() -> None:
 
 
 @pytest.mark.parametrize(
-    "reach",
+    "capabilities",
     [
         replace(WIDEST, page_sizes=(128,), capture_beyond_pool=False),
         replace(WIDEST, max_context_len=3),
@@ -190,14 +196,14 @@ def test_nothing_is_drawn_outside_a_narrow_reach() -> None:
     ],
     ids=["large pages", "short context", "one row", "one choice", "prefill only", "wide"],
 )
-def test_cases_of_an_unusual_reach_are_valid(reach: Reach) -> None:
+def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None:
     profile = Profile(max_batch=128, fresh=60)
-    for case in drawn(reach, profile, 100, 9):
+    for case in drawn(capabilities, profile, 100, 9):
         plan(validate(case))
         ladder = case.config.capture_bs
-        assert reach.capture_beyond_pool or ladder[-1] <= case.config.req_pool_size
-        assert case.config.max_context_len <= reach.max_context_len
-        assert max(len(step.rows) for step in case.steps) <= reach.max_batch
+        assert capabilities.capture_beyond_pool or ladder[-1] <= case.config.req_pool_size
+        assert case.config.max_context_len <= capabilities.max_context_len
+        assert max(len(step.rows) for step in case.steps) <= capabilities.max_batch
 
 
 def test_a_wide_profile_reaches_the_large_ladder_and_what_lies_above_it() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case
-from fuzzgraph.reach import Reach
 from fuzzgraph.strategies import BLOCK, DEFAULT, block_size, cases, draw
 
 
 def drawn(block: int, count: int) -> list[Case]:
     found: list[Case] = []
-    draw(cases(Reach(), DEFAULT.at(block)), block, count, found.append)
+    draw(cases(Capabilities(), DEFAULT.at(block)), block, count, found.append)
     return found
 
 
@@ -38,5 +38,5 @@ def test_what_a_run_raises_ends_its_block() -> None:
             raise ValueError("enough")
 
     with pytest.raises(ValueError, match="enough"):
-        draw(cases(Reach(), DEFAULT), 0, 20, fail)
+        draw(cases(Capabilities(), DEFAULT), 0, 20, fail)
     assert len(seen) == 3

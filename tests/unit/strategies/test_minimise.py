@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import Phase, given, seed, settings
 
+from fuzzgraph.capabilities import WIDEST
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, replayed_size, validate
 from fuzzgraph.layout import plan
-from fuzzgraph.reach import WIDEST
 from fuzzgraph.strategies import DEFAULT, cases, minimise, minimise_counting
 from fuzzgraph.strategies.minimise import complexity
 

@@ -15,11 +15,11 @@ from typing import NoReturn
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.reach import Reach
 from fuzzgraph.world import Batch
 
 HEALTHY, CRASHES, HANGS, LEAVES, REFUSES, NOISY, HARNESS_FAULT = range(1, 8)
@@ -109,7 +109,7 @@ def _kills() -> int:
 
 class FragileTarget:
     name = "fragile"
-    reach = Reach()
+    capabilities = Capabilities()
     device_lost = False
 
     def probe(self) -> None:

@@ -8,11 +8,11 @@ from typing import Literal
 
 from fuzzgraph.case import Case, EngineConfig, Mode, padded_size
 
-__all__ = ["WIDEST", "Reach", "beyond", "lacking", "out_of_reach"]
+__all__ = ["WIDEST", "Capabilities", "missing", "unsupported_case", "unsupported_setting"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Capabilities:
     """The dimensions a target has. Strategies never draw outside; nothing is filtered away."""
 
     modes: tuple[Mode, ...] = ("decode",)
@@ -48,7 +48,7 @@ class Reach:
     """Whether the largest captured size may exceed the request pool."""
 
 
-WIDEST = Reach(
+WIDEST = Capabilities(
     modes=("decode", "target_verify", "draft_extend", "draft", "prefill", "idle"),
     page_sizes=(1, 2, 3, 16, 32, 64, 128, 256),
     page_maps=("csr", "page_table"),
@@ -97,44 +97,44 @@ _ONES = {"attn_tp_size": "max_tp_size", "spec_topk": "max_spec_topk"}
 """A bound of one says that there are no ranks, no branches; higher ones are sizes."""
 
 
-def beyond(reach: Reach, config: EngineConfig) -> str | None:
+def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str | None:
     """The first choice of a config that a target with this reach cannot express, in one line.
 
     For `Target.unsupported`. Sizes are left out: they bound what is drawn, and a saved case with
     larger ones is worth a try.
 
-    >>> beyond(Reach(), EngineConfig(sliding_window=4))
+    >>> unsupported_setting(Capabilities(), EngineConfig(sliding_window=4))
     'sliding_window=4 is not driven'
-    >>> beyond(Reach(), EngineConfig(dtype="bfloat16"))
+    >>> unsupported_setting(Capabilities(), EngineConfig(dtype="bfloat16"))
     "dtype='bfloat16' is not driven, only float32"
     """
-    strange = [mode for mode in config.modes if mode not in reach.modes]
+    strange = [mode for mode in config.modes if mode not in capabilities.modes]
     if strange:
-        return f"mode {strange[0]!r} is not driven, only {', '.join(reach.modes)}"
+        return f"mode {strange[0]!r} is not driven, only {', '.join(capabilities.modes)}"
     for name, plural in _SINGULAR.items():
-        value, known = getattr(config, name), getattr(reach, plural)
+        value, known = getattr(config, name), getattr(capabilities, plural)
         if value not in known:
             return f"{name}={value!r} is not driven, only {', '.join(map(str, known))}"
     for name, flag in _FLAGS.items():
-        if getattr(config, name) and not getattr(reach, flag):
+        if getattr(config, name) and not getattr(capabilities, flag):
             return f"{name}={getattr(config, name)!r} is not driven"
     for name, bound in _ONES.items():
-        if getattr(config, name) > 1 and getattr(reach, bound) == 1:
+        if getattr(config, name) > 1 and getattr(capabilities, bound) == 1:
             return f"{name}={getattr(config, name)} is not driven"
-    if not reach.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
+    if not capabilities.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
         return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
     return None
 
 
-def out_of_reach(reach: Reach, case: Case) -> str | None:
+def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
     """Why a target cannot express one of the steps, in one line; None if it can express all.
 
     The config is judged by `Target.unsupported`. A saved case of another target may ask for more.
     """
     for number, step in enumerate(case.steps):
-        if step.mrope and not reach.mrope:
+        if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"
-        if reach.eager_steps:
+        if capabilities.eager_steps:
             continue
         if step.via == "eager":
             return f"steps[{number}].via='eager' is not driven, only 'graph'"
@@ -143,15 +143,15 @@ def out_of_reach(reach: Reach, case: Case) -> str | None:
     return None
 
 
-def lacking(reach: Reach) -> tuple[str, ...]:
+def missing(capabilities: Capabilities) -> tuple[str, ...]:
     """What a case can say and this reach cannot, one line for each field; limits left out.
 
-    >>> lacking(Reach(modes=("decode", "draft", "prefill", "idle")))[0]
+    >>> missing(Capabilities(modes=("decode", "draft", "prefill", "idle")))[0]
     'modes: target_verify, draft_extend'
     """
     lines = []
-    for field in fields(Reach):
-        widest, here = getattr(WIDEST, field.name), getattr(reach, field.name)
+    for field in fields(Capabilities):
+        widest, here = getattr(WIDEST, field.name), getattr(capabilities, field.name)
         name = field.name.replace("_", " ")
         if isinstance(widest, tuple):
             missing = [str(value) for value in widest if value not in here]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.words import EngineConfig, Mode, ReplayStep
+from fuzzgraph.case.model import EngineConfig, Mode, ReplayStep
 
 __all__ = ["captured_size", "ladder", "padded_size", "raw_size", "replayed_size"]
 

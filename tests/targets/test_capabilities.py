@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fuzzgraph.capabilities import WIDEST, Capabilities
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.corpus import load
 from fuzzgraph.ports import Target
-from fuzzgraph.reach import WIDEST, Reach
 from fuzzgraph.strategies import CI, cases, generation
 from fuzzgraph.targets import BUILT_IN, open_target, target_names
 
@@ -26,7 +26,7 @@ CHOICES = {
     "prefill_runner": "prefill_runners", "seq_len_fill_value": "seq_len_fill_values",
     "free_padding": "free_paddings",
 }  # fmt: skip
-"""Field of a config -> the values that a reach has of it. `kernels` are told apart below."""
+"""Field of a config -> the values that a capabilities has of it. `kernels` are told apart below."""
 SWITCHES = {
     "sliding_window": ("sliding_window", 4), "max_encoder_len": ("encoder", 4),
     "recurrent_state": ("recurrent_state", True), "split_kv": ("split_kv", 3),
@@ -35,35 +35,38 @@ SWITCHES = {
 """Field of a config -> what says whether a target has it at all, and a value that asks for it."""
 
 
-def strange(reach: Reach) -> list[tuple[str, Any]]:
-    """One setting each that lies beyond a reach."""
+def strange(capabilities: Capabilities) -> list[tuple[str, Any]]:
+    """One setting each that lies beyond these capabilities."""
     beyond = [
         (name, value)
         for name, plural in CHOICES.items()
         for value in getattr(WIDEST, plural)
-        if value not in getattr(reach, plural)
+        if value not in getattr(capabilities, plural)
     ]
     beyond += [
         (name, value)
         for name, (bound, value) in SWITCHES.items()
-        if str(getattr(reach, bound)) in ("False", "1")
+        if str(getattr(capabilities, bound)) in ("False", "1")
     ]
-    return [*beyond, *(("modes", (mode,)) for mode in WIDEST.modes if mode not in reach.modes)]
+    return [
+        *beyond,
+        *(("modes", (m,)) for m in WIDEST.modes if m not in capabilities.modes),
+    ]
 
 
 def within(target: Target) -> EngineConfig:
     """A config that the target drives."""
     drawn: list[Case] = []
-    generation.draw(cases(target.reach, CI), 1, 10, drawn.append)
+    generation.draw(cases(target.capabilities, CI), 1, 10, drawn.append)
     return next(case.config for case in drawn if target.unsupported(case.config) is None)
 
 
 def accepted(target: Target) -> list[tuple[str, Any]]:
-    """Settings beyond its reach that a target takes all the same."""
+    """Settings beyond its capabilities that a target takes all the same."""
     config = within(target)
     return [
         (name, value)
-        for name, value in strange(target.reach)
+        for name, value in strange(target.capabilities)
         if target.unsupported(msgspec.structs.replace(config, **{name: value})) is None
     ]
 
@@ -75,7 +78,7 @@ def test_a_target_refuses_what_lies_beyond_its_reach(name: str) -> None:
 
 def test_the_target_of_the_page_refuses_what_lies_beyond_its_reach(page: ModuleType) -> None:
     assert accepted(page.TinyTarget()) == []
-    assert len(strange(page.TinyTarget.reach)) > 10
+    assert len(strange(page.TinyTarget.capabilities)) > 10
 
 
 def test_the_targets_of_the_examples_do_too(monkeypatch: pytest.MonkeyPatch) -> None:
