@@ -7,7 +7,6 @@ from fuzzgraph.campaign.folder import RunFolder, fresh_folder
 from fuzzgraph.campaign.hunting import hunt, join_shards, load_corpus
 from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
-from fuzzgraph.campaign.plan import Budget, Plan, parse_time
 from fuzzgraph.campaign.pursuit import replay_command
 from fuzzgraph.campaign.runner import Runner, VerdictLike
 from fuzzgraph.campaign.sought import seek
@@ -15,10 +14,8 @@ from fuzzgraph.campaign.survey import Trial, released_targets, survey, table
 
 __all__ = [
     "Bisection",
-    "Budget",
     "Campaign",
     "Opened",
-    "Plan",
     "RunFolder",
     "Trial",
     "ReleaseVerdict",
@@ -31,7 +28,6 @@ __all__ = [
     "join_shards",
     "load_corpus",
     "open_setup",
-    "parse_time",
     "released_targets",
     "replay_command",
     "seek",

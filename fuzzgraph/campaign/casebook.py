@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 
 from fuzzgraph.campaign.docket import Docket
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Sighting
 from fuzzgraph.campaign.runner import VerdictLike
 from fuzzgraph.campaign.standing import CautiousRunner
@@ -19,6 +18,7 @@ from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import readable_json, write_atomically
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import CaseKept, CaseRun, Emit, FindingRepeated, Outcome, Source, finding_id
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Casebook"]
 
@@ -34,7 +34,7 @@ class Casebook:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         folder: RunFolder,
         runner: CautiousRunner,
         emit: Emit,
@@ -107,7 +107,7 @@ class Casebook:
         except UsageError:
             raise
         except Exception:
-            path = self._plan.out / f"unfinished-{digest(case)}.json"
+            path = self._plan.folder / f"unfinished-{digest(case)}.json"
             write_atomically(path, readable_json(case))
             raise
 

@@ -15,7 +15,6 @@ import msgspec
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.known import Known
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter, Pursuit, Sighting, unexecuted
 from fuzzgraph.campaign.reserve import Reserve
 from fuzzgraph.campaign.resuming import Past
@@ -26,12 +25,13 @@ from fuzzgraph.campaign.tally import Tally
 from fuzzgraph.case import Case, digest
 from fuzzgraph.events import Emit, ReportedFinding, finding_id
 from fuzzgraph.finding import Finding, FindingKey
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Docket", "docket_of"]
 
 
 def docket_of(
-    plan: Plan,
+    plan: RunSpec,
     folder: RunFolder,
     runner: Runner,
     emit: Emit,

@@ -12,7 +12,6 @@ from fuzzgraph.campaign.exporting import Exporting
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.reports import write_reports
 from fuzzgraph.campaign.resuming import Past
@@ -23,12 +22,13 @@ from fuzzgraph.corpus import Loaded
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.reporting import EventFile, joined
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["hunt", "join_shards", "load_corpus"]
 
 
 def hunt(
-    plan: Plan,
+    plan: RunSpec,
     emit: Emit,
     *,
     seeds: Loaded | None = None,
@@ -61,7 +61,7 @@ def hunt(
     sharing = sharing or Sharing.of(plan)
     own = opened is None
     opened = opened or open_setup(plan.setup)
-    folder = RunFolder(plan.out, plan.shard, plan.shards)
+    folder = RunFolder(plan.folder, plan.shard, plan.shards)
     events = EventFile(folder.events)
     try:
         campaign = Campaign(
@@ -91,7 +91,7 @@ def hunt(
         if own:
             opened.close()
     if folder.whole:
-        _report(plan.out, summary)
+        _report(plan.folder, summary)
     return summary
 
 

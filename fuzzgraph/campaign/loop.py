@@ -14,7 +14,6 @@ from fuzzgraph.campaign.blocks import Blocks, StrategyOf
 from fuzzgraph.campaign.casebook import Casebook
 from fuzzgraph.campaign.docket import docket_of
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.resuming import Past
 from fuzzgraph.campaign.runner import Runner, VerdictLike
@@ -27,6 +26,7 @@ from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.events import CampaignFinished, Emit, Reason, RunSummary
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Campaign", "StrategyOf"]
 
@@ -59,7 +59,7 @@ class Campaign:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         runner: Runner,
         strategy: StrategyOf,
         emit: Emit,
@@ -88,7 +88,7 @@ class Campaign:
         self._past = past
         self._about = About(tuple(beyond), len(corpus))
         self._about.bad_entries += [*bad_entries, *self._standing.bad_lines]
-        self._folder = RunFolder(plan.out, plan.shard, plan.shards)
+        self._folder = RunFolder(plan.folder, plan.shard, plan.shards)
         self._watch = Stopwatch(plan.budget, clock, past.last.seconds if past else 0.0)
         self._tally = Tally(plan, self._watch, emit)
         self._cut_off = cut_off

@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph.campaign.folder import RunFolder, refuse_links
-from fuzzgraph.campaign.plan import Budget, Plan
 from fuzzgraph.campaign.untold import untold
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.coverage import Coverage
@@ -34,6 +33,7 @@ from fuzzgraph.events import (
     ReportedFinding,
     RunSummary,
 )
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Past", "at_its_end", "free_empty_claims", "past_of", "resumed_plan"]
 
@@ -176,7 +176,7 @@ def at_its_end(out: Path, seconds: float | None = None) -> UsageError:
     )
 
 
-def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
+def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> RunSpec:
     """The plan of a resumed run: as it was, with what is left of its budget.
 
     A run that has come to its end is not searched on without a new budget: what it had no time for
@@ -192,19 +192,6 @@ def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
     over = past.finished and (seconds is None or seconds <= past.last.seconds)
     if over and not past.left:
         raise at_its_end(out, past.last.seconds)
-    limit = None if over else seconds or start.seconds
-    return Plan(
-        setup=start.setup,
-        seed=start.seed,
-        budget=Budget(limit, start.examples, start.max_findings),
-        out=out,
-        profile=start.profile,
-        corpus=start.corpus,
-        ledger=start.ledger,
-        baseline=start.baseline,
-        only_new=start.only_new,
-        database=start.database,
-        finish_only=over,
-        shard=start.shard,
-        shards=start.shards,
-    )
+    budget = start.spec.budget
+    budget = msgspec.structs.replace(budget, seconds=None if over else seconds or budget.seconds)
+    return msgspec.structs.replace(start.spec, out=str(out), budget=budget, finish_only=over)

@@ -28,7 +28,7 @@ def shards_of(out: Path) -> int:
     for log in sorted(out.glob("events-*.jsonl")):
         for event in read_log(log)[0]:
             if isinstance(event, CampaignStarted):
-                return event.shards
+                return event.spec.shards
     return 1
 
 
@@ -61,7 +61,7 @@ def resume_shards(
             raise at_its_end(out)
         for shard in open_shards:
             start = past_of(out, shard, shards).start
-            named.check(out, start.setup, start.database)
+            named.check(out, start.spec)
         group = _Group([subprocess.Popen(words(shard)) for shard in open_shards])
         with interruptible(group):
             codes = group.wait()

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.case import Case, decode_case, digest, encode_case
 from fuzzgraph.corpus import BadEntry, Entry, Loaded
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import CaseKept, Event, FindingPursued
+from fuzzgraph.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from hypothesis.database import ExampleDatabase
@@ -218,7 +218,7 @@ class Sharing:
         self._found = found
 
     @staticmethod
-    def of(plan: Plan) -> Sharing:
+    def of(plan: RunSpec) -> Sharing:
         """As the plan says.
 
         Raises:

@@ -8,9 +8,9 @@ from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.hunting import hunt
 from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.events import Event, FindingNew, FindingPursued, RunSummary
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["seek"]
 
@@ -38,7 +38,7 @@ class _Watcher:
 
 
 def seek(
-    plan: Plan, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
+    plan: RunSpec, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
 ) -> RunSummary:
     """Run a campaign of generated cases only, without exports.
 

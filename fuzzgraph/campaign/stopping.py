@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-from fuzzgraph.campaign.plan import Budget
 from fuzzgraph.events import Reason
 from fuzzgraph.interrupts import noting_interrupts
+from fuzzgraph.run_spec import Budget
 
 __all__ = ["Enough", "Stopwatch", "interruptible"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Setup
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Named"]
 
@@ -28,14 +28,15 @@ class Named:
         given = (("--target", self.target), ("--database", self.database))
         return [word for option, value in given if value is not None for word in (option, value)]
 
-    def check(self, out: Path, setup: Setup, database: str) -> None:
+    def check(self, out: Path, spec: RunSpec) -> None:
         """Refuse what the log of the run asks for and the caller has not named.
 
         Raises:
             UsageError: a module:factory or a database that is not named, or another one is.
         """
-        code = setup.target if ":" in setup.target else ""
-        self._check(out, "--target", self.target, setup.target, code, "is code to import and run")
+        target, database = spec.setup.target, spec.database
+        code = target if ":" in target else ""
+        self._check(out, "--target", self.target, target, code, "is code to import and run")
         self._check(out, "--database", self.database, database, database, "is written to")
 
     def _check(

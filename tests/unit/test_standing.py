@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 from fuzzgraph.baseline import Baseline, known_of
-from fuzzgraph.campaign import Budget, Campaign, Plan
+from fuzzgraph.campaign import Campaign
 from fuzzgraph.campaign.exporting import no_export
 from fuzzgraph.campaign.standing import Standing
 from fuzzgraph.capabilities import Capabilities
@@ -16,6 +16,7 @@ from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
+from fuzzgraph.run_spec import Budget, RunSpec
 from fuzzgraph.strategies import CI, cases, dimensions, minimise
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 
@@ -28,7 +29,7 @@ def ledger(text: str, folder: Path = Path()) -> Ledger:
 
 def run(folder: Path, runner: FakeRunner, standing: Standing, *corpus: Case) -> RunSummary:
     campaign = Campaign(
-        Plan(out=folder, budget=Budget(None, 200), only_new=standing.only_new),
+        RunSpec(out=str(folder), budget=Budget(None, 200), only_new=standing.only_new),
         runner,
         lambda epoch: cases(Capabilities(page_sizes=(1, 16)), CI.at(epoch)),
         lambda event: None,
