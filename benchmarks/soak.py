@@ -44,10 +44,10 @@ def drive(out: Path, seconds: float) -> None:
     """One campaign on the saboteur in this process, resumed where the folder holds one."""
     from saboteur import Saboteur
 
-    from fuzzgraph.campaign import Budget, Plan, hunt
-    from fuzzgraph.campaign.exporting import no_export
+    from fuzzgraph.campaign import Budget, Plan, run_campaign
+    from fuzzgraph.campaign.export import no_export
     from fuzzgraph.campaign.opening import Opened
-    from fuzzgraph.campaign.resuming import past_of, resumed_plan
+    from fuzzgraph.campaign.resume import load_run_state, resumed_plan
     from fuzzgraph.events import Setup
 
     stages = {**Limits().stage_seconds, "eager": 1.5}
@@ -59,9 +59,9 @@ def drive(out: Path, seconds: float) -> None:
     plan = Plan(setup=setup, seed=1, budget=Budget(seconds), out=out, shrink_seconds=25.0)
     past = None
     if _begun(out):
-        past = past_of(out)
+        past = load_run_state(out)
         plan = replace(resumed_plan(past, out, seconds), shrink_seconds=25.0)
-    hunt(plan, lambda event: None, opened=opened, export=no_export, past=past)
+    run_campaign(plan, lambda event: None, opened=opened, export=no_export, past=past)
     opened.close()
 
 

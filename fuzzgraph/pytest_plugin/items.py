@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fuzzgraph.campaign import hunt, replay_command
+from fuzzgraph.campaign import replay_command, run_campaign
 from fuzzgraph.case import digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import FuzzGraphError
@@ -113,7 +113,7 @@ class FuzzItem(_SuiteItem):
 
     def runtest(self) -> None:
         suite = self._suite
-        summary = hunt(
+        summary = run_campaign(
             suite.plan(self._shard), self._show, opened=suite.opened(), standing=suite.standing
         )
         suite.summary = None if suite.in_worker else summary

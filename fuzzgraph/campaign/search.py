@@ -12,21 +12,22 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fuzzgraph.campaign.blocks import Blocks, StrategyOf
 from fuzzgraph.campaign.casebook import Casebook
-from fuzzgraph.campaign.docket import docket_of
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
-from fuzzgraph.campaign.resuming import Past
-from fuzzgraph.campaign.runner import Runner, VerdictLike
-from fuzzgraph.campaign.shrinking import Minimise
-from fuzzgraph.campaign.standing import CautiousRunner, Standing, run_tolerated
-from fuzzgraph.campaign.stopping import Clock, Enough, Stopwatch, interruptible
+from fuzzgraph.campaign.resume import RunState
+from fuzzgraph.campaign.shrink import Minimise
+from fuzzgraph.campaign.stopping import Clock, Deadline, StopCampaign
 from fuzzgraph.campaign.summing import About, started, summed
 from fuzzgraph.campaign.tally import Tally
+from fuzzgraph.campaign.triage import docket_of
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.events import CampaignFinished, Emit, Reason, RunSummary
+from fuzzgraph.interrupts import interruptible
+from fuzzgraph.policy import FindingPolicy, QuarantiningRunner, run_tolerated
+from fuzzgraph.runner import Runner, VerdictLike
 
 __all__ = ["Campaign", "StrategyOf"]
 
@@ -67,21 +68,23 @@ class Campaign:
         minimise: Minimise,
         export: Exporter,
         dimensions: Callable[[Case], Iterable[str]] = lambda case: (),
-        standing: Standing | None = None,
+        standing: FindingPolicy | None = None,
         beyond: Sequence[str] = (),
         deaths: Callable[[], int] = lambda: 0,
         killed: Callable[[], int] = lambda: 0,
         corpus: Sequence[Entry] = (),
         shared: Sequence[Entry] = (),
         bad_entries: Iterable[str] = (),
-        past: Past | None = None,
+        past: RunState | None = None,
         notes: Callable[[], Iterable[str]] = tuple,
         clock: Clock = time.monotonic,
         cut_off: Callable[[float], None] = lambda moment: None,
     ) -> None:
         self._plan = plan
-        self._standing = standing or Standing()
-        self._runner = CautiousRunner(runner, self._standing.ledger, plan.setup.target, dimensions)
+        self._standing = standing or FindingPolicy()
+        self._runner = QuarantiningRunner(
+            runner, self._standing.ledger, plan.setup.target, dimensions
+        )
         self._emit = emit
         self._corpus = corpus
         self._shared = shared
@@ -89,7 +92,7 @@ class Campaign:
         self._about = About(tuple(beyond), len(corpus))
         self._about.bad_entries += [*bad_entries, *self._standing.bad_lines]
         self._folder = RunFolder(plan.out, plan.shard, plan.shards)
-        self._watch = Stopwatch(plan.budget, clock, past.last.seconds if past else 0.0)
+        self._watch = Deadline(plan.budget, clock, past.last.seconds if past else 0.0)
         self._tally = Tally(plan, self._watch, emit)
         self._cut_off = cut_off
         self._notes = notes
@@ -199,7 +202,7 @@ class Campaign:
             if self._plan.budget.examples == 0:
                 return "corpus"
             self._blocks.run_all()
-        except Enough as enough:
+        except StopCampaign as enough:
             return enough.reason
         raise AssertionError("the blocks end by an exception")
 
@@ -229,14 +232,14 @@ class Campaign:
             self._tally.skip("contradicts itself: its requests do not fit into the pools")
 
     def _stop_if_over(self, *, generating: bool = True) -> None:
-        """Raise `Enough` if the budget is spent."""
+        """Raise `StopCampaign` if the budget is spent."""
         self._tally.tick()
         examples = self._tally.examples if generating else -1
         found = self._docket.counting
         kept = self._docket.kept_seconds
         reason = self._watch.over(examples, found, kept)
         if reason is not None:
-            raise Enough(reason)
+            raise StopCampaign(reason)
         self._cut_off(self._watch.moment(kept / 2))
 
     def _summary(self, reason: Reason, error: str = "") -> RunSummary:

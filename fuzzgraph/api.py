@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Hashable
+from contextlib import closing
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fuzzgraph.campaign.opening import (
     Opened,
@@ -20,16 +21,17 @@ from fuzzgraph.campaign.opening import (
 )
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import ReportedFinding, finding_id
+from fuzzgraph.events import ReportedFinding, Setup, finding_id
 from fuzzgraph.reporting import finding_text
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from fuzzgraph.campaign.runner import VerdictLike
     from fuzzgraph.ports import Target
+    from fuzzgraph.runner import VerdictLike
+    from fuzzgraph.target_report import TargetReport
 
-__all__ = ["FindingError", "cases", "check", "run_case"]
+__all__ = ["FindingError", "cases", "check", "check_target", "run_case"]
 
 
 class FindingError(AssertionError):
@@ -115,3 +117,28 @@ def cases(target: str | Target = "builtin", profile: str = "ci") -> SearchStrate
         UsageError: an unknown target or profile.
     """
     return strategy_of(_open(target, "cpu", ""), profile)(0)
+
+
+def check_target(setup: Setup, examples: int, seed: int) -> TargetReport:
+    """What the target of a setup shows on so many generated cases.
+
+    Raises:
+        UsageError: it cannot be opened. TargetFailed: the target itself is at fault.
+    """
+    from fuzzgraph.strategies import draw
+    from fuzzgraph.worker import WorkerClient
+
+    with closing(open_setup(setup)) as opened:
+        cases: list[Case] = []
+        draw(strategy_of(opened, "ci")(0), seed, examples, cases.append)
+        if isinstance(opened.runner, WorkerClient):
+            return opened.runner.inspect(cases)
+        from fuzzgraph.execution.inspection import inspect_target
+
+        return inspect_target(
+            cast(Any, opened.target),
+            cases,
+            graphs=cast(Any, setup.graphs),
+            device=setup.device,
+            lanes=not setup.stock_kernels,
+        )

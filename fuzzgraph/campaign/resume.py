@@ -6,6 +6,7 @@ another is in the log too, and the case at hand was on disk before it was run.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,13 +34,21 @@ from fuzzgraph.events import (
     Reason,
     ReportedFinding,
     RunSummary,
+    Setup,
 )
 
-__all__ = ["Past", "at_its_end", "free_empty_claims", "past_of", "resumed_plan"]
+__all__ = [
+    "RunState",
+    "Trusted",
+    "nothing_to_resume",
+    "free_empty_claims",
+    "load_run_state",
+    "resumed_plan",
+]
 
 
 @dataclass(slots=True)
-class Past:
+class RunState:
     """What a run had done before it was killed."""
 
     start: CampaignStarted
@@ -124,7 +133,7 @@ class Past:
             self.repeats[event.id] = self.repeats.get(event.id, 0) + 1
 
 
-def past_of(out: Path, shard: int = 0, shards: int = 1) -> Past:
+def load_run_state(out: Path, shard: int = 0, shards: int = 1) -> RunState:
     """What the run in this folder had done, or one shard of it.
 
     Raises:
@@ -142,7 +151,7 @@ def past_of(out: Path, shard: int = 0, shards: int = 1) -> Past:
     if start is None:
         raise UsageError(f"{folder.events}: tells of no run. Start a new one with 'fuzzgraph run'.")
     nothing = Progress(seconds=0.0, cases=0, steps=0, findings=0, rate=0.0)
-    past = Past(start=start, last=nothing, cut=log.cut, damaged=log.damaged)
+    past = RunState(start=start, last=nothing, cut=log.cut, damaged=log.damaged)
     for event in log.events:
         past.take(event)
     past.at_hand = _at_hand(folder, past)
@@ -152,7 +161,7 @@ def past_of(out: Path, shard: int = 0, shards: int = 1) -> Past:
     return past
 
 
-def _at_hand(folder: RunFolder, past: Past) -> Case | None:
+def _at_hand(folder: RunFolder, past: RunState) -> Case | None:
     """The case that had not come back; None where there is none or it was not even written."""
     try:
         case = load_case(folder.running)
@@ -168,7 +177,7 @@ def free_empty_claims(folder: RunFolder) -> None:
             claim.rmdir()
 
 
-def at_its_end(out: Path, seconds: float | None = None) -> UsageError:
+def nothing_to_resume(out: Path, seconds: float | None = None) -> UsageError:
     """What to raise where a run is to go on that leaves nothing to do."""
     after = "" if seconds is None else f" after {seconds:.0f} s"
     return UsageError(
@@ -176,7 +185,7 @@ def at_its_end(out: Path, seconds: float | None = None) -> UsageError:
     )
 
 
-def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
+def resumed_plan(past: RunState, out: Path, seconds: float | None = None) -> Plan:
     """The plan of a resumed run: as it was, with what is left of its budget.
 
     A run that has come to its end is not searched on without a new budget: what it had no time for
@@ -191,7 +200,7 @@ def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
     start = past.start
     over = past.finished and (seconds is None or seconds <= past.last.seconds)
     if over and not past.left:
-        raise at_its_end(out, past.last.seconds)
+        raise nothing_to_resume(out, past.last.seconds)
     limit = None if over else seconds or start.seconds
     return Plan(
         setup=start.setup,
@@ -208,3 +217,43 @@ def resumed_plan(past: Past, out: Path, seconds: float | None = None) -> Plan:
         shard=start.shard,
         shards=start.shards,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """What the caller of a resume has named again; None for what they have not.
+
+    The folder of a run may come from anybody, so its log does not decide by itself which module is
+    imported and which database is written to.
+    """
+
+    target: str | None = None
+    database: str | None = None
+
+    def words(self) -> list[str]:
+        """The same as options of a command line."""
+        given = (("--target", self.target), ("--database", self.database))
+        return [word for option, value in given if value is not None for word in (option, value)]
+
+    def check(self, out: Path, setup: Setup, database: str) -> None:
+        """Refuse what the log of the run asks for and the caller has not named.
+
+        Raises:
+            UsageError: a module:factory or a database that is not named, or another one is.
+        """
+        code = setup.target if ":" in setup.target else ""
+        self._check(out, "--target", self.target, setup.target, code, "is code to import and run")
+        self._check(out, "--database", self.database, database, database, "is written to")
+
+    def _check(
+        self, out: Path, option: str, named: str | None, told: str, risky: str, why: str
+    ) -> None:
+        if named is not None and named != told:
+            raise UsageError(
+                f"{option}={named!r}: the run in {out} has {told!r}. Name that, or leave it out."
+            )
+        if named is None and risky:
+            raise UsageError(
+                f"{out}: its log asks for {told!r}, which {why}. If you trust it, name it again: "
+                f"{option} {shlex.quote(told)}"
+            )

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fuzzgraph.campaign import Opened, bisect, walked
+from fuzzgraph.bisect import bisect, release_range
+from fuzzgraph.campaign import Opened
 from fuzzgraph.case import Case
 from fuzzgraph.errors import AdapterUnavailable, UsageError
 from fuzzgraph.events import Setup
@@ -102,7 +103,7 @@ def test_only_the_finding_that_is_asked_for_counts(history: Callable[[str], None
 
 
 def test_all_releases_between_the_ends_are_walked_oldest_first() -> None:
-    assert walked(VERSIONS, "1.4", "1.2") == ("1.2", "1.3", "1.4")
+    assert release_range(VERSIONS, "1.4", "1.2") == ("1.2", "1.3", "1.4")
 
 
 @pytest.mark.parametrize(
@@ -111,4 +112,4 @@ def test_all_releases_between_the_ends_are_walked_oldest_first() -> None:
 )
 def test_ends_that_make_no_walk_are_refused(good: str, bad: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        walked(VERSIONS, good, bad)
+        release_range(VERSIONS, good, bad)

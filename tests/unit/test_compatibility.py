@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fuzzgraph.campaign.survey import Trial, released_targets, table, trial_case
 from fuzzgraph.case import validate
+from fuzzgraph.compatibility import Probe, probe_case, released_targets, table
 from fuzzgraph.layout import plan
 
 
 @pytest.mark.parametrize("name", sorted(released_targets("sglang")))
 def test_the_case_that_is_tried_is_one_that_the_target_can_express(name: str) -> None:
     target = released_targets("sglang")[name]
-    case = validate(trial_case(target))
+    case = validate(probe_case(target))
     assert target.unsupported(case.config) is None
     assert [batch.raw_bs for batch in plan(case)] == [2, 1]
 
@@ -24,10 +24,10 @@ def test_a_target_of_another_package_is_not_tried() -> None:
 def test_what_does_not_run_is_explained_below_the_table_once() -> None:
     why = "has no such runner"
     trials = [
-        Trial(target="a", release="1.0", runs=False, why=why),
-        Trial(target="b", release="1.0", runs=False, why=why),
-        Trial(target="a", release="1.1", runs=True),
-        Trial(target="b", release="1.1", runs=True),
+        Probe(target="a", release="1.0", runs=False, why=why),
+        Probe(target="b", release="1.0", runs=False, why=why),
+        Probe(target="a", release="1.1", runs=True),
+        Probe(target="b", release="1.1", runs=True),
     ]
     text = table(trials)
     assert "| `a` | [1] | runs |" in text

@@ -9,18 +9,18 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 
 from fuzzgraph.baseline import Baseline, load_baseline
-from fuzzgraph.campaign.runner import Runner, VerdictLike
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.events import Status
 from fuzzgraph.finding import Finding
 from fuzzgraph.ledger import Ledger, Tolerated, load_ledger
+from fuzzgraph.runner import Runner, VerdictLike
 
 __all__ = [
     "DEFAULT_LEDGER",
-    "CautiousRunner",
-    "Standing",
-    "load_standing",
+    "QuarantiningRunner",
+    "FindingPolicy",
+    "load_policy",
     "run_tolerated",
 ]
 
@@ -30,7 +30,7 @@ MENDED_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FindingPolicy:
     """What is known of findings before they are found."""
 
     ledger: Ledger = field(default_factory=Ledger)
@@ -63,9 +63,9 @@ class Standing:
                     yield entry, str(error)
 
 
-def load_standing(
+def load_policy(
     ledger: Path | None = None, baseline: Path | None = None, *, only_new: bool = False
-) -> Standing:
+) -> FindingPolicy:
     """Read both; without a name the ledger is `corpus/ledger.toml`, where that is here.
 
     Raises:
@@ -73,7 +73,7 @@ def load_standing(
     """
     if ledger is None and DEFAULT_LEDGER.is_file():
         ledger = DEFAULT_LEDGER
-    return Standing(
+    return FindingPolicy(
         load_ledger(ledger, _today()) if ledger is not None else Ledger(),
         load_baseline(baseline) if baseline is not None else Baseline({}),
         only_new,
@@ -85,7 +85,7 @@ def _today() -> date:
 
 
 def run_tolerated(
-    standing: Standing, run: Callable[[Case], VerdictLike], mended: list[str], bad: list[str]
+    standing: FindingPolicy, run: Callable[[Case], VerdictLike], mended: list[str], bad: list[str]
 ) -> None:
     """Run the cases of tolerated entries.
 
@@ -128,7 +128,7 @@ class _KeptOut:
         return f"quarantined: {self.entry}"
 
 
-class CautiousRunner:
+class QuarantiningRunner:
     """Runs what the ledger does not keep out: in the search, while shrinking, while confirming."""
 
     def __init__(

@@ -13,19 +13,19 @@ from collections.abc import Callable
 
 import msgspec
 
+from fuzzgraph.campaign.dedup import Deduplicator
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.known import Known
 from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.pursuit import Exporter, Pursuit, Sighting, unexecuted
+from fuzzgraph.campaign.pursuit import Exporter, Occurrence, Pursuit, unexecuted
 from fuzzgraph.campaign.reserve import Reserve
-from fuzzgraph.campaign.resuming import Past
-from fuzzgraph.campaign.runner import Runner
-from fuzzgraph.campaign.shrinking import Minimise, Shrinking
-from fuzzgraph.campaign.standing import Standing
+from fuzzgraph.campaign.resume import RunState
+from fuzzgraph.campaign.shrink import Minimise, Shrinking
 from fuzzgraph.campaign.tally import Tally
 from fuzzgraph.case import Case, digest
 from fuzzgraph.events import Emit, ReportedFinding, finding_id
 from fuzzgraph.finding import Finding, FindingKey
+from fuzzgraph.policy import FindingPolicy
+from fuzzgraph.runner import Runner
 
 __all__ = ["Docket", "docket_of"]
 
@@ -39,12 +39,12 @@ def docket_of(
     minimise: Minimise,
     export: Exporter,
     tally: Tally,
-    standing: Standing,
+    standing: FindingPolicy,
 ) -> Docket:
     """The docket of a campaign, with what works on its findings."""
 
     def notice(case: Case, findings: tuple[Finding, ...]) -> None:
-        seen = Sighting(case, findings, "generated", tally.cases, tally.watch.seconds)
+        seen = Occurrence(case, findings, "generated", tally.cases, tally.watch.seconds)
         docket.take_in(seen)
 
     shrinking = Shrinking(
@@ -82,7 +82,7 @@ class Docket:
         counts: Callable[[Finding], bool] = lambda finding: True,
     ) -> None:
         self._counts = counts
-        self.known = Known(folder.companions)
+        self.known = Deduplicator(folder.companions)
         self.reported: list[ReportedFinding] = []
         self.beside: dict[str, list[Finding]] = {}
         """What was seen only beside findings that other shards report."""
@@ -90,11 +90,11 @@ class Docket:
         self._pursuit = pursuit
         self._reserve = reserve
         self._max_findings = max_findings
-        self._pending: deque[tuple[Sighting, Finding]] = deque()
-        self._waiting: dict[FindingKey, Sighting] = {}
+        self._pending: deque[tuple[Occurrence, Finding]] = deque()
+        self._waiting: dict[FindingKey, Occurrence] = {}
         self._exported: set[str] = set()
 
-    def take_back(self, past: Past) -> None:
+    def take_back(self, past: RunState) -> None:
         """Go on with what a killed run had found, finished or not."""
         for reported in past.reported.values():
             key = reported.finding.key
@@ -128,12 +128,12 @@ class Docket:
         """How long before the end of the budget the search makes room for what is left to do."""
         return self._reserve.kept(len(self._pending), len(self._pending) + len(self._unexported()))
 
-    def note(self, seen: Sighting) -> None:
+    def note(self, seen: Occurrence) -> None:
         """Take in what a case showed, and work on it where that is due."""
         self.take_in(seen)
         self._work()
 
-    def take_in(self, seen: Sighting) -> None:
+    def take_in(self, seen: Occurrence) -> None:
         """Leave word of what a case showed; also of a case that a finding is being shrunk by."""
         fresh = self.known.fresh(seen.findings)
         if fresh and not self.known.unresolved(seen.findings):
@@ -196,7 +196,7 @@ class Docket:
             self.reported[index] = self._pursuit.write_repro(self.reported[index], seconds)
         self._exported.add(self.reported[index].id)
 
-    def _take_up(self, seen: Sighting, finding: Finding) -> None:
+    def _take_up(self, seen: Occurrence, finding: Finding) -> None:
         try:
             ours = self._pursuit.claim(seen.case, finding)
         except Exception:  # a full disk, say: it was seen all the same
@@ -214,7 +214,7 @@ class Docket:
             self._pursue(*quickest)
             self._reconsider()
 
-    def _pursue(self, seen: Sighting, finding: Finding) -> None:
+    def _pursue(self, seen: Occurrence, finding: Finding) -> None:
         pending = len(self._pending) + 1
         slice_end = self._reserve.slice_end(pending, pending + len(self._unexported()))
         try:
@@ -236,10 +236,10 @@ class Docket:
                 del self._waiting[key]
                 self._take_up(seen, finding)
 
-    def _still_fresh(self, key: FindingKey, seen: Sighting) -> Finding | None:
+    def _still_fresh(self, key: FindingKey, seen: Occurrence) -> Finding | None:
         return next((one for one in self.known.fresh(seen.findings) if one.key == key), None)
 
-    def _fold(self, key: FindingKey, seen: Sighting) -> None:
+    def _fold(self, key: FindingKey, seen: Occurrence) -> None:
         """Tell it with the finding it was only seen beside; without one, by itself."""
         finding = self._still_fresh(key, seen)
         if finding is None:
@@ -260,12 +260,12 @@ class Docket:
         self._folder.finish(reported)
 
 
-def _followed_before(reported: ReportedFinding) -> Sighting:
+def _followed_before(reported: ReportedFinding) -> Occurrence:
     """Where a finding stands that a run had no time to follow to the end."""
     findings = (reported.finding, *reported.also)
     cases, seconds = reported.after_cases, reported.after_seconds
-    return Sighting(reported.case, findings, reported.source, cases, seconds)
+    return Occurrence(reported.case, findings, reported.source, cases, seconds)
 
 
-def _seen_before(past: Past, case: Case, *findings: Finding) -> Sighting:
-    return Sighting(case, findings, "generated", past.last.cases, past.last.seconds)
+def _seen_before(past: RunState, case: Case, *findings: Finding) -> Occurrence:
+    return Occurrence(case, findings, "generated", past.last.cases, past.last.seconds)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzzgraph.campaign.exporting import no_export
-from fuzzgraph.campaign.hunting import hunt
-from fuzzgraph.campaign.loop import Campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.plan import Plan
+from fuzzgraph.campaign.run import run_campaign
+from fuzzgraph.campaign.search import Campaign
 from fuzzgraph.events import Event, FindingNew, FindingPursued, RunSummary
 from fuzzgraph.finding import Finding
 
-__all__ = ["seek"]
+__all__ = ["run_until_found"]
 
 
 class _Watcher:
@@ -37,7 +37,7 @@ class _Watcher:
         self.campaign = campaign
 
 
-def seek(
+def run_until_found(
     plan: Plan, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
 ) -> RunSummary:
     """Run a campaign of generated cases only, without exports.
@@ -50,4 +50,4 @@ def seek(
             its whole time.
     """
     watcher = _Watcher(name_of, wanted)
-    return hunt(plan, watcher, opened=opened, export=no_export, on_start=watcher.start)
+    return run_campaign(plan, watcher, opened=opened, export=no_export, on_start=watcher.start)

@@ -11,10 +11,10 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.ports import Target
 
-__all__ = ["Trial", "released_targets", "survey", "table", "trial_case"]
+__all__ = ["Probe", "released_targets", "probe_releases", "table", "probe_case"]
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a target runs on a release."""
 
     target: str
@@ -39,7 +39,7 @@ def released_targets(package: str) -> dict[str, Target]:
     return opened
 
 
-def trial_case(target: Target) -> Case:
+def probe_case(target: Target) -> Case:
     """The simplest config of a target, with a full batch of two and then one padded to two."""
     from fuzzgraph.strategies import CI
     from fuzzgraph.strategies.configs import base_config
@@ -59,44 +59,44 @@ def _new_tokens(mode: Mode, config: EngineConfig) -> int:
     return {"draft": 0, "target_verify": config.draft_tokens, "prefill": 4}.get(mode, 1)
 
 
-def survey(
+def probe_releases(
     package: str,
     versions: Iterable[str],
     targets: dict[str, Target],
-    progress: Callable[[Trial], None] = lambda trial: None,
-) -> tuple[Trial, ...]:
+    progress: Callable[[Probe], None] = lambda probe: None,
+) -> tuple[Probe, ...]:
     """Try every target on every release.
 
-    A finding on the trial case does not keep a target from running; an engine that cannot be
+    A finding on the probe case does not keep a target from running; an engine that cannot be
     opened, captured or imported does.
     """
-    trials = []
+    probes = []
     for version in versions:
         client: worker.WorkerClient | None = None
         for name, target in targets.items():
-            trial, client = _tried(package, version, name, target, client)
-            trials.append(trial)
-            progress(trial)
+            probe, client = _probed(package, version, name, target, client)
+            probes.append(probe)
+            progress(probe)
         if client is not None:
             client.close()
-    return tuple(trials)
+    return tuple(probes)
 
 
-def _tried(
+def _probed(
     package: str,
     version: str,
     name: str,
     target: Target,
     client: worker.WorkerClient | None,
-) -> tuple[Trial, worker.WorkerClient | None]:
-    """The trial, and the worker if it can be used again."""
+) -> tuple[Probe, worker.WorkerClient | None]:
+    """The probe, and the worker if it can be used again."""
     why = ""
     try:
         if client is None:
             client = worker.open_client(name, paths=[releases.ensure(package, version)])
         else:
             client.retarget(name)
-        why = _obstacle(client, trial_case(target))
+        why = _obstacle(client, probe_case(target))
     except UsageError as error:
         why = str(error)
     except FuzzGraphError as error:
@@ -104,7 +104,7 @@ def _tried(
         if client is not None:
             client.close()
         client = None
-    return Trial(target=name, release=version, runs=not why, why=why), client
+    return Probe(target=name, release=version, runs=not why, why=why), client
 
 
 def _obstacle(client: worker.WorkerClient, case: Case) -> str:
@@ -115,16 +115,16 @@ def _obstacle(client: worker.WorkerClient, case: Case) -> str:
     return stumbled[0] if stumbled else ""
 
 
-def table(trials: Sequence[Trial]) -> str:
+def table(probes: Sequence[Probe]) -> str:
     """Markdown: targets by releases, and below it why something does not run."""
-    versions = list(dict.fromkeys(trial.release for trial in trials))
-    names = list(dict.fromkeys(trial.target for trial in trials))
-    found = {(trial.target, trial.release): trial for trial in trials}
-    notes = list(dict.fromkeys(trial.why for trial in trials if trial.why))
+    versions = list(dict.fromkeys(probe.release for probe in probes))
+    names = list(dict.fromkeys(probe.target for probe in probes))
+    found = {(probe.target, probe.release): probe for probe in probes}
+    notes = list(dict.fromkeys(probe.why for probe in probes if probe.why))
 
     def cell(name: str, version: str) -> str:
-        trial = found[name, version]
-        return "runs" if trial.runs else f"[{notes.index(trial.why) + 1}]"
+        probe = found[name, version]
+        return "runs" if probe.runs else f"[{notes.index(probe.why) + 1}]"
 
     lines = [f"| target | {' | '.join(versions)} |", "|---" * (len(versions) + 1) + "|"]
     for name in names:

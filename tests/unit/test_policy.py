@@ -7,8 +7,7 @@ from pathlib import Path
 
 from fuzzgraph.baseline import Baseline, known_of
 from fuzzgraph.campaign import Budget, Campaign, Plan
-from fuzzgraph.campaign.exporting import no_export
-from fuzzgraph.campaign.standing import Standing
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, digest, validate
 from fuzzgraph.corpus import Entry, readable_json
@@ -16,6 +15,7 @@ from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
+from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.strategies import CI, cases, dimensions, minimise
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 
@@ -26,7 +26,7 @@ def ledger(text: str, folder: Path = Path()) -> Ledger:
     return parse_ledger(text + ISSUE, date(2026, 6, 1), folder=folder)
 
 
-def run(folder: Path, runner: FakeRunner, standing: Standing, *corpus: Case) -> RunSummary:
+def run(folder: Path, runner: FakeRunner, standing: FindingPolicy, *corpus: Case) -> RunSummary:
     campaign = Campaign(
         Plan(out=folder, budget=Budget(None, 200), only_new=standing.only_new),
         runner,
@@ -50,7 +50,7 @@ def known(*findings: Finding) -> Baseline:
 
 
 def test_a_tolerated_finding_is_reported_and_leaves_the_exit_code_alone(tmp_path: Path) -> None:
-    standing = Standing(ledger('[[tolerated]]\nbuffer = "kv_indices"\n'))
+    standing = FindingPolicy(ledger('[[tolerated]]\nbuffer = "kv_indices"\n'))
     summary = run(tmp_path, FakeRunner(paged), standing)
     (reported,) = summary.findings
     assert (reported.status, reported.issue) == ("tolerated", "https://example.org/1")
@@ -59,10 +59,10 @@ def test_a_tolerated_finding_is_reported_and_leaves_the_exit_code_alone(tmp_path
 
 def test_a_known_finding_counts_unless_only_new_ones_are_asked_for(tmp_path: Path) -> None:
     baseline = known(finding())
-    all_of_them = run(tmp_path, FakeRunner(paged), Standing(baseline=baseline))
+    all_of_them = run(tmp_path, FakeRunner(paged), FindingPolicy(baseline=baseline))
     assert (all_of_them.findings[0].status, all_of_them.exit_code) == ("known", 1)
     (tmp_path / "two").mkdir()
-    new = run(tmp_path / "two", FakeRunner(paged), Standing(baseline=baseline, only_new=True))
+    new = run(tmp_path / "two", FakeRunner(paged), FindingPolicy(baseline=baseline, only_new=True))
     assert (new.findings[0].status, new.exit_code) == ("known", 0)
 
 
@@ -70,14 +70,14 @@ def test_a_new_finding_beside_a_known_one_counts(tmp_path: Path) -> None:
     def two_bugs(one: Case) -> tuple[Finding, ...]:
         return paged(one) or ((finding(buffer="other"),) if len(one.steps) == 1 else ())
 
-    standing = Standing(baseline=known(finding()), only_new=True)
+    standing = FindingPolicy(baseline=known(finding()), only_new=True)
     summary = run(tmp_path, FakeRunner(two_bugs), standing)
     assert sorted(one.status for one in summary.findings) == ["known", "new"]
     assert summary.exit_code == 1
 
 
 def test_a_quarantined_case_is_never_launched_not_even_by_the_shrinker(tmp_path: Path) -> None:
-    standing = Standing(ledger('[[quarantined]]\nwhen = ["page_size=16", "2 rows"]\n'))
+    standing = FindingPolicy(ledger('[[quarantined]]\nwhen = ["page_size=16", "2 rows"]\n'))
     runner = FakeRunner(paged)
     deadly = case(2, page_size=16)
     summary = run(tmp_path, runner, standing, deadly)
@@ -89,10 +89,10 @@ def test_a_quarantined_case_is_never_launched_not_even_by_the_shrinker(tmp_path:
     assert summary.findings, "the bug shows without two rows as well"
 
 
-def tolerating_a_case(tmp_path: Path, one: Case) -> Standing:
+def tolerating_a_case(tmp_path: Path, one: Case) -> FindingPolicy:
     (tmp_path / "known.json").write_bytes(readable_json(one))
     text = '[[tolerated]]\nbuffer = "kv_indices"\ncase = "known.json"\n'
-    return Standing(ledger(text, tmp_path))
+    return FindingPolicy(ledger(text, tmp_path))
 
 
 def test_a_tolerated_entry_whose_case_passes_is_reported_as_mended(tmp_path: Path) -> None:

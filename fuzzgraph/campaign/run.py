@@ -8,35 +8,35 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign.exporting import Exporting
+from fuzzgraph.campaign.export import Exporting
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.reports import write_reports
-from fuzzgraph.campaign.resuming import Past
-from fuzzgraph.campaign.sharing import Sharing
-from fuzzgraph.campaign.standing import Standing
+from fuzzgraph.campaign.resume import RunState
+from fuzzgraph.campaign.search import Campaign
 from fuzzgraph.capabilities import missing
+from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Loaded
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Emit, Event, RunSummary
+from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.reporting import EventFile, joined
 
-__all__ = ["hunt", "join_shards", "load_corpus"]
+__all__ = ["run_campaign", "join_shards", "load_corpus"]
 
 
-def hunt(
+def run_campaign(
     plan: Plan,
     emit: Emit,
     *,
     seeds: Loaded | None = None,
     opened: Opened | None = None,
     export: Exporter | None = None,
-    standing: Standing | None = None,
-    past: Past | None = None,
-    sharing: Sharing | None = None,
+    standing: FindingPolicy | None = None,
+    past: RunState | None = None,
+    sharing: SharedCases | None = None,
     on_start: Callable[[Campaign], None] = lambda campaign: None,
 ) -> RunSummary:
     """Run a campaign and leave its events, summary and reports in its folder.
@@ -58,7 +58,7 @@ def hunt(
     from fuzzgraph.strategies import dimensions, minimise
 
     seeds = seeds or Loaded()
-    sharing = sharing or Sharing.of(plan)
+    sharing = sharing or SharedCases.of(plan)
     own = opened is None
     opened = opened or open_setup(plan.setup)
     folder = RunFolder(plan.out, plan.shard, plan.shards)

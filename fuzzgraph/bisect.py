@@ -20,7 +20,7 @@ from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.events import Setup, finding_id, is_full_rate
 from fuzzgraph.finding import Finding, FindingKey
 
-__all__ = ["Bisection", "Boundary", "ReleaseVerdict", "bisect", "walked"]
+__all__ = ["Bisection", "Boundary", "ReleaseVerdict", "bisect", "release_range"]
 
 Judgement = Literal["good", "bad", "flaky", "skipped"]
 
@@ -57,7 +57,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was mended: `after` is a first fixed release."""
 
 
-def walked(known: Sequence[str], good: str, bad: str) -> tuple[str, ...]:
+def release_range(known: Sequence[str], good: str, bad: str) -> tuple[str, ...]:
     """The releases from one end to the other, oldest first.
 
     Args:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.runner import Runner
-from fuzzgraph.campaign.stopping import Stopwatch
+from fuzzgraph.campaign.stopping import Deadline
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import InvalidCase, OutOfTime
 from fuzzgraph.events import Emit, Left, Shrunk, is_full_rate
 from fuzzgraph.finding import Finding
+from fuzzgraph.runner import Runner
 
 __all__ = ["Followed", "Minimise", "Shrinking"]
 
@@ -50,7 +50,7 @@ class Shrinking:
         emit: Emit,
         *,
         minimise: Minimise,
-        watch: Stopwatch,
+        watch: Deadline,
         tick: Callable[[str], None],
         notice: Callable[[Case, tuple[Finding, ...]], None],
     ) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 
 from fuzzgraph.finding import Finding, FindingKey
 
-__all__ = ["Companions", "Known"]
+__all__ = ["Companions", "Deduplicator"]
 
 Companions = Callable[[FindingKey], "frozenset[FindingKey] | None"]
 """What another shard found beside a finding of its own; None while it is at work."""
 
 
-class Known:
+class Deduplicator:
     """Findings taken up so far, by this shard or another one."""
 
     def __init__(self, companions_elsewhere: Companions) -> None:

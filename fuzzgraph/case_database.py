@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.case import Case, decode_case, digest, encode_case
 from fuzzgraph.corpus import BadEntry, Entry, Loaded
 from fuzzgraph.errors import InvalidCase, UsageError
@@ -26,7 +25,9 @@ from fuzzgraph.events import CaseKept, Event, FindingPursued
 if TYPE_CHECKING:
     from hypothesis.database import ExampleDatabase
 
-__all__ = ["DEFAULT_FOLDER", "Examples", "Sharing", "checked_database", "open_examples"]
+    from fuzzgraph.campaign.plan import Plan
+
+__all__ = ["DEFAULT_FOLDER", "CaseDatabase", "SharedCases", "checked_database", "open_database"]
 
 DEFAULT_FOLDER = Path(".fuzzgraph/examples")
 """Where cases go that a server or an artifact does not take."""
@@ -55,7 +56,7 @@ def checked_database(option: str, where: str = "database") -> str:
     return option
 
 
-def open_examples(option: str, fallback: Path = DEFAULT_FOLDER) -> Examples:
+def open_database(option: str, fallback: Path = DEFAULT_FOLDER) -> CaseDatabase:
     """The examples behind an option, of which `checked_database` knows the forms.
 
     Raises:
@@ -63,12 +64,12 @@ def open_examples(option: str, fallback: Path = DEFAULT_FOLDER) -> Examples:
     """
     kind, _, rest = checked_database(option).partition(":")
     if kind == "dir":
-        return Examples(_folder(Path(rest)))
+        return CaseDatabase(_folder(Path(rest)))
     if kind == "github":
         far = _artifact(*rest.split("/"))
-        return Examples(_folder(fallback), far, name=option, writes=False, instead=fallback)
+        return CaseDatabase(_folder(fallback), far, name=option, writes=False, instead=fallback)
     name = _without_password(option)
-    return Examples(_folder(fallback), _redis(option), name=name, instead=fallback)
+    return CaseDatabase(_folder(fallback), _redis(option), name=name, instead=fallback)
 
 
 def _folder(path: Path) -> ExampleDatabase:
@@ -109,7 +110,7 @@ def _artifact(owner: str, repo: str) -> ExampleDatabase:
     return ReadOnlyDatabase(GitHubArtifactDatabase(owner, repo, name, path=cache))
 
 
-class Examples:
+class CaseDatabase:
     """Reads and writes shared cases.
 
     Args:
@@ -205,32 +206,32 @@ class Examples:
             self.notes.append(f"{self._name}: {' '.join(what.split())[:200]}; {instead}")
 
 
-class Sharing:
+class SharedCases:
     """The part of a run: takes what is shared at its begin, shares what comes up.
 
     Args:
         examples: where cases are kept; None to take `found` and keep nothing.
     """
 
-    def __init__(self, examples: Examples | None, target: str, found: Loaded) -> None:
+    def __init__(self, examples: CaseDatabase | None, target: str, found: Loaded) -> None:
         self._examples = examples
         self._target = target
         self._found = found
 
     @staticmethod
-    def of(plan: Plan) -> Sharing:
+    def of(plan: Plan) -> SharedCases:
         """As the plan says.
 
         Raises:
             UsageError: its database cannot be used.
         """
         target = plan.setup.target
-        examples = open_examples(plan.database) if plan.database else None
+        examples = open_database(plan.database) if plan.database else None
         if examples is None or plan.finish_only:
-            return Sharing(examples, target, Loaded())
+            return SharedCases(examples, target, Loaded())
         found = examples.fetch(target, plan.seed)
         found.entries = found.entries[plan.shard :: plan.shards]
-        return Sharing(examples, target, found)
+        return SharedCases(examples, target, found)
 
     def notes(self) -> list[str]:
         """What could not be read or reached."""
