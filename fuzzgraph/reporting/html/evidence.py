@@ -24,7 +24,7 @@ _FACTS = {
     "where": "raised at",
     "kernel": "kernel",
     "source": "kernel line",
-    "guilty": "read from",
+    "blamed": "read from",
     "payload": "elements of the buffer",
     "elements": "elements changed outside",
     "index": "first differing element",
