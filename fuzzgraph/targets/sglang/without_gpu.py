@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.memory.device_names import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.memory.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
 from fuzzgraph.targets.sglang.capturing import replacing
 from fuzzgraph.targets.sglang.plain_objects import StandIn
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from fuzzgraph.execution.opening import OpenSession
+from fuzzgraph.execution.open_session import OpenSession
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory.arena import storage_key
-from fuzzgraph.memory.operations import tensors_in
+from fuzzgraph.memory.operator_facts import tensors_in
 from fuzzgraph.ports import Pools
 from fuzzgraph.target_report import HiddenTensor
 

@@ -9,10 +9,10 @@ import pytest
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.events import FindingNew, decode_event, encode_event, finding_id
 from fuzzgraph.execution import Execution
-from fuzzgraph.execution.stumbling import Border, SessionLost
+from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.targets.builtin import BuiltinTarget
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.world import Batch
 
@@ -50,7 +50,7 @@ def finding_of(error: Exception) -> Finding:
         def prepare_replay(self, batch: Batch) -> None:
             raise error
 
-    target = BuiltinTarget(replace(Parts(), decode=Raises))
+    target = BuiltinTarget(replace(Components(), decode=Raises))
     (found,) = Execution(target).run_case(CASE).findings
     return found
 
@@ -61,7 +61,7 @@ def test_what_an_engine_raises_is_a_finding_that_can_be_written(
 ) -> None:
     found = finding_of(error)
     assert (found.symptom, found.detail["error"]) == ("exception", said)
-    assert str(found.detail["where"]).startswith("test_stumbles.py:")
+    assert str(found.detail["where"]).startswith("test_failures.py:")
     event = FindingNew(id=finding_id(found.key), finding=found, case=CASE)
     assert decode_event(encode_event(event)) == event
 
@@ -70,6 +70,6 @@ def test_a_line_of_code_without_a_printable_file_is_named_all_the_same() -> None
     code = compile("raise ValueError('x')", "/made/up\x1b.py", "exec")
     with pytest.raises(ValueError, match="x") as caught:
         exec(code)
-    with pytest.raises(SessionLost) as lost:
+    with pytest.raises(SessionFailed) as lost:
         Border(BuiltinTarget()).judge(caught.value, "replay")
-    assert lost.value.stumble.where == r"up\x1b.py:1 in <module>"
+    assert lost.value.failure.where == r"up\x1b.py:1 in <module>"

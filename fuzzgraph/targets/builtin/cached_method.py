@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakMethod
 
-__all__ = ["remembered"]
+__all__ = ["cached_method"]
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def remembered(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def cached_method(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """A bound method of hashable arguments with its results kept, which does not keep its object.
 
     An object that holds a cache of its own bound method is a circle: a closed session would stay

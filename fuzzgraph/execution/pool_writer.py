@@ -1,8 +1,8 @@
-"""Lays the logical truth of a step into an engine's own pools, and says what it does not own.
+"""Writes the logical state of a step into an engine's own pools, and says what it does not own.
 
 World A is what is really there, leftovers of finished requests included. World B differs from it
-in memory that the batch neither names nor owns. `Painter` knows one session's pools; `Truth` is
-one batch on them, worked out once and written as often as the runs of a step need it.
+in memory that the batch neither names nor owns. `PoolWriter` knows one session's pools; `StepState`
+is one batch on them, worked out once and written as often as the runs of a step need it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fuzzgraph.ports import Pools
 from fuzzgraph.reference import new_tokens
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, Batch, IntArray
 
-__all__ = ["Painter", "Truth"]
+__all__ = ["PoolWriter", "StepState"]
 
 _NAN = float("nan")
 # Signatures of KV that belongs to nobody, in worlds A, B and NAN_WORLD. Finite keys stay small
@@ -84,7 +84,7 @@ class _Map:
         self.table[RESERVED_ROW + 1 :] = _TRAPS[world]
 
 
-class Painter:
+class PoolWriter:
     """Knows one session's pools."""
 
     def __init__(self, pools: Pools, config: EngineConfig, memory: GuardedMemory) -> None:
@@ -145,29 +145,29 @@ class Painter:
         for plane in self._all_planes:
             plane.reserved.copy_(self.memory.as_in(image, plane.reserved))
 
-    def read(self, batch: Batch) -> Truth:
+    def state_of(self, batch: Batch) -> StepState:
         """What `batch` means in these pools."""
-        return Truth(self, batch)
+        return StepState(self, batch)
 
 
 def _map(name: str, table: torch.Tensor | None) -> _Map | None:
     return None if table is None else _Map(name, table)
 
 
-class Truth:
+class StepState:
     """One batch on one session's pools."""
 
-    def __init__(self, painter: Painter, batch: Batch) -> None:
-        self._painter = painter
+    def __init__(self, pool_writer: PoolWriter, batch: Batch) -> None:
+        self._pool_writer = pool_writer
         self._batch = batch
         self._past = _history(batch)
         self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
-        if painter.state is not None and batch.raw_bs:
+        if pool_writer.state is not None and batch.raw_bs:
             slots = self._index(batch.state_slots)
-            states = self._there(painter.state.bytes_of(painter.content.state_rows(batch)))
-            self._copies.append((painter.state.rows, slots, states))
+            states = self._there(pool_writer.state.bytes_of(pool_writer.content.state_rows(batch)))
+            self._copies.append((pool_writer.state.rows, slots, states))
 
-    def lay(self) -> None:
+    def write(self) -> None:
         """Write the batch's page maps, its KV and states before this step, its encoder KV."""
         for place, index, values in self._copies:
             place.index_copy_(0, index, values)
@@ -177,13 +177,13 @@ class Truth:
 
     def _there(self, values: torch.Tensor) -> torch.Tensor:
         """Values of the harness, which keeps them on the host, where the engine's memory is."""
-        return values.to(self._painter.memory.device)
+        return values.to(self._pool_writer.memory.device)
 
     def _map_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        batch, painter = self._batch, self._painter
+        batch, pool_writer = self._batch, self._pool_writer
         for table, slots, lens in (
-            (painter.req_to_token, batch.kv_slots.values, batch.seq_lens),
-            (painter.encoder_to_token, batch.encoder_slots.values, batch.encoder_lens),
+            (pool_writer.req_to_token, batch.kv_slots.values, batch.seq_lens),
+            (pool_writer.encoder_to_token, batch.encoder_slots.values, batch.encoder_lens),
         ):
             if table is not None and len(slots):
                 places = _flat_places(batch.req_pool_indices, lens, table.width)
@@ -191,36 +191,36 @@ class Truth:
                 yield table.flat, self._index(places), values
 
     def _encoder_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        batch, painter = self._batch, self._painter
-        if len(batch.encoder_slots.values) and painter.planes:
+        batch, pool_writer = self._batch, self._pool_writer
+        if len(batch.encoder_slots.values) and pool_writer.planes:
             index = self._index(batch.encoder_slots.values)
-            values = painter.content.encoder_planes(batch.encoder_tokens.values)
-            for plane, rows in zip(painter.planes, values, strict=True):
+            values = pool_writer.content.encoder_planes(batch.encoder_tokens.values)
+            for plane, rows in zip(pool_writer.planes, values, strict=True):
                 yield plane.rows, index, self._there(plane.bytes_of(rows))
 
     def _history_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        batch, painter = self._batch, self._painter
-        if painter.planes and len(self._past):
+        batch, pool_writer = self._batch, self._pool_writer
+        if pool_writer.planes and len(self._past):
             index = self._index(batch.kv_slots.values[self._past])
-            values = painter.content.kv_planes(
+            values = pool_writer.content.kv_planes(
                 batch.kv_tokens.values[self._past], batch.kv_positions.values[self._past]
             )
-            for plane, rows in zip(painter.planes, values, strict=True):
+            for plane, rows in zip(pool_writer.planes, values, strict=True):
                 yield plane.rows, index, self._there(plane.bytes_of(rows))
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
         """Every place of the pools that the batch does not own, each with its change to `world`."""
-        batch, painter = self._batch, self._painter
+        batch, pool_writer = self._batch, self._pool_writer
         past = batch.kv_slots.values[self._past]
         owned = np.concatenate(([RESERVED_SLOT], past, batch.encoder_slots.values))
-        for plane in painter.planes:
+        for plane in pool_writer.planes:
             yield self._plane_change(plane, owned, world, "slots")
-        if painter.state is not None:
+        if pool_writer.state is not None:
             owned = np.append(batch.state_slots, RESERVED_SLOT)
-            yield self._plane_change(painter.state, owned, world, "states")
+            yield self._plane_change(pool_writer.state, owned, world, "states")
         for table, lens in (
-            (painter.req_to_token, batch.seq_lens),
-            (painter.encoder_to_token, batch.encoder_lens),
+            (pool_writer.req_to_token, batch.seq_lens),
+            (pool_writer.encoder_to_token, batch.encoder_lens),
         ):
             if table is not None:
                 yield self._map_change(table, lens, world)
@@ -249,36 +249,36 @@ class Truth:
         return [*self._slot_writes(before), *self._state_writes(before), *self._map_writes(before)]
 
     def _slot_writes(self, before: Image) -> Iterator[ForeignWrite]:
-        batch, painter = self._batch, self._painter
-        if not painter.planes:
+        batch, pool_writer = self._batch, self._pool_writer
+        if not pool_writer.planes:
             return
-        new_kv = painter.content.kv_planes(*new_tokens(batch, painter.config))
+        new_kv = pool_writer.content.kv_planes(*new_tokens(batch, pool_writer.config))
         slots = self._index(batch.slot_mapping)
-        for plane, rows in zip(painter.planes, new_kv, strict=True):
+        for plane, rows in zip(pool_writer.planes, new_kv, strict=True):
             expected = self._rows_then(plane, before)
             expected.index_copy_(0, slots, self._there(plane.bytes_of(rows)))
             yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
 
     def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
-        plane = self._painter.state
+        plane = self._pool_writer.state
         if plane is not None:
             expected = self._rows_then(plane, before)
             own = self._index(self._batch.state_slots)
-            after = self._painter.content.state_rows(self._batch, after=True)
+            after = self._pool_writer.content.state_rows(self._batch, after=True)
             expected.index_copy_(0, own, self._there(plane.bytes_of(after)))
             yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
 
     def _rows_then(self, plane: _Plane, before: Image) -> torch.Tensor:
         """The plane's bytes before the step, the reserved row as it is now."""
-        rows = self._painter.memory.as_in(before, plane.rows).clone()
+        rows = self._pool_writer.memory.as_in(before, plane.rows).clone()
         rows[RESERVED_SLOT].copy_(plane.reserved)
         return rows
 
     def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:
-        for table in (self._painter.req_to_token, self._painter.encoder_to_token):
+        for table in (self._pool_writer.req_to_token, self._pool_writer.encoder_to_token):
             if table is None:
                 continue
-            was = self._painter.memory.as_in(before, table.table)
+            was = self._pool_writer.memory.as_in(before, table.table)
             if not torch.equal(table.table, was):
                 rows = (table.table != was).any(1).nonzero().flatten().tolist()
                 yield ForeignWrite(table.name, "row", rows[:8])

@@ -10,7 +10,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Observation
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
-from fuzzgraph.targets.builtin.runners.kit import Outputs, StaticBatch, Step
+from fuzzgraph.targets.builtin.runners.context import Outputs, StaticBatch, Step
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.world import Batch
 

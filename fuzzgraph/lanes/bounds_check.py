@@ -14,9 +14,9 @@ import numpy.typing as npt
 from triton._C.libtriton import interpreter
 
 from fuzzgraph.accesses import Access, AccessKind, Where
-from fuzzgraph.lanes.regions import KnownMemory, Named, RegionMap, View, mapped_memory
+from fuzzgraph.lanes.argument_regions import KnownMemory, Named, RegionMap, View, mapped_memory
+from fuzzgraph.lanes.kernel_source import kernel_line
 from fuzzgraph.lanes.report import LaneReport
-from fuzzgraph.lanes.sources import kernel_line
 
 __all__ = ["Careful", "Grid"]
 
@@ -157,9 +157,9 @@ class Careful:
         elements: Array,
     ) -> None:
         lanes = elements.reshape(len(elements), -1)
-        guilty = np.flatnonzero(lanes.any(axis=1))
+        missed = np.flatnonzero(lanes.any(axis=1))
         everybody = len(group.programs) != len(lanes)
-        first = int(guilty[0])
+        first = int(missed[0])
         offset = (pointers - np.uint64(place.start)).view(np.int64) // place.itemsize
         missed = offset[elements]
         group.found.append(
@@ -171,7 +171,7 @@ class Careful:
                 buffer=place.buffer,
                 region=place.region,
                 program=program_at(self._grid, int(group.programs[0 if everybody else first])),
-                programs=len(group.programs) if everybody else len(guilty),
+                programs=len(group.programs) if everybody else len(missed),
                 offset=int(offset[first][elements[first]].flat[0]),
                 low=int(missed.min()),
                 high=int(missed.max()),

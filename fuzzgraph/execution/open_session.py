@@ -11,32 +11,32 @@ from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import ArenaFull
+from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.kernels import take_accesses, take_races
-from fuzzgraph.execution.painting import Painter, Truth
+from fuzzgraph.execution.pool_writer import PoolWriter, StepState
 from fuzzgraph.execution.pools import require_pools
-from fuzzgraph.execution.stumbling import Border
 from fuzzgraph.graphs import GraphKind, open_engine
 from fuzzgraph.memory import (
     ROOMY_CAPACITY,
-    AttributeWatch,
     Bindings,
     GuardedMemory,
     Image,
     Perturbation,
+    PythonStateWatch,
 )
 from fuzzgraph.observation import AddressChange, Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session, Target, is_isolated
 from fuzzgraph.targets.protocol import require_session
 from fuzzgraph.world import TRAPS
 
-__all__ = ["Moment", "OpenSession", "open_session"]
+__all__ = ["Snapshot", "OpenSession", "open_session"]
 
 _MOMENTS = 3
 """Images besides those in other worlds: after capture, and before and after a replay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Snapshot:
     """Bytes and attributes of a session at one moment."""
 
     image: Image
@@ -51,28 +51,28 @@ class OpenSession:
     session: Session
     graphs: GraphEngine
     memory: GuardedMemory
-    painter: Painter
+    pool_writer: PoolWriter
     border: Border
     opening_hits: list[ZoneHit] = field(default_factory=list)
     opening_writes: list[ForeignWrite] = field(default_factory=list)
     opening_accesses: list[Access] = field(default_factory=list)
-    _captured: Moment = field(init=False)
-    _watch: AttributeWatch = field(init=False)
+    _captured: Snapshot = field(init=False)
+    _watch: PythonStateWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
     _fields: dict[str, Field] = field(init=False)
     _dtypes: dict[str, torch.dtype] = field(init=False, default_factory=dict)
 
     def remember_capture(self) -> None:
         """Take this moment as the one `reset` returns to."""
-        self._watch = AttributeWatch(self.session.roots)
-        self._captured = Moment(self.memory.snapshot(), self._watch.first)
+        self._watch = PythonStateWatch(self.session.roots)
+        self._captured = Snapshot(self.memory.snapshot(), self._watch.first)
         self._fields = {declared.name: declared for declared in self.session.fields}
         captured = self.session.captured_addresses().items()
         self._dtypes = {name: tensor.dtype for name, (tensor, _) in captured}
 
-    def moment(
-        self, instead_of: Moment | None = None, attributes: Bindings | None = None
-    ) -> Moment:
+    def snapshot(
+        self, instead_of: Snapshot | None = None, attributes: Bindings | None = None
+    ) -> Snapshot:
         """This moment, to come back to.
 
         Args:
@@ -80,9 +80,9 @@ class OpenSession:
             attributes: the bindings, where they are known.
         """
         image = self.memory.snapshot(None if instead_of is None else instead_of.image)
-        return Moment(image, attributes or self._watch.moment())
+        return Snapshot(image, attributes or self._watch.snapshot())
 
-    def restore(self, moment: Moment) -> None:
+    def restore(self, moment: Snapshot) -> None:
         """Bytes and attributes as they were at that moment."""
         self.memory.restore(moment.image)
         self._watch.restore(moment.attributes)
@@ -101,7 +101,7 @@ class OpenSession:
         if image is None:
             changes = [
                 *self.memory.unwritten_perturbation(world),
-                Perturbation("pools", lambda: self.painter.fill_unowned(world)),
+                Perturbation("pools", lambda: self.pool_writer.fill_unowned(world)),
                 *self.rewritten(),
             ]
             image = self.memory.image_in(self._captured.image, world, changes)
@@ -167,8 +167,8 @@ class OpenSession:
             if declared is not None and self.memory.region_of(tensor) is not None:
                 yield declared, tensor
 
-    def catch_up(self, truth: Truth, image: Image) -> None:
-        """Give a session without a past a step's truth, and the past's harmless leftovers.
+    def write_step_state(self, state: StepState, image: Image) -> None:
+        """Give a session without a past a step's state, and the past's harmless leftovers.
 
         Tails that the target declares free, and what padded rows left in the reserved slot, may
         differ between any two histories: both runs get the same.
@@ -176,17 +176,17 @@ class OpenSession:
         Args:
             image: the memory that the step has with its past.
         """
-        truth.lay()
-        self.painter.keep_reserved(image)
+        state.write()
+        self.pool_writer.keep_reserved(image)
         for declared, tensor in self.static_buffers():
             if declared.padding.kind == "free" and not declared.rewritten:
                 tensor.copy_(self.memory.as_in(image, tensor))
 
-    def suspects(self, truth: Truth, world: int) -> list[Perturbation]:
+    def candidates(self, state: StepState, world: int) -> list[Perturbation]:
         """All memory that a step does not own, place by place, with its change to `world`."""
         memory = self.memory
-        suspects = [*memory.zone_perturbations(world), *memory.unwritten_perturbation(world)]
-        return [*suspects, *truth.dont_care(world)]
+        candidates = [*memory.zone_perturbations(world), *memory.unwritten_perturbation(world)]
+        return [*candidates, *state.dont_care(world)]
 
     def rewritten(self) -> Iterator[Perturbation]:
         """Buffers whose content before prepare_replay is nobody's business, changed to world B."""
@@ -216,7 +216,7 @@ def open_session(
     """Open, warm up and capture.
 
     Raises:
-        SessionLost: the engine raised at one of these stages. TargetFailed, HarnessFailed: the
+        SessionFailed: the engine raised at one of these stages. TargetFailed, HarnessFailed: the
             target or FuzzGraph itself did. ArenaFull: the config is too large for guarded memory.
     """
     content_for(config).build()
@@ -258,10 +258,10 @@ def _opened(
             session,
             engine,
             memory,
-            Painter(session.pools, config, memory),
+            PoolWriter(session.pools, config, memory),
             border,
         )
-        opened.painter.fill_unowned(0)
+        opened.pool_writer.fill_unowned(0)
         stage = "warmup"
         with memory.intercept("scratch"):
             session.warm_up()
@@ -274,9 +274,9 @@ def _opened(
     except BaseException as error:
         border.judge(error, stage)
         raise
-    opened.painter.use_region_names()
+    opened.pool_writer.use_region_names()
     opened.opening_hits = memory.zone_hits("capture")
-    opened.opening_writes = opened.painter.written_in_capture()
+    opened.opening_writes = opened.pool_writer.written_in_capture()
     opened.opening_accesses = opened.take_accesses()
     with border.crossing("capture"):
         opened.remember_capture()

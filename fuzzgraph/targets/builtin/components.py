@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
-from fuzzgraph.targets.builtin.metadata.builder import BuilderParts, MetadataBuilder
+from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents, MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.draft import DraftBuilder
-from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.pools import EncoderMap, PagedKVPool, ReqToTokenPool, StatePool
 from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
@@ -23,12 +23,12 @@ from fuzzgraph.targets.builtin.runners.speculation import (
 )
 from fuzzgraph.targets.builtin.slots import Slots, decode_registry, prefill_registry
 
-__all__ = ["Parts"]
+__all__ = ["Components"]
 
 
 @dataclass(frozen=True)
-class Parts:
-    """`dataclasses.replace(Parts(), slots=MySlots)` is an engine with one thing changed."""
+class Components:
+    """`dataclasses.replace(Components(), slots=MySlots)` is an engine with one thing changed."""
 
     req_to_token: type[ReqToTokenPool] = ReqToTokenPool
     kv: type[PagedKVPool] = PagedKVPool
@@ -39,9 +39,9 @@ class Parts:
     decode_registry: Callable[..., BufferRegistry] = decode_registry
     prefill_registry: Callable[..., BufferRegistry] = prefill_registry
     builder: type[MetadataBuilder] = MetadataBuilder
-    builder_parts: BuilderParts = field(default_factory=BuilderParts)
+    builder_components: BuilderComponents = field(default_factory=BuilderComponents)
     local: type[LocalTokens] = LocalTokens
-    model: type[Model] = Model
+    model: type[BuiltinModel] = BuiltinModel
     draft_builder: type[DraftBuilder] = DraftBuilder
     decode: type[GraphRunner] = GraphRunner
     cpu_graph: type[CpuGraphRunner] = CpuGraphRunner

@@ -10,9 +10,9 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
 from fuzzgraph.targets.builtin import BuiltinTarget
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
-from fuzzgraph.targets.builtin.runners.kit import Outputs
+from fuzzgraph.targets.builtin.runners.context import Outputs
 
 
 class Wavers(GraphRunner):
@@ -97,14 +97,14 @@ class NeedsBoth(GraphRunner):
 def run(
     runner: type[GraphRunner], capture_bs: tuple[int, ...] = (4,), steps: int = 1
 ) -> tuple[set[tuple[str, str]], bool]:
-    """Oracle and buffer of each finding, and whether the engine was seen to waver."""
+    """Oracle and buffer of each finding, and whether the engine was seen to be nondeterministic."""
     step = ReplayStep(rows=(BatchRow(request=0, seq_len=2), BatchRow(request=1, seq_len=3)))
     case = Case(
         schema_version=1,
         config=EngineConfig(capture_bs=capture_bs, max_context_len=4, attn_tp_size=2),
         steps=(step,) * steps,
     )
-    verdict = Execution(BuiltinTarget(replace(Parts(), decode=runner))).run_case(case)
+    verdict = Execution(BuiltinTarget(replace(Components(), decode=runner))).run_case(case)
     found = {(one.oracle, one.buffer) for one in verdict.findings}
     return found, verdict.nondeterministic
 
@@ -122,23 +122,23 @@ def test_an_output_that_the_engine_never_promised_is_not_missed() -> None:
 
 
 def test_a_live_value_of_a_stranger_is_found_all_the_same() -> None:
-    found, wavers = run(ReadsAStranger)
-    assert wavers
+    found, nondeterministic = run(ReadsAStranger)
+    assert nondeterministic
     assert ("noninterference", "attention") in found
 
 
 def test_an_output_that_comes_in_one_world_only_is_found_all_the_same() -> None:
-    found, wavers = run(LosesAnOutput)
-    assert wavers
+    found, nondeterministic = run(LosesAnOutput)
+    assert nondeterministic
     assert ("noninterference", "moe") in found
 
 
-def test_a_difference_that_never_comes_again_is_told_as_wavering() -> None:
+def test_a_difference_that_never_comes_again_is_reported_as_nondeterministic() -> None:
     WaversOnce.replays = 0
     assert run(WaversOnce) == (set(), True)
 
 
 def test_what_takes_foreign_memory_and_no_past_at_once_is_found() -> None:
-    found, wavers = run(NeedsBoth, steps=2)
+    found, nondeterministic = run(NeedsBoth, steps=2)
     assert found == {("noninterference", "attention")}
-    assert not wavers
+    assert not nondeterministic

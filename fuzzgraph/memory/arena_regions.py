@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzzgraph.lanes.regions import Named
+from fuzzgraph.lanes.argument_regions import Named
 from fuzzgraph.memory.placement import Layout
 
 __all__ = ["Payloads"]

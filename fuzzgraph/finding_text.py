@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from fuzzgraph.amounts import counted
 from fuzzgraph.finding import CLAUSES, Finding
+from fuzzgraph.format_numbers import counted
 
 __all__ = ["LAW", "law_parts", "place", "seen", "sentence"]
 
@@ -127,7 +127,7 @@ def _of_mismatch(finding: Finding) -> str:
 
 
 def _of_reads(finding: Finding) -> str:
-    source = finding.detail.get("guilty", "")
+    source = finding.detail.get("blamed", "")
     blamed = f": it reads {source}" if source else ""
     return f"{finding.buffer} depends on memory that its batch does not name{blamed}"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fuzzgraph.memory import AttributeWatch
+from fuzzgraph.memory import PythonStateWatch
 
 
 class Metadata:
@@ -35,7 +35,7 @@ def engine() -> Engine:
 
 
 def test_a_rebound_attribute_comes_back(engine: Engine) -> None:
-    watch = AttributeWatch({"engine": engine})
+    watch = PythonStateWatch({"engine": engine})
     first = engine.metadata
     engine.metadata, engine.count = Metadata(7), 3
     watch.restore(watch.first)
@@ -44,32 +44,32 @@ def test_a_rebound_attribute_comes_back(engine: Engine) -> None:
 
 
 def test_an_object_made_between_two_moments_is_remembered(engine: Engine) -> None:
-    watch = AttributeWatch({"engine": engine})
+    watch = PythonStateWatch({"engine": engine})
     engine.metadata = Metadata(7)
-    between = watch.moment()
+    between = watch.snapshot()
     engine.metadata.length = 9
     watch.restore(between)
     assert engine.metadata.length == 7
 
 
 def test_an_object_that_was_there_first_is_rolled_back_inside(engine: Engine) -> None:
-    watch = AttributeWatch({"engine": engine})
+    watch = PythonStateWatch({"engine": engine})
     engine.metadata.length = 9
     watch.restore(watch.first)
     assert engine.metadata.length == 1
 
 
 def test_keys_that_came_are_gone_and_keys_that_went_are_back(engine: Engine) -> None:
-    watch = AttributeWatch({"engine": engine})
+    watch = PythonStateWatch({"engine": engine})
     engine.sizes[3] = engine.sizes.pop(1)
     watch.restore(watch.first)
     assert engine.sizes == {1: "one", 2: "two"}
 
 
 def test_a_moment_with_other_keys_is_restored_as_it_was(engine: Engine) -> None:
-    watch = AttributeWatch({"engine": engine})
+    watch = PythonStateWatch({"engine": engine})
     engine.sizes[3], engine.count = "three", 5
-    between = watch.moment()
+    between = watch.snapshot()
     watch.restore(watch.first)
     assert (engine.sizes, engine.count) == ({1: "one", 2: "two"}, 0)
     watch.restore(between)
@@ -77,7 +77,7 @@ def test_a_moment_with_other_keys_is_restored_as_it_was(engine: Engine) -> None:
 
 
 def test_lists_are_restored_in_place(engine: Engine) -> None:
-    watch = AttributeWatch({"engine": engine})
+    watch = PythonStateWatch({"engine": engine})
     log = engine.log
     engine.log.append(4)
     watch.restore(watch.first)
@@ -86,10 +86,10 @@ def test_lists_are_restored_in_place(engine: Engine) -> None:
 
 
 def test_slots_are_restored_and_followed(engine: Engine) -> None:
-    watch = AttributeWatch({"engine": engine})
+    watch = PythonStateWatch({"engine": engine})
     right = engine.slotted.right
     engine.slotted.left, engine.slotted.right = 2, Metadata(6)
-    between = watch.moment()
+    between = watch.snapshot()
     engine.slotted.right.length = 8
     watch.restore(between)
     assert engine.slotted.right.length == 6

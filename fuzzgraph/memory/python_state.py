@@ -14,7 +14,7 @@ import numpy as np
 
 from fuzzgraph.memory.regions import is_opaque, slot_names
 
-__all__ = ["AttributeSnapshot", "restore_attributes", "snapshot_attributes", "walk_into"]
+__all__ = ["PythonState", "restore_attributes", "snapshot_attributes", "walk_into"]
 
 _MAX_NODES = 20_000
 
@@ -22,7 +22,7 @@ _ATOM, _DICT, _LIST, _SET, _TUPLE, _ARRAY, _OBJECT, _SLOTTED, _FROZEN = range(9)
 _kinds: dict[type, int] = {}
 
 
-class AttributeSnapshot:
+class PythonState:
     """Shallow copies of everything mutable that was reachable; opaque to its holder."""
 
     __slots__ = ("arrays", "dicts", "lists", "sets", "slotted")
@@ -34,7 +34,7 @@ class AttributeSnapshot:
         self.arrays: list[tuple[Any, Any]] = []
         self.slotted: list[tuple[Any, dict[str, Any]]] = []
 
-    def remember_again(self, earlier: AttributeSnapshot, fresh: list[Any]) -> None:
+    def remember_again(self, earlier: PythonState, fresh: list[Any]) -> None:
         """Copy the lists, sets, arrays and slots of an earlier snapshot as they are now.
 
         What they hold goes to `fresh`, to be followed.
@@ -73,14 +73,14 @@ def _kind_of(kind: type) -> int:
     return _OBJECT
 
 
-def snapshot_attributes(roots: Mapping[str, object]) -> AttributeSnapshot:
+def snapshot_attributes(roots: Mapping[str, object]) -> PythonState:
     """Remember the bindings of every plain object, dict, list and set reachable from `roots`."""
-    snapshot = AttributeSnapshot()
+    snapshot = PythonState()
     walk_into(snapshot, list(roots.values()), set())
     return snapshot
 
 
-def walk_into(snapshot: AttributeSnapshot, queue: list[Any], seen: set[int]) -> None:
+def walk_into(snapshot: PythonState, queue: list[Any], seen: set[int]) -> None:
     """Remember everything in the queue that is not in `seen`, and all that it leads to."""
     kinds = _kinds
     for value in queue:  # grows while it is walked
@@ -96,7 +96,7 @@ def walk_into(snapshot: AttributeSnapshot, queue: list[Any], seen: set[int]) -> 
         _remember(snapshot, kind, value, queue)
 
 
-def _remember(snapshot: AttributeSnapshot, kind: int, value: Any, queue: list[Any]) -> None:
+def _remember(snapshot: PythonState, kind: int, value: Any, queue: list[Any]) -> None:
     if kind in (_OBJECT, _DICT):
         bindings = value if kind == _DICT else getattr(value, "__dict__", None)
         if bindings is not None:
@@ -119,7 +119,7 @@ def _remember(snapshot: AttributeSnapshot, kind: int, value: Any, queue: list[An
         _remember_slots(snapshot, value, queue)
 
 
-def _remember_slots(snapshot: AttributeSnapshot, value: Any, queue: list[Any]) -> None:
+def _remember_slots(snapshot: PythonState, value: Any, queue: list[Any]) -> None:
     slots = {name: getattr(value, name) for name in slot_names(type(value)) if hasattr(value, name)}
     snapshot.slotted.append((value, slots))
     queue.extend(slots.values())
@@ -127,7 +127,7 @@ def _remember_slots(snapshot: AttributeSnapshot, value: Any, queue: list[Any]) -
         _remember(snapshot, _OBJECT, value, queue)
 
 
-def restore_attributes(snapshot: AttributeSnapshot) -> None:
+def restore_attributes(snapshot: PythonState) -> None:
     """Bind everything again as it was; the same objects, in place."""
     for bindings, saved in snapshot.dicts:
         bindings.clear()

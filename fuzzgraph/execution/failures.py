@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from fuzzgraph.errors import EngineError, FuzzGraphError, HarnessFailed, TargetFailed
 from fuzzgraph.execution.blame import Blame, frames_of
 from fuzzgraph.interrupts import signal_may_have_raised
-from fuzzgraph.observation import RunKind, Stumble
+from fuzzgraph.observation import RunFailure, RunKind
 from fuzzgraph.ports import Session, Target, defining_modules
 
-__all__ = ["Border", "SessionLost", "printable_error"]
+__all__ = ["Border", "SessionFailed", "printable_error"]
 
 
-class SessionLost(Exception):
+class SessionFailed(Exception):
     """The engine raised; carries what the survival oracle reports."""
 
-    def __init__(self, stumble: Stumble) -> None:
-        super().__init__(stumble.error)
-        self.stumble = stumble
+    def __init__(self, failure: RunFailure) -> None:
+        super().__init__(failure.error)
+        self.failure = failure
 
 
 class Border:
@@ -41,15 +41,15 @@ class Border:
         """Raise what the exception amounts to; return where it has to go on as it is.
 
         Raises:
-            SessionLost: the engine's; it is a finding. TargetFailed, HarnessFailed: it is not.
+            SessionFailed: the engine's; it is a finding. TargetFailed, HarnessFailed: it is not.
         """
         if _goes_on(error):
             return
         side = self._blame.side(error)
         if side == "engine":
             where = self._where(error, "engine")
-            stumble = Stumble(run, stage, "exception", printable_error(error), where)
-            raise SessionLost(stumble) from error
+            failure = RunFailure(run, stage, "exception", printable_error(error), where)
+            raise SessionFailed(failure) from error
         said = f"{stage} raised {printable_error(error)} at {self._where(error, side)}"
         if side == "target":
             raise TargetFailed(self._target_failed(said)) from error
@@ -63,7 +63,7 @@ class Border:
         """Judge whatever is raised inside.
 
         Raises:
-            SessionLost, TargetFailed, HarnessFailed: as `judge`.
+            SessionFailed, TargetFailed, HarnessFailed: as `judge`.
         """
         try:
             yield

@@ -13,31 +13,31 @@ from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
 from fuzzgraph.targets.builtin.metadata.builder import MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
-from fuzzgraph.targets.builtin.metadata.views import BuilderParts, BuiltView, Tables
-from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.metadata.views import BuilderComponents, BuiltView, Tables
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
 
-__all__ = ["Outputs", "RunnerKit", "StaticBatch", "Step"]
+__all__ = ["Outputs", "RunnerContext", "StaticBatch", "Step"]
 
 Outputs = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class RunnerKit:
+class RunnerContext:
     """What a runner is given: the session's shared parts and the classes to build with."""
 
     config: EngineConfig
     graphs: GraphEngine
-    model: Model
+    model: BuiltinModel
     tables: Tables
     input_pool: InputPool
     local: LocalTokens
     slots: type[Slots]
     registry: Callable[..., BufferRegistry]
     builder: type[MetadataBuilder]
-    builder_parts: BuilderParts
+    builder_components: BuilderComponents
 
     @property
     def device(self) -> torch.device:

@@ -14,10 +14,10 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
-from fuzzgraph.memory.attributes import AttributeSnapshot, restore_attributes, walk_into
+from fuzzgraph.memory.python_state import PythonState, restore_attributes, walk_into
 from fuzzgraph.memory.regions import slot_names
 
-__all__ = ["AttributeWatch", "Bindings"]
+__all__ = ["PythonStateWatch", "Bindings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +25,18 @@ class Bindings:
     """What everything watched was bound to at one moment."""
 
     values: list[Any]
-    """Of every dict and slotted object watched, in the order of `AttributeWatch`."""
-    rest: AttributeSnapshot
+    """Of every dict and slotted object watched, in the order of `PythonStateWatch`."""
+    rest: PythonState
     """Lists, sets and arrays, whatever is new since the watch began, and all dicts where keys
     have come or gone."""
 
 
-class AttributeWatch:
+class PythonStateWatch:
     """Takes and restores moments of all that is reachable from `roots`."""
 
     def __init__(self, roots: Mapping[str, object]) -> None:
         self._known: set[int] = set()
-        self._rest = AttributeSnapshot()
+        self._rest = PythonState()
         walk_into(self._rest, list(roots.values()), self._known)
         self._dicts = [bindings for bindings, _ in self._rest.dicts]
         self._keys = list(chain.from_iterable(self._dicts))
@@ -72,10 +72,10 @@ class AttributeWatch:
             return False
         return all(map(is_, chain.from_iterable(self._dicts), self._keys))
 
-    def moment(self) -> Bindings:
+    def snapshot(self) -> Bindings:
         """The bindings of now."""
         values = self._read()
-        rest = AttributeSnapshot()
+        rest = PythonState()
         if self._same_keys():
             fresh = [values[at] for at in _unequal(values, self._values)]
         else:
