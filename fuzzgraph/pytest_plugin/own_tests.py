@@ -61,7 +61,7 @@ def _campaign(
     from fuzzgraph.campaign.standing import load_standing
     from fuzzgraph.ports import is_isolated
     from fuzzgraph.pytest_plugin.asked import ASKED
-    from fuzzgraph.reporting import ending
+    from fuzzgraph.reporting import run_text
 
     asked = config.stash.get(ASKED, None)
     budget = Budget(None, examples)
@@ -76,7 +76,7 @@ def _campaign(
     plan.out.mkdir(exist_ok=True)
     with closing(opened):
         summary = hunt(plan, lambda event: None, opened=opened, standing=load_standing())
-    return ending(summary) if summary.exit_code else ""
+    return run_text(summary) if summary.exit_code else ""
 
 
 def _importable_name(target: object) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from fuzzgraph.amounts import counted
 from fuzzgraph.events import Left, ReportedFinding, RunSummary
+from fuzzgraph.format_numbers import counted
 
-__all__ = ["finishing", "killed_words", "left_out", "left_words", "unchecked"]
+__all__ = ["undone_of_run", "killed_text", "not_run", "undone_text", "unchecked"]
 
 _UNDONE: dict[Left, str] = {
     "confirm": "not confirmed",
@@ -17,12 +17,12 @@ _UNDONE: dict[Left, str] = {
 }
 
 
-def left_words(reported: ReportedFinding) -> str:
+def undone_text(reported: ReportedFinding) -> str:
     """What there was no time for; '' for nothing."""
     return ", ".join(_UNDONE[one] for one in reported.left)
 
 
-def finishing(summary: RunSummary) -> str:
+def undone_of_run(summary: RunSummary) -> str:
     """How much the end of the budget left undone, and the command that does it; '' for nothing."""
     parts = [
         f"{count} {words}"
@@ -44,7 +44,7 @@ def _resume_command(summary: RunSummary) -> str:
     return shlex.join(words)
 
 
-def killed_words(count: int) -> str:
+def killed_text(count: int) -> str:
     """What to say of workers that somebody killed; their cases were run again."""
     were = "was" if count == 1 else "were"
     return (
@@ -65,7 +65,7 @@ def unchecked(launches: Mapping[str, int]) -> list[str]:
     ]
 
 
-def left_out(summary: RunSummary) -> list[tuple[str, str]]:
+def not_run(summary: RunSummary) -> list[tuple[str, str]]:
     """What, and why; empty where everything ran."""
     rows = [
         (counted(count, "case"), f"skipped: {reason or 'the target cannot express it'}")
@@ -79,13 +79,13 @@ def left_out(summary: RunSummary) -> list[tuple[str, str]]:
         for entry, count in summary.quarantined.items()
     ]
     if summary.killed:
-        rows.append(("retried", killed_words(summary.killed)))
+        rows.append(("retried", killed_text(summary.killed)))
     rows += [("a part of the log", f"could not be read: {line}") for line in summary.damaged]
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
     rows += [("a check", line) for line in unchecked(summary.unchecked)]
     rows += _repros(summary)
     rows += [("not drawn", f"beyond the target: {line}") for line in summary.beyond]
-    if undone := finishing(summary):
+    if undone := undone_of_run(summary):
         rows.append(("for lack of time", undone))
     if summary.reason in ("killed", "interrupted", "failed"):
         rows.append(("the rest of the budget", _CUT[summary.reason]))

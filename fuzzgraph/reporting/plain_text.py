@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fuzzgraph.amounts import counted
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
 from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Export, ReportedFinding
 from fuzzgraph.finding import CLAUSES, Finding
-from fuzzgraph.reporting.left_out import left_words
+from fuzzgraph.format_numbers import counted
+from fuzzgraph.reporting.skipped import undone_text
 
 __all__ = ["as_json", "case_table", "config_line", "finding_head", "finding_text"]
 
@@ -95,7 +95,7 @@ def _rows(step: ReplayStep) -> str:
     if hidden > 0:
         parts.append(f"... {hidden} more")
     if step.finish:
-        parts.append(f"after finishing {','.join(map(str, step.finish))}")
+        parts.append(f"after undone_of_run {','.join(map(str, step.finish))}")
     if step.mrope:
         parts.append("with mrope")
     return "  ".join(parts)
@@ -140,7 +140,7 @@ def _whereabouts(reported: ReportedFinding) -> list[str]:
     for export in reported.exports:
         lines.append(f"{export.kind:<7} {_exported(export)}")
     if reported.left:
-        lines.append(f"left    for lack of time: {left_words(reported)}")
+        lines.append(f"left    for lack of time: {undone_text(reported)}")
     if reported.replay:
         lines.append(f"replay  {reported.replay}")
     return lines

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzzgraph.amounts import counted
+from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, line, svg, text
-from fuzzgraph.reporting.nights import Night
+from fuzzgraph.reporting.trend import TrendPoint
 
-__all__ = ["trend"]
+__all__ = ["trend_chart"]
 
 _HEIGHT = 96.0
 _TOP = 22.0
@@ -16,7 +16,7 @@ _BAR = 26.0
 _STEP = 40.0
 
 
-def trend(nights: Sequence[Night]) -> str:
+def trend_chart(nights: Sequence[TrendPoint]) -> str:
     """One bar a night; the run of this report is marked."""
     most = max([night.findings for night in nights] + [1])
     base = _TOP + _HEIGHT
@@ -27,7 +27,7 @@ def trend(nights: Sequence[Night]) -> str:
     return svg(width, base + 40, parts, f"Findings of the last {len(nights)} nights")
 
 
-def _bar(night: Night, x: float, base: float, scale: float) -> list[str]:
+def _bar(night: TrendPoint, x: float, base: float, scale: float) -> list[str]:
     again, fresh = len(night.again) * scale, len(night.fresh) * scale
     tip = (
         f"{night.label}: {counted(night.findings, 'finding')}, {len(night.fresh)} new,"

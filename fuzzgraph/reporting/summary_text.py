@@ -7,22 +7,22 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from fuzzgraph.amounts import counted, short
 from fuzzgraph.coverage import Coverage, CoverageMap
 from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.finding import Finding
-from fuzzgraph.reporting.left_out import finishing, killed_words, unchecked
-from fuzzgraph.reporting.wording import finding_text
+from fuzzgraph.format_numbers import counted, short
+from fuzzgraph.reporting.plain_text import finding_text
+from fuzzgraph.reporting.skipped import killed_text, unchecked, undone_of_run
 
 __all__ = [
-    "ending",
-    "headline",
+    "run_text",
+    "outcome",
     "joined",
-    "nothing_words",
-    "reason_words",
+    "nothing_found",
+    "stop_reason",
     "setup_line",
-    "time_words",
+    "duration_text",
     "verdict_line",
 ]
 
@@ -37,7 +37,7 @@ _REASONS: dict[Reason, str] = {
 }
 
 
-def reason_words(summary: RunSummary) -> str:
+def stop_reason(summary: RunSummary) -> str:
     """Why the run ended, in a few words."""
     return _REASONS[summary.reason]
 
@@ -52,16 +52,16 @@ def setup_line(setup: Setup) -> str:
     return f"{' '.join(words)}, {setup.graphs} on {setup.device}"
 
 
-def ending(summary: RunSummary) -> str:
+def run_text(summary: RunSummary) -> str:
     """What a run came to, for a terminal or a log."""
     parts = [finding_text(reported) for reported in summary.findings]
     return "\n\n".join([*parts, "\n".join(map(one_line, _figures(summary)))])
 
 
-def headline(summary: RunSummary) -> str:
+def outcome(summary: RunSummary) -> str:
     """What was found, and how much of it is flaky, known or tolerated."""
     found = summary.findings
-    shown = counted(len(found), "finding") if found else nothing_words(summary)
+    shown = counted(len(found), "finding") if found else nothing_found(summary)
     kinds = {
         "flaky": sum(reported.flaky for reported in found),
         "known": sum(reported.status == "known" for reported in found),
@@ -73,7 +73,7 @@ def headline(summary: RunSummary) -> str:
     return f"{failed}{damaged}{shown}{f' ({told})' if told else ''}"
 
 
-def nothing_words(summary: RunSummary) -> str:
+def nothing_found(summary: RunSummary) -> str:
     """What to say of a run without a finding: of one whose record is damaged not that it had
     none."""
     if summary.damaged:
@@ -83,7 +83,7 @@ def nothing_words(summary: RunSummary) -> str:
     return "nothing found before it was killed" if summary.reason == "killed" else "nothing found"
 
 
-def time_words(summary: RunSummary) -> str:
+def duration_text(summary: RunSummary) -> str:
     """How long the run took by the clock, and how much of it was search where that differs.
 
     Shrinking and executing repros come after the search, and may take most of the time.
@@ -94,8 +94,8 @@ def time_words(summary: RunSummary) -> str:
 
 def verdict_line(summary: RunSummary) -> str:
     """One line: how much was run, and what it showed."""
-    amount = f"{counted(summary.cases, 'case')}, {time_words(summary)}, {summary.rate:.0f} cases/s"
-    return f"{headline(summary)} in {amount}"
+    cases, rate = counted(summary.cases, "case"), f"{summary.rate:.0f} cases/s"
+    return f"{outcome(summary)} in {cases}, {duration_text(summary)}, {rate}"
 
 
 def _figures(summary: RunSummary) -> list[str]:
@@ -108,7 +108,7 @@ def _figures(summary: RunSummary) -> list[str]:
     lines = [
         verdict_line(summary),
         f"  {', '.join(counts)}; seed {summary.seed}; {setup_line(summary.setup)}",
-        f"  stopped because {reason_words(summary)}"
+        f"  stopped because {stop_reason(summary)}"
         + (f"; {_left_in(summary)} {summary.out}" if summary.out else ""),
     ]
     lines += [f"  {line}" for line in unchecked(summary.unchecked)]
@@ -122,10 +122,10 @@ def _figures(summary: RunSummary) -> list[str]:
     ]
     lines += [f"  tolerated and no longer failing: {line}" for line in summary.mended]
     if summary.killed:
-        lines.append(f"  {killed_words(summary.killed)}")
+        lines.append(f"  {killed_text(summary.killed)}")
     lines += [f"  damaged: {line}" for line in summary.damaged]
     lines += [f"  left out: {line}" for line in summary.bad_entries]
-    if undone := finishing(summary):
+    if undone := undone_of_run(summary):
         lines.append(f"  for lack of time: {undone}")
     if summary.error:
         lines.append(f"  run failed: {summary.error}")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from fuzzgraph.amounts import counted
 from fuzzgraph.finding import CLAUSES, Finding
+from fuzzgraph.format_numbers import counted
 
 __all__ = ["LAW", "law_parts", "place", "seen", "sentence"]
 

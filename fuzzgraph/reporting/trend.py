@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from fuzzgraph.events import RunSummary
 
-__all__ = ["Night", "nights"]
+__all__ = ["TrendPoint", "trend"]
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
+class TrendPoint:
     """One run among those before and after it."""
 
     label: str
@@ -36,7 +36,7 @@ class Night:
         return len(self.fresh) + len(self.again)
 
 
-def nights(summary: RunSummary, earlier: Iterable[RunSummary], keep: int = 30) -> list[Night]:
+def trend(summary: RunSummary, earlier: Iterable[RunSummary], keep: int = 30) -> list[TrendPoint]:
     """The runs of `summary`'s setup in order, `summary` last; at most `keep` of them."""
     alike = [
         one
@@ -46,11 +46,11 @@ def nights(summary: RunSummary, earlier: Iterable[RunSummary], keep: int = 30) -
     runs = [*sorted(alike, key=lambda one: one.started), summary]
     known: set[str] = set()
     before: tuple[str, ...] = ()
-    told: list[Night] = []
+    told: list[TrendPoint] = []
     for run in runs:
         ids = tuple(reported.id for reported in run.findings)
         told.append(
-            Night(
+            TrendPoint(
                 label=run.started[:16].replace("T", " ") or f"seed {run.seed}",
                 cases=run.cases,
                 seconds=run.seconds,
