@@ -54,7 +54,7 @@ def drive(out: Path, seconds: float) -> None:
     limits = replace(Limits(), stage_seconds=stages, memory_bytes=1 << 30)
     setup = Setup(target="saboteur:Saboteur")
     client = open_client(setup.target, paths=[HERE], limits=limits)
-    runner = Witness(client, out)
+    runner = RecordingBackend(client, out)
     opened = Opened(setup, Saboteur(), runner, client.close, lambda: client.deaths, client.cut_off)
     plan = Plan(setup=setup, seed=1, budget=Budget(seconds), out=out, shrink_seconds=25.0)
     past = None
@@ -65,7 +65,7 @@ def drive(out: Path, seconds: float) -> None:
     opened.close()
 
 
-class Witness:
+class RecordingBackend:
     """Writes down what every case of the search showed before the campaign hears of it."""
 
     def __init__(self, runner: WorkerClient, out: Path) -> None:
@@ -180,7 +180,7 @@ class Score:
     unmet: list[str]
     """Planted, and no case of the search met it."""
     lost: list[str]
-    """Seen by the witness, and not reported."""
+    """Seen by the recording_backend, and not reported."""
     twice: list[str]
     beside: list[str]
     """Findings that nobody planted."""
