@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 import fuzzgraph
-from fuzzgraph.campaign.docket import Docket
 from fuzzgraph.campaign.tally import Tally
+from fuzzgraph.campaign.triage import Docket
 from fuzzgraph.events import CampaignStarted, Reason, RunSummary
 from fuzzgraph.run_spec import RunSpec
 

@@ -173,7 +173,7 @@ class _Hunt:
         self._seconds, self._seed, self._out, self._single = seconds, seed, out, single
 
     def __call__(self, search: Search) -> RunSummary:
-        from fuzzgraph.campaign import checked_setup, open_setup, seek
+        from fuzzgraph.campaign import checked_setup, open_setup, run_until_found
         from fuzzgraph.known_bugs import run_folder
         from fuzzgraph.run_spec import Budget, RunSpec
 
@@ -183,7 +183,7 @@ class _Hunt:
             folder.mkdir(parents=True, exist_ok=True)
             budget, out = Budget(self._seconds), str(folder)
             plan = RunSpec(setup=setup, seed=self._seed, budget=budget, out=out)
-            return seek(plan, opened, search.bug_of, search.wanted)
+            return run_until_found(plan, opened, search.bug_of, search.wanted)
 
 
 def _line(seen: Sighting, wanted: bool) -> str:

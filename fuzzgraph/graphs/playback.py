@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.memory.operations import Facts
+from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.placement import extent
 from fuzzgraph.relays import relay
 

@@ -26,8 +26,8 @@ from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straigh
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
 from fuzzgraph.memory.interception import Listener
 from fuzzgraph.memory.launches import Launch
-from fuzzgraph.memory.operations import Facts
-from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.memory.operator_facts import Facts
+from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
 from fuzzgraph.relays import relay
 

@@ -13,11 +13,11 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from fuzzgraph.lanes.careful import Careful, Grid
+from fuzzgraph.lanes.argument_regions import KnownMemory, RegionMap, View, view_of
+from fuzzgraph.lanes.bounds_check import Careful, Grid
 from fuzzgraph.lanes.compat import round_as_described
 from fuzzgraph.lanes.handles import Handle, Tag
 from fuzzgraph.lanes.memory import LaneMemory
-from fuzzgraph.lanes.regions import KnownMemory, RegionMap, View, view_of
 from fuzzgraph.lanes.report import LaneReport
 
 __all__ = ["Arguments"]

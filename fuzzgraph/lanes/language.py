@@ -26,7 +26,7 @@ from fuzzgraph.lanes.divergence import Unsupported, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
 from fuzzgraph.lanes.integers import LaneInt, rounds
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
-from fuzzgraph.lanes.tails import is_tail
+from fuzzgraph.lanes.tail_loops import is_tail
 from fuzzgraph.lanes.types import QUICK, unwrap
 
 __all__ = ["Patches", "knows_lanes", "lane_language", "put_on", "ranges", "stock_language"]

@@ -20,8 +20,8 @@ from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.accesses import Race
 from fuzzgraph.lanes.arguments import Arguments
+from fuzzgraph.lanes.bounds_check import Grid, program_at
 from fuzzgraph.lanes.builder import LaneBuilder
-from fuzzgraph.lanes.careful import Grid, program_at
 from fuzzgraph.lanes.checked import CheckedBuilder
 from fuzzgraph.lanes.divergence import (
     Agreement,
@@ -32,6 +32,7 @@ from fuzzgraph.lanes.divergence import (
     deciding,
 )
 from fuzzgraph.lanes.journal import NoJournal
+from fuzzgraph.lanes.kernel_source import error_line
 from fuzzgraph.lanes.language import (
     knows_lanes,
     lane_language,
@@ -42,7 +43,6 @@ from fuzzgraph.lanes.language import (
 from fuzzgraph.lanes.races import Conflict, Event, judge
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.semantics import CheckedSemantic, LaneSemantic
-from fuzzgraph.lanes.sources import error_line
 
 __all__ = ["meaning", "run_launch"]
 

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.accesses import Access
-from fuzzgraph.lanes.careful import Careful
+from fuzzgraph.lanes.argument_regions import View
+from fuzzgraph.lanes.bounds_check import Careful
 from fuzzgraph.lanes.divergence import Agreement, Unlearned
 from fuzzgraph.lanes.handles import Tag
 from fuzzgraph.lanes.journal import Journal
+from fuzzgraph.lanes.kernel_source import kernel_line
 from fuzzgraph.lanes.races import Event
-from fuzzgraph.lanes.regions import View
-from fuzzgraph.lanes.sources import kernel_line
 
 __all__ = ["LaneMemory"]
 

@@ -16,9 +16,9 @@ import torch
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, address_of
+from fuzzgraph.memory.arena_regions import Payloads
 from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.interception import Interception
-from fuzzgraph.memory.payloads import Payloads
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Region
 from fuzzgraph.memory.transfers import own_device
@@ -237,7 +237,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         return self._worlds.zones_and_pool(world)
 
     def zone_perturbations(self, world: int) -> list[Perturbation]:
-        """The same piece by piece, to find the guilty one."""
+        """The same piece by piece, to find the one to blame."""
         return self._worlds.each_zone(world)
 
     @_unguarded

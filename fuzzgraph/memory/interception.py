@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
 from fuzzgraph.memory.launches import Launch, LaunchHook
-from fuzzgraph.memory.operations import Facts, facts_of, tensors_in
+from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
 from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.resizing import Resizing

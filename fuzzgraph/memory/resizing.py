@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.memory.arena import storage_key
-from fuzzgraph.memory.operations import Facts
+from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.relays import relay

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.memory.arena import Arena
-from fuzzgraph.memory.operations import Facts, tensors_in
+from fuzzgraph.memory.operator_facts import Facts, tensors_in
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.transfers import HERE, Requests, Side, Transfers

@@ -57,12 +57,12 @@ def _campaign(
     """The text of what was found; '' for nothing."""
     from contextlib import closing
 
-    from fuzzgraph.campaign import checked_setup, hunt, open_setup
+    from fuzzgraph.campaign import checked_setup, open_setup, run_campaign
     from fuzzgraph.campaign.opening import open_target_object
-    from fuzzgraph.campaign.standing import load_standing
+    from fuzzgraph.policy import load_policy
     from fuzzgraph.ports import is_isolated
     from fuzzgraph.pytest_plugin.asked import ASKED
-    from fuzzgraph.reporting import ending
+    from fuzzgraph.reporting import run_text
     from fuzzgraph.run_spec import Budget, RunSpec
 
     asked = config.stash.get(ASKED, None)
@@ -78,8 +78,8 @@ def _campaign(
     plan = RunSpec(setup=setup, seed=seed, budget=budget, out=out, profile=profile)
     plan.folder.mkdir(exist_ok=True)
     with closing(opened):
-        summary = hunt(plan, lambda event: None, opened=opened, standing=load_standing())
-    return ending(summary) if summary.exit_code else ""
+        summary = run_campaign(plan, lambda event: None, opened=opened, standing=load_policy())
+    return run_text(summary) if summary.exit_code else ""
 
 
 def _importable_name(target: object) -> str:

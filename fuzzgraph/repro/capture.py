@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
-from fuzzgraph.memory.operations import facts_of, tensors_in
+from fuzzgraph.memory.operator_facts import facts_of, tensors_in
 from fuzzgraph.repro.check import Check
 from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.trace import Event, Recording, Run

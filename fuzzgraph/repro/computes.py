@@ -12,7 +12,7 @@ import torch
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.execution.opening import Moment
+from fuzzgraph.execution.open_session import Snapshot
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.comparison import same_bits, tolerance
 from fuzzgraph.repro.check import Check, seen_tensor
@@ -97,8 +97,8 @@ class Eager(Check):
 
     def record(self, recording: Recording, batch: Batch) -> None:
         recording.lay(batch)
-        before = recording.opened.moment()
-        wavers = self._wavers(recording, batch, before)
+        before = recording.opened.snapshot()
+        nondeterministic = self._nondeterministic(recording, batch, before)
         recording.opened.restore(before)
         super().record(recording, batch)
         recording.opened.restore(before)
@@ -115,7 +115,7 @@ class Eager(Check):
         """None: bit for bit, which takes the same order of summation in both runs."""
         alike = replayed.plan == eager.seen.plan
         alike &= replayed.padded_tokens == eager.seen.padded_tokens
-        if (wavers or not alike) and name in step.expected and want.is_floating_point():
+        if (nondeterministic or not alike) and name in step.expected and want.is_floating_point():
             error = step.plain_error(name)
             dtype = reference.rounding_dtype(name, self.config)
             self._tolerance = tolerance(dtype, 2 * step.value_bound, error)
@@ -123,7 +123,7 @@ class Eager(Check):
     def results(self, run: Run) -> dict[str, torch.Tensor]:
         return self._observed(run)
 
-    def _wavers(self, recording: Recording, batch: Batch, before: Moment) -> bool:
+    def _nondeterministic(self, recording: Recording, batch: Batch, before: Snapshot) -> bool:
         """Whether the engine differs from itself in the same world."""
         first = self._glance(recording, batch)
         for _ in range(_AGAIN):

@@ -21,14 +21,14 @@ class Interference(Check):
     """The same step twice; the second time memory that is nobody's business holds other values."""
 
     story = "The step runs twice; in between, memory that it must not read gets other values."
-    blamed: ClassVar[str] = "guilty"
+    blamed: ClassVar[str] = "blamed"
     """Detail of the finding that names the memory."""
     between: ClassVar[str] = "before memory that the batch does not own was changed"
 
     def record(self, recording: Recording, batch: Batch) -> None:
         opened = recording.opened
         recording.lay(batch)
-        moment = opened.moment()
+        moment = opened.snapshot()
         before, zones = recording.image(), _zones(recording)
         chosen = self._guilty(recording, batch)
         for change in chosen:
@@ -57,24 +57,24 @@ class Interference(Check):
         A step that reads several places blames one of them, which need not be this buffer's.
         """
         blamed = str(self.finding.detail.get(self.blamed, ""))
-        suspects = self._suspects(recording, batch)
-        named = [change for change in suspects if change.region and change.region in blamed]
-        moment = recording.opened.moment()
+        candidates = self._suspects(recording, batch)
+        named = [change for change in candidates if change.region and change.region in blamed]
+        moment = recording.opened.snapshot()
         first = self._glance(recording, batch)
-        for chosen in (named, *([change] for change in suspects), suspects):
+        for chosen in (named, *([change] for change in candidates), candidates):
             recording.opened.restore(moment)
             for change in chosen:
                 change.apply()
             if chosen and not same_bits(self._glance(recording, batch), first):
                 break
         else:
-            chosen = named or suspects
+            chosen = named or candidates
         recording.opened.restore(moment)
         return chosen
 
     def _suspects(self, recording: Recording, batch: Batch) -> list[Perturbation]:
         opened = recording.opened
-        return opened.suspects(opened.painter.read(batch), 1)
+        return opened.candidates(opened.pool_writer.state_of(batch), 1)
 
     def regions(self, recording: Recording) -> list[Region]:
         return self._changed
@@ -112,7 +112,7 @@ class History(Check):
 
     def record(self, recording: Recording, batch: Batch) -> None:
         recording.lay(batch)
-        before = recording.opened.moment().image
+        before = recording.opened.snapshot().image
         super().record(recording, batch)
         self._forget(recording, batch, before)
         twin = Run(batch, "twin")
@@ -129,7 +129,7 @@ class History(Check):
         """Just after capture, with this step's truth and the past's harmless leftovers."""
         opened = recording.opened
         opened.reset()
-        opened.catch_up(opened.painter.read(batch), before)
+        opened.write_step_state(opened.pool_writer.state_of(batch), before)
 
     def _part(self, recording: Recording) -> str:
         """The rows that must not depend on the past: all, or the live ones of a free field."""

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign import hunt, load_corpus
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign import load_corpus, run_campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resuming import past_of, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_plan
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import Setup
 from fuzzgraph.run_spec import Budget, RunSpec
@@ -41,11 +41,11 @@ def main() -> int:
         out=str(asked.out), seed=asked.seed, budget=Budget(None, 300), progress_seconds=0.0
     )
     if (asked.out / "events.jsonl").exists():
-        past = past_of(asked.out)
+        past = load_run_state(asked.out)
         plan = msgspec.structs.replace(resumed_plan(past, asked.out, 600.0), progress_seconds=0.0)
     asked.out.mkdir(exist_ok=True)
     try:
-        summary = hunt(
+        summary = run_campaign(
             plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, past=past
         )
     except FuzzGraphError as error:

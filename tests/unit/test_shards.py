@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.campaign import RunFolder, hunt, join_shards
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign import RunFolder, join_shards, run_campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.shards import resume_shards, shards_of
 from fuzzgraph.errors import UsageError
@@ -40,7 +40,7 @@ def killed_shard(out: Path, shard: int, *, after: int) -> None:
     )
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
     with pytest.raises(Killed):
-        hunt(plan, emit, opened=opened, export=no_export)
+        run_campaign(plan, emit, opened=opened, export=no_export)
 
 
 def resuming(out: Path) -> Callable[[int], list[str]]:
