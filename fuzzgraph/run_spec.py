@@ -16,7 +16,16 @@ import msgspec
 
 from fuzzgraph.errors import UsageError
 
-__all__ = ["Budget", "Graphs", "Isolation", "Profile", "RunSpec", "Setup", "parse_time"]
+__all__ = [
+    "DEFAULT_SETUP",
+    "Budget",
+    "Graphs",
+    "Isolation",
+    "Profile",
+    "RunSpec",
+    "Setup",
+    "parse_time",
+]
 
 Graphs = Literal["recorder", "device"]
 Isolation = Literal["", "on", "off"]
@@ -67,6 +76,10 @@ class Setup(
     """Whether Triton kernels on a CPU run in Triton's own interpreter, slowly and unchecked."""
 
 
+DEFAULT_SETUP = Setup()
+"""The healthy built-in engine on this machine's CPU."""
+
+
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """When to stop searching; None means no limit."""
 
@@ -81,7 +94,7 @@ class RunSpec(
 ):
     """Everything that a run is asked to do, or one shard of it."""
 
-    setup: Setup = Setup()
+    setup: Setup = DEFAULT_SETUP
     seed: int = 0
     budget: Budget = Budget()
     profile: Profile = "ci"
