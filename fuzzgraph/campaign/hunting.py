@@ -20,6 +20,7 @@ from fuzzgraph.campaign.sharing import Sharing
 from fuzzgraph.campaign.standing import Standing
 from fuzzgraph.capabilities import missing
 from fuzzgraph.corpus import Loaded
+from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.reporting import EventFile, joined
@@ -55,7 +56,7 @@ def hunt(
     Raises:
         UsageError: an unknown name, a target that cannot be opened, a folder that cannot be used.
     """
-    from fuzzgraph.strategies import dimensions, minimise
+    from fuzzgraph.strategies import minimise
 
     seeds = seeds or Loaded()
     sharing = sharing or Sharing.of(plan)
@@ -71,7 +72,7 @@ def hunt(
             _all(events, sharing, emit),
             minimise=minimise,
             export=export or Exporting(plan.setup),
-            dimensions=dimensions,
+            dimensions=coverage_values,
             beyond=missing(opened.target.capabilities),
             deaths=opened.deaths,
             killed=opened.killed,

@@ -15,8 +15,8 @@ from fuzzgraph.amounts import counted, short
 from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
+from fuzzgraph.reporting.coverage_groups import Crossing, crossings, families_of
 from fuzzgraph.reporting.ending import headline, nothing_words, reason_words, setup_line
-from fuzzgraph.reporting.families import Crossing, crossings, families_of
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
 from fuzzgraph.reporting.html.timeline import timeline
