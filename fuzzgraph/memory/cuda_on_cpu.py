@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fuzzgraph.memory.transfers import SESSION_CPU, is_cuda
+from fuzzgraph.memory.side_requests import SESSION_CPU, is_cuda
 from fuzzgraph.relays import relay
 
 __all__ = ["ClaimsCuda", "CudaMeansCpu"]

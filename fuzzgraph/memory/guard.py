@@ -21,7 +21,7 @@ from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.interception import Interception
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Region
-from fuzzgraph.memory.transfers import own_device
+from fuzzgraph.memory.side_requests import own_device
 from fuzzgraph.memory.worlds import Perturbation, Worlds
 from fuzzgraph.observation import ZoneHit
 

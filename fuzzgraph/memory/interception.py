@@ -23,16 +23,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
 from fuzzgraph.memory.launches import Launch, LaunchHook
+from fuzzgraph.memory.listener import Listener, Tensors
 from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
-from fuzzgraph.memory.placement import Layout, extent
+from fuzzgraph.memory.placement import Layout, copy_whole
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.resizing import Resizing
 from fuzzgraph.memory.sides import Sides
 from fuzzgraph.relays import relay
 
-__all__ = ["Interception", "Listener"]
-
-Tensors = tuple[torch.Tensor, ...]
+__all__ = ["Interception"]
 
 # The dispatcher's entry for operators made of others. Calling it runs the C++ decomposition;
 # `func.decompose` would take the slower one in Python.
@@ -40,23 +39,6 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 # Facts of every operator met in this process; they never change.
 _FACTS: dict[Any, Facts] = {}
-
-
-class Listener:
-    """Told of every operation and launch that the guard sees; override what is needed."""
-
-    def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
-        """An operation is about to run; raise to refuse it."""
-
-    def on_operation(
-        self, func: Any, facts: Facts, args: Any, kwargs: Any, out: Any, fresh: Tensors
-    ) -> None:
-        """An operation ran; `fresh` are those results that have memory of their own."""
-
-    def on_launch(
-        self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """An interpreted Triton kernel was launched."""
 
 
 class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -207,7 +189,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             slot.region.side = self._sides.of_fresh(self._segment, facts, args, kwargs)
         view = slot.base.as_strided(out.shape, out.stride(), slot.element)
         if not facts.is_empty:
-            _copy_whole(view, out)
+            copy_whole(view, out)
         return view, (view,)
 
     def _adopt_each(
@@ -267,13 +249,3 @@ def _holds(key: int, values: Any) -> bool:
         elif isinstance(value, (list, tuple)) and _holds(key, value):
             return True
     return False
-
-
-def _copy_whole(view: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy a tensor into one of equal strides, repeated elements (stride 0) included."""
-    # `copy_` refuses a target whose elements share memory, as those of an expanded tensor do. Copy
-    # the elements that exist instead of those that the shape shows.
-    if 0 in view.stride() and view.numel() > 1:
-        size = [extent(view)]
-        view, source = view.as_strided(size, (1,)), source.as_strided(size, (1,))
-    view.copy_(source)

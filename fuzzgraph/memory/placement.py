@@ -17,7 +17,7 @@ from fuzzgraph.memory.poison import COMMON_DTYPES, ROW_BYTES, poison_row
 from fuzzgraph.memory.regions import Region, Segment, find_region, walk_tensors
 from fuzzgraph.memory.source_lines import innermost_source
 
-__all__ = ["Layout", "Slot"]
+__all__ = ["Layout", "Slot", "copy_whole", "extent"]
 
 # One row. Graphs have hundreds of intermediates, and all of their zones are poisoned and compared
 # at each replay.
@@ -219,3 +219,13 @@ def extent(tensor: torch.Tensor) -> int:
     if not elements or tensor.is_contiguous():
         return elements
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def copy_whole(view: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy a tensor into one of equal strides, repeated elements (stride 0) included."""
+    # `copy_` refuses a target whose elements share memory, as those of an expanded tensor do. Copy
+    # the elements that exist instead of those that the shape shows.
+    if 0 in view.stride() and view.numel() > 1:
+        size = [extent(view)]
+        view, source = view.as_strided(size, (1,)), source.as_strided(size, (1,))
+    view.copy_(source)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.memory.arena import address_of
-from fuzzgraph.memory.transfers import Side
+from fuzzgraph.memory.side_requests import Side
 
 __all__ = ["Region", "Segment", "children", "find_region", "is_opaque", "walk_tensors"]
 

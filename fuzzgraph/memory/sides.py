@@ -14,7 +14,8 @@ from fuzzgraph.memory.arena import Arena
 from fuzzgraph.memory.operator_facts import Facts, tensors_in
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Segment
-from fuzzgraph.memory.transfers import SESSION_CPU, Requests, Side, Transfers
+from fuzzgraph.memory.side_requests import SESSION_CPU, Requests, Side
+from fuzzgraph.memory.transfers import Transfers
 
 __all__ = ["Sides"]
 
