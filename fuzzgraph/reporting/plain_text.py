@@ -95,7 +95,7 @@ def _rows(step: ReplayStep) -> str:
     if hidden > 0:
         parts.append(f"... {hidden} more")
     if step.finish:
-        parts.append(f"after undone_of_run {','.join(map(str, step.finish))}")
+        parts.append(f"after finishing {','.join(map(str, step.finish))}")
     if step.mrope:
         parts.append("with mrope")
     return "  ".join(parts)

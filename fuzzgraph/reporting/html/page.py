@@ -16,14 +16,19 @@ from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.finding_text import law_parts, place, sentence
 from fuzzgraph.format_numbers import counted, short
-from fuzzgraph.reporting.families import Crossing, crossings, families_of
+from fuzzgraph.reporting.coverage_groups import Crossing, crossings, families_of
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
 from fuzzgraph.reporting.html.timeline import timeline
 from fuzzgraph.reporting.html.trend_chart import trend_chart
 from fuzzgraph.reporting.plain_text import case_table, config_line
 from fuzzgraph.reporting.skipped import not_run, unchecked, undone_text
-from fuzzgraph.reporting.summary_text import nothing_found, outcome, setup_line, stop_reason
+from fuzzgraph.reporting.summary_text import (
+    nothing_found,
+    outcome,
+    setup_line,
+    stop_reason,
+)
 from fuzzgraph.reporting.trend import TrendPoint
 
 if TYPE_CHECKING:
