@@ -119,7 +119,8 @@ def floors_of_imports() -> list[set[str]]:
 
 def floors_of_the_table() -> list[set[str]]:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \w+ \| (`[^|]+) \|", text, re.MULTILINE)
+    section = text.partition("## Floors")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \|", section, re.MULTILINE)
     return [set(re.findall(r"`(\w+)`", row)) for row in rows]
 
 
