@@ -18,6 +18,7 @@ from fuzzgraph.campaign.search import Campaign
 from fuzzgraph.capabilities import missing
 from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Loaded
+from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.policy import FindingPolicy
@@ -55,7 +56,7 @@ def run_campaign(
     Raises:
         UsageError: an unknown name, a target that cannot be opened, a folder that cannot be used.
     """
-    from fuzzgraph.strategies import dimensions, minimise
+    from fuzzgraph.strategies import minimise
 
     seeds = seeds or Loaded()
     sharing = sharing or SharedCases.of(plan)
@@ -71,7 +72,7 @@ def run_campaign(
             _all(events, sharing, emit),
             minimise=minimise,
             export=export or Exporting(plan.setup),
-            dimensions=dimensions,
+            dimensions=coverage_values,
             beyond=missing(opened.target.capabilities),
             deaths=opened.deaths,
             killed=opened.killed,

@@ -11,13 +11,14 @@ from fuzzgraph.campaign.export import no_export
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, digest, validate
 from fuzzgraph.corpus import Entry, readable_json
+from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
 from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.run_spec import Budget, RunSpec
-from fuzzgraph.strategies import CI, cases, dimensions, minimise
+from fuzzgraph.strategies import CI, cases, minimise
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 
 ISSUE = 'issue = "https://example.org/1"\nexpires = 2026-12-31\n'
@@ -35,7 +36,7 @@ def run(folder: Path, runner: FakeRunner, standing: FindingPolicy, *corpus: Case
         lambda event: None,
         minimise=minimise,
         export=no_export,
-        dimensions=dimensions,
+        dimensions=coverage_values,
         standing=standing,
         corpus=[Entry(Path(f"{index}.json"), one, digest(one)) for index, one in enumerate(corpus)],
     )
@@ -83,7 +84,7 @@ def test_a_quarantined_case_is_never_launched_not_even_by_the_shrinker(tmp_path:
     deadly = case(2, page_size=16)
     summary = run(tmp_path, runner, standing, deadly)
     assert deadly not in runner.ran
-    assert not [one for one in runner.ran if {"page_size=16", "2 rows"} <= dimensions(one)]
+    assert not [one for one in runner.ran if {"page_size=16", "2 rows"} <= coverage_values(one)]
     ((name, count),) = summary.quarantined.items()
     assert name == "page_size=16 + 2 rows (https://example.org/1)"
     assert count >= 1

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fuzzgraph.case import BatchRow, Case
-from fuzzgraph.strategies.fitting import with_steps
+from fuzzgraph.strategies.repair import with_steps
 
 __all__ = ["Candidate", "cuts", "map_rows", "smaller", "swap_row", "swap_step"]
 

@@ -16,14 +16,14 @@ from fuzzgraph.observation import Observation
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.world import Batch
 
-__all__ = ["Form", "form_of", "rounding_dtype"]
+__all__ = ["OutputSpec", "output_spec", "rounding_dtype"]
 
+# Engines differ in how wide they hold token ids; none of these loses one.
 _TOKEN_IDS = (torch.int64, torch.int32)
-"""Engines differ in how wide they hold token ids; none of these loses one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OutputSpec:
     """What an output must look like."""
 
     rows: int
@@ -38,18 +38,20 @@ def rounding_dtype(name: str, config: EngineConfig) -> torch.dtype:
     return torch.float32 if name == "state" else DTYPES[config.dtype]
 
 
-def form_of(name: str, seen: Observation, batch: Batch, config: EngineConfig) -> Form | None:
+def output_spec(
+    name: str, seen: Observation, batch: Batch, config: EngineConfig
+) -> OutputSpec | None:
     """The form of output `name` in one run; None for a name without a reference."""
     heads = (config.num_q_heads, config.v_head_dim)
     dtypes = (rounding_dtype(name, config),)
     if name == "attention":
-        return Form(_token_rows(seen, batch, config), heads, dtypes)
+        return OutputSpec(_token_rows(seen, batch, config), heads, dtypes)
     if name == "draft_tokens":
-        return Form(_token_rows(seen, batch, config), (), _TOKEN_IDS)
+        return OutputSpec(_token_rows(seen, batch, config), (), _TOKEN_IDS)
     if name == "state":
-        return Form(seen.padded_bs, (STATE_WIDTH,), dtypes)
+        return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
     if name == "moe":
-        return Form(_share(seen, batch, config), heads, dtypes)
+        return OutputSpec(_share(seen, batch, config), heads, dtypes)
     return None
 
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Mode
-from fuzzgraph.strategies.chance import Chance
 from fuzzgraph.strategies.profile import Profile
+from fuzzgraph.strategies.splitmix import Chance
 
 __all__ = ["FEATURES", "SPEC_MODES", "Fields", "base_fields"]
 

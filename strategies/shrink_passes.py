@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case import Case, EngineConfig, ReplayStep
-from fuzzgraph.strategies.editing import Candidate, cuts, map_rows, smaller, swap_step
-from fuzzgraph.strategies.fitting import with_config, with_steps
-from fuzzgraph.strategies.lowering import (
+from fuzzgraph.strategies.repair import with_config, with_steps
+from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_step
+from fuzzgraph.strategies.shrink_sizes import (
     later_lengths,
     smaller_encoders,
     smaller_ladders,

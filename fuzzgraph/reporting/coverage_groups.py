@@ -37,7 +37,7 @@ _PREFIXES = (
     ("speculation", ("topk ", "spec steps", "draft", "accept", "prompt as long")),
     ("features", ("window", "encoder", "recurrent", "tp ")),
 )  # fmt: skip
-"""Family -> how the names of its values begin (see `strategies.dimensions`)."""
+"""Family -> how the names of its values begin (see `coverage_values`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from fuzzgraph.case import (
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.world import FIRST_ROW
 
-__all__ = ["dimensions"]
+__all__ = ["coverage_values"]
 
 
-def dimensions(case: Case) -> frozenset[str]:
+def coverage_values(case: Case) -> frozenset[str]:
     """The names of all dimension values that the case covers."""
     names = set(_of_ladder(case.config))
     names.update(_of_shapes(case.config))

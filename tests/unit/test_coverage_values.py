@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.strategies import dimensions
+from fuzzgraph.coverage_values import coverage_values
 
 
 def step(*seq_lens: int, first: int = 0, **fields: object) -> ReplayStep:
@@ -13,7 +13,7 @@ def step(*seq_lens: int, first: int = 0, **fields: object) -> ReplayStep:
 
 
 def covered(config: EngineConfig, *steps: ReplayStep) -> frozenset[str]:
-    return dimensions(Case(schema_version=1, config=config, steps=steps))
+    return coverage_values(Case(schema_version=1, config=config, steps=steps))
 
 
 def test_a_batch_below_its_captured_size_is_padded() -> None:
@@ -84,8 +84,8 @@ def test_a_prefix_counts_as_shared_only_where_no_step_writes_it() -> None:
     config = EngineConfig(page_size=2)
     shared = Case(schema_version=1, config=config, steps=(step(3, 5),), shared_prefix_pages=1)
     written = Case(schema_version=1, config=config, steps=(step(2, 5),), shared_prefix_pages=1)
-    assert "shared prefix" in dimensions(shared)
-    assert "shared prefix" not in dimensions(written)
+    assert "shared prefix" in coverage_values(shared)
+    assert "shared prefix" not in coverage_values(written)
 
 
 def test_a_rank_without_live_rows_is_named() -> None:

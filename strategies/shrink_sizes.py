@@ -9,8 +9,8 @@ from itertools import pairwise
 import msgspec
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig
-from fuzzgraph.strategies.editing import Candidate, cuts, map_rows, smaller, swap_row
-from fuzzgraph.strategies.fitting import fitted, with_config
+from fuzzgraph.strategies.repair import fitted, with_config
+from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_row
 
 __all__ = [
     "later_lengths",
