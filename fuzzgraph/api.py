@@ -12,17 +12,12 @@ from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from fuzzgraph.campaign.opening import (
-    Opened,
-    checked_setup,
-    open_setup,
-    open_target_object,
-    strategy_of,
-)
+from fuzzgraph.campaign.opening import Opened, open_setup, open_target_object, strategy_of
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import ReportedFinding, Setup, finding_id
 from fuzzgraph.reporting import finding_text
+from fuzzgraph.run_options import checked_setup
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -1,9 +1,9 @@
 """What a run is asked to do, as one record that is handed on whole, and the table of its options.
 
 The command line, the pytest plugin and a fleet's driver make it; the campaign, the worker, the
-execution and the event log take it as it is. A field with an `Option` beside it is an option of the
-command line and of the plugin, part of the replay command and a row in docs/cli.md: adding one takes
-this field and the place that reads it. Runs nothing and reads nothing.
+execution and the event log take it as it is. A field with an `Option` beside it is an option of
+the command line and of the plugin, part of the replay command and a row in docs/cli.md: adding one
+takes this field and the place that reads it. Runs nothing and reads nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.option import Option, rows_of
 
 __all__ = [
+    "DATABASE_FORMS",
     "DEFAULT_SETUP",
     "OPTIONS",
     "SETUP_OPTIONS",
@@ -37,7 +38,7 @@ Isolation = Literal["", "on", "off"]
 Profile = Literal["ci", "nightly"]
 
 _DATABASES = (r"dir:.+", r"(redis|rediss|unix)://.+", r"github:[\w.-]+/[\w.-]+")
-_FORMS = "dir:FOLDER, redis://HOST:PORT[/DB], github:OWNER/REPO"
+DATABASE_FORMS = "dir:FOLDER, redis://HOST:PORT[/DB], github:OWNER/REPO"
 
 
 def checked_database(text: str, where: str = "database") -> str:
@@ -47,13 +48,13 @@ def checked_database(text: str, where: str = "database") -> str:
         UsageError: it has none of the forms.
     """
     if text and not any(re.fullmatch(form, text, re.ASCII) for form in _DATABASES):
-        raise UsageError(f"{where}={text!r} is not a database URL. Use one of: {_FORMS}.")
+        raise UsageError(f"{where}={text!r} is not a database URL. Use one of: {DATABASE_FORMS}.")
     return text
 
 
-def graphs_of(device: str) -> Graphs:
-    """The graph engine that a device has by itself."""
-    return "device" if device == "cuda" else "recorder"
+def graphs_of(setup: Setup) -> Graphs:
+    """The graph engine that the device of a setup has by itself."""
+    return "device" if setup.device == "cuda" else "recorder"
 
 
 class Setup(
@@ -87,7 +88,7 @@ class Setup(
         Option(
             "Graph implementation: the recorder, or graphs of the device.",
             without="device graphs on cuda, the recorder on cpu",
-            left_out=lambda setup: graphs_of(setup.device),
+            left_out=graphs_of,
         ),
     ] = "recorder"
     strict_nan: Annotated[
@@ -105,8 +106,8 @@ class Setup(
     isolation: Annotated[
         Isolation,
         Option(
-            "Run the engine in a process of its own, whose death is a finding and does not end the "
-            "run.",
+            "Whether the engine runs in a process of its own, whose death is then a finding and "
+            "does not end the run.",
             without="on for real engines, module:factory and cuda",
         ),
     ] = ""
@@ -186,7 +187,7 @@ class RunSpec(
     database: Annotated[
         str,
         Option(
-            f"Share cases with other runs: {_FORMS}.",
+            f"Share cases with other runs: {DATABASE_FORMS}.",
             metavar="URL",
             without="none",
             check=checked_database,
@@ -195,22 +196,11 @@ class RunSpec(
     only_new: Annotated[bool, Option("Exit with 1 only for findings not in --baseline.")] = False
     out: Annotated[
         str,
-        Option(
-            "New or empty folder of the run.", metavar="DIR", without="reports/runs/TIME-SEED"
-        ),
+        Option("New or empty folder of the run.", metavar="DIR", without="reports/runs/TIME-SEED"),
     ] = ""
     """Its shards share it. '' until it is made, once nothing can be refused any more."""
     shard: int = 0
-    shards: Annotated[
-        int,
-        Option(
-            "How many shards.",
-            least=1,
-            without="one for each GPU or core of the cluster",
-            verbs=("fleet run",),
-            pytest=False,
-        ),
-    ] = 1
+    shards: int = 1
     finish_only: bool = False
     """Whether to do what an earlier run left undone, and nothing else."""
     confirm_times: int = 3

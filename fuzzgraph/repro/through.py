@@ -91,7 +91,8 @@ def _head(case: Case, finding: Finding, why: list[str]) -> str:
 
 
 _IMPORTS = [
-    "from fuzzgraph.campaign.opening import checked_setup, open_setup",
+    "from fuzzgraph.campaign.opening import open_setup",
+    "from fuzzgraph.run_options import checked_setup",
     "from fuzzgraph.case import decode_case",
 ]
 

@@ -27,7 +27,6 @@ from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
 from fuzzgraph.repro.unsupported import Unsupported
-from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 
 __all__ = ["Event", "Failure", "Graph", "Recording", "Run", "tensors_of_event"]
@@ -135,8 +134,7 @@ class Recording:
     @torch.no_grad()
     def of(cls, case: Case, target: Target, steps: int) -> Recording:
         """Run the first `steps` steps on a fresh session of `target`."""
-        device = torch.device("cpu")
-        recording = cls(open_session(target, case.config, Setup(device=str(device))))
+        recording = cls(open_session(target, case.config))
         for batch in plan(case)[:steps]:
             if recording.add(batch).failure is not None:
                 break
@@ -147,8 +145,7 @@ class Recording:
     def of_opening(cls, case: Case, target: Target) -> Recording:
         """Open a fresh session of `target` and keep the operations of that."""
         watched = _WatchedTarget(target)
-        device = torch.device("cpu")
-        recording = cls(open_session(watched, case.config, Setup(device=str(device))))
+        recording = cls(open_session(watched, case.config))
         recording.opening = watched.events
         return recording
 
