@@ -9,7 +9,7 @@ from fuzzgraph.accesses import Access, Where
 from fuzzgraph.amounts import counted
 from fuzzgraph.finding import Clause, Finding, Severity, Stage, Symptom
 from fuzzgraph.observation import StepRecord
-from fuzzgraph.oracles.comparison import Difference
+from fuzzgraph.rules.comparison import Difference
 
 __all__ = ["claim", "mismatch", "stray"]
 

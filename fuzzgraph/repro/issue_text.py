@@ -15,7 +15,7 @@ from fuzzgraph.escaping import markdown_text
 from fuzzgraph.events import Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.files import file_names
-from fuzzgraph.repro.through import setup_words
+from fuzzgraph.repro.fuzzgraph_script import setup_words
 from fuzzgraph.repro.wording import case_table, config_text, law, plain
 
 __all__ = ["issue_text"]
