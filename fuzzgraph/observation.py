@@ -25,7 +25,7 @@ __all__ = [
     "RunKind",
     "Selects",
     "StepRecord",
-    "Stumble",
+    "RunFailure",
     "ZoneHit",
 ]
 
@@ -125,7 +125,7 @@ class KeptOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Stumble:
+class RunFailure:
     """A run that did not come back with an observation."""
 
     run: RunKind
@@ -166,13 +166,13 @@ class StepRecord:
     dtype_changes: list[tuple[str, str, str]] = field(default_factory=list)
     """(buffer, dtype that the graph captured, dtype that the engine writes now)."""
     kept_changes: list[KeptOutput] = field(default_factory=list)
-    stumbles: list[Stumble] = field(default_factory=list)
-    guilty: Mapping[tuple[RunKind, str], str] = field(default_factory=dict)
+    failures: list[RunFailure] = field(default_factory=list)
+    blamed: Mapping[tuple[RunKind, str], str] = field(default_factory=dict)
     """(run, output or field) -> region whose content changed it in that run, found by bisection."""
     at_capture: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Metadata values that the graph of this size saw at capture, for the capture/replay check."""
     nan_world: bool = False
-    wavers: bool = False
+    nondeterministic: bool = False
     """Whether the engine differed from itself in the same world (run `again`)."""
     engagements: tuple[Engagement, ...] | None = None
     """Of every graph that the step replayed; None where it was not to replay any."""

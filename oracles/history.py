@@ -37,7 +37,7 @@ class History:
                 message=kept_text(kept.name, kept.step),
                 kept_from=kept.step,
             )
-        if step.wavers or "replay" not in step.runs:
+        if step.nondeterministic or "replay" not in step.runs:
             return
         found = [*self._against_twin(step)]
         yield from found
@@ -45,7 +45,7 @@ class History:
 
     def _left_over(self, step: StepRecord, told: set[str]) -> Iterable[Finding]:
         """What depends on a buffer that was to be rewritten for this batch, and was not."""
-        for (run, name), place in step.guilty.items():
+        for (run, name), place in step.blamed.items():
             if run == "left_over" and name not in told:
                 text = f"{name} depends on {place}: it was not rewritten for this batch"
                 yield self._finding(step, name, text, None, left_over=place)

@@ -37,7 +37,7 @@ class NonInterference:
         replay, other = step.runs.get("replay"), step.runs.get("other_world")
         if replay is None or other is None:
             return
-        for kind in ("outputs",) if step.wavers else ("metadata", "outputs"):
+        for kind in ("outputs",) if step.nondeterministic else ("metadata", "outputs"):
             first, second = getattr(replay, kind), getattr(other, kind)
             for name in {**first, **second}:
                 if name not in first or name not in second:
@@ -49,7 +49,7 @@ class NonInterference:
     def _compare(
         self, step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor
     ) -> Difference | None:
-        if not step.wavers:
+        if not step.nondeterministic:
             return first_difference(got, want)
         if name not in step.expected:
             return None
@@ -63,7 +63,7 @@ class NonInterference:
         )
 
     def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
-        guilty = step.guilty.get(("other_world", name), "memory that could not be narrowed down")
+        blamed = step.blamed.get(("other_world", name), "memory that could not be narrowed down")
         return claim(
             step,
             self.name,
@@ -71,7 +71,7 @@ class NonInterference:
             buffer=name,
             symptom="mismatch",
             severity="nan" if step.nan_world else "error",
-            message=f"{text}; read from: {guilty}",
-            guilty=guilty,
+            message=f"{text}; read from: {blamed}",
+            blamed=blamed,
             index=list(worst.index) if worst else [],
         )

@@ -10,7 +10,7 @@ import torch
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
-from fuzzgraph.reference import form_of, rounding_dtype
+from fuzzgraph.reference import output_spec, rounding_dtype
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
 from fuzzgraph.rules.writes import wrong_rows_text
 
@@ -119,7 +119,7 @@ def _misshapen(step: StepRecord) -> Iterator[tuple[tuple[RunKind, str], tuple[St
         if (seen := step.runs.get(run)) is None:
             continue
         for name, got in seen.outputs.items():
-            form = form_of(name, seen, step.batch, step.config)
+            form = output_spec(name, seen, step.batch, step.config)
             if form is None:
                 continue
             if wrong := wrong_form(got, (form.rows, *form.columns), form.dtypes):

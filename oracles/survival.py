@@ -20,20 +20,20 @@ class Survival:
     needs: frozenset[RunKind] = frozenset({"replay"})
 
     def judge(self, step: StepRecord) -> Iterable[Finding]:
-        for stumble in step.stumbles:
+        for failure in step.failures:
             yield claim(
                 step,
                 self.name,
                 self.clause,
                 buffer="",
-                symptom=cast(Symptom, stumble.symptom),
-                stage=cast(Stage, stumble.stage),
-                message=f"{stumble.stage} raised {stumble.error} at {stumble.where}",
-                run=stumble.run,
-                error=stumble.error,
-                where=stumble.where,
+                symptom=cast(Symptom, failure.symptom),
+                stage=cast(Stage, failure.stage),
+                message=f"{failure.stage} raised {failure.error} at {failure.where}",
+                run=failure.run,
+                error=failure.error,
+                where=failure.where,
             )
-        if "replay" not in step.runs and not step.stumbles:
+        if "replay" not in step.runs and not step.failures:
             yield claim(
                 step,
                 self.name,

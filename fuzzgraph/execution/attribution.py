@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fuzzgraph.execution.opening import Moment, OpenSession
-from fuzzgraph.execution.painting import Truth
-from fuzzgraph.execution.stumbling import SessionLost
+from fuzzgraph.execution.failures import SessionFailed
+from fuzzgraph.execution.open_session import OpenSession, Snapshot
+from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.memory import NAN_WORLD, Perturbation
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.rules.comparison import same_bits
@@ -18,8 +18,8 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Attribution", "same"]
 
+# Runs in the same world before a difference is blamed on the other one.
 _AGAIN = 3
-"""Runs in the same world before a difference is blamed on the other one."""
 
 
 class Attribution:
@@ -34,42 +34,42 @@ class Attribution:
         self,
         opened: OpenSession,
         execute: Callable[[Batch, RunKind], Observation],
-        screen: Callable[[Truth, Moment, Batch, int], Observation],
+        screen: Callable[[StepState, Snapshot, Batch, int], Observation],
     ) -> None:
         self._opened = opened
         self._execute = execute
         self._screen = screen
 
-    def attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
+    def attribute(self, step: StepRecord, state: StepState, before: Snapshot, world: int) -> None:
         """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""
         opened, batch = self._opened, step.batch
-        step.wavers = self._wavers(step, before)
+        step.nondeterministic = self._nondeterministic(step, before)
         step.nan_world = world == NAN_WORLD
-        self._blame(step, before, "other_world", opened.suspects(truth, world))
+        self._blame(step, before, "other_world", opened.candidates(state, world))
         if batch.via == "graph":
             self._blame(step, before, "left_over", [*opened.rewritten()])
         opened.reset()
-        opened.catch_up(truth, before.image)
+        opened.write_step_state(state, before.image)
         step.runs["twin"] = self._execute(batch, "twin")
-        if not step.wavers and not _told_apart(step):
-            self._judge_by_both(step, self._screen(truth, before, batch, world))
+        if not step.nondeterministic and not _told_apart(step):
+            self._judge_by_both(step, self._screen(state, before, batch, world))
 
     def _blame(
-        self, step: StepRecord, before: Moment, run: RunKind, suspects: list[Perturbation]
+        self, step: StepRecord, before: Snapshot, run: RunKind, candidates: list[Perturbation]
     ) -> None:
         """Run with these places changed, and note which of them what differs depends on."""
-        step.runs[run] = self._in_other_world(step.batch, before, suspects, run)
-        guilty = self._find_guilty(step, before, suspects, run)
-        step.guilty = {**step.guilty, **{(run, name): place for name, place in guilty.items()}}
+        step.runs[run] = self._in_other_world(step.batch, before, candidates, run)
+        blamed = self._find_blamed(step, before, candidates, run)
+        step.blamed = {**step.blamed, **{(run, name): place for name, place in blamed.items()}}
 
     def _judge_by_both(self, step: StepRecord, screened: Observation) -> None:
         """Foreign memory and the past changed at once: if that differs again, it is a finding."""
         if same(screened, step.runs["replay"]):
-            step.wavers = True
+            step.nondeterministic = True
         else:
             step.runs["other_world"] = screened
 
-    def _wavers(self, step: StepRecord, before: Moment) -> bool:
+    def _nondeterministic(self, step: StepRecord, before: Snapshot) -> bool:
         """Whether the engine differs from itself in the same world, sooner or later.
 
         More than once, since a result of two values agrees with itself every other time.
@@ -84,7 +84,7 @@ class Attribution:
     def _in_other_world(
         self,
         batch: Batch,
-        before: Moment,
+        before: Snapshot,
         changes: Iterable[Perturbation],
         run: RunKind = "other_world",
     ) -> Observation:
@@ -93,40 +93,40 @@ class Attribution:
             change.apply()
         return self._execute(batch, run)
 
-    def _find_guilty(
-        self, step: StepRecord, before: Moment, suspects: list[Perturbation], run: RunKind
+    def _find_blamed(
+        self, step: StepRecord, before: Snapshot, candidates: list[Perturbation], run: RunKind
     ) -> dict[str, str]:
         """For all that differs in this run, the changed places it depends on."""
         open_names = set(_differing(step.runs[run], step.runs["replay"]))
-        guilty: dict[str, str] = {}
+        blamed: dict[str, str] = {}
         while open_names:
-            culprits = self._bisect(step, before, suspects, open_names)
-            explained = open_names & self._changed_by(step, before, culprits) or set(open_names)
-            places = ", ".join(change.region for change in culprits)
-            guilty.update(dict.fromkeys(explained, places))
+            blamed_part = self._bisect(step, before, candidates, open_names)
+            explained = open_names & self._changed_by(step, before, blamed_part) or set(open_names)
+            places = ", ".join(change.region for change in blamed_part)
+            blamed.update(dict.fromkeys(explained, places))
             open_names -= explained
-        return guilty
+        return blamed
 
     def _bisect(
-        self, step: StepRecord, before: Moment, suspects: list[Perturbation], names: set[str]
+        self, step: StepRecord, before: Snapshot, candidates: list[Perturbation], names: set[str]
     ) -> list[Perturbation]:
         """The fewest changed places found, by halves, that change one of `names`."""
-        while len(suspects) > 1:
-            half = len(suspects) // 2
-            if names & self._changed_by(step, before, suspects[:half]):
-                suspects = suspects[:half]
-            elif names & self._changed_by(step, before, suspects[half:]):
-                suspects = suspects[half:]
+        while len(candidates) > 1:
+            half = len(candidates) // 2
+            if names & self._changed_by(step, before, candidates[:half]):
+                candidates = candidates[:half]
+            elif names & self._changed_by(step, before, candidates[half:]):
+                candidates = candidates[half:]
             else:  # only together
                 break
-        return suspects
+        return candidates
 
-    def _changed_by(self, step: StepRecord, before: Moment, part: list[Perturbation]) -> set[str]:
+    def _changed_by(self, step: StepRecord, before: Snapshot, part: list[Perturbation]) -> set[str]:
         """Outputs and fields that differ once this part of the don't-care memory is changed."""
         replay = step.runs["replay"]
         try:
             seen = self._in_other_world(step.batch, before, part)
-        except SessionLost:
+        except SessionFailed:
             return {*replay.outputs, *replay.metadata}
         return set(_differing(seen, replay))
 

@@ -16,12 +16,12 @@ import torch
 from fuzzgraph.capabilities import unsupported_case
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import EngineError
+from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
-from fuzzgraph.execution.opening import OpenSession, open_session
-from fuzzgraph.execution.process import settle_process
+from fuzzgraph.execution.open_session import OpenSession, open_session
+from fuzzgraph.execution.process import tune_process
 from fuzzgraph.execution.sessions import SessionCache, reservable_bytes
 from fuzzgraph.execution.steps import StepRunner
-from fuzzgraph.execution.stumbling import Border, SessionLost
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import GraphKind
@@ -34,8 +34,8 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
 
+# What cached sessions may hold together: usual ones hold one to four MiB each.
 _HELD_BYTES = 48 << 20
-"""What cached sessions may hold together: usual ones hold one to four MiB each."""
 
 
 class Execution:
@@ -65,7 +65,7 @@ class Execution:
         strict_nan: bool = False,
         lanes: bool = True,
     ) -> None:
-        settle_process()
+        tune_process()
         self.target = target
         self._graphs = graphs
         self._device = torch.device(device)
@@ -107,7 +107,7 @@ class Execution:
             if not (self._cached or verdict.findings):
                 self._sessions.clear()
             return verdict
-        except SessionLost as lost:
+        except SessionFailed as lost:
             return self._lost_outside_steps(case, batches[0], lost)
 
     def _run_opened(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
@@ -150,10 +150,10 @@ class Execution:
         """
         try:
             self._sessions.clear()
-        except SessionLost as lost:
+        except SessionFailed as lost:
             raise EngineError(
-                f"target {self.target.name!r}: close raised {lost.stumble.error} at "
-                f"{lost.stumble.where}. What was found before stands."
+                f"target {self.target.name!r}: close raised {lost.failure.error} at "
+                f"{lost.failure.where}. What was found before stands."
             ) from lost
 
     def _open(self, config: EngineConfig) -> OpenSession:
@@ -171,12 +171,12 @@ class Execution:
         )
         findings: tuple[Finding, ...] = ()
         count = 0
-        wavers = False
+        nondeterministic = False
         for count, batch in enumerate(batches, start=1):
             step = runner.run(batch, last=count == len(batches))
-            wavers |= step.wavers
+            nondeterministic |= step.nondeterministic
             findings = self._judge(step)
-            if step.stumbles:
+            if step.failures:
                 self._sessions.forget(case.config)
             if findings:
                 break
@@ -185,7 +185,7 @@ class Execution:
             self.target.name,
             findings,
             count,
-            nondeterministic=wavers,
+            nondeterministic=nondeterministic,
             fallbacks=take_fallbacks(opened.memory),
             unchecked=take_unchecked(opened.memory),
         )
@@ -193,9 +193,9 @@ class Execution:
     def _judge(self, step: StepRecord) -> tuple[Finding, ...]:
         return tuple(finding for oracle in self._oracles for finding in oracle.judge(step))
 
-    def _lost_outside_steps(self, case: Case, batch: Batch, lost: SessionLost) -> Verdict:
+    def _lost_outside_steps(self, case: Case, batch: Batch, lost: SessionFailed) -> Verdict:
         step = self._before_any_step(case.config, batch)
-        step.stumbles.append(lost.stumble)
+        step.failures.append(lost.failure)
         return Verdict(case, self.target.name, self._judge(step))
 
     def _hit_while_opening(self, case: Case, batch: Batch, opened: OpenSession) -> Verdict:

@@ -17,8 +17,8 @@ import torch
 
 from fuzzgraph.case import Case, EngineConfig, digest
 from fuzzgraph.execution.execution import Execution
-from fuzzgraph.execution.opening import OpenSession
-from fuzzgraph.execution.reading import hidden_tensors, untouched_pools
+from fuzzgraph.execution.graph_reads import hidden_tensors, untouched_pools
+from fuzzgraph.execution.open_session import OpenSession
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import GraphKind

@@ -9,14 +9,14 @@ from contextlib import ExitStack, suppress
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import TargetFailed
-from fuzzgraph.execution.opening import OpenSession
-from fuzzgraph.execution.stumbling import SessionLost
+from fuzzgraph.execution.failures import SessionFailed
+from fuzzgraph.execution.open_session import OpenSession
 
 __all__ = ["SessionCache", "reservable_bytes"]
 
 _USUAL_BYTES = 4 << 30
+# Of a limited address space torch and the engine need most; confirming opens a session more.
 _SHARE = 4
-"""Of a limited address space torch and the engine need most; confirming opens a session more."""
 
 
 def reservable_bytes() -> int:
@@ -78,7 +78,7 @@ class SessionCache:
         """Drop a session that was lost; it is no news that its end fails as well."""
         opened = self._sessions.pop(config, None)
         if opened is not None:
-            with suppress(SessionLost, TargetFailed):
+            with suppress(SessionFailed, TargetFailed):
                 opened.close()
 
     def abandon(self) -> None:
@@ -90,7 +90,7 @@ class SessionCache:
         """Close every session.
 
         Raises:
-            SessionLost, TargetFailed: one of them failed at it; all the others are closed.
+            SessionFailed, TargetFailed: one of them failed at it; all the others are closed.
         """
         with ExitStack() as closing:
             while self._sessions:

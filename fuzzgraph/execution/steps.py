@@ -15,9 +15,9 @@ import torch
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.execution.attribution import Attribution, same
-from fuzzgraph.execution.opening import Moment, OpenSession
-from fuzzgraph.execution.painting import Truth
-from fuzzgraph.execution.stumbling import SessionLost
+from fuzzgraph.execution.failures import SessionFailed
+from fuzzgraph.execution.open_session import OpenSession, Snapshot
+from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.memory import NAN_WORLD
 from fuzzgraph.observation import (
     Engagement,
@@ -68,8 +68,8 @@ class StepRunner:
         self._second_opinion = second_opinion
         self._strict_nan = strict_nan
         self._kept = KeptResults()
-        self._before: Moment | None = None
-        self._after: Moment | None = None
+        self._before: Snapshot | None = None
+        self._after: Snapshot | None = None
 
     def run(self, batch: Batch, *, last: bool = False) -> StepRecord:
         """All runs of one step; the session is left as world A left it.
@@ -80,39 +80,39 @@ class StepRunner:
         """
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
-        truth = opened.painter.read(batch)
-        truth.lay()
+        state = opened.pool_writer.state_of(batch)
+        state.write()
         known = self._after.attributes if self._after else None
-        before = self._before = opened.moment(self._before, known)
+        before = self._before = opened.snapshot(self._before, known)
         opened.graphs.replayed.clear()
-        opened.forget_kernels()
+        opened.discard_kernel_reports()
         try:
             step.promised_outputs = self._promised(batch)
             step.runs["replay"] = self._execute(batch, "replay")
-        except SessionLost as lost:
-            step.stumbles.append(lost.stumble)
+        except SessionFailed as lost:
+            step.failures.append(lost.failure)
             step.accesses = opened.take_accesses()
-            step.zone_hits = opened.memory.zone_hits(lost.stumble.stage)
+            step.zone_hits = opened.memory.zone_hits(lost.failure.stage)
             return step
         try:
             with opened.border.crossing("check"):
-                self._check_memory(step, truth, before)
-        except SessionLost as lost:
-            step.stumbles.append(lost.stumble)
+                self._check_memory(step, state, before)
+        except SessionFailed as lost:
+            step.failures.append(lost.failure)
             return step
         self._add_expectation(step)
-        self._after = None if last else opened.moment(self._after)
+        self._after = None if last else opened.snapshot(self._after)
         try:
-            self._run_twins(step, truth, before)
-        except SessionLost as lost:
-            step.stumbles.append(lost.stumble)
+            self._run_twins(step, state, before)
+        except SessionFailed as lost:
+            step.failures.append(lost.failure)
         if self._after is not None:
             opened.restore(self._after)
         return step
 
     def run_bare(self, batch: Batch) -> Observation:
         """Lay out, prepare, replay, observe and compute one reference: the yardstick of speed."""
-        self._opened.painter.read(batch).lay()
+        self._opened.pool_writer.state_of(batch).write()
         seen = self._execute(batch, "replay")
         reference.expected(batch, self._opened.config)
         return seen
@@ -139,14 +139,14 @@ class StepRunner:
             self._opened.border.judge(error, stage, run)
             raise
 
-    def _check_memory(self, step: StepRecord, truth: Truth, before: Moment) -> None:
+    def _check_memory(self, step: StepRecord, state: StepState, before: Snapshot) -> None:
         opened, session, batch = self._opened, self._opened.session, step.batch
         stage = "eager" if batch.via == "eager" else "replay"
         step.accesses, step.races = opened.take_accesses(), opened.take_races()
         if not opened.memory.zones_intact():
             step.zone_hits = opened.memory.zone_hits(stage)
             opened.memory.repair_zones()
-        step.foreign_writes = truth.foreign_writes(before.image)
+        step.foreign_writes = state.foreign_writes(before.image)
         declined = step.runs["replay"].declined
         if opened.graphs.captured and not declined and _fits_ladder(batch, step.config):
             step.engagements = _engagements(opened.graphs.replayed)
@@ -161,35 +161,35 @@ class StepRunner:
         """The float64 truth, and how to compute the yardstick where the oracles need it."""
         if not step.promised_outputs or not step.batch.raw_bs:
             return
-        truth = reference.expected(step.batch, step.config)
-        step.expected, step.value_bound = truth.outputs, truth.value_bound
+        state = reference.expected(step.batch, step.config)
+        step.expected, step.value_bound = state.outputs, state.value_bound
         step.yardstick = cache(partial(reference.yardstick, step.batch, step.config))
         if self._second_opinion:
             step.second_opinion = reference.second_opinion(step.batch, step.config)
 
-    def _run_twins(self, step: StepRecord, truth: Truth, before: Moment) -> None:
+    def _run_twins(self, step: StepRecord, state: StepState, before: Snapshot) -> None:
         batch, replay = step.batch, step.runs["replay"]
         if "screen" in self._needs:
-            step.runs["screen"] = self._screen(truth, before, batch, 1)
+            step.runs["screen"] = self._screen(state, before, batch, 1)
             if not same(step.runs["screen"], replay):
-                self._attribute(step, truth, before, 1)
+                self._attribute(step, state, before, 1)
             elif self._strict_nan and not same(
-                self._screen(truth, before, batch, NAN_WORLD), replay
+                self._screen(state, before, batch, NAN_WORLD), replay
             ):
-                self._attribute(step, truth, before, NAN_WORLD)
+                self._attribute(step, state, before, NAN_WORLD)
         if "eager" in self._needs and batch.via == "graph" and batch.raw_bs:
             self._opened.restore(before)
             step.runs["eager"] = self._execute(batch, "eager")
 
-    def _attribute(self, step: StepRecord, truth: Truth, before: Moment, world: int) -> None:
+    def _attribute(self, step: StepRecord, state: StepState, before: Snapshot, world: int) -> None:
         # Not kept: the two would hold each other, and the session, until the collector comes.
         attribution = Attribution(self._opened, self._execute, self._screen)
-        attribution.attribute(step, truth, before, world)
+        attribution.attribute(step, state, before, world)
 
-    def _screen(self, truth: Truth, before: Moment, batch: Batch, world: int) -> Observation:
+    def _screen(self, state: StepState, before: Snapshot, batch: Batch, world: int) -> Observation:
         """The step without a past and in another world, at once."""
         self._opened.reset_in_world(world)
-        self._opened.catch_up(truth, before.image)
+        self._opened.write_step_state(state, before.image)
         return self._execute(batch, "screen")
 
 

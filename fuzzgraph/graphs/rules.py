@@ -17,8 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fuzzgraph.errors import CaptureError
-from fuzzgraph.memory.operations import Facts
-from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.memory.operator_facts import Facts
+from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.transfers import tensor_cpu, tensor_numpy
 
 __all__ = ["HostReads", "refuse_forbidden"]

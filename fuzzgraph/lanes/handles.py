@@ -10,7 +10,7 @@ from typing import Any
 
 from triton.runtime.interpreter import TensorHandle
 
-from fuzzgraph.lanes.regions import View
+from fuzzgraph.lanes.argument_regions import View
 
 __all__ = ["Handle", "LateHandle", "Tag", "tag_of"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.lanes.argument_regions import RegionMap
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.compat import accepted_names
 from fuzzgraph.lanes.launch import run_launch
-from fuzzgraph.lanes.regions import RegionMap
 from fuzzgraph.lanes.report import LaneReport
 
 __all__ = ["call_kernel"]

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 
 from fuzzgraph.errors import UsageError
+from fuzzgraph.lanes.argument_regions import RegionMap
 from fuzzgraph.lanes.hook import CompiledWatch, ExecutorHook, stock_launch
-from fuzzgraph.lanes.regions import RegionMap
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.versions import TESTED_TRITON, clash_with_numpy, refusal
 

@@ -15,14 +15,14 @@ import torch
 from fuzzgraph.memory.arena import Arena, address_of
 from fuzzgraph.memory.poison import COMMON_DTYPES, ROW_BYTES, poison_row
 from fuzzgraph.memory.regions import Region, Segment, find_region, walk_tensors
-from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.memory.source_lines import innermost_source
 
 __all__ = ["Layout", "Slot"]
 
 SMALL_ZONE_BYTES = 64
 """Red zone of graph and scratch intermediates, bytes."""
+# Scratch slots kept for reuse, so that a long run stays flat.
 _REMEMBERED = 4096
-"""Scratch slots kept for reuse, so that a long run stays flat."""
 
 
 class Slot:

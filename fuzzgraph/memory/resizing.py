@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from fuzzgraph.memory.arena import storage_key
-from fuzzgraph.memory.operations import Facts
+from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.relays import relay
 
 __all__ = ["Resizing"]
 
+# Result sizes kept, so that a long run stays flat.
 _REMEMBERED = 4096
-"""Result sizes kept, so that a long run stays flat."""
 
 
 class Resizing:

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.memory.launches import Launch, LaunchHook
-from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.relays import relay
 
 __all__ = ["RecordedOp", "tracing"]

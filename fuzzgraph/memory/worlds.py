@@ -14,15 +14,15 @@ import torch
 
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.poison import ROW_BYTES
-from fuzzgraph.memory.pool import PoolPoison
+from fuzzgraph.memory.pool_poison import PoolPoison
 from fuzzgraph.memory.regions import Region
 from fuzzgraph.memory.zones import ZonePlan, zone_hits_in
 from fuzzgraph.observation import ZoneHit
 
 __all__ = ["Perturbation", "Worlds"]
 
+# Zone plans of eager runs kept, one per sequence of allocations.
 _SCRATCH_PLANS = 64
-"""Zone plans of eager runs kept, one per sequence of allocations."""
 
 
 @dataclass(frozen=True, slots=True)

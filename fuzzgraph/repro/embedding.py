@@ -17,13 +17,13 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from fuzzgraph import amounts
+from fuzzgraph import format_numbers
 from fuzzgraph.repro import script_memory
 from fuzzgraph.rules import comparison, metadata, writes
 
 __all__ = ["EMBEDDABLE", "Embedded", "embeddable_in"]
 
-_MODULES: tuple[ModuleType, ...] = (amounts, comparison, metadata, writes, script_memory)
+_MODULES: tuple[ModuleType, ...] = (format_numbers, comparison, metadata, writes, script_memory)
 
 
 class Embedded:

@@ -24,7 +24,7 @@ _KNOWN = {
     "allocated_at": "Allocated at",
     "where": "Raised at",
     "error": "Error",
-    "guilty": "Read from",
+    "blamed": "Read from",
     "payload": "Elements of the buffer",
     "elements": "Elements written outside",
     "reach": "Farthest of them, counted from the buffer's edge",

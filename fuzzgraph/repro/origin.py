@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
-from fuzzgraph.memory.operations import facts_of, tensors_in
+from fuzzgraph.memory.operator_facts import facts_of, tensors_in
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Event
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
-from fuzzgraph.memory.operations import facts_of
+from fuzzgraph.memory.operator_facts import facts_of
 from fuzzgraph.repro.arena import ScriptMemory
 from fuzzgraph.repro.geometry import Place, place_of, slice_text
 from fuzzgraph.repro.kernels import Kernels

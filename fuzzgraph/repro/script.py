@@ -16,7 +16,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
-from fuzzgraph.memory.operations import facts_of
+from fuzzgraph.memory.operator_facts import facts_of
 from fuzzgraph.ports import Target
 from fuzzgraph.repro.arena import ScriptMemory
 from fuzzgraph.repro.checks import ScriptCheck, check_for

@@ -16,13 +16,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.execution.opening import OpenSession, open_session
+from fuzzgraph.execution.open_session import OpenSession, open_session
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.interrupts import signal_may_have_raised
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region
-from fuzzgraph.memory.operations import facts_of, tensors_in
-from fuzzgraph.memory.sources import innermost_source
+from fuzzgraph.memory.operator_facts import facts_of, tensors_in
+from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
@@ -164,7 +164,7 @@ class Recording:
     def lay(self, batch: Batch) -> torch.Tensor:
         """Lay out the world of the next step ahead of it; the bytes before."""
         self._laid = self.image()
-        self.opened.painter.read(batch).lay()
+        self.opened.pool_writer.state_of(batch).write()
         return self._laid
 
     @torch.no_grad()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.amounts import counted
+from fuzzgraph.format_numbers import counted
 
 __all__ = [
     "Difference",

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.amounts import counted
+from fuzzgraph.format_numbers import counted
 from fuzzgraph.rules.comparison import bits
 
 __all__ = [

@@ -116,7 +116,7 @@ class Released(BuiltinTarget):
 
     def load(self):
         import engine
-        faults = {fault.name: fault.parts for fault in FAULTS}
+        faults = {fault.name: fault.components for fault in FAULTS}
         self.parts = faults.get(engine.FAULT, self.parts)
 """
 

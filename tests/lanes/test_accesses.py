@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fuzzgraph.lanes import Access, LaneReport, lanes
-from fuzzgraph.lanes.regions import Named
+from fuzzgraph.lanes.argument_regions import Named
 from tests.lanes.kernels import planted
 
 

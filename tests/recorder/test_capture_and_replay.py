@@ -10,7 +10,7 @@ import torch
 from fuzzgraph.graphs import Recorder, open_engine
 from fuzzgraph.graphs.playback import copy_back, straight_into
 from fuzzgraph.memory import GuardedMemory
-from fuzzgraph.memory.operations import facts_of
+from fuzzgraph.memory.operator_facts import facts_of
 from fuzzgraph.observation import Engagement
 
 

@@ -13,10 +13,10 @@ import torch
 from fuzzgraph import case as fuzzgraph_case
 from fuzzgraph.errors import EngineError, HarnessFailed, TargetFailed
 from fuzzgraph.execution.blame import Blame
-from fuzzgraph.execution.stumbling import Border, SessionLost
+from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import GuardedMemory
-from fuzzgraph.memory.device_names import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.memory.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
 
 ENGINE = """
 import torch
@@ -46,7 +46,7 @@ import torch
 class Target:
     name = "made-up"
 
-class StandIn:
+class Stub:
     pass
 
 def fails():
@@ -153,7 +153,7 @@ def test_what_stands_in_for_a_device_passes_on_what_torch_raises(engine: Any, ta
 def test_a_stand_in_that_lacks_what_the_engine_asks_for_is_the_targets_fault(
     engine: Any, target: Any
 ) -> None:
-    assert side(target, lambda: engine.asks(target.StandIn())) == "target"
+    assert side(target, lambda: engine.asks(target.Stub())) == "target"
     assert side(target, lambda: engine.asks(None)) == "engine"
     assert side(target, lambda: engine.asks(torch.zeros(1))) == "engine"
 
@@ -196,9 +196,9 @@ def test_what_lies_beside_the_target_is_the_targets_where_it_names_its_engine(
 
 def test_the_border_names_the_frame_and_the_way_out(engine: Any, target: Any) -> None:
     border = Border(target.Target())
-    with pytest.raises(SessionLost) as lost:
+    with pytest.raises(SessionFailed) as lost:
         border.judge(raised(engine.fails), "prepare")
-    assert lost.value.stumble.where == "runner.py:5 in fails"
+    assert lost.value.failure.where == "runner.py:5 in fails"
     with pytest.raises(TargetFailed, match="IndexError.* at made_target.py:11 in fails.*Mend it"):
         border.judge(raised(target.fails), "check")
     broken: Any = None

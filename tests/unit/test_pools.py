@@ -8,7 +8,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import TargetFailed
-from fuzzgraph.execution.painting import Painter
+from fuzzgraph.execution.pool_writer import PoolWriter
 from fuzzgraph.execution.pools import require_pools
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.ports import Pools
@@ -45,14 +45,14 @@ def test_planes_with_gaps_between_rows_are_written_in_place() -> None:
     with memory.intercept("engine"):
         cache, pools = side_by_side()
     require_pools(OnlyPools(pools), CONFIG)  # type: ignore[arg-type]
-    painter = Painter(pools, CONFIG, memory)
-    painter.fill_unowned(0)
-    assert painter.written_in_capture() == []
+    pool_writer = PoolWriter(pools, CONFIG, memory)
+    pool_writer.fill_unowned(0)
+    assert pool_writer.written_in_capture() == []
     assert bool((cache[1:] != 0).all())
     assert bool((cache[0] == 0).all())
     assert len(set(cache[1:, :, :KEYS].flatten().tolist())) == 1
     cache[5, 1, KEYS] += 1
-    (changed,) = painter.written_in_capture()
+    (changed,) = pool_writer.written_in_capture()
     assert (changed.region, changed.indices) == ("kv_planes[1]", [5])
 
 

@@ -217,13 +217,13 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
     homes = "|".join(("work", "root", "home", "Users"))
     personal = re.compile(rf"(?<![\w.$}}])/(?:{homes})/\w")
     scratch = "/tmp/" + "lab"
-    guilty = [
+    blamed = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in text_files()
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if personal.search(line) or scratch in line
     ]
-    assert not guilty
+    assert not blamed
 
 
 def built(folder: Path) -> Path:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fuzzgraph.finding import Finding
-from fuzzgraph.reporting.sentences import seen
+from fuzzgraph.finding_text import seen
 
 __all__ = ["Evidence", "evidence"]
 
@@ -24,7 +24,7 @@ _FACTS = {
     "where": "raised at",
     "kernel": "kernel",
     "source": "kernel line",
-    "guilty": "read from",
+    "blamed": "read from",
     "payload": "elements of the buffer",
     "elements": "elements changed outside",
     "index": "first differing element",

@@ -15,7 +15,7 @@ import torch
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.execution.opening import Moment
+from fuzzgraph.execution.open_session import Snapshot
 from fuzzgraph.finding import Finding
 from fuzzgraph.memory import Region
 from fuzzgraph.observation import Observation, StepRecord
@@ -86,7 +86,7 @@ class ScriptCheck:
             step.yardstick = partial(reference.yardstick, batch, self.config)
         return step
 
-    def wavers(self, recording: Recording, batch: Batch, before: Moment) -> bool:
+    def nondeterministic(self, recording: Recording, batch: Batch, before: Snapshot) -> bool:
         """Whether the engine differs from itself in the same world; leaves memory as `before`."""
         first = self.glance(recording, batch)
         runs = range(_AGAIN)
@@ -94,7 +94,7 @@ class ScriptCheck:
         recording.opened.restore(before)
         return found
 
-    def _again(self, recording: Recording, batch: Batch, before: Moment) -> torch.Tensor:
+    def _again(self, recording: Recording, batch: Batch, before: Snapshot) -> torch.Tensor:
         recording.opened.restore(before)
         return self.glance(recording, batch)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from fuzzgraph.execution.opening import Moment
+from fuzzgraph.execution.open_session import Snapshot
 from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.eager import compared_exactly, eager_rows
 from fuzzgraph.oracles.history import history_rows
@@ -26,9 +26,9 @@ class EagerCheck(ScriptCheck):
 
     def record(self, recording: Recording, batch: Batch) -> None:
         recording.lay(batch)
-        before = recording.opened.moment()
+        before = recording.opened.snapshot()
         self._step = self.step_record(recording, batch)
-        self._step.wavers = self.wavers(recording, batch, before)
+        self._step.nondeterministic = self.nondeterministic(recording, batch, before)
         super().record(recording, batch)
         recording.opened.restore(before)
         eager = recording.add(batch, "eager")
@@ -70,19 +70,19 @@ class InterferenceCheck(ScriptCheck):
     """The same step twice; the second time memory that is nobody's business holds other values."""
 
     story = "The step runs twice; in between, memory that it must not read gets other values."
-    blamed: ClassVar[str] = "guilty"
+    blamed: ClassVar[str] = "blamed"
     """Detail of the finding that names the memory."""
     behind: ClassVar[str] = "once memory that the batch does not own was changed"
 
     def record(self, recording: Recording, batch: Batch) -> None:
         opened = recording.opened
         recording.lay(batch)
-        moment = opened.moment()
+        moment = opened.snapshot()
         self._step = self.step_record(recording, batch)
-        self._step.wavers = self.wavers(recording, batch, moment)
-        if self._step.wavers and self.finding.buffer not in self._step.expected:
+        self._step.nondeterministic = self.nondeterministic(recording, batch, moment)
+        if self._step.nondeterministic and self.finding.buffer not in self._step.expected:
             raise NotStandalone("the engine differs from itself in the same world")
-        self._change(recording, self._guilty(recording, batch, moment))
+        self._change(recording, self._blamed(recording, batch, moment))
         opened.restore(moment)
         super().record(recording, batch)
 
@@ -107,29 +107,29 @@ class InterferenceCheck(ScriptCheck):
             and not torch.equal(recording.raw(region, before), recording.raw(region, after))
         ]
 
-    def _guilty(self, recording: Recording, batch: Batch, moment: Moment) -> list[Perturbation]:
+    def _blamed(self, recording: Recording, batch: Batch, moment: Snapshot) -> list[Perturbation]:
         """The changes that show in the finding's own buffer, those it blames first.
 
         A step that reads several places blames one of them, which need not be this buffer's.
         """
         blamed = str(self.finding.detail.get(self.blamed, ""))
-        suspects = self._suspects(recording, batch)
-        named = [change for change in suspects if change.region and change.region in blamed]
+        candidates = self._candidates(recording, batch)
+        named = [change for change in candidates if change.region and change.region in blamed]
         first = self.glance(recording, batch)
-        for chosen in (named, *([change] for change in suspects), suspects):
+        for chosen in (named, *([change] for change in candidates), candidates):
             recording.opened.restore(moment)
             for change in chosen:
                 change.apply()
             if chosen and not same_bits(self.glance(recording, batch), first):
                 break
         else:
-            chosen = named or suspects
+            chosen = named or candidates
         recording.opened.restore(moment)
         return chosen
 
-    def _suspects(self, recording: Recording, batch: Batch) -> list[Perturbation]:
+    def _candidates(self, recording: Recording, batch: Batch) -> list[Perturbation]:
         opened = recording.opened
-        return opened.suspects(opened.painter.read(batch), 1)
+        return opened.candidates(opened.pool_writer.state_of(batch), 1)
 
     def regions(self, recording: Recording) -> list[Region]:
         return self._changed
@@ -149,7 +149,7 @@ class InterferenceCheck(ScriptCheck):
         ]
 
     def _comparison(self) -> list[str]:
-        if not self._step.wavers:
+        if not self._step.nondeterministic:
             return ["worst = first_difference(second, first)"]
         rows = len(self._step.expected[self.finding.buffer])
         bound = 2 * self._step.value_bound
@@ -167,7 +167,7 @@ class LeftOverCheck(InterferenceCheck):
     blamed = "left_over"
     behind = "once what the previous replay left was changed"
 
-    def _suspects(self, recording: Recording, batch: Batch) -> list[Perturbation]:
+    def _candidates(self, recording: Recording, batch: Batch) -> list[Perturbation]:
         return [*recording.opened.rewritten()]
 
 
@@ -178,7 +178,7 @@ class HistoryCheck(ScriptCheck):
 
     def record(self, recording: Recording, batch: Batch) -> None:
         recording.lay(batch)
-        before = recording.opened.moment().image
+        before = recording.opened.snapshot().image
         super().record(recording, batch)
         self._forget(recording, batch, before)
         twin = Run(batch, "twin")
@@ -196,7 +196,7 @@ class HistoryCheck(ScriptCheck):
         """Just after capture, with this step's truth and the past's harmless leftovers."""
         opened = recording.opened
         opened.reset()
-        opened.catch_up(opened.painter.read(batch), before)
+        opened.write_step_state(opened.pool_writer.state_of(batch), before)
 
     def results(self, run: Run) -> dict[str, torch.Tensor]:
         return self.observed(run)

@@ -54,7 +54,7 @@ class FormCheck(ScriptCheck):
         self.run = recording.add(batch, "eager" if self._eagerly else "step")
         if self.run.failure is not None:
             raise NotStandalone(f"the step itself raised {self.run.failure.error}")
-        form = reference.form_of(self.finding.buffer, self.seen, batch, self.config)
+        form = reference.output_spec(self.finding.buffer, self.seen, batch, self.config)
         if form is None:
             raise NotStandalone(f"{self.finding.buffer!r} has no reference")
         self._form = form

@@ -8,7 +8,7 @@ from typing import Literal
 from fuzzgraph.capabilities import WIDEST, unsupported_setting
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.session import BuiltinSession
 
 __all__ = ["BuiltinTarget"]
@@ -25,7 +25,7 @@ class BuiltinTarget:
     """Implements `ports.Target`.
 
     Args:
-        parts: the classes that the engine is made of.
+        components: the classes that the engine is made of.
         name: what findings call it.
         kernels: what cases are drawn for; either kind is served when a case asks for it. Triton's
             interpreter takes some hundred milliseconds for what torch does in one.
@@ -38,13 +38,13 @@ class BuiltinTarget:
 
     def __init__(
         self,
-        parts: Parts | None = None,
+        components: Components | None = None,
         name: str = "builtin",
         kernels: Literal["torch", "triton"] = "torch",
     ) -> None:
         self.name = name
         self.about = f"the built-in engine with kernels in {kernels.capitalize()}; outputs judged"
-        self.parts = parts if parts is not None else Parts()
+        self.components = components if components is not None else Components()
         self.capabilities = replace(_EVERYTHING, kernels=(kernels,))
 
     def unsupported(self, config: EngineConfig) -> str | None:
@@ -52,4 +52,4 @@ class BuiltinTarget:
         return unsupported_setting(_EVERYTHING, config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:
-        return BuiltinSession(config, graphs, self.parts)
+        return BuiltinSession(config, graphs, self.components)

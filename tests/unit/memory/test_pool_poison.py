@@ -7,7 +7,7 @@ import torch
 
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.memory.poison import poison_value
-from fuzzgraph.memory.pool import PoolPoison
+from fuzzgraph.memory.pool_poison import PoolPoison
 
 _SIZES = (3, 70_001, 1, 140_000, 131_072, 5)
 """Elements of float32: three of them fill more than a block, none a whole number of blocks."""

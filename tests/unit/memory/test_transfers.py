@@ -11,7 +11,7 @@ import torch
 from fuzzgraph.errors import CaptureError
 from fuzzgraph.graphs import Recorder
 from fuzzgraph.memory import GuardedMemory
-from fuzzgraph.memory.device_names import CudaMeansCpu
+from fuzzgraph.memory.cuda_on_cpu import CudaMeansCpu
 
 Tensor = torch.Tensor
 

@@ -41,7 +41,7 @@ def test_metadata_that_depends_on_a_past_is_found(which: str) -> None:
 def test_what_was_to_be_rewritten_and_was_not_is_history() -> None:
     step = _record({"seq_lens": torch.ones(1)}, {"seq_lens": torch.ones(1)})
     assert [*History().judge(step)] == []
-    step.guilty = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
+    step.blamed = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
     (finding,) = History().judge(step)
     assert finding.clause == "history"
     assert "seq_lens depends on plan_tokens as the previous replay left it" in finding.message
@@ -49,5 +49,5 @@ def test_what_was_to_be_rewritten_and_was_not_is_history() -> None:
 
 def test_one_that_differs_without_a_past_too_is_told_once() -> None:
     step = _record({"seq_lens": torch.ones(1)}, {"seq_lens": torch.zeros(1)})
-    step.guilty = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
+    step.blamed = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
     assert len([*History().judge(step)]) == 1

@@ -122,7 +122,7 @@ KINDS: tuple[tuple[Finding, str], ...] = (
         "attention is 0.1 where attention is 0.100000000001",
     ),
     (
-        of_clause("reads", "mismatch", detail={"guilty": "kv_pool.k"}),
+        of_clause("reads", "mismatch", detail={"blamed": "kv_pool.k"}),
         "attention depends on memory that its batch does not name: it reads kv_pool.k",
     ),
     (

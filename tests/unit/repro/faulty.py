@@ -14,16 +14,16 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.forms import LengthsInInt64, OutputInHalf, StateNotSaved
 from fuzzgraph.targets.builtin.faults.stale_plan import PlannedOnce
-from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
+from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
 from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
-from fuzzgraph.targets.builtin.model import Model
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
-from fuzzgraph.targets.builtin.runners.kit import Outputs
+from fuzzgraph.targets.builtin.runners.context import Outputs
 from fuzzgraph.targets.builtin.session import BuiltinSession
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
@@ -54,7 +54,7 @@ class KeptWriteSlots(Slots):
         return replace(super().out_cache_loc(), policy=PaddingPolicy.KEEP)
 
 
-class NoPositions(Model):
+class NoPositions(BuiltinModel):
     def project(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return self.embed.index_select(0, input_ids)
 
@@ -170,15 +170,15 @@ class Reallocates(GraphRunner):
 
 
 def engine(**changes: Any) -> BuiltinTarget:
-    return BuiltinTarget(replace(Parts(), **changes))
+    return BuiltinTarget(replace(Components(), **changes))
 
 
 def declaring(**changes: Any) -> BuiltinTarget:
-    return Declaring(replace(Parts(), **changes))
+    return Declaring(replace(Components(), **changes))
 
 
 def indices(kind: type[KvIndices]) -> BuiltinTarget:
-    return engine(builder_parts=BuilderParts(kv_indices=kind))
+    return engine(builder_components=BuilderComponents(kv_indices=kind))
 
 
 def rows(*lengths: int) -> tuple[BatchRow, ...]:
@@ -251,7 +251,7 @@ KINDS = (
     ),
     Kind(
         "offset-steps",
-        lambda: declaring(builder_parts=BuilderParts(kv_indices=FirstRowTooShort)),
+        lambda: declaring(builder_components=BuilderComponents(kv_indices=FirstRowTooShort)),
         once(4, 3), "contract", "kv_indptr",
         "kv_indptr gives row 0 3 entries, the batch says 4",
     ),
@@ -261,7 +261,7 @@ KINDS = (
     ),
     Kind(
         "page-out-of-place",
-        lambda: engine(builder_parts=BuilderParts(page_table=NamesAnotherPageOfTheRow)),
+        lambda: engine(builder_components=BuilderComponents(page_table=NamesAnotherPageOfTheRow)),
         once(5, 3, page_size=2, page_map="page_table"), "contract", "page_table",
         "page_table[0, 0] is page 4, the row's page there is 3",
     ),
@@ -298,7 +298,7 @@ KINDS = (
         "reference", "state_pool", "do not hold what the model defines",
     ),
     Kind(
-        "left-over", lambda: engine(builder_parts=BuilderParts(plan=PlannedOnce)),
+        "left-over", lambda: engine(builder_components=BuilderComponents(plan=PlannedOnce)),
         once(4, 3, split_kv=2), "history", "attention",
         "once what the previous replay left was changed",
     ),

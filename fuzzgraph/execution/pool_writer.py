@@ -1,0 +1,310 @@
+"""Writes the logical state of a step into an engine's own pools, and says what it does not own.
+
+World A is what is really there, leftovers of finished requests included. World B differs from it
+in memory that the batch neither names nor owns. `PoolWriter` knows one session's pools; `StepState`
+is one batch on them, worked out once and written as often as the runs of a step need it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.memory import GuardedMemory, Image, Perturbation
+from fuzzgraph.observation import ForeignWrite
+from fuzzgraph.ports import Pools
+from fuzzgraph.reference import new_tokens
+from fuzzgraph.rules.writes import changed_rows
+from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, Batch, IntArray
+
+__all__ = ["PoolWriter", "StepState"]
+
+_NAN = float("nan")
+# Signatures of KV that belongs to nobody, in worlds A, B and NAN_WORLD. Finite keys stay small
+# so that their softmax weight never rounds away; values are far from anything the model computes.
+_KEY_SIGNATURE = (0.125, 0.1875, _NAN)
+_VALUE_SIGNATURE = (5.0, -6.0, _NAN)
+_LATENT_SIGNATURE = (1.5, -1.75, _NAN)
+_STATE_SIGNATURE = (9.0, -11.0, _NAN)
+_TRAPS = (*TRAPS, TRAPS[1])
+
+
+def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
+    """[rows, bytes per row] view: copies and comparisons then work for every dtype, bit for bit.
+
+    Where rows have gaps, as in a cache that holds keys and values side by side, the dimensions stay
+    as they are: a copy would be painted in the engine's place.
+    """
+    with suppress(RuntimeError):
+        plane = plane.view(len(plane), math.prod(plane.shape[1:]))
+    return plane.view(torch.uint8)
+
+
+class _Plane:
+    """One tensor of the pools, row by row."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, signature: tuple[float, ...]) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.rows = _as_bytes(tensor)
+        self.reserved = self.rows[RESERVED_SLOT]
+        shape = (1, *tensor.shape[1:])
+        self.filler = [
+            self.bytes_of(torch.full(shape, value, device=tensor.device).to(tensor.dtype))
+            for value in signature
+        ]
+
+    def bytes_of(self, values: torch.Tensor) -> torch.Tensor:
+        """Values for some rows, contiguous, in the shape that `rows` has."""
+        return _as_bytes(values).view(len(values), *self.rows.shape[1:])
+
+    def fill(self, rows: torch.Tensor, world: int) -> None:
+        self.rows.index_copy_(0, rows, self.filler[world].expand(len(rows), *self.rows.shape[1:]))
+
+    def fill_unreserved(self, world: int) -> None:
+        self.rows[RESERVED_SLOT + 1 :] = self.filler[world]
+
+
+class _Map:
+    """One table of slots: [rows, positions]."""
+
+    def __init__(self, name: str, table: torch.Tensor) -> None:
+        self.name = name
+        self.table = table
+        self.flat = table.view(-1)
+        self.width = table.shape[1]
+
+    def fill_unreserved(self, world: int) -> None:
+        self.table[RESERVED_ROW + 1 :] = _TRAPS[world]
+
+
+class PoolWriter:
+    """Knows one session's pools."""
+
+    def __init__(self, pools: Pools, config: EngineConfig, memory: GuardedMemory) -> None:
+        self.memory = memory
+        self.config = config
+        self.content: Content = content_for(config)
+        self.planes = [
+            _Plane(f"kv_planes[{i}]", plane, self._signature(i, len(pools.kv_planes)))
+            for i, plane in enumerate(pools.kv_planes)
+        ]
+        self.state = None if pools.state is None else _Plane("state", pools.state, _STATE_SIGNATURE)
+        self.req_to_token = _map("req_to_token", pools.req_to_token)
+        self.encoder_to_token = _map("encoder_to_token", pools.encoder_to_token)
+        self._all_planes = [*self.planes, *([self.state] if self.state else [])]
+
+    @staticmethod
+    def _signature(index: int, count: int) -> tuple[float, ...]:
+        if count == 1:
+            return _LATENT_SIGNATURE
+        return _KEY_SIGNATURE if index == 0 else _VALUE_SIGNATURE
+
+    def use_region_names(self) -> None:
+        """Call the places by the engine's own names, once the regions have them."""
+        for plane in self._all_planes:
+            region = self.memory.region_of(plane.tensor)
+            if region is not None and region.name:
+                plane.name = region.name
+
+    def fill_unowned(self, world: int) -> None:
+        """Put signatures and traps everywhere except in the reserved row, slot and state."""
+        for plane in self._all_planes:
+            plane.fill_unreserved(world)
+        for table in (self.req_to_token, self.encoder_to_token):
+            if table is not None:
+                table.fill_unreserved(world)
+
+    def written_in_capture(self) -> list[ForeignWrite]:
+        """What warm-up and capture changed of what `fill_unowned(0)` had put there."""
+        found: list[ForeignWrite] = []
+        for plane in self._all_planes:
+            rows = plane.rows[RESERVED_SLOT + 1 :]
+            changed = (
+                (rows != plane.filler[0]).flatten(1).any(1).nonzero().flatten() + RESERVED_SLOT + 1
+            )
+            if len(changed):
+                what: Literal["slot", "state"] = "state" if plane is self.state else "slot"
+                found.append(ForeignWrite(plane.name, what, changed[:8].tolist()))
+        for table in (self.req_to_token, self.encoder_to_token):
+            if table is not None:
+                rows = table.table[RESERVED_ROW + 1 :]
+                changed = (rows != _TRAPS[0]).any(1).nonzero().flatten() + RESERVED_ROW + 1
+                if len(changed):
+                    found.append(ForeignWrite(table.name, "row", changed[:8].tolist()))
+        return found
+
+    def keep_reserved(self, image: Image) -> None:
+        """Bring the reserved slot and state from `image`: padded rows may leave anything there."""
+        for plane in self._all_planes:
+            plane.reserved.copy_(self.memory.as_in(image, plane.reserved))
+
+    def state_of(self, batch: Batch) -> StepState:
+        """What `batch` means in these pools."""
+        return StepState(self, batch)
+
+
+def _map(name: str, table: torch.Tensor | None) -> _Map | None:
+    return None if table is None else _Map(name, table)
+
+
+class StepState:
+    """One batch on one session's pools."""
+
+    def __init__(self, pool_writer: PoolWriter, batch: Batch) -> None:
+        self._pool_writer = pool_writer
+        self._batch = batch
+        self._past = _history(batch)
+        self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
+        if pool_writer.state is not None and batch.raw_bs:
+            slots = self._index(batch.state_slots)
+            states = self._there(pool_writer.state.bytes_of(pool_writer.content.state_rows(batch)))
+            self._copies.append((pool_writer.state.rows, slots, states))
+
+    def write(self) -> None:
+        """Write the batch's page maps, its KV and states before this step, its encoder KV."""
+        for place, index, values in self._copies:
+            place.index_copy_(0, index, values)
+
+    def _index(self, numbers: IntArray) -> torch.Tensor:
+        return self._there(torch.from_numpy(numbers))
+
+    def _there(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of the harness, which keeps them on the host, where the engine's memory is."""
+        return values.to(self._pool_writer.memory.device)
+
+    def _map_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        batch, pool_writer = self._batch, self._pool_writer
+        for table, slots, lens in (
+            (pool_writer.req_to_token, batch.kv_slots.values, batch.seq_lens),
+            (pool_writer.encoder_to_token, batch.encoder_slots.values, batch.encoder_lens),
+        ):
+            if table is not None and len(slots):
+                places = _flat_places(batch.req_pool_indices, lens, table.width)
+                values = self._index(slots).to(table.table.dtype)
+                yield table.flat, self._index(places), values
+
+    def _encoder_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        batch, pool_writer = self._batch, self._pool_writer
+        if len(batch.encoder_slots.values) and pool_writer.planes:
+            index = self._index(batch.encoder_slots.values)
+            values = pool_writer.content.encoder_planes(batch.encoder_tokens.values)
+            for plane, rows in zip(pool_writer.planes, values, strict=True):
+                yield plane.rows, index, self._there(plane.bytes_of(rows))
+
+    def _history_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        batch, pool_writer = self._batch, self._pool_writer
+        if pool_writer.planes and len(self._past):
+            index = self._index(batch.kv_slots.values[self._past])
+            values = pool_writer.content.kv_planes(
+                batch.kv_tokens.values[self._past], batch.kv_positions.values[self._past]
+            )
+            for plane, rows in zip(pool_writer.planes, values, strict=True):
+                yield plane.rows, index, self._there(plane.bytes_of(rows))
+
+    def dont_care(self, world: int) -> Iterator[Perturbation]:
+        """Every place of the pools that the batch does not own, each with its change to `world`."""
+        batch, pool_writer = self._batch, self._pool_writer
+        past = batch.kv_slots.values[self._past]
+        owned = np.concatenate(([RESERVED_SLOT], past, batch.encoder_slots.values))
+        for plane in pool_writer.planes:
+            yield self._plane_change(plane, owned, world, "slots")
+        if pool_writer.state is not None:
+            owned = np.append(batch.state_slots, RESERVED_SLOT)
+            yield self._plane_change(pool_writer.state, owned, world, "states")
+        for table, lens in (
+            (pool_writer.req_to_token, batch.seq_lens),
+            (pool_writer.encoder_to_token, batch.encoder_lens),
+        ):
+            if table is not None:
+                yield self._map_change(table, lens, world)
+
+    def _plane_change(self, plane: _Plane, owned: IntArray, world: int, what: str) -> Perturbation:
+        mask = np.ones(len(plane.rows), dtype=bool)
+        mask[owned] = False
+        rows = self._index(np.flatnonzero(mask))
+        return Perturbation(
+            f"{plane.name} ({what} the batch does not own)", lambda: plane.fill(rows, world)
+        )
+
+    def _map_change(self, table: _Map, lens: IntArray, world: int) -> Perturbation:
+        mask = np.ones(table.flat.numel(), dtype=bool)
+        mask[: table.width] = False  # the reserved row
+        mask[_flat_places(self._batch.req_pool_indices, lens, table.width)] = False
+        places = self._index(np.flatnonzero(mask))
+
+        def change() -> None:
+            table.flat.index_fill_(0, places, _TRAPS[world])
+
+        return Perturbation(f"{table.name} (rows of others, or beyond the sequence)", change)
+
+    def foreign_writes(self, before: Image) -> list[ForeignWrite]:
+        """What changed since `before` although the batch does not own it, or was written wrong."""
+        return [*self._slot_writes(before), *self._state_writes(before), *self._map_writes(before)]
+
+    def _slot_writes(self, before: Image) -> Iterator[ForeignWrite]:
+        batch, pool_writer = self._batch, self._pool_writer
+        if not pool_writer.planes:
+            return
+        new_kv = pool_writer.content.kv_planes(*new_tokens(batch, pool_writer.config))
+        slots = self._index(batch.slot_mapping)
+        for plane, rows in zip(pool_writer.planes, new_kv, strict=True):
+            expected = self._rows_then(plane, before)
+            expected.index_copy_(0, slots, self._there(plane.bytes_of(rows)))
+            yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
+
+    def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
+        plane = self._pool_writer.state
+        if plane is not None:
+            expected = self._rows_then(plane, before)
+            own = self._index(self._batch.state_slots)
+            after = self._pool_writer.content.state_rows(self._batch, after=True)
+            expected.index_copy_(0, own, self._there(plane.bytes_of(after)))
+            yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
+
+    def _rows_then(self, plane: _Plane, before: Image) -> torch.Tensor:
+        """The plane's bytes before the step, the reserved row as it is now."""
+        rows = self._pool_writer.memory.as_in(before, plane.rows).clone()
+        rows[RESERVED_SLOT].copy_(plane.reserved)
+        return rows
+
+    def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:
+        for table in (self._pool_writer.req_to_token, self._pool_writer.encoder_to_token):
+            if table is None:
+                continue
+            was = self._pool_writer.memory.as_in(before, table.table)
+            if not torch.equal(table.table, was):
+                yield ForeignWrite(table.name, "row", changed_rows(table.table, was)[:8])
+
+
+def _history(batch: Batch) -> IntArray:
+    """Indices into `kv_slots` of what was there before this step."""
+    offsets = batch.kv_slots.offsets
+    lens = np.diff(offsets)
+    ends = np.repeat(offsets[:-1] + batch.cached_lens, lens)
+    return np.flatnonzero(np.arange(len(batch.kv_slots.values)) < ends)
+
+
+def _flat_places(rows: IntArray, lens: IntArray, width: int) -> IntArray:
+    starts = np.cumsum(lens) - lens
+    columns = np.arange(int(lens.sum())) - np.repeat(starts, lens)
+    return np.repeat(rows, lens) * width + columns
+
+
+def _changed_rows(
+    plane: _Plane, expected: torch.Tensor, what: Literal["slot", "state"], own: IntArray
+) -> Iterator[ForeignWrite]:
+    if torch.equal(plane.rows, expected):
+        return
+    rows = np.array(changed_rows(plane.rows, expected))
+    mine = np.isin(rows, own)
+    for part, owned in ((rows[~mine], False), (rows[mine], True)):
+        if part.size:
+            yield ForeignWrite(plane.name, what, part[:8].tolist(), own=owned)

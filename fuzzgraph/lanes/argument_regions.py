@@ -1,0 +1,167 @@
+"""Which memory a launch may touch: the views that were passed, and all memory that is known.
+
+An access is held against the *view* of the argument that its pointer was derived from: its extent,
+the gaps that its strides leave, and, where the caller names regions (guarded memory does), the
+payload of the region it starts in. Known memory is what may be dereferenced at all: the storages
+behind the arguments, what the caller vouches for, and nothing else, so that a wild pointer is a
+record and no crash.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = ["KnownMemory", "Named", "RegionMap", "View", "mapped_memory", "view_of"]
+
+Array = npt.NDArray[Any]
+Span = tuple[int, int]
+Named = tuple[str, int, int]
+"""Name, first byte and end of the payload of a region, as addresses."""
+
+# Elements of the largest strided view whose gaps are looked up; beyond, only its extent counts.
+_LARGEST_GAP_TABLE = 1 << 22
+
+
+class RegionMap(Protocol):
+    """Whoever knows what lies where, e.g. guarded memory."""
+
+    def region_at(self, address: int) -> Named | None:
+        """The region whose payload or red zones contain this address."""
+
+    def spans(self) -> Sequence[Span]:
+        """Memory that may be dereferenced, apart from the storages of the arguments."""
+
+
+class View:
+    """The memory of one tensor argument.
+
+    Args:
+        name: of the argument.
+        start: address of the first element.
+        nbytes: from the first to the end of the last element that may be accessed.
+        itemsize: bytes of an element.
+        allowed: bool [elements of the extent], False in gaps; None for a view without gaps.
+    """
+
+    __slots__ = (
+        "_arrays",
+        "aliases",
+        "allowed",
+        "end",
+        "itemsize",
+        "keeps_loads",
+        "name",
+        "nbytes",
+        "region",
+        "start",
+        "unlogged",
+        "written",
+    )
+
+    def __init__(
+        self, name: str, start: int, nbytes: int, itemsize: int, allowed: Array | None = None
+    ) -> None:
+        self.name = name
+        self.start = start
+        self.nbytes = nbytes
+        self.end = start + nbytes
+        self.itemsize = itemsize
+        self.allowed = allowed
+        self.region = ""
+        self.written: Array | None = None
+        """bool [elements], shared by all launches; None unless unwritten memory is asked for."""
+        self.aliases: list[View] = [self]
+        """Views of the same launch that overlap this one, itself included."""
+        self.keeps_loads = False
+        self.unlogged = False
+        """Whether loads were seen and not kept."""
+        self._arrays: dict[int, Array] = {}
+
+    def array(self, size: int) -> Array:
+        """The memory as unsigned integers of `size` bytes, from the first element on."""
+        found = self._arrays.get(size)
+        if found is None:
+            count = self.nbytes // size
+            raw = (ctypes.c_uint8 * (count * size)).from_address(self.start)
+            found = np.frombuffer(memoryview(raw), dtype=np.uint8).view(f"u{size}")
+            self._arrays[size] = found
+        return found
+
+    def overlaps(self, other: View) -> bool:
+        return self.start < other.end and other.start < self.end
+
+
+def view_of(name: str, tensor: torch.Tensor, regions: RegionMap | None) -> View:
+    """The view of a tensor argument, clipped to the payload of its region."""
+    itemsize = tensor.dtype.itemsize
+    size, stride = tuple(tensor.shape), tuple(tensor.stride())
+    elements = 0
+    if tensor.numel():
+        elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    start = tensor.data_ptr()
+    nbytes = elements * itemsize
+    named = None if regions is None or not start else regions.region_at(start)
+    if named is not None:
+        nbytes = max(0, min(nbytes, named[2] - start)) if start >= named[1] else 0
+    allowed = _gap_table(size, stride) if elements > tensor.numel() else None
+    view = View(name, start, nbytes, itemsize, allowed)
+    if named is not None:
+        view.region = named[0]
+    return view
+
+
+@lru_cache(maxsize=256)
+def _gap_table(size: tuple[int, ...], stride: tuple[int, ...]) -> Array | None:
+    elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if elements > _LARGEST_GAP_TABLE:
+        return None
+    table = np.zeros(elements, dtype=np.bool_)
+    np.lib.stride_tricks.as_strided(table, size, stride)[...] = True
+    return None if table.all() else table
+
+
+class KnownMemory:
+    """Address ranges that may be dereferenced, merged and sorted."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        starts: list[int] = []
+        ends: list[int] = []
+        for start, end in sorted(span for span in spans if span[1] > span[0]):
+            if ends and start <= ends[-1]:
+                ends[-1] = max(ends[-1], end)
+            else:
+                starts.append(start)
+                ends.append(end)
+        self.ranges = list(zip(starts, ends, strict=True))
+        self._starts = np.array(starts, dtype=np.uint64)
+        self._ends = np.array(ends, dtype=np.uint64)
+
+    def holds(self, addresses: Array, size: int) -> Array:
+        """bool, like `addresses`: whether `size` bytes from there are known."""
+        if not len(self._starts):
+            return np.zeros(addresses.shape, dtype=np.bool_)
+        last = np.searchsorted(self._starts, addresses, side="right") - 1
+        inside: Array = (last >= 0) & (addresses <= self._ends[last] - np.uint64(size))
+        return inside
+
+
+def mapped_memory(rights: str) -> KnownMemory:
+    """Memory to which this process has `rights` ("r" or "rw"); asked only after a doubt."""
+    spans: list[Span] = []
+    try:
+        with open("/proc/self/maps") as file:
+            for line in file:
+                bounds, granted = line.split(maxsplit=2)[:2]
+                if granted.startswith(rights):
+                    first, _, last = bounds.partition("-")
+                    spans.append((int(first, 16), int(last, 16)))
+    except OSError:
+        pass
+    return KnownMemory(spans)

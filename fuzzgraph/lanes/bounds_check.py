@@ -1,0 +1,216 @@
+"""The slow look at accesses that are not plainly inside: says which miss what, and where.
+
+Elements that lie in known memory are carried out, as a device would; all others read 0 and write
+nothing. The stock interpreter would follow any address and end the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from triton._C.libtriton import interpreter
+
+from fuzzgraph.accesses import Access, AccessKind, Where
+from fuzzgraph.lanes.argument_regions import KnownMemory, Named, RegionMap, View, mapped_memory
+from fuzzgraph.lanes.kernel_source import kernel_line
+from fuzzgraph.lanes.report import LaneReport
+
+__all__ = ["BoundsChecker", "Grid"]
+
+Array = npt.NDArray[Any]
+Grid = tuple[int, int, int]
+
+
+class _Group(Protocol):
+    """Who asks: the programs at work, and where findings go."""
+
+    programs: Array
+    found: list[Access]
+
+
+class BoundsChecker:
+    """Checks of one launch, element by element.
+
+    Args:
+        known: what may be dereferenced.
+        views: of the arguments, for pointers that were loaded from memory.
+        regions: names memory by address; None where nobody does.
+    """
+
+    def __init__(
+        self,
+        kernel: str,
+        grid: Grid,
+        known: KnownMemory,
+        views: Sequence[View],
+        regions: RegionMap | None,
+        report: LaneReport,
+    ) -> None:
+        self._kernel = kernel
+        self._grid = grid
+        self._known = known
+        self._regions = regions
+        self._report = report
+
+    def check(
+        self,
+        group: _Group,
+        kind: AccessKind,
+        view: View | None,
+        pointers: Array,
+        active: Array,
+        size: int,
+    ) -> Array:
+        """Record what misses its memory.
+
+        Args:
+            pointers: uint64 [lanes or 1, ...].
+            active: bool, same shape.
+
+        Returns:
+            bool, same shape: active and safe to dereference.
+        """
+        known = self._known.holds(pointers, size)
+        if view is None:
+            return self._check_loaded(group, kind, pointers, active, known, size)
+        offsets = pointers - np.uint64(view.start)
+        fits = np.zeros(pointers.shape, np.bool_)
+        if view.nbytes >= size:
+            fits = offsets <= np.uint64(view.nbytes - size)
+        wrong: list[tuple[Where, Array]] = [
+            ("outside", active & ~fits & known),
+            ("unmapped", active & ~fits & ~known),
+        ]
+        for where, table in (("between", view.allowed), ("unwritten", view.written)):
+            if table is not None and (where == "between" or kind == "read"):
+                element = np.where(fits, offsets // np.uint64(view.itemsize), np.uint64(0))
+                good = table[element.astype(np.int64)]
+                wrong.append((where, active & fits & ~good))  # type: ignore[arg-type]
+        for where, elements in wrong:
+            if elements.any():
+                self._record(group, kind, where, _Place.of(view), pointers, elements)
+        if view.written is not None and kind == "write":
+            done = offsets[active & fits] // np.uint64(view.itemsize)
+            view.written[done.astype(np.int64)] = True
+        return active & (fits | known)
+
+    def _check_loaded(
+        self,
+        group: _Group,
+        kind: AccessKind,
+        pointers: Array,
+        active: Array,
+        known: Array,
+        size: int,
+    ) -> Array:
+        """Through pointers that came from memory: held against whatever region they point into."""
+        strange = active & ~known
+        reachable = active & known
+        left = reachable.copy()
+        if strange.any():
+            reachable |= self._strange(group, kind, pointers, strange, size)
+        while left.any():
+            first = int(pointers[left].min())
+            name, start, end = self._region_at(first)
+            here = left & ((pointers < np.uint64(max(end, first))) | (pointers == np.uint64(first)))
+            wrong = here & ((pointers < np.uint64(start)) | (pointers > np.uint64(end - size)))
+            if wrong.any():
+                place = _Place("?", name, start, end - start, size)
+                self._record(group, kind, "outside", place, pointers, wrong)
+            left &= ~here
+        return reachable
+
+    def _region_at(self, address: int) -> Named:
+        """Where a known address belongs; a place without bytes if it lies between all regions."""
+        if self._regions is not None:
+            named = self._regions.region_at(address)
+            if named is not None:
+                return named
+            if any(start <= address < end for start, end in self._regions.spans()):
+                return "memory that nobody allocated", address, address
+        start, end = next(span for span in self._known.ranges if span[0] <= address < span[1])
+        return "", start, end
+
+    def _strange(
+        self, group: _Group, kind: AccessKind, pointers: Array, strange: Array, size: int
+    ) -> Array:
+        """Addresses of which nobody knows: followed where this process has memory."""
+        rights = "rw" if kind == "write" else "r"
+        mapped = strange & mapped_memory(rights).holds(pointers, size)
+        self._report.unchecked += int(mapped.sum())
+        nowhere = strange & ~mapped
+        if nowhere.any():
+            place = _Place("?", "", int(pointers[nowhere].min()), 0, size)
+            self._record(group, kind, "unmapped", place, pointers, nowhere)
+        return mapped
+
+    def _record(
+        self,
+        group: _Group,
+        kind: AccessKind,
+        where: Where,
+        place: _Place,
+        pointers: Array,
+        elements: Array,
+    ) -> None:
+        lanes = elements.reshape(len(elements), -1)
+        offending = np.flatnonzero(lanes.any(axis=1))
+        # One lane that stands for a whole group: all programs computed the same pointers.
+        shared = len(group.programs) != len(lanes)
+        first = int(offending[0])
+        offset = (pointers - np.uint64(place.start)).view(np.int64) // place.itemsize
+        missed = offset[elements]
+        group.found.append(
+            Access(
+                kernel=self._kernel,
+                source=kernel_line(),
+                kind=kind,
+                where=where,
+                buffer=place.buffer,
+                region=place.region,
+                program=program_at(self._grid, int(group.programs[0 if shared else first])),
+                programs=len(group.programs) if shared else len(offending),
+                offset=int(offset[first][elements[first]].flat[0]),
+                low=int(missed.min()),
+                high=int(missed.max()),
+                elements=int(elements.sum()) * (len(group.programs) if shared else 1),
+                extent=place.nbytes // place.itemsize,
+                address=place.start,
+            )
+        )
+
+    def fetch(self, pointers: Array, reachable: Array, other: Array) -> Array:
+        """Values at `pointers` where they are reachable, else those of `other`."""
+        result: Array = interpreter.load(pointers, reachable, other, other.dtype)
+        return result
+
+    def put(self, pointers: Array, values: Array, reachable: Array) -> None:
+        """Write where it is reachable; of equal places the last value stays."""
+        interpreter.store(np.array(pointers), np.array(values), np.array(reachable))
+
+
+class _Place:
+    """What an access is held against, in the words of a record."""
+
+    __slots__ = ("buffer", "itemsize", "nbytes", "region", "start")
+
+    def __init__(self, buffer: str, region: str, start: int, nbytes: int, itemsize: int) -> None:
+        self.buffer = buffer
+        self.region = region
+        self.start = start
+        self.nbytes = nbytes
+        self.itemsize = itemsize
+
+    @classmethod
+    def of(cls, view: View) -> _Place:
+        return cls(view.name, view.region, view.start, view.nbytes, view.itemsize)
+
+
+def program_at(grid: Grid, number: int) -> Grid:
+    """Ids of the program that the interpreter runs as the `number`th one."""
+    rest, z = divmod(number, grid[2])
+    x, y = divmod(rest, grid[1])
+    return x, y, z

@@ -1,0 +1,31 @@
+"""Guarded memory as kernels over lanes see it: the payload that an address belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzzgraph.lanes.argument_regions import Named
+from fuzzgraph.memory.placement import Layout
+
+__all__ = ["ArenaRegions"]
+
+
+class ArenaRegions:
+    """Names the regions of an arena by address."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        arena = layout.arena
+        self._spans = ((arena.address, arena.address + arena.capacity),)
+
+    def region_at(self, address: int) -> Named | None:
+        """The region whose payload or red zones hold this byte."""
+        region = self._layout.region_at(address)
+        if region is None:
+            return None
+        start = self._layout.arena.address + region.offset
+        return region.name, start, start + region.nbytes
+
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """The arena: what runs out of one buffer lands in a red zone or another buffer."""
+        return self._spans

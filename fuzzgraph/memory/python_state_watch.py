@@ -1,0 +1,115 @@
+"""Snapshots of the same Python objects, many times over: what a session does twice a step.
+
+Which containers there are is found once. A moment is then the flat list of their values; compared
+by identity, the few that changed are followed, so an object that the engine makes between two
+moments is remembered as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any
+
+from fuzzgraph.memory.python_state import PythonState, restore_attributes, walk_into
+from fuzzgraph.memory.regions import slot_names
+
+__all__ = ["PythonStateWatch", "Bindings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """What everything watched was bound to at one moment."""
+
+    values: list[Any]
+    """Of every dict and slotted object watched, in the order of `PythonStateWatch`."""
+    rest: PythonState
+    """Lists, sets and arrays, whatever is new since the watch began, and all dicts where keys
+    have come or gone."""
+
+
+class PythonStateWatch:
+    """Takes and restores moments of all that is reachable from `roots`."""
+
+    def __init__(self, roots: Mapping[str, object]) -> None:
+        self._known: set[int] = set()
+        self._rest = PythonState()
+        walk_into(self._rest, list(roots.values()), self._known)
+        self._dicts = [bindings for bindings, _ in self._rest.dicts]
+        self._keys = list(chain.from_iterable(self._dicts))
+        self._setters: list[Callable[[Any], Any]] = [
+            partial(bindings.__setitem__, key) for bindings in self._dicts for key in bindings
+        ]
+        self._rest.dicts = []
+        self._slots = self._take_full_slots()
+        self._values = self._read()
+        self.first = Bindings(self._values, self._rest)
+
+    def _take_full_slots(self) -> list[Callable[[], tuple[Any, ...]]]:
+        """Readers of the slotted objects whose slots are all bound; the others stay in `rest`."""
+        readers: list[Callable[[], tuple[Any, ...]]] = []
+        others = []
+        for value, slots in self._rest.slotted:
+            if len(slots) < max(2, len(slot_names(type(value)))):
+                others.append((value, slots))
+                continue
+            readers.append(partial(attrgetter(*slots), value))
+            self._setters += [partial(object.__setattr__, value, name) for name in slots]
+        self._rest.slotted = others
+        return readers
+
+    def _read(self) -> list[Any]:
+        values = list(chain.from_iterable([bindings.values() for bindings in self._dicts]))
+        for read in self._slots:
+            values.extend(read())
+        return values
+
+    def _same_keys(self) -> bool:
+        if sum(map(len, self._dicts)) != len(self._keys):
+            return False
+        return all(map(is_, chain.from_iterable(self._dicts), self._keys))
+
+    def snapshot(self) -> Bindings:
+        """The bindings of now."""
+        values = self._read()
+        rest = PythonState()
+        if self._same_keys():
+            fresh = [values[at] for at in _unequal(values, self._values)]
+        else:
+            rest.dicts = [(bindings, dict(bindings)) for bindings in self._dicts]
+            fresh = list(values)
+        rest.remember_again(self._rest, fresh)
+        if fresh:
+            walk_into(rest, fresh, set(self._known))
+        return Bindings(values, rest)
+
+    def restore(self, moment: Bindings) -> None:
+        """Bind everything again as it was; the same objects, in place."""
+        if not self._same_keys():
+            self._clear_new_keys()
+        if len(moment.values) == len(self._setters):
+            for at in _unequal(self._read(), moment.values):
+                self._setters[at](moment.values[at])
+        restore_attributes(moment.rest)
+
+    def _clear_new_keys(self) -> None:
+        """Keys came or went: back to those of the first moment, in their order."""
+        for bindings in self._dicts:
+            bindings.clear()
+        for set_value, value in zip(self._setters, self._values, strict=True):
+            set_value(value)
+
+
+def _unequal(one: list[Any], other: list[Any]) -> Iterator[int]:
+    """Places where two lists of one length hold different objects."""
+    same = list(map(is_, one, other))
+    at = -1
+    try:
+        while True:
+            at = same.index(False, at + 1)
+            yield at
+    except ValueError:
+        return

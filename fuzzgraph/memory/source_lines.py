@@ -1,0 +1,68 @@
+"""The source line that is to blame: the innermost frame that is neither torch's nor ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from types import CodeType, FrameType
+
+import torch
+
+__all__ = ["innermost_source"]
+
+
+def _folders(package: str) -> list[str]:
+    """Where a package that may be missing is installed, without importing it."""
+    spec = importlib.util.find_spec(package)
+    return [folder + os.sep for folder in (spec and spec.submodule_search_locations) or ()]
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(_HERE)
+_SKIPPED = (
+    _HERE + os.sep,
+    os.path.join(_PACKAGE, "graphs") + os.sep,
+    os.path.join(_PACKAGE, "lanes") + os.sep,
+    os.path.join(_PACKAGE, "execution") + os.sep,
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    *_folders("triton"),
+    os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib",
+    "<",
+)
+
+
+# What a file of code is called in a source line, '' where it is skipped.
+_NAMES: dict[str, str] = {}
+# Source lines by code object and instruction; the code is kept, so that its id stays its own.
+_LINES: dict[tuple[int, int], tuple[CodeType, str]] = {}
+# Source lines kept, so that a long run stays flat.
+_REMEMBERED = 1 << 16
+
+
+def innermost_source(depth: int = 1) -> str:
+    """`file.py:123 in function` of the engine code on the stack, '' if there is none."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        name = _NAMES.get(code.co_filename)
+        if name is None:
+            name = _NAMES[code.co_filename] = _name_of(code.co_filename)
+        if name:
+            known = _LINES.get((id(code), frame.f_lasti))
+            return known[1] if known is not None else _remember(frame, name)
+        frame = frame.f_back
+    return ""
+
+
+def _name_of(filename: str) -> str:
+    return "" if filename.startswith(_SKIPPED) else os.path.basename(filename)
+
+
+def _remember(frame: FrameType, name: str) -> str:
+    code = frame.f_code
+    line = f"{name}:{frame.f_lineno} in {code.co_name}"
+    if len(_LINES) >= _REMEMBERED:
+        _LINES.clear()
+    _LINES[id(code), frame.f_lasti] = code, line
+    return line
