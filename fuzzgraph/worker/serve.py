@@ -23,6 +23,8 @@ from fuzzgraph.worker.messages import (
     Channel,
     Confirm,
     Confirmed,
+    Export,
+    Exported,
     Failed,
     FromChild,
     Inspect,
@@ -86,6 +88,8 @@ class _Desk:
         assert execution is not None, "the parent opens before it asks"
         if isinstance(message, Inspect):
             return Inspected(report=_inspected(self._opening, execution.target, message))
+        if isinstance(message, Export):
+            return _exported(execution.target, message)
         if isinstance(message, Confirm):
             found = execution.confirm(message.case, message.finding, message.times)
             return Confirmed(finding=found)
@@ -173,6 +177,15 @@ def _inspected(opening: Open, target: Target, message: Inspect) -> TargetReport:
         device=opening.device,
         lanes=opening.lanes,
     )
+
+
+def _exported(target: Target, message: Export) -> Exported:
+    from fuzzgraph.repro import NotStandalone, standalone_script
+
+    try:
+        return Exported(script=standalone_script(message.case, message.finding, target))
+    except NotStandalone as error:
+        return Exported(reason=str(error))
 
 
 def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
