@@ -141,10 +141,4 @@ def check_target(setup: Setup, examples: int, seed: int) -> TargetReport:
             return opened.runner.inspect(cases)
         from fuzzgraph.execution.inspection import inspect_target
 
-        return inspect_target(
-            cast(Any, opened.target),
-            cases,
-            graphs=cast(Any, setup.graphs),
-            device=setup.device,
-            lanes=not setup.stock_kernels,
-        )
+        return inspect_target(cast(Any, opened.target), cases, setup)
