@@ -26,8 +26,8 @@ from fuzzgraph.observation import (
     RunKind,
     StepRecord,
 )
-from fuzzgraph.oracles.comparison import same_bits
 from fuzzgraph.ports import CapturedGraph
+from fuzzgraph.rules.comparison import same_bits
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 

@@ -26,7 +26,7 @@ from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
-from fuzzgraph.repro.unsupported import Unsupported
+from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 
@@ -365,4 +365,4 @@ def _no_script(error: BaseException) -> BaseException:
     """Why an engine that leaves by `sys.exit` or its like has no script of its own."""
     if isinstance(error, KeyboardInterrupt) and signal_may_have_raised():
         return error
-    return Unsupported(f"the engine raises {type(error).__name__}, which ends a script")
+    return NotStandalone(f"the engine raises {type(error).__name__}, which ends a script")
