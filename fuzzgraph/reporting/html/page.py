@@ -15,7 +15,7 @@ from fuzzgraph.amounts import counted, short
 from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.reporting.coverage_groups import Crossing, crossings, families_of
+from fuzzgraph.reporting.coverage_groups import Crossing, crossings, groups_of
 from fuzzgraph.reporting.ending import headline, nothing_words, reason_words, setup_line
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
@@ -117,7 +117,7 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         rest=len(summary.findings) - len(chapters),
         nights=material.nights,
         trend=trend(material.nights) if len(material.nights) > 1 else "",
-        families=list(families_of(summary.coverage)),
+        families=list(groups_of(summary.coverage)),
         grid=_grid(summary),
         openings=_openings(summary),
         left_out=left_out(summary),
@@ -260,7 +260,7 @@ def _files(reported: ReportedFinding) -> list[tuple[str, str]]:
 
 def _grid(summary: RunSummary) -> list[tuple[str, list[Crossing | None]]]:
     """Rows of the pair table: family, and its crossing with each earlier one; None is empty."""
-    families = list(families_of(summary.coverage))
+    families = list(groups_of(summary.coverage))
     found = {(one.first, one.second): one for one in crossings(summary.coverage)}
     return [
         (family, [found.get((other, family)) for other in families[: position or None][:position]])
