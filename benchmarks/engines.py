@@ -30,8 +30,8 @@ import torch
 from pages import add_write, publish
 
 from fuzzgraph import releases, worker
-from fuzzgraph.campaign.survey import released_targets, trial_case
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.compatibility import probe_case, released_targets
 from fuzzgraph.ports import Target
 from fuzzgraph.strategies import CI, cases, draw
 
@@ -179,7 +179,7 @@ def report(options: argparse.Namespace) -> str:
     path, load = releases.ensure("sglang", options.release), os.getloadavg()[2]
     targets = released_targets("sglang")
     targets = {name: targets[name] for name in options.targets or targets}
-    small = {name: trial_case(target) for name, target in targets.items()}
+    small = {name: probe_case(target) for name, target in targets.items()}
     metadata = [name for name in targets if name not in _WHOLE_RUNNERS]
     whole = [name for name in targets if name in _WHOLE_RUNNERS]
     lines = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fuzzgraph.amounts import counted
+from fuzzgraph.format_numbers import counted
 
 __all__ = ["Access", "AccessKind", "Race", "Where"]
 

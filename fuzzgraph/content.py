@@ -37,8 +37,8 @@ DTYPES: dict[str, torch.dtype] = {
 STATE_WIDTH = 8
 """Columns of a recurrent state row; float32, so that sums of `state_in` stay exact."""
 
+# Largest table of ready KV rows, in elements; longer contexts compute rows on demand.
 _TABLE_LIMIT = 1 << 20
-"""Largest table of ready KV rows, in elements; longer contexts compute rows on demand."""
 
 Tokens = TypeVar("Tokens", torch.Tensor, IntArray)
 

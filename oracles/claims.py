@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from fuzzgraph.accesses import Access, Where
-from fuzzgraph.amounts import counted
 from fuzzgraph.finding import Clause, Finding, Severity, Stage, Symptom
+from fuzzgraph.format_numbers import counted
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.comparison import Difference
 

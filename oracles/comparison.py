@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fuzzgraph.amounts import counted
+from fuzzgraph.format_numbers import counted
 
 __all__ = ["Difference", "beyond_yardstick", "first_difference", "same_bits", "tolerance"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import cast
 
 from fuzzgraph.accesses import Access, Race
-from fuzzgraph.amounts import counted
 from fuzzgraph.finding import Clause, Finding, Stage
+from fuzzgraph.format_numbers import counted
 from fuzzgraph.observation import ForeignWrite, RunKind, StepRecord, ZoneHit
 from fuzzgraph.oracles.claims import claim, stray
 

@@ -11,7 +11,7 @@ from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
 from fuzzgraph.oracles.comparison import Difference, beyond_yardstick
-from fuzzgraph.reference import Form, form_of, rounding_dtype
+from fuzzgraph.reference import OutputSpec, output_spec, rounding_dtype
 
 __all__ = ["Reference", "off_truth"]
 
@@ -119,13 +119,13 @@ def _misshapen(step: StepRecord) -> Iterator[tuple[tuple[RunKind, str], tuple[St
         if (seen := step.runs.get(run)) is None:
             continue
         for name, got in seen.outputs.items():
-            form = form_of(name, seen, step.batch, step.config)
+            form = output_spec(name, seen, step.batch, step.config)
             if form is not None and (wrong := _unlike(form, got)):
                 whose = "the eager run's " if run == "eager" else ""
                 yield (run, name), (stage, f"{whose}{name} {wrong}")
 
 
-def _unlike(form: Form, got: torch.Tensor) -> str:
+def _unlike(form: OutputSpec, got: torch.Tensor) -> str:
     """How an output differs from its form; '' where it does not."""
     shape = (form.rows, *form.columns)
     if tuple(got.shape) != shape:

@@ -3,28 +3,22 @@
 import block_engine as engine
 import torch
 
-from fuzzgraph.capabilities import Capabilities, unsupported_setting
-from fuzzgraph.content import content_for
-from fuzzgraph.observation import Field, Observation, PaddingRule
-from fuzzgraph.ports import Pools
-from fuzzgraph.world import FIRST_PAGE
+import fuzzgraph.target as fz
 
 
 class BlockSession:
     runner_class = engine.DecodeRunner
     fields = (
-        Field("input_ids", "tokens", "nothing", PaddingRule("free")),
-        Field("positions", "tokens", "nothing", PaddingRule("free")),
-        Field("slot_mapping", "tokens", "slot", PaddingRule("skip", -1), source="Inputs.reset"),
-        Field("lengths", "requests", "length", PaddingRule("fill", 0), repeats="seq_lens"),
-        Field(
-            "block_tables", "page_table", "page", PaddingRule("reserved", 0), source="Inputs.reset"
-        ),
+        fz.Field("input_ids", "tokens", "nothing", fz.PaddingRule("free")),
+        fz.Field("positions", "tokens", "nothing", fz.PaddingRule("free")),
+        fz.Field("slot_mapping", "tokens", "slot", fz.PaddingRule("skip", -1), source="reset"),
+        fz.Field("lengths", "requests", "length", fz.PaddingRule("fill", 0), repeats="seq_lens"),
+        fz.Field("block_tables", "page_table", "page", fz.PaddingRule("reserved"), source="reset"),
     )
 
     def __init__(self, config, graphs):
-        content, device = content_for(config), graphs.device
-        blocks, size = FIRST_PAGE + config.kv_pool_pages, config.page_size
+        content, device = fz.content_for(config), graphs.device
+        blocks, size = fz.FIRST_PAGE + config.kv_pool_pages, config.page_size
         weights = [content.weights[name].to(device) for name in ("embed", "pos_embed")]
         shapes = map(torch.Size, content.plane_shapes)
         self.cache = engine.BlockCache(blocks, size, *shapes, content.dtype, device)
@@ -33,7 +27,7 @@ class BlockSession:
             config.capture_bs, max_blocks=-(-config.max_context_len // size),
             make_graph=lambda forward: graphs.capture(forward, key="decode"),
         )  # fmt: skip
-        self.pools = Pools(kv_planes=(self.cache.keys, self.cache.values))
+        self.pools = fz.Pools(kv_planes=(self.cache.keys, self.cache.values))
         self.roots = {"runner": self.runner, "cache": self.cache}
 
     def promised_outputs(self, mode):
@@ -74,7 +68,7 @@ class BlockSession:
     def observe(self, batch):
         used = {name: seen[: self.rows].clone() for name, seen in self.shown(self.inputs).items()}
         attention = {"attention": self.attention.clone()}
-        return Observation(batch.raw_bs, self.rows, batch.num_tokens, self.rows, attention, used)
+        return fz.Observation(batch.raw_bs, self.rows, batch.num_tokens, self.rows, attention, used)
 
     def results(self):
         return {"attention": self.attention}
@@ -92,12 +86,11 @@ class BlockSession:
 
 class BlockTarget:
     name, engine_packages = "block", ("block_engine",)
-    capabilities = Capabilities(
-        page_sizes=(1, 4, 16), page_maps=("csr", "page_table")
-    )  # one map for either
+    # One map serves either layout.
+    capabilities = fz.Capabilities(page_sizes=(1, 4, 16), page_maps=("csr", "page_table"))
 
     def unsupported(self, config):
-        return unsupported_setting(self.capabilities, config)
+        return fz.unsupported_setting(self.capabilities, config)
 
     def open(self, config, graphs):
         return BlockSession(config, graphs)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from fuzzgraph.campaign.runner import Runner
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import AdapterUnavailable, TargetFailed, UsageError
 from fuzzgraph.events import Setup
+from fuzzgraph.runner import Runner
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -20,8 +20,8 @@ from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary, Setup
 from fuzzgraph.reporting import joined
 from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
-from fuzzgraph.reporting.nights import nights
 from fuzzgraph.reporting.rebuilding import summary_of
+from fuzzgraph.reporting.trend import trend
 from fuzzgraph.repro.files import file_names
 from fuzzgraph.strict_json import decode_json
 
@@ -100,7 +100,7 @@ class _Read:
 def gathered(folder: Path, summary: RunSummary, history: Path | None = None) -> Material:
     """What a report needs besides the summary: earlier nights and the texts of the repros."""
     earlier = _earlier(folder, history or folder.resolve().parent)
-    return Material(nights=nights(summary, earlier), scripts=_scripts(folder, summary))
+    return Material(trend=trend(summary, earlier), scripts=_scripts(folder, summary))
 
 
 def write_reports(

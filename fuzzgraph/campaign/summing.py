@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 import fuzzgraph
-from fuzzgraph.campaign.docket import Docket
 from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.tally import Tally
+from fuzzgraph.campaign.triage import Docket
 from fuzzgraph.events import CampaignStarted, Reason, RunSummary
 
 __all__ = ["About", "started", "summed"]

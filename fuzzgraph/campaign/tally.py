@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.resuming import Past
-from fuzzgraph.campaign.stopping import Stopwatch
+from fuzzgraph.campaign.resume import RunState
+from fuzzgraph.campaign.stopping import Deadline
 from fuzzgraph.coverage import CoverageMap
 from fuzzgraph.events import CoverageSeen, Emit, Outcome, Progress, Source
 
@@ -26,7 +26,7 @@ class Tally:
     """What has been run so far."""
 
     plan: Plan
-    watch: Stopwatch
+    watch: Deadline
     emit: Emit
     cases: int = 0
     corpus_cases: int = 0
@@ -51,7 +51,7 @@ class Tally:
     _told_cases: int = 0
     _cover_at: float = 10.0
 
-    def take_back(self, past: Past) -> None:
+    def take_back(self, past: RunState) -> None:
         """Go on counting where a killed run stopped."""
         last = past.last
         self.cases, self.corpus_cases = last.cases, last.corpus_cases

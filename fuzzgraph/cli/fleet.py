@@ -17,7 +17,7 @@ from fuzzgraph.errors import UsageError
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Plan
-    from fuzzgraph.campaign.trust import Named
+    from fuzzgraph.campaign.resume import Trusted
     from fuzzgraph.fleet.cluster import RayCluster
 
 __all__ = ["fleet", "resume_fleet"]
@@ -42,8 +42,8 @@ def run(plan: Plan, out: Path | None, shards: int | None, address: str, as_json:
     """
     from fuzzgraph.campaign import fresh_folder
     from fuzzgraph.campaign.opening import check_names
-    from fuzzgraph.campaign.standing import DEFAULT_LEDGER
     from fuzzgraph.fleet.cluster import require_ray
+    from fuzzgraph.policy import DEFAULT_LEDGER
 
     check_names(plan.setup)
     if not plan.ledger and DEFAULT_LEDGER.is_file():
@@ -60,14 +60,14 @@ def run(plan: Plan, out: Path | None, shards: int | None, address: str, as_json:
 @named_options
 @as_json
 def resume(
-    folder: Path, seconds: float | None, address: str | None, named: Named, as_json: bool
+    folder: Path, seconds: float | None, address: str | None, named: Trusted, as_json: bool
 ) -> int:
     """Go on with a fleet's run whose driver was killed. DIR is its folder."""
     return resume_fleet(folder, seconds, address, named, as_json=as_json)
 
 
 def resume_fleet(
-    folder: Path, seconds: float | None, address: str | None, named: Named, *, as_json: bool
+    folder: Path, seconds: float | None, address: str | None, named: Trusted, *, as_json: bool
 ) -> int:
     """Take up the run in a folder, on the cluster that it had unless another one is named."""
     from fuzzgraph.fleet.cluster import require_ray
@@ -87,14 +87,14 @@ def _drive(
     plan: Plan, address: str, shards: int | None, *, more: bool = False, as_json: bool
 ) -> int:
     from fuzzgraph.campaign import load_corpus
-    from fuzzgraph.campaign.standing import load_standing
     from fuzzgraph.fleet.cluster import ray_cluster
     from fuzzgraph.fleet.run import run_fleet
+    from fuzzgraph.policy import load_policy
     from fuzzgraph.reporting import progress_on
 
     seeds = load_corpus(Path(plan.corpus) if plan.corpus else None)
     ledger, baseline = (Path(name) if name else None for name in (plan.ledger, plan.baseline))
-    standing = load_standing(ledger, baseline, only_new=plan.only_new)
+    standing = load_policy(ledger, baseline, only_new=plan.only_new)
 
     def join(count: int | None) -> AbstractContextManager[RayCluster]:
         return ray_cluster(address, count, plan.setup.device)

@@ -173,7 +173,7 @@ class _Hunt:
         self._seconds, self._seed, self._out, self._single = seconds, seed, out, single
 
     def __call__(self, search: Search) -> RunSummary:
-        from fuzzgraph.campaign import Budget, Plan, checked_setup, open_setup, seek
+        from fuzzgraph.campaign import Budget, Plan, checked_setup, open_setup, run_until_found
         from fuzzgraph.known_bugs import run_folder
 
         setup = checked_setup(search.target, search.release)
@@ -181,7 +181,7 @@ class _Hunt:
         with closing(open_setup(setup)) as opened:
             folder.mkdir(parents=True, exist_ok=True)
             plan = Plan(setup=setup, seed=self._seed, budget=Budget(self._seconds), out=folder)
-            return seek(plan, opened, search.bug_of, search.wanted)
+            return run_until_found(plan, opened, search.bug_of, search.wanted)
 
 
 def _line(seen: Sighting, wanted: bool) -> str:

@@ -186,10 +186,10 @@ def say_json(value: object) -> None:
 
 def say_summary(summary: RunSummary, *, as_json: bool) -> int:
     """Print what a run came to; its exit code."""
-    from fuzzgraph.reporting import ending
+    from fuzzgraph.reporting import run_text
 
     if as_json:
         say_json(summary)
     else:
-        click.echo("\n" + ending(summary))
+        click.echo("\n" + run_text(summary))
     return summary.exit_code

@@ -16,11 +16,10 @@ from fuzzgraph.cli.search import named_options, search_options
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened, Plan
-    from fuzzgraph.campaign.resuming import Past
-    from fuzzgraph.campaign.standing import Standing
-    from fuzzgraph.campaign.trust import Named
+    from fuzzgraph.campaign.resume import RunState, Trusted
     from fuzzgraph.corpus import Loaded
     from fuzzgraph.events import RunSummary
+    from fuzzgraph.policy import FindingPolicy
 
 __all__ = ["resume", "run"]
 
@@ -59,14 +58,14 @@ def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -
 @named_options
 @as_json
 def resume(
-    folder: Path, seconds: float | None, shard: int | None, named: Named, as_json: bool
+    folder: Path, seconds: float | None, shard: int | None, named: Trusted, as_json: bool
 ) -> int:
     """Go on with a run that was killed, with what is left of its budget. DIR is its folder.
 
     Of a run of several processes each is taken up by one; a fleet's run goes on on its cluster.
     """
     from fuzzgraph.campaign import load_corpus, open_setup
-    from fuzzgraph.campaign.resuming import past_of, resumed_plan
+    from fuzzgraph.campaign.resume import load_run_state, resumed_plan
     from fuzzgraph.campaign.shards import resume_shards, shards_of
     from fuzzgraph.corpus import Loaded
 
@@ -77,7 +76,7 @@ def resume(
     shards = shards_of(folder)
     if shards > 1 and shard is None:
         return say_summary(resume_shards(folder, shards, seconds, named=named), as_json=as_json)
-    past = past_of(folder, shard or 0, shards)
+    past = load_run_state(folder, shard or 0, shards)
     named.check(folder, past.start.setup, past.start.database)
     plan = resumed_plan(past, folder, seconds).patient()
     corpus = _named(plan.corpus)
@@ -86,7 +85,7 @@ def resume(
     with closing(open_setup(plan.setup)) as opened:
         summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
         if seconds is None and summary.reason == "time" and not plan.finish_only:
-            past = past_of(folder, shard or 0, shards)
+            past = load_run_state(folder, shard or 0, shards)
             if past.left:  # the old budget has no room for it, and a resume is to be enough
                 plan = resumed_plan(past, folder).patient()
                 summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
@@ -97,23 +96,25 @@ def _named(path: str) -> Path | None:
     return Path(path) if path else None
 
 
-def _standing(plan: Plan) -> Standing:
-    from fuzzgraph.campaign.standing import load_standing
+def _standing(plan: Plan) -> FindingPolicy:
+    from fuzzgraph.policy import load_policy
 
-    return load_standing(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
+    return load_policy(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
 
 
 def _hunt(
     plan: Plan,
     opened: Opened,
     seeds: Loaded,
-    standing: Standing,
-    past: Past | None = None,
+    standing: FindingPolicy,
+    past: RunState | None = None,
     *,
     as_json: bool,
 ) -> RunSummary:
-    from fuzzgraph.campaign import hunt
+    from fuzzgraph.campaign import run_campaign
     from fuzzgraph.reporting import progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
-        return hunt(plan, progress, seeds=seeds, opened=opened, standing=standing, past=past)
+        return run_campaign(
+            plan, progress, seeds=seeds, opened=opened, standing=standing, past=past
+        )

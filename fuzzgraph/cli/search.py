@@ -47,7 +47,7 @@ def search_options(command: F, *, profile: str) -> F:
         **rest: Any,
     ) -> object:
         from fuzzgraph.campaign import Budget, Plan
-        from fuzzgraph.campaign.sharing import checked_database
+        from fuzzgraph.case_database import checked_database
 
         if only_new and baseline is None:
             raise UsageError(
@@ -100,9 +100,9 @@ def named_options(command: F) -> F:
     """What a resumed run's log may not decide by itself, as `named`."""
 
     def gather(target: str | None, database: str | None, **rest: Any) -> object:
-        from fuzzgraph.campaign.trust import Named
+        from fuzzgraph.campaign.resume import Trusted
 
-        return command(named=Named(target, database), **rest)
+        return command(named=Trusted(target, database), **rest)
 
     return with_options(gather, command, _NAMED)
 

@@ -29,7 +29,7 @@ def fault_named(name: str) -> Fault:
 
 def target_with(fault: Fault) -> BuiltinTarget:
     """The built-in engine with one fault in it; it goes by the healthy engine's name."""
-    return BuiltinTarget(fault.parts)
+    return BuiltinTarget(fault.components)
 
 
 def open_fault(name: str) -> BuiltinTarget:

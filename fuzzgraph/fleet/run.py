@@ -13,10 +13,8 @@ import msgspec
 
 from fuzzgraph.campaign import Budget, Plan, RunFolder
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.campaign.resuming import Past, at_its_end, past_of
-from fuzzgraph.campaign.sharing import Sharing
-from fuzzgraph.campaign.standing import Standing
-from fuzzgraph.campaign.stopping import interruptible
+from fuzzgraph.campaign.resume import RunState, load_run_state, nothing_to_resume
+from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
@@ -26,6 +24,8 @@ from fuzzgraph.fleet.landing import Landing
 from fuzzgraph.fleet.messages import News, Order
 from fuzzgraph.fleet.shard import BASELINE, LEDGER
 from fuzzgraph.fleet.totals import Totals
+from fuzzgraph.interrupts import interruptible
+from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.strict_json import decode_json
 
 __all__ = ["FleetRecord", "Sized", "fleet_of", "run_fleet"]
@@ -119,7 +119,7 @@ def run_fleet(
     shards: int | None = None,
     more: bool = False,
     seeds: Loaded | None = None,
-    standing: Standing | None = None,
+    standing: FindingPolicy | None = None,
 ) -> RunSummary:
     """Run a campaign on a cluster, or go on with one that was begun in the plan's folder.
 
@@ -141,7 +141,7 @@ def run_fleet(
             if record is None:
                 record = FleetRecord.of(plan, cluster.shards, address)
                 write_atomically(plan.out / _RECORD, msgspec.json.encode(record))
-            run = _Run(plan, record, emit, seeds or Loaded(), standing or Standing(), more)
+            run = _Run(plan, record, emit, seeds or Loaded(), standing or FindingPolicy(), more)
             lines = run.on(cluster)
         summary = rebuilt(plan.out)
         found = (*summary.bad_entries, *lines)
@@ -157,7 +157,7 @@ class _Run:
     record: FleetRecord
     emit: Emit
     seeds: Loaded
-    standing: Standing
+    standing: FindingPolicy
     more: bool
 
     def on(self, cluster: Cluster) -> list[str]:
@@ -166,7 +166,7 @@ class _Run:
         owners: dict[str, int] = {}
         landings = [Landing(self.plan.out, one, len(shards), owners) for one in shards]
         pasts = [_past(self.plan.out, one, len(shards)) for one in shards]
-        sharing = Sharing.of(self.plan)
+        sharing = SharedCases.of(self.plan)
         shared = sharing.beyond(self.seeds)
         given = self._given()
         orders = [
@@ -174,7 +174,7 @@ class _Run:
         ]
         wanted = [order for order in orders if order is not None]
         if not wanted:
-            raise at_its_end(self.plan.out)
+            raise nothing_to_resume(self.plan.out)
         driver = Driver(
             cluster,
             wanted,
@@ -191,7 +191,7 @@ class _Run:
         return [*self.seeds.bad_lines, *driver.lost, *sharing.notes()]
 
     def _order(
-        self, shard: int, past: Past | None, shared: list[Entry], given: dict[str, bytes]
+        self, shard: int, past: RunState | None, shared: list[Entry], given: dict[str, bytes]
     ) -> Order | None:
         """What a shard is told; None if it is done."""
         plan, shards = self.plan, self.record.shards
@@ -219,7 +219,7 @@ class _Run:
             given=given,
         )
 
-    def _has_more(self, past: Past) -> bool:
+    def _has_more(self, past: RunState) -> bool:
         limit = self.plan.budget.seconds
         return self.more and limit is not None and limit > past.last.seconds
 
@@ -245,9 +245,9 @@ class _Run:
         return found
 
 
-def _past(out: Path, shard: int, shards: int) -> Past | None:
+def _past(out: Path, shard: int, shards: int) -> RunState | None:
     try:
-        return past_of(out, shard, shards)
+        return load_run_state(out, shard, shards)
     except UsageError:  # it has told nothing yet
         return None
 

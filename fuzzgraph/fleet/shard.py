@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt
-from fuzzgraph.campaign.resuming import past_of
-from fuzzgraph.campaign.sharing import Sharing
-from fuzzgraph.campaign.standing import load_standing
+from fuzzgraph.campaign import Budget, Plan, RunFolder, run_campaign
+from fuzzgraph.campaign.resume import load_run_state
 from fuzzgraph.case import Case, digest
+from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import Exported, ReportedFinding, decode_event
 from fuzzgraph.fleet.messages import PLACE, Batch, News, Order, Told, moved
+from fuzzgraph.policy import load_policy
 from fuzzgraph.repro.files import file_names
 from fuzzgraph.strict_json import decode_json
 
@@ -113,17 +113,17 @@ class Shard:
 
     def _hunt(self, order: Order, folder: RunFolder) -> None:
         begun = folder.events.exists() and b'"campaign_started"' in folder.events.read_bytes()
-        past = past_of(folder.path, order.shard, order.shards) if begun else None
+        past = load_run_state(folder.path, order.shard, order.shards) if begun else None
         if past is not None and past.finished and not order.again:
             return
         given = folder.path / "given"
         names = [given / name if name in order.given else None for name in _GIVEN]
-        hunt(
+        run_campaign(
             _plan(order, folder.path),
             lambda event: None,
             seeds=Loaded(entries=_entries(order.corpus)),
-            sharing=Sharing(None, order.setup.target, Loaded(entries=_entries(order.shared))),
-            standing=load_standing(*names, only_new=order.only_new),
+            sharing=SharedCases(None, order.setup.target, Loaded(entries=_entries(order.shared))),
+            standing=load_policy(*names, only_new=order.only_new),
             past=past,
             on_start=self._begin,
         )

@@ -166,11 +166,11 @@ class _Tape(Listener):
         self.steps.append(partial(launch, executor, *args, **kwargs))
 
 
+# Operator, facts, arguments, keywords, results, source line, whether a replay runs it.
 _Raw = tuple[Any, Facts, tuple[Any, ...], dict[str, Any], Any, str, bool]
-"""Operator, facts, arguments, keywords, results, source line, whether a replay runs it."""
+# Frames of the guard and its listener between an operation and the engine's line: no need to look
+# at these.
 _GUARD = 4
-"""Frames of the guard and its listener between an operation and the engine's line: no need to look
-at these."""
 _NONE: dict[str, Any] = {}
 _PLAIN = frozenset((int, float, bool, type(None), torch.dtype, torch.device, str))
 
@@ -223,8 +223,8 @@ class RecordedGraph(WatchedGraph[Outputs]):
 
     @relay
     def _run(self) -> None:
-        unseen = self._memory.unseen() if self._memory.intercepting else nullcontext()
-        with torch.inference_mode(), unseen:
+        unguarded = self._memory.unguarded() if self._memory.intercepting else nullcontext()
+        with torch.inference_mode(), unguarded:
             for step in self._steps:
                 step()
 

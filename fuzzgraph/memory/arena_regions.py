@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from fuzzgraph.lanes.argument_regions import Named
 from fuzzgraph.memory.placement import Layout
 
-__all__ = ["Payloads"]
+__all__ = ["ArenaRegions"]
 
 
-class Payloads:
+class ArenaRegions:
     """Names the regions of an arena by address."""
 
     def __init__(self, layout: Layout) -> None:

@@ -16,7 +16,7 @@ import torch
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, address_of
-from fuzzgraph.memory.arena_regions import Payloads
+from fuzzgraph.memory.arena_regions import ArenaRegions
 from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.interception import Interception
 from fuzzgraph.memory.placement import Layout
@@ -27,8 +27,8 @@ from fuzzgraph.observation import ZoneHit
 
 __all__ = ["GuardedMemory"]
 
+# Bytes of Python objects for each persistent allocation, as measured on the built-in engine.
 _OBJECTS = 4 << 10
-"""Bytes of Python objects for each persistent allocation, as measured on the built-in engine."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -49,7 +49,7 @@ def _unguarded(method: Callable[Parameters, Result]) -> Callable[Parameters, Res
         guard: Any = args[0]
         if not guard.intercepting:
             return method(*args, **kwargs)
-        with guard.unseen():
+        with guard.unguarded():
             return method(*args, **kwargs)
 
     return call
@@ -94,7 +94,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
             self.arena,
             layout,
             adopt_numpy=adopt_numpy,
-            lanes=Lanes(regions=Payloads(layout), off=_off(lanes, self.arena.device)),
+            lanes=Lanes(regions=ArenaRegions(layout), off=_off(lanes, self.arena.device)),
         )
         self._worlds = Worlds(layout)
         self._keep_pool = keep_pool

@@ -34,11 +34,11 @@ __all__ = ["Interception", "Listener"]
 
 Tensors = tuple[torch.Tensor, ...]
 
+# Where the dispatcher keeps how a composite is made; `decompose` takes Python's slower one.
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-"""Where the dispatcher keeps how a composite is made; `decompose` takes Python's slower one."""
 
+# Facts of every operator met in this process; they never change.
 _FACTS: dict[Any, Facts] = {}
-"""Facts of every operator met in this process; they never change."""
 
 
 class Listener:
@@ -105,7 +105,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
         try:
-            with self._sides.apart(watched=self._depth == 1 and segment == "engine"):
+            with self._sides.separate(watched=self._depth == 1 and segment == "engine"):
                 yield
         finally:
             self._depth -= 1
@@ -121,7 +121,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         Copies between host and device are made as well as inside `intercept`.
         """
-        with self.lanes.installed(), self._sides.apart():
+        with self.lanes.installed(), self._sides.separate():
             yield
 
     @property
@@ -130,7 +130,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._depth > 0
 
     @contextmanager
-    def unseen(self) -> Iterator[None]:
+    def unguarded(self) -> Iterator[None]:
         """Run the harness's own operations inside `intercept` without guarding them."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             yield

@@ -21,8 +21,8 @@ __all__ = ["Layout", "Slot"]
 
 SMALL_ZONE_BYTES = 64
 """Red zone of graph and scratch intermediates, bytes."""
+# Scratch slots kept for reuse, so that a long run stays flat.
 _REMEMBERED = 4096
-"""Scratch slots kept for reuse, so that a long run stays flat."""
 
 
 class Slot:

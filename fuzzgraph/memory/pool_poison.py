@@ -17,8 +17,8 @@ from fuzzgraph.memory.regions import Region
 
 __all__ = ["PoolPoison"]
 
+# Rows of the block that a large region is filled from: 128 KiB, long enough for a fast copy.
 _BLOCK_ROWS = 2048
-"""Rows of the block that a large region is filled from: 128 KiB, long enough for a fast copy."""
 
 
 class PoolPoison:

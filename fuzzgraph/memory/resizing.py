@@ -18,8 +18,8 @@ from fuzzgraph.relays import relay
 
 __all__ = ["Resizing"]
 
+# Result sizes kept, so that a long run stays flat.
 _REMEMBERED = 4096
-"""Result sizes kept, so that a long run stays flat."""
 
 
 class Resizing:

@@ -14,7 +14,7 @@ from fuzzgraph.memory.arena import Arena
 from fuzzgraph.memory.operator_facts import Facts, tensors_in
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Segment
-from fuzzgraph.memory.transfers import HERE, Requests, Side, Transfers
+from fuzzgraph.memory.transfers import SESSION_CPU, Requests, Side, Transfers
 
 __all__ = ["Sides"]
 
@@ -27,12 +27,12 @@ class Sides:
     def __init__(self, arena: Arena, layout: Layout) -> None:
         self._layout = layout
         self._storage = arena.storage_key
-        self._one_memory = arena.device is HERE
+        self._one_memory = arena.device is SESSION_CPU
         self._wanted: Side | None = None
         self._requests = Requests(self._ask)
         self._transfers = Transfers(self.of, self._put)
 
-    def apart(self, *, watched: bool = False) -> AbstractContextManager[object]:
+    def separate(self, *, watched: bool = False) -> AbstractContextManager[object]:
         """Meanwhile copies between host and device are made as if these were two memories.
 
         Args:

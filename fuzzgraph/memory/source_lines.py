@@ -32,12 +32,12 @@ _SKIPPED = (
 )
 
 
+# What a file of code is called in a source line, '' where it is skipped.
 _NAMES: dict[str, str] = {}
-"""What a file of code is called in a source line, '' where it is skipped."""
+# Source lines by code object and instruction; the code is kept, so that its id stays its own.
 _LINES: dict[tuple[int, int], tuple[CodeType, str]] = {}
-"""Source lines by code object and instruction; the code is kept, so that its id stays its own."""
+# Source lines kept, so that a long run stays flat.
 _REMEMBERED = 1 << 16
-"""Source lines kept, so that a long run stays flat."""
 
 
 def innermost_source(depth: int = 1) -> str:

@@ -31,7 +31,7 @@ from fuzzgraph.errors import DeviceReadError
 from fuzzgraph.relays import relay
 
 __all__ = [
-    "HERE",
+    "SESSION_CPU",
     "Requests",
     "Side",
     "Transfers",
@@ -44,17 +44,18 @@ __all__ = [
 Side = Literal["device", "host", ""]
 """Where an engine holds memory; "" where that is unknown."""
 
-HERE = torch.device("cpu")
+SESSION_CPU = torch.device("cpu")
 """The device of every session on a CPU, known by identity: its name is the host's too."""
 
+# Code that writes "cpu" names the host; a name read from SESSION_CPU names the device. The two
+# strings are equal, so they are told apart by identity: Python interns a word that is written out
+# in code, while `device.type` and `str(device)` make a new string object at each call.
 _HOST_WORD = "cpu"
-# Python has one object for each word that code writes out; `device.type` and `str(device)` make new
-# ones. So "cpu" in the engine's code is the host, and a name that was read from HERE is the device.
 
 
 def own_device(device: torch.device) -> torch.device:
     """The object by which a session's device is known."""
-    return HERE if device.type == "cpu" else device
+    return SESSION_CPU if device.type == "cpu" else device
 
 
 def is_cuda(device: object) -> bool:
@@ -67,7 +68,7 @@ def is_cuda(device: object) -> bool:
 def _side_named(device: object) -> Side:
     if device is _HOST_WORD:
         return "host"
-    if device is HERE or device == _HOST_WORD or is_cuda(device):
+    if device is SESSION_CPU or device == _HOST_WORD or is_cuda(device):
         # `torch.device("cpu") == "cpu"` does not hold, so a device made anew names no side.
         return "device"
     return ""

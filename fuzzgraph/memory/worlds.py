@@ -21,8 +21,8 @@ from fuzzgraph.observation import ZoneHit
 
 __all__ = ["Perturbation", "Worlds"]
 
+# Zone plans of eager runs kept, one per sequence of allocations.
 _SCRATCH_PLANS = 64
-"""Zone plans of eager runs kept, one per sequence of allocations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from fuzzgraph.observation import ZoneHit
 
 __all__ = ["ZonePlan", "zone_hits_in"]
 
+# Values of a hit that are reported.
 _SHOWN = 4
-"""Values of a hit that are reported."""
 
 
 class ZonePlan:

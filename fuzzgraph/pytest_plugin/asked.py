@@ -136,7 +136,7 @@ def _setup(config: pytest.Config) -> dict[str, Any]:
 
 def _checked(config: pytest.Config, corpus: str) -> Asked:
     from fuzzgraph.campaign.plan import parse_time
-    from fuzzgraph.campaign.sharing import checked_database
+    from fuzzgraph.case_database import checked_database
     from fuzzgraph.errors import UsageError
 
     time = config.getoption("--fuzz-time")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fuzzgraph.campaign import hunt, replay_command
+from fuzzgraph.campaign import replay_command, run_campaign
 from fuzzgraph.case import digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import FuzzGraphError
@@ -20,7 +20,7 @@ from fuzzgraph.events import (
     ReportedFinding,
     finding_id,
 )
-from fuzzgraph.reporting import ending, finding_text, progress_line, start_line
+from fuzzgraph.reporting import finding_text, progress_line, run_text, start_line
 
 if TYPE_CHECKING:
     from fuzzgraph.pytest_plugin.suite import Suite
@@ -113,7 +113,7 @@ class FuzzItem(_SuiteItem):
 
     def runtest(self) -> None:
         suite = self._suite
-        summary = hunt(
+        summary = run_campaign(
             suite.plan(self._shard), self._show, opened=suite.opened(), standing=suite.standing
         )
         suite.summary = None if suite.in_worker else summary
@@ -122,7 +122,7 @@ class FuzzItem(_SuiteItem):
         if summary.reason == "interrupted":
             self.session.shouldstop = "Ctrl-C ended the fuzzing"
         if summary.exit_code:
-            raise _Found(ending(summary))
+            raise _Found(run_text(summary))
 
     def _show(self, event: Event) -> None:
         """Lines above pytest's own, every ten seconds; a process of xdist has no terminal."""

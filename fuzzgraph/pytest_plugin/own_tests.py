@@ -56,12 +56,12 @@ def _campaign(
     """The text of what was found; '' for nothing."""
     from contextlib import closing
 
-    from fuzzgraph.campaign import Budget, Plan, checked_setup, hunt, open_setup
+    from fuzzgraph.campaign import Budget, Plan, checked_setup, open_setup, run_campaign
     from fuzzgraph.campaign.opening import open_target_object
-    from fuzzgraph.campaign.standing import load_standing
+    from fuzzgraph.policy import load_policy
     from fuzzgraph.ports import is_isolated
     from fuzzgraph.pytest_plugin.asked import ASKED
-    from fuzzgraph.reporting import ending
+    from fuzzgraph.reporting import run_text
 
     asked = config.stash.get(ASKED, None)
     budget = Budget(None, examples)
@@ -75,8 +75,8 @@ def _campaign(
     plan = Plan(setup=setup, seed=seed, budget=budget, out=folder / "fuzzgraph", profile=profile)
     plan.out.mkdir(exist_ok=True)
     with closing(opened):
-        summary = hunt(plan, lambda event: None, opened=opened, standing=load_standing())
-    return ending(summary) if summary.exit_code else ""
+        summary = run_campaign(plan, lambda event: None, opened=opened, standing=load_policy())
+    return run_text(summary) if summary.exit_code else ""
 
 
 def _importable_name(target: object) -> str:

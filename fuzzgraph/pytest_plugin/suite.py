@@ -20,9 +20,9 @@ from fuzzgraph.campaign import (
     open_setup,
 )
 from fuzzgraph.campaign.opening import check_names
-from fuzzgraph.campaign.standing import Standing, load_standing
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import RunSummary, Setup
+from fuzzgraph.policy import FindingPolicy, load_policy
 from fuzzgraph.pytest_plugin.asked import Asked
 from fuzzgraph.pytest_plugin.items import BadEntryItem, CorpusItem, FuzzItem, SuiteNode
 from fuzzgraph.reporting import verdict_line
@@ -65,10 +65,10 @@ class Suite:
             check_names(setup)
         return setup
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> FindingPolicy:
         asked = self._asked
         ledger, baseline = (Path(name) if name else None for name in (asked.ledger, asked.baseline))
-        return load_standing(ledger, baseline, only_new=asked.only_new)
+        return load_policy(ledger, baseline, only_new=asked.only_new)
 
     @property
     def in_worker(self) -> bool:

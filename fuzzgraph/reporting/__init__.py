@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from fuzzgraph.reporting.ending import ending, joined, setup_line, verdict_line
 from fuzzgraph.reporting.jsonl import EventFile
-from fuzzgraph.reporting.left_out import unchecked
 from fuzzgraph.reporting.markdown import markdown
+from fuzzgraph.reporting.plain_text import (
+    as_json,
+    case_table,
+    config_line,
+    finding_head,
+    finding_text,
+)
+from fuzzgraph.reporting.skipped import unchecked
+from fuzzgraph.reporting.summary_text import joined, run_text, setup_line, verdict_line
 from fuzzgraph.reporting.terminal import progress_line, progress_on, start_line
-from fuzzgraph.reporting.wording import as_json, case_table, config_line, finding_head, finding_text
 
 __all__ = [
     "EventFile",
     "as_json",
     "case_table",
     "config_line",
-    "ending",
+    "run_text",
     "finding_head",
     "finding_text",
     "joined",

@@ -11,9 +11,9 @@ from fuzzgraph.events import RunSummary
 from fuzzgraph.reporting.html import Material, html
 from fuzzgraph.reporting.junit import junit
 from fuzzgraph.reporting.markdown import markdown
-from fuzzgraph.reporting.nights import Night
+from fuzzgraph.reporting.plain_text import as_json
 from fuzzgraph.reporting.sarif import sarif
-from fuzzgraph.reporting.wording import as_json
+from fuzzgraph.reporting.trend import TrendPoint
 
 __all__ = ["FORMATS", "Format", "report"]
 
@@ -34,7 +34,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     report: Literal[1] = 1
     """Version of this shape."""
     summary: RunSummary
-    nights: Sequence[Night]
+    nights: Sequence[TrendPoint]
 
 
 def report(kind: Format, summary: RunSummary, material: Material) -> bytes:
@@ -43,8 +43,8 @@ def report(kind: Format, summary: RunSummary, material: Material) -> bytes:
         "html": lambda: html(summary, material),
         "junit": lambda: junit(summary),
         "sarif": lambda: as_json(sarif(summary)) + "\n",
-        "markdown": lambda: markdown(summary, material.nights),
-        "json": lambda: as_json(_Record(summary=summary, nights=material.nights)) + "\n",
+        "markdown": lambda: markdown(summary, material.trend),
+        "json": lambda: as_json(_Record(summary=summary, nights=material.trend)) + "\n",
     }
     content = writers[kind]()
     return content.encode() if isinstance(content, str) else content

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 from fuzzgraph.escaping import visible
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.reporting.ending import ending, setup_line
-from fuzzgraph.reporting.sentences import sentence
-from fuzzgraph.reporting.wording import finding_text
+from fuzzgraph.finding_text import sentence
+from fuzzgraph.reporting.plain_text import finding_text
+from fuzzgraph.reporting.summary_text import run_text, setup_line
 
 __all__ = ["junit"]
 
@@ -68,7 +68,7 @@ def _campaign(suite: ElementTree.Element, summary: RunSummary) -> None:
     )
     for line in _errors(summary):
         ElementTree.SubElement(test, "error", message=line).text = line
-    figures = ending(summary).rsplit("\n\n", 1)[-1]
+    figures = run_text(summary).rsplit("\n\n", 1)[-1]
     ElementTree.SubElement(test, "system-out").text = figures
 
 

@@ -8,11 +8,11 @@ from fuzzgraph.escaping import code_block, code_cell, code_span, web_link
 from fuzzgraph.escaping import markdown_text as plain
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.reporting.ending import setup_line, time_words, verdict_line
-from fuzzgraph.reporting.left_out import left_out, unchecked
-from fuzzgraph.reporting.nights import Night
-from fuzzgraph.reporting.sentences import sentence
-from fuzzgraph.reporting.wording import finding_text
+from fuzzgraph.finding_text import sentence
+from fuzzgraph.reporting.plain_text import finding_text
+from fuzzgraph.reporting.skipped import not_run, unchecked
+from fuzzgraph.reporting.summary_text import duration_text, setup_line, verdict_line
+from fuzzgraph.reporting.trend import TrendPoint
 
 __all__ = ["markdown"]
 
@@ -21,7 +21,7 @@ _IN_FULL = 20
 """Findings told in full; GitHub shows one megabyte of a summary."""
 
 
-def markdown(summary: RunSummary, nights: Sequence[Night] = ()) -> str:
+def markdown(summary: RunSummary, nights: Sequence[TrendPoint] = ()) -> str:
     """Figures, a table of findings, the first of them in full, what did not run, the trend."""
     parts = [f"# FuzzGraph run: {plain(verdict_line(summary))}", _figures(summary)]
     if summary.error:
@@ -40,7 +40,7 @@ def markdown(summary: RunSummary, nights: Sequence[Night] = ()) -> str:
         parts.append(f"## Tolerated, and no longer failing\n\n{lines}")
     if len(nights) > 1:
         parts.append(_nights(nights))
-    missing = left_out(summary)
+    missing = not_run(summary)
     if missing:
         rows = "\n".join(f"| {plain(what)} | {plain(why)} |" for what, why in missing)
         parts.append(f"## What did not run, and why\n\n| | |\n|---|---|\n{rows}")
@@ -54,7 +54,7 @@ def _figures(summary: RunSummary) -> str:
         "seed": summary.seed,
         "profile": summary.profile,
         "shards": summary.shards,
-        "time": time_words(summary),
+        "time": duration_text(summary),
         "cases": f"{summary.cases} ({summary.corpus_cases} from the corpus)",
         "steps": summary.steps,
         "cases per second": f"{summary.rate:.0f}",
@@ -96,7 +96,7 @@ def _row(summary: RunSummary, reported: ReportedFinding) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _nights(nights: Sequence[Night]) -> str:
+def _nights(nights: Sequence[TrendPoint]) -> str:
     rows = [
         f"| {plain(night.label)}{' (cut short)' if night.failed else ''} | {night.findings} "
         f"| {len(night.fresh)} | {len(night.gone)} | {night.cases} |"

@@ -13,9 +13,9 @@ from typing import Any
 from fuzzgraph.escaping import visible
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES, Clause
-from fuzzgraph.reporting.left_out import killed_words
-from fuzzgraph.reporting.sentences import LAW, seen, sentence
-from fuzzgraph.reporting.wording import case_table, config_line
+from fuzzgraph.finding_text import LAW, seen, sentence
+from fuzzgraph.reporting.plain_text import case_table, config_line
+from fuzzgraph.reporting.skipped import killed_text
 
 __all__ = ["SCHEMA", "sarif"]
 
@@ -93,7 +93,7 @@ def _invocation(summary: RunSummary) -> dict[str, Any]:
 
 
 def _warnings(summary: RunSummary) -> tuple[str, ...]:
-    killed = (killed_words(summary.killed),) if summary.killed else ()
+    killed = (killed_text(summary.killed),) if summary.killed else ()
     return (*killed, *summary.bad_entries)
 
 

@@ -11,7 +11,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fuzzgraph.amounts import counted, short
 from fuzzgraph.escaping import one_line
 from fuzzgraph.events import (
     CampaignStarted,
@@ -20,8 +19,9 @@ from fuzzgraph.events import (
     Progress,
     Shrunk,
 )
-from fuzzgraph.reporting.ending import setup_line
-from fuzzgraph.reporting.wording import finding_head
+from fuzzgraph.format_numbers import counted, short
+from fuzzgraph.reporting.plain_text import finding_head
+from fuzzgraph.reporting.summary_text import setup_line
 
 __all__ = ["LiveProgress", "PlainProgress", "progress_line", "progress_on", "start_line"]
 

@@ -28,5 +28,5 @@ def _faulty(name: str) -> Target:
 
     for fault in FAULTS:
         if fault.name == name:
-            return BuiltinTarget(fault.parts)
+            return BuiltinTarget(fault.components)
     raise UsageError(f"fault={name!r} is unknown. 'fuzzgraph faults --list' prints the names.")

@@ -40,7 +40,7 @@ class Hiding(BlockSession):
 
 
 class Partial:
-    name, reach = "partial", BlockTarget.capabilities
+    name, capabilities = "partial", BlockTarget.capabilities
 
 
 def of(session):

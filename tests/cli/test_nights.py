@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which `run` finds one bug, without an engine."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fuzzgraph.campaign.open_setup", opener(FakeRunner(paged)))
-    monkeypatch.setattr("fuzzgraph.campaign.hunting.Exporting", no_exporting)
+    monkeypatch.setattr("fuzzgraph.campaign.run.Exporting", no_exporting)
     return tmp_path
 
 

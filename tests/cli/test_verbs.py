@@ -19,7 +19,7 @@ from tests.fakes import FakeRunner, FakeVerdict, case, no_exporting, opener, pag
 def use(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> FakeRunner:
     """Let every verb open this runner, and write no repro."""
     monkeypatch.setattr("fuzzgraph.campaign.open_setup", opener(runner))
-    monkeypatch.setattr("fuzzgraph.campaign.hunting.Exporting", no_exporting)
+    monkeypatch.setattr("fuzzgraph.campaign.run.Exporting", no_exporting)
     return runner
 
 

@@ -40,8 +40,8 @@ class Fleet:
         self.cluster = ThreadCluster(2)
         self.runner: Callable[[], FakeRunner] = lambda: FakeRunner(bugs)
         monkeypatch.setattr("tempfile.tempdir", str(self.machines))
-        monkeypatch.setattr("fuzzgraph.campaign.hunting.open_setup", self._open)
-        monkeypatch.setattr("fuzzgraph.campaign.hunting.Exporting", no_exporting)
+        monkeypatch.setattr("fuzzgraph.campaign.run.open_setup", self._open)
+        monkeypatch.setattr("fuzzgraph.campaign.run.Exporting", no_exporting)
         monkeypatch.setattr("fuzzgraph.fleet.driver._PAUSE", 0.01)
 
     def _open(self, setup: Setup) -> Opened:

@@ -47,7 +47,7 @@ def use(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> FakeRunner:
     """Let the plugin open this runner, and write no repro."""
     monkeypatch.setattr("fuzzgraph.pytest_plugin.suite.open_setup", opener(runner))
     monkeypatch.setattr("fuzzgraph.campaign.open_setup", opener(runner))
-    monkeypatch.setattr("fuzzgraph.campaign.hunting.Exporting", no_exporting)
+    monkeypatch.setattr("fuzzgraph.campaign.run.Exporting", no_exporting)
     return runner
 
 
@@ -290,10 +290,10 @@ PATCHED = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.fakes import FakeRunner, no_exporting, opener, paged
-import fuzzgraph.campaign.hunting
+import fuzzgraph.campaign.run
 import fuzzgraph.pytest_plugin.suite
 fuzzgraph.pytest_plugin.suite.open_setup = opener(FakeRunner(paged))
-fuzzgraph.campaign.hunting.Exporting = no_exporting
+fuzzgraph.campaign.run.Exporting = no_exporting
 """
 
 

@@ -9,11 +9,11 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
 from fuzzgraph.targets.builtin import BuiltinTarget
-from fuzzgraph.targets.builtin.model import Model
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.model import BuiltinModel
 
 
-class FirstForwardWritesSlotSeven(Model):
+class FirstForwardWritesSlotSeven(BuiltinModel):
     """The very first forward, a warm-up, stores its keys in a slot that requests may get."""
 
     warm = True
@@ -33,7 +33,7 @@ CASE = Case(
 
 
 def test_a_slot_written_before_the_first_replay_is_a_finding() -> None:
-    faulty = BuiltinTarget(replace(Parts(), model=FirstForwardWritesSlotSeven))
+    faulty = BuiltinTarget(replace(Components(), model=FirstForwardWritesSlotSeven))
     findings = Execution(faulty).run_case(CASE).findings
     assert [(one.oracle, one.step, one.detail["indices"]) for one in findings] == [
         ("footprint", -1, [7]),

@@ -10,11 +10,11 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.attention import AttentionBatch
-from fuzzgraph.targets.builtin.model import Model
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.model import BuiltinModel
 
 
-class WeighsAStrangerWithZero(Model):
+class WeighsAStrangerWithZero(BuiltinModel):
     """Adds the last slot's value with weight 0, as a tile without a load mask does."""
 
     def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
@@ -27,7 +27,7 @@ CASE = Case(
     config=EngineConfig(capture_bs=(1,), max_context_len=4),
     steps=(ReplayStep(rows=(BatchRow(request=0, seq_len=2),)),),
 )
-FAULTY = BuiltinTarget(replace(Parts(), model=WeighsAStrangerWithZero))
+FAULTY = BuiltinTarget(replace(Components(), model=WeighsAStrangerWithZero))
 
 
 def test_a_zero_weight_on_a_strangers_value_is_found_with_its_own_severity() -> None:

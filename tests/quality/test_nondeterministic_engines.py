@@ -10,9 +10,9 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
 from fuzzgraph.targets.builtin import BuiltinTarget
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
-from fuzzgraph.targets.builtin.runners.kit import Outputs
+from fuzzgraph.targets.builtin.runners.context import Outputs
 
 
 class Wavers(GraphRunner):
@@ -104,7 +104,7 @@ def run(
         config=EngineConfig(capture_bs=capture_bs, max_context_len=4, attn_tp_size=2),
         steps=(step,) * steps,
     )
-    verdict = Execution(BuiltinTarget(replace(Parts(), decode=runner))).run_case(case)
+    verdict = Execution(BuiltinTarget(replace(Components(), decode=runner))).run_case(case)
     found = {(one.oracle, one.buffer) for one in verdict.findings}
     return found, verdict.nondeterministic
 

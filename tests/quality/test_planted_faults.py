@@ -16,8 +16,8 @@ from fuzzgraph.faults import FAULTS, fault_named, open_fault, score
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.repro import export_script
 from fuzzgraph.targets import open_target
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.fault import Kind
-from fuzzgraph.targets.builtin.parts import Parts
 
 CASES = Path(__file__).resolve().parents[2] / "corpus" / "faults"
 every_fault = pytest.mark.parametrize("name", FAULTS)
@@ -58,7 +58,7 @@ def test_a_stored_case_is_as_small_as_its_trigger_allows(name: str) -> None:
 def test_a_fault_cites_its_source_and_names_a_clause(name: str) -> None:
     fault = FAULTS[name]
     assert fault.source and fault.trigger and fault.clause in CLAUSES
-    assert fault.parts != Parts()
+    assert fault.components != Components()
 
 
 def test_the_five_bugs_of_the_beginning_are_planted() -> None:

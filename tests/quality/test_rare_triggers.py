@@ -9,10 +9,10 @@ import pytest
 from fuzzgraph.faults import FAULTS
 from fuzzgraph.faults.scoring import hunt
 from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.fault import engine
 from fuzzgraph.targets.builtin.metadata.builder import BuiltView
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
-from fuzzgraph.targets.builtin.parts import Parts
 from fuzzgraph.targets.builtin.registry import GraphSlot
 from fuzzgraph.targets.builtin.runners.base import GraphRunner, StaticBatch
 from fuzzgraph.targets.builtin.runners.prefill import PiecewiseRunner
@@ -63,12 +63,12 @@ class SeesPastTheWindow(Slots):
         return replace(super().tree_mask(), source=lambda batch: ancestors(batch.tree_parents))
 
 
-ENGINES: dict[str, Parts] = {
+ENGINES: dict[str, Components] = {
     "an eager prefill far above the ladder": engine(piecewise=OneContextForEagerPrefill),
     "a newcomer one token longer": engine(decode=TakesNewcomersForTheirPredecessors),
     "a window shorter than a draft tree": engine(slots=SeesPastTheWindow),
-    "recurrent state": FAULTS["tensorrt-llm-pr-9873-repeated-state-index"].parts,
-    "the runner on the CPU": FAULTS["sglang-stale-req-pool-indices-cpu-graph"].parts,
+    "recurrent state": FAULTS["tensorrt-llm-pr-9873-repeated-state-index"].components,
+    "the runner on the CPU": FAULTS["sglang-stale-req-pool-indices-cpu-graph"].components,
 }
 
 

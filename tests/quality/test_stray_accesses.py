@@ -22,9 +22,9 @@ from fuzzgraph.oracles.footprint import Footprint
 from fuzzgraph.oracles.noninterference import NonInterference
 from fuzzgraph.ports import Target
 from fuzzgraph.reporting import markdown
-from fuzzgraph.reporting.ending import ending, joined
 from fuzzgraph.reporting.html import html
 from fuzzgraph.reporting.rebuilding import summary_of
+from fuzzgraph.reporting.summary_text import joined, run_text
 from fuzzgraph.targets import open_target
 
 pytest.importorskip("triton")
@@ -73,7 +73,7 @@ def test_launches_that_fall_back_are_counted_and_said() -> None:
     summary = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, fallbacks=verdict_of)
     assert (
         "  kernels run by Triton's own interpreter, 3 times: printing: device_print"
-        in ending(joined([summary])).splitlines()
+        in run_text(joined([summary])).splitlines()
     )
 
 
@@ -110,11 +110,11 @@ def test_the_reports_say_what_was_not_checked_and_why() -> None:
     )
     line = "access and race checks are off for Triton kernels: the kernels are compiled"
     shards = joined([summary, summary])
-    assert f"  {line} (4 launches)" in ending(shards).splitlines()
+    assert f"  {line} (4 launches)" in run_text(shards).splitlines()
     for page in (markdown(summary), html(summary)):
         assert line in page
         assert "Not checked" in page
-    for page in (ending(clean()), markdown(clean()), html(clean())):
+    for page in (run_text(clean()), markdown(clean()), html(clean())):
         assert "race checks" not in page
 
 

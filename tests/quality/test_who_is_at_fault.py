@@ -13,8 +13,8 @@ from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
 from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
-from fuzzgraph.targets.builtin.parts import Parts
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.targets.builtin.runners.speculation import DraftRunner
 from fuzzgraph.world import Batch
@@ -42,7 +42,7 @@ class EagerForgetsPositions(GraphRunner):
 
 def test_an_eager_run_that_is_wrong_is_named_and_the_replay_is_not() -> None:
     one = case(BatchRow(request=0, seq_len=4))
-    found = findings(BuiltinTarget(replace(Parts(), decode=EagerForgetsPositions)), one)
+    found = findings(BuiltinTarget(replace(Components(), decode=EagerForgetsPositions)), one)
     assert {(f.oracle, f.stage) for f in found} == {("eager", "eager")}
     assert "the eager run's attention" in found[0].message
     assert findings(BuiltinTarget(), one) == ()
@@ -74,7 +74,7 @@ class LastDraftUnstored(DraftRunner):
 
     def replay(self, batch: Batch) -> None:
         super().replay(batch)
-        for plane in self.kit.tables.kv.planes:
+        for plane in self.context.tables.kv.planes:
             plane[torch.from_numpy(batch.slot_mapping[-1:])] = 0.0
 
 
@@ -82,7 +82,7 @@ def test_the_kv_of_a_draft_is_what_the_model_defines_for_the_tokens_it_predicts(
     one = case(
         BatchRow(request=0, seq_len=4, new_tokens=0), mode="draft", modes=("draft",), spec_steps=2
     )
-    found = findings(BuiltinTarget(replace(Parts(), draft=LastDraftUnstored)), one)
+    found = findings(BuiltinTarget(replace(Components(), draft=LastDraftUnstored)), one)
     assert {finding.oracle for finding in found} == {"reference"}
     assert {finding.buffer for finding in found} == {"kv_pool.k", "kv_pool.v"}
     assert findings(BuiltinTarget(), one) == ()

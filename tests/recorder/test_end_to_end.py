@@ -35,7 +35,7 @@ def padded_beyond_the_pool() -> Case:
 
 def faulty() -> BuiltinTarget:
     (fault,) = (fault for fault in FAULTS if fault.name == FAULT)
-    return BuiltinTarget(fault.parts)
+    return BuiltinTarget(fault.components)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzzgraph.campaign import Budget, Campaign, Plan
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case
 from fuzzgraph.corpus import Entry

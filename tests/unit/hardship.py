@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign import Budget, Plan, hunt, load_corpus
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign import Budget, Plan, load_corpus, run_campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resuming import past_of, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_plan
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import Setup
 from tests.fakes import FakeRunner, FakeTarget
@@ -37,11 +37,11 @@ def main() -> int:
     past = None
     plan = Plan(out=asked.out, seed=asked.seed, budget=Budget(None, 300), progress_seconds=0.0)
     if (asked.out / "events.jsonl").exists():
-        past = past_of(asked.out)
+        past = load_run_state(asked.out)
         plan = replace(resumed_plan(past, asked.out, 600.0), progress_seconds=0.0)
     asked.out.mkdir(exist_ok=True)
     try:
-        summary = hunt(
+        summary = run_campaign(
             plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, past=past
         )
     except FuzzGraphError as error:

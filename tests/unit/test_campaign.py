@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign import RunFolder, fresh_folder, parse_time
-from fuzzgraph.campaign.stopping import Enough
+from fuzzgraph.campaign.stopping import StopCampaign
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import (
@@ -279,4 +279,4 @@ def test_a_run_folder_is_never_shared_by_two_runs(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_block_passes_through_hypothesis() -> None:
-    assert not issubclass(Enough, Exception)
+    assert not issubclass(StopCampaign, Exception)

@@ -12,7 +12,7 @@ from fuzzgraph.execution import Execution
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.targets.builtin import BuiltinTarget
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.world import Batch
 
@@ -50,7 +50,7 @@ def finding_of(error: Exception) -> Finding:
         def prepare_replay(self, batch: Batch) -> None:
             raise error
 
-    target = BuiltinTarget(replace(Parts(), decode=Raises))
+    target = BuiltinTarget(replace(Components(), decode=Raises))
     (found,) = Execution(target).run_case(CASE).findings
     return found
 

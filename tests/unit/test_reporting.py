@@ -23,11 +23,11 @@ from fuzzgraph.events import (
 )
 from fuzzgraph.reporting import (
     case_table,
-    ending,
     finding_text,
     joined,
     markdown,
     progress_on,
+    run_text,
     verdict_line,
 )
 from fuzzgraph.reporting.terminal import LiveProgress, PlainProgress, progress_line, start_line
@@ -152,7 +152,7 @@ def test_what_is_done_for_a_finding_is_told_as_soon_as_it_changes() -> None:
 
 def test_one_of_anything_is_one() -> None:
     one = summary(cases=1, quarantined={"x": 1}, fallbacks={"k": 1})
-    assert not re.search(r"\b1 (cases|times|elements|tries|examples)\b", ending(one))
+    assert not re.search(r"\b1 (cases|times|elements|tries|examples)\b", run_text(one))
     (told,) = progress_line(msgspec.structs.replace(TOLD, cases=1, findings=1)).splitlines()
     assert "  1 case  " in told and told.endswith("1 finding")
 
@@ -182,17 +182,17 @@ builtin with planted fault short-kv, recorder on cpu
 
 
 def test_a_run_ends_with_its_figures() -> None:
-    assert ending(summary()) == END
+    assert run_text(summary()) == END
 
 
 def test_the_end_of_a_run_shows_its_findings_before_the_figures() -> None:
-    text = ending(summary(reported(), reported("1/3")))
+    text = run_text(summary(reported(), reported("1/3")))
     assert text.startswith('BROKEN "writes')
     assert "\n2 findings (1 flaky) in 6000 cases" in text
 
 
 def test_what_went_wrong_beside_the_findings_is_said_too() -> None:
-    text = ending(summary(bad_entries=("a.json: not valid JSON",), error="RuntimeError: x"))
+    text = run_text(summary(bad_entries=("a.json: not valid JSON",), error="RuntimeError: x"))
     assert "  left out: a.json: not valid JSON\n" in text
     assert text.startswith("the run failed, nothing found in 6000 cases")
     assert text.endswith("  run failed: RuntimeError: x")

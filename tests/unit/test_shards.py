@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt, join_shards
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign import Budget, Plan, RunFolder, join_shards, run_campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.shards import resume_shards, shards_of
 from fuzzgraph.errors import UsageError
@@ -37,7 +37,7 @@ def killed_shard(out: Path, shard: int, *, after: int) -> None:
     plan = Plan(seed=1, budget=Budget(None, 40), out=out, shard=shard, shards=2, progress_seconds=0)
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
     with pytest.raises(Killed):
-        hunt(plan, emit, opened=opened, export=no_export)
+        run_campaign(plan, emit, opened=opened, export=no_export)
 
 
 def resuming(out: Path) -> Callable[[int], list[str]]:

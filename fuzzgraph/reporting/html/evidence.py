@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fuzzgraph.finding import Finding
-from fuzzgraph.reporting.sentences import seen
+from fuzzgraph.finding_text import seen
 
 __all__ = ["Evidence", "evidence"]
 

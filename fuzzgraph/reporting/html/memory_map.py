@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuzzgraph.amounts import counted
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.finding import Finding
+from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, fitted, line, svg, text
 
 __all__ = ["memory_map"]

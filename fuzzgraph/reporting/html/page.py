@@ -11,20 +11,25 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from fuzzgraph.amounts import counted, short
 from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
+from fuzzgraph.finding_text import law_parts, place, sentence
+from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.coverage_groups import Crossing, crossings, groups_of
-from fuzzgraph.reporting.ending import headline, nothing_words, reason_words, setup_line
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
 from fuzzgraph.reporting.html.timeline import timeline
-from fuzzgraph.reporting.html.trend import trend
-from fuzzgraph.reporting.left_out import left_out, left_words, unchecked
-from fuzzgraph.reporting.nights import Night
-from fuzzgraph.reporting.sentences import law_parts, place, sentence
-from fuzzgraph.reporting.wording import case_table, config_line
+from fuzzgraph.reporting.html.trend_chart import trend_chart
+from fuzzgraph.reporting.plain_text import case_table, config_line
+from fuzzgraph.reporting.skipped import not_run, unchecked, undone_text
+from fuzzgraph.reporting.summary_text import (
+    nothing_found,
+    outcome,
+    setup_line,
+    stop_reason,
+)
+from fuzzgraph.reporting.trend import TrendPoint
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -45,7 +50,7 @@ Scripts = Mapping[str, Mapping[ExportKind, str]]
 class Material:
     """What the page is made of besides the summary."""
 
-    nights: Sequence[Night] = ()
+    trend: Sequence[TrendPoint] = ()
     scripts: Scripts = field(default_factory=dict)
     """Finding id -> kind of export -> its text."""
 
@@ -107,20 +112,20 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
     page = _template().render(
         summary=summary,
         style=_style(),
-        title=headline(summary),
-        nothing=nothing_words(summary),
+        title=outcome(summary),
+        nothing=nothing_found(summary),
         mode_of=_mode_of,
         setup=setup_line(summary.setup),
         figures=_figures(summary),
-        reason=reason_words(summary),
+        reason=stop_reason(summary),
         chapters=chapters,
         rest=len(summary.findings) - len(chapters),
-        nights=material.nights,
-        trend=trend(material.nights) if len(material.nights) > 1 else "",
+        nights=material.trend,
+        trend=trend_chart(material.trend) if len(material.trend) > 1 else "",
         families=list(groups_of(summary.coverage)),
         grid=_grid(summary),
         openings=_openings(summary),
-        left_out=left_out(summary),
+        not_run=not_run(summary),
         unchecked=unchecked(summary.unchecked),
         short=short,
         web_link=web_link,
@@ -228,7 +233,7 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
         effort = f"{counted(reported.shrink_tries, 'try')}, {reported.shrink_seconds:.1f} s"
         facts.append(("shrunk with", effort))
     if reported.left:
-        facts.append(("for lack of time", left_words(reported)))
+        facts.append(("for lack of time", undone_text(reported)))
     if finding.severity == "nan":
         facts.append(("severity", "NaN that no mask lets through changed the result"))
     return facts

@@ -6,9 +6,9 @@ padded ones are hatched. The step that broke the law is framed.
 
 from __future__ import annotations
 
-from fuzzgraph.amounts import counted
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
 from fuzzgraph.finding import Finding
+from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, fitted, line, svg, text
 
 __all__ = ["timeline"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 
-__all__ = ["BuiltinTarget", "Parts"]
+__all__ = ["BuiltinTarget", "Components"]

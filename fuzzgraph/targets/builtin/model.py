@@ -19,7 +19,7 @@ from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
 from fuzzgraph.targets.builtin.pools import PagedKVPool, StatePool
 from fuzzgraph.targets.builtin.shape import DTYPES, Extent
 
-__all__ = ["ForwardInputs", "Model"]
+__all__ = ["ForwardInputs", "BuiltinModel"]
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class ForwardInputs:
     """Whether some tokens may belong to no row, so that attention leaves them out."""
 
 
-class Model:
+class BuiltinModel:
     """Weights on the device, and the forward in small steps."""
 
     def __init__(

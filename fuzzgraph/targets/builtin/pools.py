@@ -10,7 +10,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.targets.builtin.addressing import Flat, Rows, RowWriter
+from fuzzgraph.targets.builtin.raw_addressing import Flat, Rows, RowWriter
 from fuzzgraph.targets.builtin.shape import DTYPES, pool_rows, pool_slots, table_width
 
 __all__ = ["EncoderMap", "PagedKVPool", "ReqToTokenPool", "StatePool", "TokenMap"]

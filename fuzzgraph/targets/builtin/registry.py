@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fuzzgraph.targets.builtin.cached_method import cached_method
 from fuzzgraph.targets.builtin.input_pool import InputPool
-from fuzzgraph.targets.builtin.remembering import remembered
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.world import Batch, IntArray
 
@@ -129,7 +129,7 @@ class BufferRegistry:
         self.buffers = {
             name: slot.allocate(pool, largest, device) for name, slot in self.slots.items()
         }
-        self._views = remembered(self._used)
+        self._views = cached_method(self._used)
 
     def view(self, name: str, extent: Extent) -> torch.Tensor:
         """The rows that a batch of `extent` uses; same storage, same object at every call."""

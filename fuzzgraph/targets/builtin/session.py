@@ -9,10 +9,10 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.fields import declared_fields
 from fuzzgraph.targets.builtin.metadata.builder import Tables
-from fuzzgraph.targets.builtin.parts import Parts
-from fuzzgraph.targets.builtin.runners.base import GraphRunner, RunnerKit
+from fuzzgraph.targets.builtin.runners.base import GraphRunner, RunnerContext
 from fuzzgraph.world import Batch
 
 __all__ = ["BuiltinSession"]
@@ -21,18 +21,18 @@ __all__ = ["BuiltinSession"]
 class BuiltinSession:
     """Implements `ports.Session`."""
 
-    def __init__(self, config: EngineConfig, graphs: GraphEngine, parts: Parts) -> None:
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, components: Components) -> None:
         self.config = config
         device = graphs.device
-        self.req_to_token = parts.req_to_token(config, device)
-        self.kv = parts.kv(config, device)
-        self.state = parts.state(config, device) if config.recurrent_state else None
-        self.encoder = parts.encoder(config, device) if config.max_encoder_len else None
-        self.local = parts.local(config)
-        self.model = parts.model(config, self.kv, self.state, self.local, device)
-        self.input_pool = parts.input_pool()
+        self.req_to_token = components.req_to_token(config, device)
+        self.kv = components.kv(config, device)
+        self.state = components.state(config, device) if config.recurrent_state else None
+        self.encoder = components.encoder(config, device) if config.max_encoder_len else None
+        self.local = components.local(config)
+        self.model = components.model(config, self.kv, self.state, self.local, device)
+        self.input_pool = components.input_pool()
         self.runners: dict[Mode, GraphRunner] = {
-            mode: self._open_runner(mode, graphs, parts) for mode in config.modes
+            mode: self._open_runner(mode, graphs, components) for mode in config.modes
         }
         self.active = self.runners[config.modes[0]]
         self.fields = declared_fields(config)
@@ -44,21 +44,21 @@ class BuiltinSession:
         )
         self._roots = self._name_roots()
 
-    def _open_runner(self, mode: Mode, graphs: GraphEngine, parts: Parts) -> GraphRunner:
+    def _open_runner(self, mode: Mode, graphs: GraphEngine, components: Components) -> GraphRunner:
         prefill, draft = mode == "prefill", mode == "draft"
-        kit = RunnerKit(
+        context = RunnerContext(
             self.config,
             graphs,
             self.model,
             Tables(self.req_to_token, self.kv, self.encoder),
             self.input_pool,
             self.local,
-            parts.slots,
-            parts.prefill_registry if prefill else parts.decode_registry,
-            parts.draft_builder if draft else parts.builder,
-            parts.builder_parts,
+            components.slots,
+            components.prefill_registry if prefill else components.decode_registry,
+            components.draft_builder if draft else components.builder,
+            components.builder_components,
         )
-        return parts.runner(mode, self.config)(kit)
+        return components.runner(mode, self.config)(context)
 
     @property
     def roots(self) -> Mapping[str, object]:

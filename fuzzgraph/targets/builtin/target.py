@@ -7,7 +7,7 @@ from typing import Literal
 from fuzzgraph.capabilities import WIDEST, unsupported_setting
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.session import BuiltinSession
 
 __all__ = ["BuiltinTarget"]
@@ -23,7 +23,7 @@ class BuiltinTarget:
     """Implements `ports.Target`.
 
     Args:
-        parts: the classes that the engine is made of.
+        components: the classes that the engine is made of.
         name: what findings call it.
         kernels: what cases are drawn for; either kind is served when a case asks for it. Triton's
             interpreter takes some hundred milliseconds for what torch does in one.
@@ -36,13 +36,13 @@ class BuiltinTarget:
 
     def __init__(
         self,
-        parts: Parts | None = None,
+        components: Components | None = None,
         name: str = "builtin",
         kernels: Literal["torch", "triton"] = "torch",
     ) -> None:
         self.name = name
         self.about = f"the built-in engine with kernels in {kernels.capitalize()}; outputs judged"
-        self.parts = parts if parts is not None else Parts()
+        self.components = components if components is not None else Components()
         self.capabilities = _EVERYTHING.replace(kernels=(kernels,))
 
     def unsupported(self, config: EngineConfig) -> str | None:
@@ -50,4 +50,4 @@ class BuiltinTarget:
         return unsupported_setting(_EVERYTHING, config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:
-        return BuiltinSession(config, graphs, self.parts)
+        return BuiltinSession(config, graphs, self.components)

@@ -16,7 +16,7 @@ from fuzzgraph.layout import plan
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.observation import Observation
 from fuzzgraph.reference import expected, yardstick
-from fuzzgraph.targets.builtin import BuiltinTarget, Parts
+from fuzzgraph.targets.builtin import BuiltinTarget, Components
 from fuzzgraph.targets.builtin.session import BuiltinSession
 from fuzzgraph.world import Batch, IntArray
 
@@ -54,13 +54,13 @@ class Bench:
     """One opened session."""
 
     config: EngineConfig
-    parts: Parts = field(default_factory=Parts)
+    components: Components = field(default_factory=Components)
 
     def __post_init__(self) -> None:
         self.memory = GuardedMemory(torch.device("cpu"), tail_factor=self.config.page_size)
         graphs = open_engine("recorder", self.memory)
         with self.memory.intercept("engine"):
-            self.session: BuiltinSession = BuiltinTarget(self.parts).open(self.config, graphs)
+            self.session: BuiltinSession = BuiltinTarget(self.components).open(self.config, graphs)
         with self.memory.intercept("scratch"):
             self.session.warm_up()
         with self.memory.intercept("engine"):

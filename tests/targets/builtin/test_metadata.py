@@ -13,9 +13,9 @@ import torch
 from fuzzgraph.case import EngineConfig, ReplayStep
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Observation
-from fuzzgraph.targets.builtin import Parts
+from fuzzgraph.targets.builtin import Components
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
-from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
+from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices
 from fuzzgraph.targets.builtin.metadata.work_plan import WorkPlan
 from fuzzgraph.targets.builtin.shape import Extent, smallest_fitting
@@ -124,8 +124,10 @@ class PageSizedIndices(KvIndices):
 
 
 def test_write_past_a_buffer_lands_in_its_red_zone() -> None:
-    parts = replace(Parts(), builder_parts=replace(BuilderParts(), kv_indices=PageSizedIndices))
-    bench = Bench(BASE, parts)
+    components = replace(
+        Components(), builder_components=replace(BuilderComponents(), kv_indices=PageSizedIndices)
+    )
+    bench = Bench(BASE, components)
     for batch in plan(case_of(BASE, decode(30, 31, 32, 33))):
         bench.replay(batch)
     bench.memory.name_regions(bench.session.roots)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fuzzgraph.reporting.html import Material, html
-from fuzzgraph.reporting.nights import nights
+from fuzzgraph.reporting.trend import trend
 from tests.unit.reporting.runs import overrun, reported, summary
 
 BROWSER = next(
@@ -58,7 +58,7 @@ def browse(folder: Path, *flags: str) -> str:
 def test_the_page_fits_its_window_and_is_drawn(tmp_path: Path, width: int, scheme: str) -> None:
     run = summary(reported(), reported(overrun("backend.cuda_graph_kv_indices_of_a_long_name")))
     material = Material(
-        nights=nights(run, [summary(started="2026-01-01T01:00:00+00:00")]),
+        trend=trend(run, [summary(started="2026-01-01T01:00:00+00:00")]),
         scripts={run.findings[0].id: {"script": "print('a line as long as they come')  #" * 9}},
     )
     (tmp_path / "page.html").write_text(html(run, material), encoding="utf-8")

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.campaign.resuming import past_of
+from fuzzgraph.campaign.resume import load_run_state
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.events import CampaignFinished, CaseRun, FindingNew, FindingPursued, Progress
-from fuzzgraph.reporting import ending
+from fuzzgraph.reporting import run_text
 from fuzzgraph.reporting.formats import FORMATS
 from tests.unit.reporting.runs import STARTED, history, overrun, reported, summary, write_log
 
@@ -92,15 +92,15 @@ def test_a_finding_that_the_log_has_lost_is_told_from_its_record(how: str, tmp_p
     found = rebuilt(folder)
     assert [one.id for one in found.findings] == [ONE.id]
     assert found.exit_code == 3
-    assert "the log is damaged, 1 finding" in ending(found)
+    assert "the log is damaged, 1 finding" in run_text(found)
 
 
 def test_a_finding_of_which_nothing_is_left_but_its_folder_is_named(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "r")
     DAMAGE["the same, and no record beside it"](folder)
     found = rebuilt(folder)
-    assert "the log is damaged, no finding could be read" in ending(found)
-    assert f"findings/{ONE.id}: the log does not tell of this finding" in ending(found)
+    assert "the log is damaged, no finding could be read" in run_text(found)
+    assert f"findings/{ONE.id}: the log does not tell of this finding" in run_text(found)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_report_of_a_sound_log_ends_well(events: tuple[object, ...], tmp_pat
 def test_a_resumed_run_takes_the_finding_back_and_tells_the_damage(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "r")
     DAMAGE["lines that cannot be read"](folder)
-    past = past_of(folder)
+    past = load_run_state(folder)
     assert list(past.reported) == [ONE.id]
     assert len(past.damaged) == 4
 
@@ -148,7 +148,7 @@ def test_killed_workers_are_told_in_every_report(tmp_path: Path) -> None:
 
 
 def test_one_killed_worker_is_one(tmp_path: Path) -> None:
-    assert "  1 worker was killed from outside (signal 9)" in ending(summary(killed=1))
+    assert "  1 worker was killed from outside (signal 9)" in run_text(summary(killed=1))
 
 
 def test_a_damaged_run_is_written_into_every_report(tmp_path: Path) -> None:

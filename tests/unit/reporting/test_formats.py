@@ -13,8 +13,8 @@ import pytest
 from fuzzgraph.campaign.reports import write_reports
 from fuzzgraph.events import RunSummary, Setup
 from fuzzgraph.reporting.junit import junit
-from fuzzgraph.reporting.nights import nights
 from fuzzgraph.reporting.sarif import sarif
+from fuzzgraph.reporting.trend import trend
 from tests.unit.reporting.runs import history, overrun, reported, summary
 
 SUBSET = Path(__file__).with_name("sarif-2.1.0-subset.schema.json")
@@ -75,7 +75,7 @@ def test_nights_tell_new_from_seen_before_and_gone() -> None:
         summary(one, started="2026-01-01T01:00:00+00:00"),
         summary(one, started="2025-12-31T01:00:00+00:00", setup=Setup(target="other")),
     ]
-    first, last = nights(summary(two), earlier)
+    first, last = trend(summary(two), earlier)
     assert (first.fresh, first.gone) == ((one.id,), ())
     assert (last.fresh, last.gone, last.here) == ((two.id,), (one.id,), True)
 

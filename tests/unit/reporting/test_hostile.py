@@ -42,7 +42,7 @@ from fuzzgraph.events import (
     finding_id,
 )
 from fuzzgraph.finding import Finding
-from fuzzgraph.reporting import ending, progress_on
+from fuzzgraph.reporting import progress_on, run_text
 from fuzzgraph.repro.issue_text import issue_text
 from tests.unit.reporting.runs import history, overrun, reported, summary
 
@@ -220,7 +220,7 @@ def test_reports_of_a_hostile_log_only_show_it(text: str, tmp_path: Path) -> Non
         sarif = json.loads((run / "report.sarif").read_text())
         check_unseen("".join(every_text(sarif)))
         json.loads((run / "report.json").read_text())
-        check_unseen(ending(found))
+        check_unseen(run_text(found))
     assert [path.name for path in tmp_path.rglob("*ESCAPED*")] == []
     check_terminal(events)
 

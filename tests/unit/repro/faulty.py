@@ -14,15 +14,15 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.forms import LengthsInInt64, OutputInHalf, StateNotSaved
 from fuzzgraph.targets.builtin.faults.stale_plan import PlannedOnce
-from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
+from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
-from fuzzgraph.targets.builtin.model import Model
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
-from fuzzgraph.targets.builtin.runners.kit import Outputs
+from fuzzgraph.targets.builtin.runners.context import Outputs
 from fuzzgraph.targets.builtin.session import BuiltinSession
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
@@ -53,7 +53,7 @@ class KeptWriteSlots(Slots):
         return replace(super().out_cache_loc(), policy=PaddingPolicy.KEEP)
 
 
-class NoPositions(Model):
+class NoPositions(BuiltinModel):
     def project(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return self.embed.index_select(0, input_ids)
 
@@ -153,15 +153,15 @@ class Reallocates(GraphRunner):
 
 
 def engine(**changes: Any) -> BuiltinTarget:
-    return BuiltinTarget(replace(Parts(), **changes))
+    return BuiltinTarget(replace(Components(), **changes))
 
 
 def declaring(**changes: Any) -> BuiltinTarget:
-    return Declaring(replace(Parts(), **changes))
+    return Declaring(replace(Components(), **changes))
 
 
 def indices(kind: type[KvIndices]) -> BuiltinTarget:
-    return engine(builder_parts=BuilderParts(kv_indices=kind))
+    return engine(builder_components=BuilderComponents(kv_indices=kind))
 
 
 def rows(*lengths: int) -> tuple[BatchRow, ...]:
@@ -234,7 +234,7 @@ KINDS = (
     ),
     Kind(
         "offset-steps",
-        lambda: declaring(builder_parts=BuilderParts(kv_indices=FirstRowTooShort)),
+        lambda: declaring(builder_components=BuilderComponents(kv_indices=FirstRowTooShort)),
         once(4, 3), "contract", "kv_indptr",
         "kv_indptr gives row 0 3 entries, the batch says 4",
     ),
@@ -271,7 +271,7 @@ KINDS = (
         "reference", "state_pool", "by the model",
     ),
     Kind(
-        "left-over", lambda: engine(builder_parts=BuilderParts(plan=PlannedOnce)),
+        "left-over", lambda: engine(builder_components=BuilderComponents(plan=PlannedOnce)),
         once(4, 3, split_kv=2), "history", "attention",
         "before what the previous replay left was changed",
     ),

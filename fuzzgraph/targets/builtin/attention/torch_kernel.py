@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.targets.builtin.addressing import Flat, Rows
 from fuzzgraph.targets.builtin.attention.batch import AttentionBatch, SplitPlan
+from fuzzgraph.targets.builtin.raw_addressing import Flat, Rows
 
 __all__ = ["paged_attention"]
 

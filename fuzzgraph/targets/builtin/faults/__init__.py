@@ -1,6 +1,6 @@
 """Planted faults: small patches on the built-in engine, each modelled on a bug of a real engine.
 
-One module per class of bug. A fault replaces classes in `Parts` and nothing else, so that the
+One module per class of bug. A fault replaces classes in `Components` and nothing else, so that the
 healthy engine cannot be touched by it. How well they are found is `fuzzgraph.faults`' business.
 """
 

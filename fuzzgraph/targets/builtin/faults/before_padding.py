@@ -79,7 +79,7 @@ FAULTS = (
         kind="metadata built before padding",
         clause="reads",
         trigger="a padded batch after a larger one",
-        parts=engine(decode=PadsAfterMetadata),
+        components=engine(decode=PadsAfterMetadata),
     ),
     Fault(
         name="xllm-pr-1939-metadata-of-raw-rows",
@@ -87,7 +87,7 @@ FAULTS = (
         kind="padded row stale",
         clause="metadata",
         trigger="a padded batch",
-        parts=engine(decode=MetadataOfRawRows),
+        components=engine(decode=MetadataOfRawRows),
     ),
     Fault(
         name="vllm-pr-36626-metadata-of-padded-tokens",
@@ -95,7 +95,7 @@ FAULTS = (
         kind="metadata built before padding",
         clause="computes",
         trigger="a padded prefill",
-        parts=engine(piecewise=PiecewisePaddedTokens, breakable=BreakablePaddedTokens),
+        components=engine(piecewise=PiecewisePaddedTokens, breakable=BreakablePaddedTokens),
     ),
     Fault(
         name="sglang-pr-32219-metadata-before-inputs",
@@ -104,7 +104,7 @@ FAULTS = (
         kind="order",
         clause="history",
         trigger="any replayed verify",
-        parts=engine(verify=MetadataBeforeInputs),
+        components=engine(verify=MetadataBeforeInputs),
     ),
     Fault(
         name="hip-issue-3902-copy-not-seen",
@@ -112,6 +112,6 @@ FAULTS = (
         kind="graph runtime",
         clause="metadata",
         trigger="any decode",
-        parts=engine(decode=CopyArrivesLate),
+        components=engine(decode=CopyArrivesLate),
     ),
 )

@@ -39,7 +39,7 @@ FAULTS = (
         kind="encoder-decoder",
         clause="metadata",
         trigger="a graph of an encoder-decoder model",
-        parts=engine(
+        components=engine(
             decode=CapturedWithoutEncoder,
             verify=VerifyWithoutEncoder,
             draft_extend=DraftExtendWithoutEncoder,
@@ -51,6 +51,6 @@ FAULTS = (
         kind="encoder-decoder",
         clause="computes",
         trigger="a request with an encoder",
-        parts=engine(builder=CrossLengthZero),
+        components=engine(builder=CrossLengthZero),
     ),
 )

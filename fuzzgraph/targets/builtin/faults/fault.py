@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fuzzgraph.finding import Clause
-from fuzzgraph.targets.builtin.metadata.builder import BuilderParts
-from fuzzgraph.targets.builtin.parts import Parts
+from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents
 
 __all__ = ["Fault", "Kind", "engine", "metadata"]
 
@@ -53,17 +53,17 @@ class Fault:
     """Clause of the law that the original broke."""
     trigger: str
     """What a case must contain for the fault to act."""
-    parts: Parts
+    components: Components
     """The engine with the fault in it."""
     needs: str = ""
     """Why the trigger takes more than three steps or requests; '' where it does not."""
 
 
-def engine(**changes: Any) -> Parts:
+def engine(**changes: Any) -> Components:
     """The engine with some of its classes replaced."""
-    return replace(Parts(), **changes)
+    return replace(Components(), **changes)
 
 
-def metadata(**changes: Any) -> Parts:
+def metadata(**changes: Any) -> Components:
     """The engine with some classes of its metadata builders replaced."""
-    return replace(Parts(), builder_parts=replace(BuilderParts(), **changes))
+    return replace(Components(), builder_components=replace(BuilderComponents(), **changes))

@@ -9,7 +9,7 @@ import torch
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine, metadata
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
 from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
-from fuzzgraph.targets.builtin.model import ForwardInputs, Model
+from fuzzgraph.targets.builtin.model import BuiltinModel, ForwardInputs
 from fuzzgraph.targets.builtin.registry import GraphSlot
 from fuzzgraph.targets.builtin.slots import Slots
 
@@ -21,7 +21,7 @@ class RowsOfOtherRanks(LocalTokens):
         return super().shard(padded_tokens)[0], padded_tokens
 
 
-class OutputInHalf(Model):
+class OutputInHalf(BuiltinModel):
     def new_output(self, inputs: ForwardInputs) -> torch.Tensor:
         output = super().new_output(inputs)
         return output.bfloat16() if output.dtype == torch.float32 else output
@@ -41,7 +41,7 @@ class LastPageOfPages(PageTable):
         view.last_page_len.mul_(view.seq_lens > 0)
 
 
-class StateNotSaved(Model):
+class StateNotSaved(BuiltinModel):
     def advance_state(self, input_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         assert self.state is not None, "called without a state pool"
         before = self.state.read(slots).clone()
@@ -58,7 +58,7 @@ FAULTS = (
         kind="shape or dtype",
         clause="computes",
         trigger="attention-TP above 1 on any rank but the last",
-        parts=engine(local=RowsOfOtherRanks),
+        components=engine(local=RowsOfOtherRanks),
     ),
     Fault(
         name="tensorrt-llm-pr-18075-output-in-bfloat16",
@@ -67,7 +67,7 @@ FAULTS = (
         kind="shape or dtype",
         clause="computes",
         trigger="a float32 model",
-        parts=engine(model=OutputInHalf),
+        components=engine(model=OutputInHalf),
     ),
     Fault(
         name="vllm-rbln-pr-648-lengths-in-int64",
@@ -75,7 +75,7 @@ FAULTS = (
         kind="shape or dtype",
         clause="metadata",
         trigger="any replay",
-        parts=engine(slots=LengthsInInt64),
+        components=engine(slots=LengthsInInt64),
     ),
     Fault(
         name="flashinfer-pr-2079-last-page-length-of-pages",
@@ -84,7 +84,7 @@ FAULTS = (
         kind="page granularity",
         clause="metadata",
         trigger="a page table at page_size > 1",
-        parts=metadata(page_table=LastPageOfPages),
+        components=metadata(page_table=LastPageOfPages),
     ),
     Fault(
         name="sglang-pr-32606-state-not-saved",
@@ -93,6 +93,6 @@ FAULTS = (
         kind="recurrent state",
         clause="computes",
         trigger="a decode with recurrent state",
-        parts=engine(model=StateNotSaved),
+        components=engine(model=StateNotSaved),
     ),
 )

@@ -11,7 +11,7 @@ from fuzzgraph.targets.builtin.faults.fault import Fault, engine, metadata
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
 from fuzzgraph.targets.builtin.metadata.page_table import PageTable
 from fuzzgraph.targets.builtin.metadata.work_plan import WorkPlan
-from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import FillContext, GraphSlot
 from fuzzgraph.targets.builtin.shape import pages_for
 from fuzzgraph.targets.builtin.slots import Slots
@@ -44,7 +44,7 @@ class HostPositions(Slots):
         tokens[: context.raw.tokens : width].copy_(torch.from_numpy(live))
 
 
-class SplitCountReadBack(Model):
+class SplitCountReadBack(BuiltinModel):
     def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
         longest = int(batch.kv_lens.max()) if batch.plan is not None else batch.max_kv_len
         super().attention(q, out, replace(batch, max_kv_len=longest))
@@ -64,7 +64,7 @@ FAULTS = (
         kind="baked scalar",
         clause="computes",
         trigger="a split plan and a sequence longer than half the context",
-        parts=metadata(plan=FewerSplits),
+        components=metadata(plan=FewerSplits),
     ),
     Fault(
         name="ik-llama-pr-2136-frozen-copy-source",
@@ -72,7 +72,7 @@ FAULTS = (
         kind="baked scalar",
         clause="reads",
         trigger="any replay",
-        parts=metadata(kv_indices=SourceFrozen),
+        components=metadata(kv_indices=SourceFrozen),
     ),
     Fault(
         name="tensorrt-llm-pr-17110-host-positions-frozen",
@@ -80,7 +80,7 @@ FAULTS = (
         kind="baked scalar",
         clause="computes",
         trigger="a verify",
-        parts=engine(slots=HostPositions),
+        components=engine(slots=HostPositions),
     ),
     Fault(
         name="sglang-pr-7184-split-count-read-back",
@@ -88,7 +88,7 @@ FAULTS = (
         kind="baked scalar",
         clause="survives",
         trigger="a split plan",
-        parts=engine(model=SplitCountReadBack),
+        components=engine(model=SplitCountReadBack),
     ),
     Fault(
         name="vllm-pr-47671-narrow-page-number",
@@ -96,6 +96,6 @@ FAULTS = (
         kind="narrow integer",
         clause="reads",
         trigger="a page table and a page that starts at slot 128 or later",
-        parts=metadata(page_table=NarrowPages),
+        components=metadata(page_table=NarrowPages),
     ),
 )

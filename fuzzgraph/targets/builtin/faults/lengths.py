@@ -8,7 +8,7 @@ import torch
 
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine
-from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner, VerifyRunner
@@ -42,7 +42,7 @@ class DraftExtendSeededWithOnes(SeededWithOnes, DraftExtendRunner):
     """The same in draft_extend."""
 
 
-class DividesByLength(Model):
+class DividesByLength(BuiltinModel):
     def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
         super().attention(q, out, batch)
         if batch.qo_indptr is None:
@@ -70,7 +70,7 @@ FAULTS = (
         kind="length edge",
         clause="metadata",
         trigger="a padded batch after one that was larger and longer",
-        parts=engine(slots=StaleLengths),
+        components=engine(slots=StaleLengths),
     ),
     Fault(
         name="sglang-pr-7233-draft-fills-one",
@@ -78,7 +78,7 @@ FAULTS = (
         kind="length edge",
         clause="metadata",
         trigger="a padded draft where the fill value is 0",
-        parts=engine(slots=DraftFillsOne),
+        components=engine(slots=DraftFillsOne),
     ),
     Fault(
         name="sglang-pr-1469-seed-differs-from-fill",
@@ -86,7 +86,7 @@ FAULTS = (
         kind="length edge",
         clause="metadata",
         trigger="a graph of decode, verify or draft_extend where the fill value is 0",
-        parts=engine(
+        components=engine(
             decode=SeededWithOnes,
             verify=VerifySeededWithOnes,
             draft_extend=DraftExtendSeededWithOnes,
@@ -99,7 +99,7 @@ FAULTS = (
         kind="length edge",
         clause="computes",
         trigger="a padded decode where the fill value is 0",
-        parts=engine(model=DividesByLength),
+        components=engine(model=DividesByLength),
     ),
     Fault(
         name="vllm-ascend-pr-12840-negative-lengths",
@@ -107,7 +107,7 @@ FAULTS = (
         kind="length edge",
         clause="metadata",
         trigger="a padded verify",
-        parts=engine(slots=NegativePadding),
+        components=engine(slots=NegativePadding),
     ),
     Fault(
         name="sglang-pr-36430-verify-without-drafts",
@@ -115,6 +115,6 @@ FAULTS = (
         kind="spec-decode shape",
         clause="computes",
         trigger="any verify",
-        parts=engine(slots=LengthsWithoutDrafts),
+        components=engine(slots=LengthsWithoutDrafts),
     ),
 )

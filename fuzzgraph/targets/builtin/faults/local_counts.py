@@ -60,7 +60,7 @@ FAULTS = (
         kind="local counts",
         clause="metadata",
         trigger="attention-TP above 1",
-        parts=engine(local=GlobalCountAtCapture),
+        components=engine(local=GlobalCountAtCapture),
     ),
     Fault(
         name="sglang-pr-9107-whole-rank-count",
@@ -68,7 +68,7 @@ FAULTS = (
         kind="local counts",
         clause="metadata",
         trigger="a rank above 0 and fewer live tokens than padded ones",
-        parts=engine(local=WholeRankCount),
+        components=engine(local=WholeRankCount),
     ),
     Fault(
         name="sglang-pr-35588-prefill-keeps-count",
@@ -76,7 +76,7 @@ FAULTS = (
         kind="local counts",
         clause="metadata",
         trigger="a prefill with attention-TP above 1",
-        parts=engine(piecewise=PiecewiseKeepsCount, breakable=BreakableKeepsCount),
+        components=engine(piecewise=PiecewiseKeepsCount, breakable=BreakableKeepsCount),
     ),
     Fault(
         name="sglang-pr-39899-idle-rank-last-token",
@@ -84,7 +84,7 @@ FAULTS = (
         kind="empty batch",
         clause="survives",
         trigger="an idle step",
-        parts=engine(decode=IdleLastToken),
+        components=engine(decode=IdleLastToken),
     ),
     Fault(
         name="vllm-pr-37728-idle-batch-keeps-rows",
@@ -92,6 +92,6 @@ FAULTS = (
         kind="empty batch",
         clause="writes",
         trigger="an idle step after a decode",
-        parts=engine(decode=IdleKeepsRows),
+        components=engine(decode=IdleKeepsRows),
     ),
 )

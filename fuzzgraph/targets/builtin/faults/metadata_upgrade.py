@@ -49,7 +49,7 @@ FAULTS = (
         kind="metadata upgrade missing",
         clause="survives",
         trigger="a piecewise prefill on a graph with raw metadata",
-        parts=engine(piecewise=PiecewiseStaysRaw),
+        components=engine(piecewise=PiecewiseStaysRaw),
     ),
     Fault(
         name="sglang-pr-35275-upgrade-frozen",
@@ -58,7 +58,7 @@ FAULTS = (
         kind="metadata upgrade missing",
         clause="metadata",
         trigger="metadata upgraded before the graph",
-        parts=engine(builder=UpgradeFrozen),
+        components=engine(builder=UpgradeFrozen),
     ),
     Fault(
         name="sglang-pr-26665-no-metadata-of-this-size",
@@ -66,7 +66,7 @@ FAULTS = (
         kind="metadata upgrade missing",
         clause="survives",
         trigger="a verify on a captured size below the largest",
-        parts=engine(verify=CapturesLargestOnly),
+        components=engine(verify=CapturesLargestOnly),
     ),
     Fault(
         name="vllm-issue-53051-graph-chosen-by-token-count",
@@ -75,6 +75,6 @@ FAULTS = (
         kind="wrong graph dispatched",
         clause="computes",
         trigger="a draft_extend of several requests with short accept lengths",
-        parts=engine(draft_extend=SizedByTokens),
+        components=engine(draft_extend=SizedByTokens),
     ),
 )

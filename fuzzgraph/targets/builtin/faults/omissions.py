@@ -12,7 +12,7 @@ from fuzzgraph.targets.builtin.faults.fault import Fault, engine, metadata
 from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.metadata.builder import BuiltView, MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
-from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext, GraphSlot
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
@@ -49,7 +49,7 @@ class WindowWithoutItself(MetadataBuilder):
         return replace(batch, window=max(batch.window - 1, min(batch.window, 1)))
 
 
-class SpreadsPadding(Model):
+class SpreadsPadding(BuiltinModel):
     def store(self, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         places = torch.arange(len(slots), device=slots.device) % self.config.page_size
         super().store(torch.where(slots == RESERVED_SLOT, places, slots), k, v)
@@ -62,7 +62,7 @@ FAULTS = (
         kind="padded row stale",
         clause="history",
         trigger="mrope present, then absent",
-        parts=engine(decode_registry=keeps_omitted),
+        components=engine(decode_registry=keeps_omitted),
     ),
     Fault(
         name="sglang-pr-34833-page-table-of-larger-pages-only",
@@ -70,7 +70,7 @@ FAULTS = (
         kind="page granularity",
         clause="reads",
         trigger="a page table at page_size 1",
-        parts=metadata(page_table=CopiesLargerPagesOnly),
+        components=metadata(page_table=CopiesLargerPagesOnly),
     ),
     Fault(
         name="sglang-pr-32087-window-off-by-one",
@@ -78,7 +78,7 @@ FAULTS = (
         kind="sliding window",
         clause="computes",
         trigger="a sequence longer than a window of at least 2",
-        parts=engine(builder=WindowWithoutItself),
+        components=engine(builder=WindowWithoutItself),
     ),
     Fault(
         name="vllm-issue-13418-padded-tokens-written",
@@ -87,6 +87,6 @@ FAULTS = (
         kind="padded row stale",
         clause="writes",
         trigger="two padded tokens at page_size > 1",
-        parts=engine(model=SpreadsPadding),
+        components=engine(model=SpreadsPadding),
     ),
 )

@@ -7,7 +7,7 @@ import torch
 from fuzzgraph.reference.triton_ready import ready_triton
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine
-from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.pools import ReqToTokenPool
 from fuzzgraph.world import RESERVED_SLOT
 
@@ -22,7 +22,7 @@ class UninitialisedMap(ReqToTokenPool):
         return torch.empty(rows, width, dtype=torch.int32, device=device)
 
 
-class NanInNullSlot(Model):
+class NanInNullSlot(BuiltinModel):
     """Padded rows leave NaN in the reserved slot; a masked tile multiplies it by 0."""
 
     def store(self, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -35,7 +35,7 @@ class NanInNullSlot(Model):
             out.add_(self.kv.values()[RESERVED_SLOT].float().sum() * 0.0)
 
 
-class ReadsPastTheEnd(Model):
+class ReadsPastTheEnd(BuiltinModel):
     """The tile behind a row's last key is masked by a small weight instead of none."""
 
     def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
@@ -48,7 +48,7 @@ class ReadsPastTheEnd(Model):
         out.add_(beyond.repeat_interleave(out.shape[1] // beyond.shape[1], dim=1), alpha=_TINY)
 
 
-class LoadsAhead(Model):
+class LoadsAhead(BuiltinModel):
     """A kernel loads each row's successor ahead of time, behind the last row too."""
 
     def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
@@ -66,7 +66,7 @@ FAULTS = (
         kind="uninitialised memory",
         clause="reads",
         trigger="any padded row",
-        parts=engine(req_to_token=UninitialisedMap),
+        components=engine(req_to_token=UninitialisedMap),
     ),
     Fault(
         name="sglang-pr-32477-nan-in-null-slot",
@@ -75,7 +75,7 @@ FAULTS = (
         kind="sentinel or null slot",
         clause="computes",
         trigger="a padded batch with a sliding window",
-        parts=engine(model=NanInNullSlot),
+        components=engine(model=NanInNullSlot),
     ),
     Fault(
         name="vllm-pr-36939-masked-tile-past-the-end",
@@ -84,7 +84,7 @@ FAULTS = (
         kind="sentinel or null slot",
         clause="reads",
         trigger="any decode",
-        parts=engine(model=ReadsPastTheEnd),
+        components=engine(model=ReadsPastTheEnd),
     ),
     Fault(
         name="vllm-pr-57158-gather-past-the-lengths",
@@ -93,6 +93,6 @@ FAULTS = (
         kind="length edge",
         clause="reads",
         trigger="any batch with a row, kernels interpreted and checked",
-        parts=engine(model=LoadsAhead),
+        components=engine(model=LoadsAhead),
     ),
 )

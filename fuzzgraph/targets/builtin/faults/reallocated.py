@@ -73,7 +73,7 @@ FAULTS = (
         kind="reallocated buffer",
         clause="metadata",
         trigger="a page table and any replay",
-        parts=engine(builder=TableReallocated),
+        components=engine(builder=TableReallocated),
     ),
     Fault(
         name="sglang-pr-26019-indptr-rebuilt-at-replay",
@@ -81,7 +81,7 @@ FAULTS = (
         kind="reallocated buffer",
         clause="metadata",
         trigger="any replay",
-        parts=metadata(kv_indices=IndptrRebuilt),
+        components=metadata(kv_indices=IndptrRebuilt),
     ),
     Fault(
         name="rtp-llm-pr-1259-query-offsets-reallocated",
@@ -89,7 +89,7 @@ FAULTS = (
         kind="reallocated buffer",
         clause="history",
         trigger="a replayed draft_extend whose accept lengths are not those of the capture",
-        parts=engine(builder=QueryOffsetsRebuilt),
+        components=engine(builder=QueryOffsetsRebuilt),
     ),
     Fault(
         name="vllm-pr-55341-workspace-grows-after-capture",
@@ -98,7 +98,7 @@ FAULTS = (
         kind="reallocated buffer",
         clause="history",
         trigger="an eager prefill above the ladder, then a graph",
-        parts=engine(piecewise=WorkspaceGrows, breakable=BreakableWorkspaceGrows),
+        components=engine(piecewise=WorkspaceGrows, breakable=BreakableWorkspaceGrows),
     ),
     Fault(
         name="pytorch-issue-114844-count-rebound",
@@ -106,7 +106,7 @@ FAULTS = (
         kind="reallocated buffer",
         clause="metadata",
         trigger="a decode with attention-TP above 1",
-        parts=engine(decode=CountRebound),
+        components=engine(decode=CountRebound),
     ),
     Fault(
         name="sglang-pr-23037-results-are-views",
@@ -114,6 +114,6 @@ FAULTS = (
         kind="aliased outputs",
         clause="history",
         trigger="two drafts on one graph",
-        parts=engine(draft=ResultsAreViews),
+        components=engine(draft=ResultsAreViews),
     ),
 )

@@ -34,7 +34,7 @@ FAULTS = (
         kind="spec-decode shape",
         clause="computes",
         trigger="a draft_extend whose accept lengths differ from the draft width",
-        parts=engine(builder=FixedStride),
+        components=engine(builder=FixedStride),
     ),
     Fault(
         name="sglang-pr-36915-eager-query-offsets-stale",
@@ -42,6 +42,6 @@ FAULTS = (
         kind="capture and replay disagree",
         clause="computes",
         trigger="a draft_extend whose accept lengths differ from the draft width",
-        parts=engine(draft_extend=EagerKeepsOffsets),
+        components=engine(draft_extend=EagerKeepsOffsets),
     ),
 )

@@ -87,7 +87,7 @@ def _stale_rows(runner: str, where: str, slots: type[Slots]) -> Fault:
         kind="padded row stale",
         clause="reads",
         trigger="a padded batch after a larger one",
-        parts=engine(slots=slots),
+        components=engine(slots=slots),
     )
 
 
@@ -102,7 +102,7 @@ FAULTS = (
         kind="padded row stale",
         clause="reads",
         trigger="a page table, and a padded batch after a larger one",
-        parts=metadata(page_table=KeepsPageTableRows),
+        components=metadata(page_table=KeepsPageTableRows),
     ),
     Fault(
         name="rtp-llm-pr-1321-padded-rows-write-live-blocks",
@@ -110,7 +110,7 @@ FAULTS = (
         kind="padded row stale",
         clause="writes",
         trigger="a padded batch after a larger one",
-        parts=engine(slots=StaleCacheLoc),
+        components=engine(slots=StaleCacheLoc),
     ),
     Fault(
         name="sglang-pr-25529-draft-cache-loc-not-padded",
@@ -118,7 +118,7 @@ FAULTS = (
         kind="padded row stale",
         clause="writes",
         trigger="a padded draft after a larger one",
-        parts=engine(slots=StaleDraftCacheLoc),
+        components=engine(slots=StaleDraftCacheLoc),
     ),
     Fault(
         name="sglang-pr-26880-seq-lens-sum-raw",
@@ -127,7 +127,7 @@ FAULTS = (
         kind="padded row stale",
         clause="reads",
         trigger="a padded draft",
-        parts=metadata(draft_indices=RawLengthSum),
+        components=metadata(draft_indices=RawLengthSum),
     ),
     Fault(
         name="vllm-pr-39773-last-token-indices-not-padded",
@@ -136,6 +136,6 @@ FAULTS = (
         kind="padded row stale",
         clause="metadata",
         trigger="a padded draft_extend after a larger one",
-        parts=engine(slots=StaleLastTokens),
+        components=engine(slots=StaleLastTokens),
     ),
 )

@@ -76,7 +76,7 @@ FAULTS = (
         kind="stale plan",
         clause="computes",
         trigger="a split plan and lengths other than at capture",
-        parts=metadata(plan=PlannedOnce),
+        components=metadata(plan=PlannedOnce),
     ),
     Fault(
         name="vllm-pr-42444-plan-made-in-warm-up",
@@ -84,7 +84,7 @@ FAULTS = (
         kind="stale plan",
         clause="computes",
         trigger="metadata built in the graph, on the smallest captured size",
-        parts=engine(builder=UpgradedInWarmUp),
+        components=engine(builder=UpgradedInWarmUp),
     ),
     Fault(
         name="flashinfer-issue-4002-padded-items-valid",
@@ -92,7 +92,7 @@ FAULTS = (
         kind="stale plan",
         clause="computes",
         trigger="a split plan and a row shorter than the context",
-        parts=metadata(plan=PaddedItemsValid),
+        components=metadata(plan=PaddedItemsValid),
     ),
     Fault(
         name="vllm-pr-28702-replay-splits-otherwise",
@@ -100,7 +100,7 @@ FAULTS = (
         kind="capture and replay disagree",
         clause="computes",
         trigger="a decode of a few tokens",
-        parts=engine(decode=OtherSplitsInReplay),
+        components=engine(decode=OtherSplitsInReplay),
     ),
     Fault(
         name="vllm-pr-25490-plan-remembers-last-batch",
@@ -108,7 +108,7 @@ FAULTS = (
         kind="stale plan",
         clause="history",
         trigger="a second decode, of a few tokens",
-        parts=engine(decode=RemembersLastBatch),
+        components=engine(decode=RemembersLastBatch),
     ),
     Fault(
         name="vllm-ascend-pr-10895-last-page-length-stale",
@@ -116,6 +116,6 @@ FAULTS = (
         kind="stale plan",
         clause="metadata",
         trigger="a page table",
-        parts=metadata(page_table=LastPageLenStale),
+        components=metadata(page_table=LastPageLenStale),
     ),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine
-from fuzzgraph.targets.builtin.model import Model
+from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import FillContext, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.shape import pool_rows
 from fuzzgraph.targets.builtin.slots import Slots
@@ -16,7 +16,7 @@ from fuzzgraph.world import Batch
 __all__ = ["FAULTS"]
 
 
-class SkipsPaddedRows(Model):
+class SkipsPaddedRows(BuiltinModel):
     def advance_state(self, input_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         advanced = super().advance_state(input_ids, slots)
         output = torch.empty_like(advanced)
@@ -53,7 +53,7 @@ FAULTS = (
         kind="uninitialised memory",
         clause="reads",
         trigger="a padded batch with recurrent state",
-        parts=engine(model=SkipsPaddedRows),
+        components=engine(model=SkipsPaddedRows),
     ),
     Fault(
         name="sglang-pr-38997-minus-one-means-last-slot",
@@ -61,7 +61,7 @@ FAULTS = (
         kind="sentinel or null slot",
         clause="writes",
         trigger="a padded batch with recurrent state",
-        parts=engine(slots=PaddedToLastSlot),
+        components=engine(slots=PaddedToLastSlot),
     ),
     Fault(
         name="tensorrt-llm-pr-9873-repeated-state-index",
@@ -69,7 +69,7 @@ FAULTS = (
         kind="recurrent state",
         clause="computes",
         trigger="a padded batch with recurrent state",
-        parts=engine(slots=PaddedToFirstLive),
+        components=engine(slots=PaddedToFirstLive),
     ),
     Fault(
         name="tensorrt-llm-pr-13151-padding-aliases-live-state",
@@ -78,6 +78,6 @@ FAULTS = (
         kind="recurrent state",
         clause="writes",
         trigger="a padded batch with recurrent state after a larger one",
-        parts=engine(slots=StaleStateSlots),
+        components=engine(slots=StaleStateSlots),
     ),
 )

@@ -47,7 +47,7 @@ FAULTS = (
         kind="undersized buffer",
         clause="survives",
         trigger="a captured size above the request pool",
-        parts=metadata(kv_indices=IndptrAtPoolSize),
+        components=metadata(kv_indices=IndptrAtPoolSize),
     ),
     Fault(
         name="sglang-pr-24587-kv-indices-in-pages",
@@ -55,7 +55,7 @@ FAULTS = (
         kind="undersized buffer",
         clause="writes",
         trigger="page_size > 1 and sequences longer than the captured rows' pages",
-        parts=metadata(kv_indices=IndicesInPages),
+        components=metadata(kv_indices=IndicesInPages),
     ),
     Fault(
         name="sglang-pr-27338-draft-indices-without-topk",
@@ -63,7 +63,7 @@ FAULTS = (
         kind="undersized buffer",
         clause="writes",
         trigger="topk >= 2 and topk * sum(seq_lens) above max_bs * context",
-        parts=metadata(draft_indices=IndicesWithoutTopk),
+        components=metadata(draft_indices=IndicesWithoutTopk),
     ),
     Fault(
         name="sglang-pr-19016-page-table-without-drafts",
@@ -71,7 +71,7 @@ FAULTS = (
         kind="undersized buffer",
         clause="reads",
         trigger="verify or draft_extend with a page table, near the end of the context",
-        parts=engine(builder=TableWithoutDrafts),
+        components=engine(builder=TableWithoutDrafts),
     ),
     Fault(
         name="sglang-pr-29450-mask-without-draft-columns",
@@ -79,6 +79,6 @@ FAULTS = (
         kind="undersized buffer",
         clause="writes",
         trigger="verify at full context and full batch",
-        parts=metadata(mask=MaskWithoutDrafts),
+        components=metadata(mask=MaskWithoutDrafts),
     ),
 )

@@ -11,18 +11,18 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.targets.builtin.attention import AttentionBatch
+from fuzzgraph.targets.builtin.cached_method import cached_method
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
 from fuzzgraph.targets.builtin.metadata.mask import TreeMask
 from fuzzgraph.targets.builtin.metadata.naming import plan_buffers, view_fields
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
 from fuzzgraph.targets.builtin.metadata.page_table import PageTable
-from fuzzgraph.targets.builtin.metadata.views import BuilderParts, BuiltView, Tables
+from fuzzgraph.targets.builtin.metadata.views import BuilderComponents, BuiltView, Tables
 from fuzzgraph.targets.builtin.metadata.work_plan import WorkPlan
 from fuzzgraph.targets.builtin.registry import BufferRegistry
-from fuzzgraph.targets.builtin.remembering import remembered
 from fuzzgraph.targets.builtin.shape import Extent, row_tokens
 
-__all__ = ["BuilderParts", "BuiltView", "MetadataBuilder", "Tables"]
+__all__ = ["BuilderComponents", "BuiltView", "MetadataBuilder", "Tables"]
 
 
 class MetadataBuilder:
@@ -34,21 +34,21 @@ class MetadataBuilder:
         mode: Mode,
         tables: Tables,
         registry: BufferRegistry,
-        parts: BuilderParts,
+        components: BuilderComponents,
         device: torch.device,
     ) -> None:
         self.config = config
         self.mode = mode
         self.tables = tables
         self.registry = registry
-        self.parts = parts
+        self.components = components
         self.device = device
         self.kv: KvIndices | None = None
         self.pages: PageTable | None = None
         self.mask: TreeMask | None = None
         self.plan: WorkPlan | None = None
         self.encoder: KvIndices | None = None
-        self._cached = remembered(self.make_view)
+        self._cached = cached_method(self.make_view)
         self.allocate()
 
     # sizes
@@ -109,23 +109,23 @@ class MetadataBuilder:
         self.qo_indptr = self.query_offsets()
         self.lens = torch.zeros(2, rows, dtype=torch.int32, device=self.device)
         if self.uses_pages():
-            self.pages = self.parts.page_table(
+            self.pages = self.components.page_table(
                 self.tables.req_to_token, rows, self.table_len(), self.device
             )
         else:
-            self.kv = self.parts.kv_indices(
+            self.kv = self.components.kv_indices(
                 self.tables.req_to_token, rows, self.listed_tokens(), self.device
             )
         if self.uses_mask():
-            self.mask = self.parts.mask(
+            self.mask = self.components.mask(
                 config.draft_tokens, config.sliding_window, rows, self.max_kv_len(), self.device
             )
         if config.split_kv:
-            self.plan = self.parts.plan(
+            self.plan = self.components.plan(
                 config.split_kv, self.tokens_capacity(), self.listed_tokens(), self.device
             )
         if self.tables.encoder is not None:
-            self.encoder = self.parts.encoder(
+            self.encoder = self.components.encoder(
                 self.tables.encoder, rows, self.tables.encoder.width(), self.device
             )
 

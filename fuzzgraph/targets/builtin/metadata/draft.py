@@ -80,11 +80,13 @@ class DraftBuilder(MetadataBuilder):
         if self.tables.encoder is not None:
             width = self.tables.encoder.width()
             self.encoder_lens = self._zeros(branches)
-            self.encoder = self.parts.encoder(self.tables.encoder, branches, width, self.device)
+            self.encoder = self.components.encoder(
+                self.tables.encoder, branches, width, self.device
+            )
 
     def allocate_kv(self) -> DraftKvIndices:
         """One step's page map."""
-        kv = self.parts.draft_indices(
+        kv = self.components.draft_indices(
             self.tables.req_to_token, self.indices_rows(), self.listed_tokens(), self.device
         )
         own_slots = self.registry.buffers["draft_cache_loc"]
@@ -94,7 +96,7 @@ class DraftBuilder(MetadataBuilder):
     def allocate_plan(self) -> WorkPlan | None:
         if not self.config.split_kv:
             return None
-        return self.parts.plan(
+        return self.components.plan(
             self.config.split_kv, self.branches_capacity(), self.listed_tokens(), self.device
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fuzzgraph.targets.builtin.addressing import Flat
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
+from fuzzgraph.targets.builtin.raw_addressing import Flat
 
 __all__ = ["DraftKvIndices"]
 

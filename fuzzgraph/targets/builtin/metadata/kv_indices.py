@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.targets.builtin.addressing import reach
 from fuzzgraph.targets.builtin.pools import TokenMap
+from fuzzgraph.targets.builtin.raw_addressing import reach
 
 __all__ = ["KvIndices", "KvView"]
 

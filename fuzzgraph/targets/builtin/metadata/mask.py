@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.targets.builtin.addressing import reach
+from fuzzgraph.targets.builtin.raw_addressing import reach
 
 __all__ = ["MaskView", "TreeMask"]
 

@@ -15,7 +15,7 @@ from fuzzgraph.targets.builtin.metadata.work_plan import PlanView, WorkPlan
 from fuzzgraph.targets.builtin.pools import EncoderMap, PagedKVPool, ReqToTokenPool
 from fuzzgraph.targets.builtin.shape import Extent
 
-__all__ = ["BuilderParts", "BuiltView", "Tables"]
+__all__ = ["BuilderComponents", "BuiltView", "Tables"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class BuilderParts:
+class BuilderComponents:
     """The classes a builder is made of."""
 
     kv_indices: type[KvIndices] = KvIndices

@@ -20,12 +20,12 @@ from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
 from fuzzgraph.targets.builtin.metadata.views import BuiltView
 from fuzzgraph.targets.builtin.model import ForwardInputs
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext
-from fuzzgraph.targets.builtin.runners.kit import Outputs, RunnerKit, StaticBatch, Step
-from fuzzgraph.targets.builtin.runners.seen import CaptureRecord, observation_of
+from fuzzgraph.targets.builtin.runners.context import Outputs, RunnerContext, StaticBatch, Step
+from fuzzgraph.targets.builtin.runners.observe import CaptureRecord, observation_of
 from fuzzgraph.targets.builtin.shape import Extent, row_tokens, smallest_fitting
 from fuzzgraph.world import Batch
 
-__all__ = ["GraphRunner", "Outputs", "RunnerKit", "StaticBatch", "Step"]
+__all__ = ["GraphRunner", "Outputs", "RunnerContext", "StaticBatch", "Step"]
 
 
 class GraphRunner:
@@ -33,12 +33,12 @@ class GraphRunner:
 
     mode: Mode = "decode"
 
-    def __init__(self, kit: RunnerKit) -> None:
-        self.kit = kit
-        self.config = kit.config
-        self.model = kit.model
-        self.local = kit.local
-        self.input_pool = kit.input_pool
+    def __init__(self, context: RunnerContext) -> None:
+        self.context = context
+        self.config = context.config
+        self.model = context.model
+        self.local = context.local
+        self.input_pool = context.input_pool
         self.graphs: dict[int, CapturedGraph[Outputs]] = {}
         self.records: dict[int, CaptureRecord] = {}
         self.batches = self.allocate_batches()
@@ -92,13 +92,20 @@ class GraphRunner:
         return StaticBatch(registry, self.make_builder(registry))
 
     def make_registry(self, largest: Extent, pool: InputPool) -> BufferRegistry:
-        kit = self.kit
-        return kit.registry(kit.config, self.mode, largest, pool, kit.device, kit.slots)
+        context = self.context
+        return context.registry(
+            context.config, self.mode, largest, pool, context.device, context.slots
+        )
 
     def make_builder(self, registry: BufferRegistry) -> MetadataBuilder:
-        kit = self.kit
-        return kit.builder(
-            kit.config, self.mode, kit.tables, registry, kit.builder_parts, kit.device
+        context = self.context
+        return context.builder(
+            context.config,
+            self.mode,
+            context.tables,
+            registry,
+            context.builder_components,
+            context.device,
         )
 
     def static_for(self, size: int) -> StaticBatch:
@@ -121,7 +128,7 @@ class GraphRunner:
     def capture_size(self, size: int) -> None:
         self.prepare_capture(size)
         step = self.current()
-        self.graphs[size] = self.kit.graphs.capture(
+        self.graphs[size] = self.context.graphs.capture(
             lambda: self.run_forward(step), key=f"{self.mode}[{size}]"
         )
         self.record_capture(size)
@@ -240,7 +247,7 @@ class GraphRunner:
 
     def empty_outputs(self) -> Outputs:
         """Outputs of an eager step without tokens."""
-        config, device = self.config, self.kit.device
+        config, device = self.config, self.context.device
         none = torch.zeros(
             0, config.num_q_heads, config.v_head_dim, dtype=self.model.dtype, device=device
         )

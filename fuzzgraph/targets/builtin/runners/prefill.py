@@ -19,7 +19,7 @@ from fuzzgraph.targets.builtin.registry import FillContext
 from fuzzgraph.targets.builtin.runners.base import (
     GraphRunner,
     Outputs,
-    RunnerKit,
+    RunnerContext,
     Step,
 )
 from fuzzgraph.targets.builtin.shape import DTYPES, Extent
@@ -29,7 +29,7 @@ __all__ = ["BreakableRunner", "PiecewiseRunner"]
 
 
 @dataclass(slots=True)
-class Segments:
+class PrefillGraphs:
     """The graphs before and after attention for one token count."""
 
     before: CapturedGraph[torch.Tensor]
@@ -41,16 +41,16 @@ class PiecewiseRunner(GraphRunner):
 
     mode: Mode = "prefill"
 
-    def __init__(self, kit: RunnerKit) -> None:
-        super().__init__(kit)
-        self.segments: dict[int, Segments] = {}
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        self.segments: dict[int, PrefillGraphs] = {}
         self.attention_out = self.allocate_attention_out()
 
     def allocate_attention_out(self) -> torch.Tensor:
         """[tokens, heads, v_head_dim] what attention leaves for the graph behind it."""
         config = self.config
         shape = (self.largest().tokens, config.num_q_heads, config.v_head_dim)
-        return torch.zeros(shape, dtype=DTYPES[config.dtype], device=self.kit.device)
+        return torch.zeros(shape, dtype=DTYPES[config.dtype], device=self.context.device)
 
     # sizes
 
@@ -90,15 +90,15 @@ class PiecewiseRunner(GraphRunner):
         self.segments[size] = self.capture_segments(size)
         self.record_capture(size)
 
-    def capture_segments(self, size: int) -> Segments:
+    def capture_segments(self, size: int) -> PrefillGraphs:
         """Both graphs, with attention run eagerly in between as it will be at replay."""
-        inputs, capture = self.graph_inputs(size), self.kit.graphs.capture
+        inputs, capture = self.graph_inputs(size), self.context.graphs.capture
         before = capture(
             lambda: self.model.before_attention(inputs), key=f"{self.mode}[{size}].before"
         )
         self.run_attention(self.current(), before.outputs)
         after = capture(lambda: self.run_after(inputs), key=f"{self.mode}[{size}].after")
-        return Segments(before, after)
+        return PrefillGraphs(before, after)
 
     def graph_inputs(self, size: int) -> ForwardInputs:
         return self.forward_inputs(self.static_for(size).registry, Extent(1, size), size)
@@ -147,13 +147,13 @@ class PiecewiseRunner(GraphRunner):
 class BreakableRunner(PiecewiseRunner):
     """One function, broken at attention: what it does between breaks becomes a graph."""
 
-    def capture_segments(self, size: int) -> Segments:
+    def capture_segments(self, size: int) -> PrefillGraphs:
         flow = self.flow(self.graph_inputs(size))
-        capture = self.kit.graphs.capture
+        capture = self.context.graphs.capture
         before = capture(lambda: next(flow), key=f"{self.mode}[{size}].before")
         self.run_attention(self.current(), before.outputs)
         after = capture(self.rest_of(flow), key=f"{self.mode}[{size}].after")
-        return Segments(before, after)
+        return PrefillGraphs(before, after)
 
     def flow(self, inputs: ForwardInputs) -> Generator[torch.Tensor, None, Outputs]:
         """The whole forward; yields the query where the graph breaks."""

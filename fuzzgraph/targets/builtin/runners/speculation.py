@@ -11,7 +11,7 @@ from fuzzgraph.content import next_token
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
 from fuzzgraph.targets.builtin.model import ForwardInputs
 from fuzzgraph.targets.builtin.registry import BufferRegistry
-from fuzzgraph.targets.builtin.runners.base import GraphRunner, Outputs, RunnerKit, Step
+from fuzzgraph.targets.builtin.runners.base import GraphRunner, Outputs, RunnerContext, Step
 from fuzzgraph.targets.builtin.shape import Extent
 
 __all__ = ["DraftExtendRunner", "DraftRunner", "VerifyRunner"]
@@ -37,10 +37,10 @@ class DraftRunner(GraphRunner):
 
     mode: Mode = "draft"
 
-    def __init__(self, kit: RunnerKit) -> None:
-        super().__init__(kit)
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
         rows = max(self.largest().rows, self.largest_eager().rows)
-        self.branches = torch.arange(kit.config.spec_topk, device=kit.device).repeat(rows)
+        self.branches = torch.arange(context.config.spec_topk, device=context.device).repeat(rows)
 
     def promised_outputs(self) -> tuple[str, ...]:
         return ("attention", "draft_tokens")

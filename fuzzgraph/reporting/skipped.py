@@ -1,0 +1,114 @@
+"""What did not run and why: skipped, quarantined, unreadable, beyond the target, not executed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from fuzzgraph.events import Left, ReportedFinding, RunSummary
+from fuzzgraph.format_numbers import counted
+
+__all__ = ["undone_of_run", "killed_text", "not_run", "undone_text", "unchecked"]
+
+_UNDONE: dict[Left, str] = {
+    "confirm": "not confirmed",
+    "shrink": "not shrunk to the end",
+    "export": "repro not executed",
+}
+
+
+def undone_text(reported: ReportedFinding) -> str:
+    """What there was no time for; '' for nothing."""
+    return ", ".join(_UNDONE[one] for one in reported.left)
+
+
+def undone_of_run(summary: RunSummary) -> str:
+    """How much the end of the budget left undone, and the command that does it; '' for nothing."""
+    parts = [
+        f"{count} {words}"
+        for kind, words in _UNDONE.items()
+        if (count := sum(kind in reported.left for reported in summary.findings))
+    ]
+    if summary.cut_off:
+        parts.append(f"case {summary.cut_off} cut off")
+    if not parts:
+        return ""
+    return f"{', '.join(parts)}; finish with: {_resume_command(summary)}"
+
+
+def _resume_command(summary: RunSummary) -> str:
+    """What the caller has to name again is named; quoted, for a folder may have any name."""
+    words = ["fuzzgraph", "resume", summary.out]
+    if ":" in summary.setup.target:
+        words += ["--target", summary.setup.target]
+    return shlex.join(words)
+
+
+def killed_text(count: int) -> str:
+    """What to say of workers that somebody killed; their cases were run again."""
+    were = "was" if count == 1 else "were"
+    return (
+        f"{counted(count, 'worker')} {were} killed from outside (signal 9), retried; out of memory?"
+    )
+
+
+def unchecked(launches: Mapping[str, int]) -> list[str]:
+    """Why the accesses and races of Triton kernels were not checked, one line for each reason.
+
+    >>> unchecked({"the kernels are compiled": 2})
+    ['access and race checks are off for Triton kernels: the kernels are compiled (2 launches)']
+    """
+    return [
+        f"access and race checks are off for Triton kernels: {reason.rstrip('.')}"
+        f" ({count} launch{'es' * (count != 1)})"
+        for reason, count in launches.items()
+    ]
+
+
+def not_run(summary: RunSummary) -> list[tuple[str, str]]:
+    """What, and why; empty where everything ran."""
+    rows = [
+        (counted(count, "case"), f"skipped: {reason or 'the target cannot express it'}")
+        for reason, count in summary.skips.items()
+    ]
+    untold = summary.skipped - sum(summary.skips.values())
+    if untold > 0:
+        rows.append((counted(untold, "case"), "skipped: the target cannot express them"))
+    rows += [
+        (counted(count, "case"), f"quarantined, never launched: {entry}")
+        for entry, count in summary.quarantined.items()
+    ]
+    if summary.killed:
+        rows.append(("retried", killed_text(summary.killed)))
+    rows += [("a part of the log", f"could not be read: {line}") for line in summary.damaged]
+    rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
+    rows += [("a check", line) for line in unchecked(summary.unchecked)]
+    rows += _repros(summary)
+    rows += [("not drawn", f"beyond the target: {line}") for line in summary.beyond]
+    if undone := undone_of_run(summary):
+        rows.append(("for lack of time", undone))
+    if summary.reason in ("killed", "interrupted", "failed"):
+        rows.append(("the rest of the budget", _CUT[summary.reason]))
+    return rows
+
+
+_CUT = {
+    "killed": "the run was killed",
+    "interrupted": "the run was interrupted",
+    "failed": "the run failed",
+}
+
+
+def _repros(summary: RunSummary) -> list[tuple[str, str]]:
+    rows = []
+    for reported in summary.findings:
+        for export in reported.exports:
+            if export.error:
+                why = export.error if export.path else f"not written: {export.error}"
+                rows.append((f"{export.kind} of {reported.id}", why))
+            elif export.kind == "script" and not export.rate:
+                why = "written, not executed: no time left"
+                rows.append((f"script of {reported.id}", why))
+        if not reported.finding.confirmed:
+            rows.append((f"fresh sessions for {reported.id}", "the run ended first"))
+    return rows

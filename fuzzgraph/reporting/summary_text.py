@@ -1,0 +1,205 @@
+"""The readable end of a run: its findings in full, then its figures in three lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from fuzzgraph.coverage import Coverage, CoverageMap
+from fuzzgraph.escaping import one_line
+from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
+from fuzzgraph.finding import Finding
+from fuzzgraph.format_numbers import counted, short
+from fuzzgraph.reporting.plain_text import finding_text
+from fuzzgraph.reporting.skipped import killed_text, unchecked, undone_of_run
+
+__all__ = [
+    "run_text",
+    "outcome",
+    "joined",
+    "nothing_found",
+    "stop_reason",
+    "setup_line",
+    "duration_text",
+    "verdict_line",
+]
+
+_REASONS: dict[Reason, str] = {
+    "time": "the time is up",
+    "examples": "all examples were run",
+    "findings": "enough was found",
+    "interrupted": "it was interrupted",
+    "corpus": "the corpus was run",
+    "failed": "the run failed",
+    "killed": "it was killed",
+}
+
+
+def stop_reason(summary: RunSummary) -> str:
+    """Why the run ended, in a few words."""
+    return _REASONS[summary.reason]
+
+
+def setup_line(setup: Setup) -> str:
+    """Target, release, fault, graph engine and device in a few words."""
+    words = [setup.target]
+    if setup.release:
+        words.append(setup.release)
+    if setup.fault:
+        words.append(f"with planted fault {setup.fault}")
+    return f"{' '.join(words)}, {setup.graphs} on {setup.device}"
+
+
+def run_text(summary: RunSummary) -> str:
+    """What a run came to, for a terminal or a log."""
+    parts = [finding_text(reported) for reported in summary.findings]
+    return "\n\n".join([*parts, "\n".join(map(one_line, _figures(summary)))])
+
+
+def outcome(summary: RunSummary) -> str:
+    """What was found, and how much of it is flaky, known or tolerated."""
+    found = summary.findings
+    shown = counted(len(found), "finding") if found else nothing_found(summary)
+    kinds = {
+        "flaky": sum(reported.flaky for reported in found),
+        "known": sum(reported.status == "known" for reported in found),
+        "tolerated": sum(reported.status == "tolerated" for reported in found),
+    }
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    failed = "the run failed, " if summary.error else ""
+    damaged = "the log is damaged, " if summary.damaged else ""
+    return f"{failed}{damaged}{shown}{f' ({told})' if told else ''}"
+
+
+def nothing_found(summary: RunSummary) -> str:
+    """What to say of a run without a finding: of one whose record is damaged not that it had
+    none."""
+    if summary.damaged:
+        return "no finding could be read"
+    if summary.error:
+        return "nothing found"
+    return "nothing found before it was killed" if summary.reason == "killed" else "nothing found"
+
+
+def duration_text(summary: RunSummary) -> str:
+    """How long the run took by the clock, and how much of it was search where that differs.
+
+    Shrinking and executing repros come after the search, and may take most of the time.
+    """
+    search, whole = short(summary.seconds), short(max(summary.seconds, summary.total_seconds))
+    return whole if whole == search else f"{whole} ({search} of search)"
+
+
+def verdict_line(summary: RunSummary) -> str:
+    """One line: how much was run, and what it showed."""
+    cases, rate = counted(summary.cases, "case"), f"{summary.rate:.0f} cases/s"
+    return f"{outcome(summary)} in {cases}, {duration_text(summary)}, {rate}"
+
+
+def _figures(summary: RunSummary) -> list[str]:
+    mean = summary.steps / summary.cases if summary.cases else 0.0
+    counts = [f"{summary.corpus_cases} from the corpus", f"{mean:.1f} steps each"]
+    if summary.skipped:
+        counts.append(f"{summary.skipped} beyond the target")
+    if summary.nondeterministic:
+        counts.append(f"{summary.nondeterministic} nondeterministic")
+    lines = [
+        verdict_line(summary),
+        f"  {', '.join(counts)}; seed {summary.seed}; {setup_line(summary.setup)}",
+        f"  stopped because {stop_reason(summary)}"
+        + (f"; {_left_in(summary)} {summary.out}" if summary.out else ""),
+    ]
+    lines += [f"  {line}" for line in unchecked(summary.unchecked)]
+    lines += [
+        f"  kernels run by Triton's own interpreter, {counted(count, 'time')}: {name}"
+        for name, count in summary.fallbacks.items()
+    ]
+    lines += [
+        f"  quarantined {counted(count, 'case')}: {name}"
+        for name, count in summary.quarantined.items()
+    ]
+    lines += [f"  tolerated and no longer failing: {line}" for line in summary.mended]
+    if summary.killed:
+        lines.append(f"  {killed_text(summary.killed)}")
+    lines += [f"  damaged: {line}" for line in summary.damaged]
+    lines += [f"  left out: {line}" for line in summary.bad_entries]
+    if undone := undone_of_run(summary):
+        lines.append(f"  for lack of time: {undone}")
+    if summary.error:
+        lines.append(f"  run failed: {summary.error}")
+    return lines
+
+
+def _left_in(summary: RunSummary) -> str:
+    """A run that failed, at a full disk say, may not have come to its report."""
+    return "what it has written is in" if summary.error else "report in"
+
+
+def joined(summaries: Sequence[RunSummary]) -> RunSummary:
+    """One summary of all shards of a run; they ran side by side, so the longest time counts."""
+    first = summaries[0]
+    return msgspec.structs.replace(
+        first,
+        reason=next((one.reason for one in summaries if one.reason != first.reason), first.reason),
+        seconds=max(one.seconds for one in summaries),
+        total_seconds=max(one.total_seconds for one in summaries),
+        cases=sum(one.cases for one in summaries),
+        corpus_cases=sum(one.corpus_cases for one in summaries),
+        steps=sum(one.steps for one in summaries),
+        skipped=sum(one.skipped for one in summaries),
+        skips=_added(one.skips for one in summaries),
+        deaths=sum(one.deaths for one in summaries),
+        killed=sum(one.killed for one in summaries),
+        quarantined=_added(one.quarantined for one in summaries),
+        mended=tuple(dict.fromkeys(line for one in summaries for line in one.mended)),
+        coverage=_covered(summaries),
+        nondeterministic=sum(one.nondeterministic for one in summaries),
+        fallbacks=_added(one.fallbacks for one in summaries),
+        unchecked=_added(one.unchecked for one in summaries),
+        findings=_put_together(summaries),
+        beside={},
+        repeats=_added(one.repeats for one in summaries),
+        bad_entries=tuple(dict.fromkeys(line for one in summaries for line in one.bad_entries)),
+        cut_off=next((one.cut_off for one in summaries if one.cut_off), ""),
+        damaged=tuple(dict.fromkeys(line for one in summaries for line in one.damaged)),
+        error="; ".join(one.error for one in summaries if one.error),
+    )
+
+
+def _put_together(summaries: Sequence[RunSummary]) -> tuple[ReportedFinding, ...]:
+    """All findings, each once and with what other shards saw only beside it."""
+    best: dict[str, ReportedFinding] = {}
+    for reported in (reported for one in summaries for reported in one.findings):
+        if _effort(reported) < _effort(best.setdefault(reported.id, reported)):
+            best[reported.id] = reported
+    return tuple(
+        msgspec.structs.replace(reported, also=(*reported.also, *_beside(reported, summaries)))
+        for reported in best.values()
+    )
+
+
+def _effort(reported: ReportedFinding) -> tuple[bool, int, int]:
+    """What is least for the best of several copies, where shards worked on one at once."""
+    return (not reported.finding.confirmed, len(reported.left), len(reported.case.steps))
+
+
+def _beside(reported: ReportedFinding, summaries: Sequence[RunSummary]) -> Sequence[Finding]:
+    known = {other.key for other in reported.also}
+    seen = [other for one in summaries for other in one.beside.get(reported.id, ())]
+    return list({other.key: other for other in seen if other.key not in known}.values())
+
+
+def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)
+
+
+def _covered(summaries: Sequence[RunSummary]) -> Coverage:
+    whole = CoverageMap()
+    for one in summaries:
+        whole.absorb(one.coverage)
+    return whole.record()

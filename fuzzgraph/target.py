@@ -1,0 +1,58 @@
+"""Everything that the author of a target imports, in one place.
+
+A target puts an engine behind `Target` and `Session`; docs/writing-a-target.md builds one. These
+names are public: they stay, or a release says in its changelog what takes their place. Modules
+that neither this one nor `fuzzgraph` itself exports are internal.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.capabilities import Capabilities, unsupported_setting
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.observation import Axis, Field, Observation, PaddingRule, Selects
+from fuzzgraph.ports import CapturedGraph, GraphEngine, Pools, Session, Target
+from fuzzgraph.world import (
+    FIRST_PAGE,
+    FIRST_ROW,
+    RESERVED_PAGE,
+    RESERVED_ROW,
+    RESERVED_SLOT,
+    VOCAB,
+    Batch,
+    IntArray,
+    Ragged,
+)
+
+__all__ = [
+    # the two protocols, and what they are handed
+    "Target",
+    "Session",
+    "EngineConfig",
+    "Mode",
+    "GraphEngine",
+    "CapturedGraph",
+    # what a target can express
+    "Capabilities",
+    "unsupported_setting",
+    # what a session declares and shows
+    "Field",
+    "Axis",
+    "Selects",
+    "PaddingRule",
+    "Pools",
+    "Observation",
+    # the logical batch, and the numbers that the harness gives out
+    "Batch",
+    "Ragged",
+    "IntArray",
+    "FIRST_ROW",
+    "FIRST_PAGE",
+    "RESERVED_ROW",
+    "RESERVED_PAGE",
+    "RESERVED_SLOT",
+    "VOCAB",
+    # what tokens, keys and values hold
+    "Content",
+    "content_for",
+]

@@ -1,0 +1,97 @@
+"""What is seen of a runner from outside: copies of what a step used, and what a capture saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.observation import Observation
+from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
+from fuzzgraph.targets.builtin.runners.context import Outputs, StaticBatch, Step
+from fuzzgraph.targets.builtin.shape import Extent
+from fuzzgraph.world import Batch
+
+__all__ = ["CaptureRecord", "observation_of"]
+
+
+def observation_of(batch: Batch, step: Step, outputs: Outputs, config: EngineConfig) -> Observation:
+    """Copies of outputs and of the used part of all metadata."""
+    return Observation(
+        batch.raw_bs,
+        step.padded.rows,
+        batch.num_tokens,
+        step.padded.tokens,
+        outputs={name: output.clone() for name, output in outputs.items()},
+        metadata=_used_metadata(step),
+        plan=_plan(step, config),
+        types=_metadata_types(step, config),
+    )
+
+
+def _used_metadata(step: Step) -> dict[str, torch.Tensor]:
+    """Inputs of the padded batch, and what lies below the last offset."""
+    registry, padded = step.static.registry, step.padded
+    found = {name: registry.view(name, padded).clone() for name in registry.slots}
+    fields = step.view.full.fields
+    for name, tensor in fields.items():
+        offsets = fields.get(_offsets_of(name))
+        used = tensor if offsets is None else tensor[: offsets[-1]]
+        found[name] = used.clone()
+    return found
+
+
+_OFFSETS = {
+    "custom_mask": "mask_indptr",
+    "plan_tokens": "merge_indptr",
+    "plan_chunks": "merge_indptr",
+}
+
+
+@cache
+def _offsets_of(name: str) -> str:
+    """Field that says how much of field `name` is used; '' where all of it is."""
+    if "_indices" in name:
+        return name.replace("_indices", "_indptr")
+    stem, _, suffix = name.partition("@")
+    offsets = _OFFSETS.get(stem, "")
+    return f"{offsets}@{suffix}" if suffix else offsets
+
+
+def _plan(step: Step, config: EngineConfig) -> dict[str, object]:
+    """Frozen numbers that select how the kernel sums."""
+    launch = step.view.full.attention[0]
+    plan: dict[str, object] = {"max_kv_len": launch.max_kv_len, "split_kv": config.split_kv}
+    if launch.kv_lens.device.type != "cpu" and config.kernels == "torch":
+        plan["tokens"] = step.padded.tokens  # a device's matmul may choose its kernel by this
+    return plan
+
+
+def _metadata_types(step: Step, config: EngineConfig) -> dict[str, str]:
+    raw = config.metadata != "full" and step.static.builder.upgrades_in_graph()
+    needed = RawMetadata if raw else FullMetadata
+    return {
+        "forward_metadata": type(step.metadata).__name__,
+        "forward_metadata.needed": needed.__name__,
+    }
+
+
+@dataclass(frozen=True)
+class CaptureRecord:
+    """What a graph saw when it was captured, to compare with what replays show it."""
+
+    values: dict[str, torch.Tensor]
+    addresses: dict[str, int]
+
+    @classmethod
+    def of(cls, static: StaticBatch, extent: Extent) -> CaptureRecord:
+        """Inputs whose values a capture must get right, and the address of every buffer."""
+        values = {}
+        for name in ("num_token_non_padded", "seq_lens", "encoder_lens"):
+            value = static.registry.find(name, extent)
+            if value is not None:
+                values[name] = value.clone()
+        addresses = {name: tensor.data_ptr() for name, tensor in static.buffers().items()}
+        return cls(values, addresses)
