@@ -39,7 +39,7 @@ class Reference:
                     self.clause,
                     buffer=name,
                     symptom="missing",
-                    message=f"output {name} was promised and is not there",
+                    message=f"{name}: output missing",
                 )
         misshapen = dict(_misshapen(step))
         for (_, name), (stage, message) in misshapen.items():
@@ -78,6 +78,7 @@ class Reference:
                     message=f"{write.region}: {write.what}s {write.indices} of the batch do not"
                     " hold what the model defines for its new tokens",
                     indices=write.indices,
+                    what=write.what,
                 )
 
     def _references_agree(self, step: StepRecord) -> Iterable[Finding]:

@@ -49,7 +49,7 @@ class Execution:
         cache_size: captured sessions kept; 0 opens a fresh one for each case.
         second_opinion: whether the Triton eager reference is run as well.
         strict_nan: whether each step also runs with NaN in all memory that its batch does not own,
-            for masked loads that end in 0 * NaN; such findings have severity "nan".
+            for masked loads that end in 0 * NaN; such findings have the symptom "nan_mismatch".
         lanes: whether interpreted Triton kernels run vectorised, with every access checked.
     """
 

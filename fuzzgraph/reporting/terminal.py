@@ -19,6 +19,7 @@ from fuzzgraph.events import (
     Progress,
     Shrunk,
 )
+from fuzzgraph.finding_text import sentence
 from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.plain_text import finding_head
 from fuzzgraph.reporting.summary_text import setup_line
@@ -80,7 +81,7 @@ class PlainProgress:
         if isinstance(event, CampaignStarted):
             self._say(start_line(event))
         elif isinstance(event, FindingNew):
-            self._say(f"found {event.id}: {event.finding.message}")
+            self._say(f"found {event.id}: {sentence(event.finding)}")
         elif isinstance(event, Shrunk):
             self._say(
                 f"shrunk {event.id} to {counted(event.steps, 'step')}, "
