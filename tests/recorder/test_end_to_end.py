@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 import fuzzgraph
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, encode_case
 from fuzzgraph.cli.entry import run_command
+from fuzzgraph.shipped import FAULTS as FAULT_CASES
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.faults import FAULTS
 
@@ -89,6 +90,19 @@ def test_check_passes_on_a_healthy_engine_and_fails_with_the_finding_on_a_faulty
     with pytest.raises(fuzzgraph.FindingError, match="FINDING") as caught:
         fuzzgraph.check(padded_beyond_the_pool(), faulty())
     assert caught.value.reported.case == padded_beyond_the_pool()
+
+
+def test_check_takes_what_a_case_is_run_on_by_name() -> None:
+    fault = "sglang-pr-24587-kv-indices-in-pages"
+    saved = fuzzgraph.load_case(FAULT_CASES / f"{fault}.json")
+    fuzzgraph.check(saved)
+    with pytest.raises(fuzzgraph.FindingError, match="kv_indices"):
+        fuzzgraph.check(saved, fault=fault)
+
+
+def test_check_refuses_an_option_that_does_not_exist() -> None:
+    with pytest.raises(fuzzgraph.UsageError, match="'relese' is unknown.*Use one of: release, "):
+        fuzzgraph.check(small_case(), relese="0.5.12")
 
 
 def test_run_case_hands_out_the_verdict() -> None:
