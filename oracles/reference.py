@@ -40,7 +40,7 @@ class Reference:
                     self.clause,
                     buffer=name,
                     symptom="missing",
-                    message=f"output {name} was promised and is not there",
+                    message=f"{name}: output missing",
                 )
         misshapen = dict(_misshapen(step))
         for (_, name), (stage, message) in misshapen.items():
@@ -78,6 +78,7 @@ class Reference:
                     symptom="mismatch",
                     message=wrong_rows_text(write.region, write.what, write.indices),
                     indices=write.indices,
+                    what=write.what,
                 )
 
     def _references_agree(self, step: StepRecord) -> Iterable[Finding]:

@@ -26,6 +26,7 @@ from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
 from fuzzgraph.repro.not_standalone import NotStandalone
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 
 __all__ = ["Event", "Failure", "Graph", "Recording", "Run", "tensors_of_event"]
@@ -141,10 +142,7 @@ class Recording:
             SessionFailed: the engine raised.
         """
         watched = _WatchedTarget(target)
-        device = torch.device("cpu")
-        opened = open_session(
-            watched if opening else target, config, graphs="recorder", device=device
-        )
+        opened = open_session(watched if opening else target, config, Setup())
         recording = cls(opened)
         recording.opening = watched.events
         return recording

@@ -117,7 +117,7 @@ class Released(BuiltinTarget):
     def load(self):
         import engine
         faults = {fault.name: fault.components for fault in FAULTS}
-        self.parts = faults.get(engine.FAULT, self.parts)
+        self.components = faults.get(engine.FAULT, self.components)
 """
 
 
