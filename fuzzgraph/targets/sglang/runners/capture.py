@@ -10,41 +10,23 @@ PR 20978), which the engine does itself where a case has several ranks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
-__all__ = [
-    "DeviceGraph",
-    "backend_class",
-    "capture_mode",
-    "deferred_capture",
-    "on_device",
-    "replaced_names",
-]
+__all__ = ["backend_class", "capture_mode", "deferred_capture", "on_device"]
 
 _BACKEND = "sglang.srt.model_executor.runner_backend.base_cuda_graph_backend"
 _MODES = "sglang.srt.model_executor.runner_utils.capture_mode"
 _WARM_UPS = 2
 """As often as the engine's own full-graph backend runs a forward before it captures."""
-
-
-class DeviceGraph:
-    """What a runner up to 0.5.13 keeps in place of a `torch.cuda.CUDAGraph`."""
-
-    captured: CapturedGraph[Any]
-
-    def replay(self) -> None:
-        self.captured.replay()
-
-    def pool(self) -> str:
-        return "the graph engine's"
 
 
 def deferred_capture(base: Any) -> type:
@@ -132,19 +114,6 @@ def on_device(
         replaced["get_batch_sizes_to_capture"] = lambda *_, **__: (list(config.capture_bs), [])
     with replaced_names(modules, replaced):
         yield
-
-
-@contextlib.contextmanager
-def replaced_names(modules: Sequence[Any], replaced: Mapping[str, Any]) -> Iterator[None]:
-    """Names of modules stand for something else; a module that lacks one is left alone."""
-    own = [(m, name, getattr(m, name)) for m in modules for name in replaced if hasattr(m, name)]
-    for module, name, _ in own:
-        setattr(module, name, replaced[name])
-    try:
-        yield
-    finally:
-        for module, name, value in own:
-            setattr(module, name, value)
 
 
 @contextlib.contextmanager

@@ -13,12 +13,12 @@ from fuzzgraph.targets.sglang.runners.cuda_graph_runner import CudaGraphRunnerDr
 from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import DecodeCudaGraphRunnerDriver
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-__all__ = ["DecodeRunner", "open_decode_runner", "runner_module"]
+__all__ = ["DecodeDriver", "open_decode_runner", "runner_module"]
 
 _INPUTS = "sglang.srt.model_executor.input_buffers"
 
 
-class DecodeRunner(Protocol):
+class DecodeDriver(Protocol):
     """What sessions ask of a decode runner, in any of its shapes."""
 
     @property
@@ -61,7 +61,7 @@ def open_decode_runner(
     config: EngineConfig,
     graphs: GraphEngine,
     on_capture: Callable[[int], None],
-) -> DecodeRunner:
+) -> DecodeDriver:
     """A decode runner of this release on `runner.attn_backend`, nothing captured yet.
 
     Args:

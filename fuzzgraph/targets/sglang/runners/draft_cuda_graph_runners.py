@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.cuda_graph import POOL, RecordedCudaGraph
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import (
-    DeviceGraph,
     backend_class,
     deferred_capture,
     on_device,
@@ -34,25 +34,36 @@ _INPUTS = "sglang.srt.model_executor.input_buffers"
 
 @dataclass(frozen=True, slots=True)
 class RunnerKind:
-    """Where a runner of the engine is found."""
+    """Where a runner of the engine is found, and what it is driven with."""
 
     name: str
     module: str
     runner: str
+    mode: Mode
+    max_topk: int
+    """Branches of a draft."""
 
 
 DRAFT = RunnerKind(
-    "draft", "sglang.srt.speculative.eagle_draft_cuda_graph_runner", "EAGLEDraftCudaGraphRunner"
+    "draft",
+    "sglang.srt.speculative.eagle_draft_cuda_graph_runner",
+    "EAGLEDraftCudaGraphRunner",
+    mode="draft",
+    max_topk=4,
 )
 DRAFT_EXTEND = RunnerKind(
     "draft_extend",
     "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
     "EAGLEDraftExtendCudaGraphRunner",
+    mode="draft_extend",
+    max_topk=1,  # then the number of steps follows from that of draft tokens
 )
 FROZEN = RunnerKind(
     "frozen",
     "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner",
     "FrozenKVMTPCudaGraphRunner",
+    mode="draft",
+    max_topk=1,  # with several branches its rows are branches, which is not driven
 )
 
 
@@ -83,7 +94,7 @@ class DraftRunnerDriver(RunnerDriver):
             backend = backend_class(graphs, on_capture, kind.name)
             runner = deferred_capture(base)
         else:
-            engine_module(_POOL).set_global_graph_memory_pool("the graph engine's")
+            engine_module(_POOL).set_global_graph_memory_pool(POOL)
             runner = _recorded(base, kind, graphs, on_capture)
         self._device = partial(on_device, (module, engine_module(self._modes)), config, backend)
         with self._device():
@@ -121,19 +132,20 @@ def _recorded(
             self.capturing = num_seqs
             return super().capture_one_batch_size(num_seqs, *args, **kwargs)
 
-        def _create_graph(self) -> DeviceGraph:
-            return DeviceGraph()
+        def _create_graph(self) -> RecordedCudaGraph:
+            return RecordedCudaGraph()
 
         def _capture_init(self, run_once_fn: Callable[[], Any]) -> None:
             for _ in range(2):  # as the engine does, without waiting for a device
                 run_once_fn()
 
         def _capture_graph(
-            self, graph: DeviceGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
+            self, graph: RecordedCudaGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
         ) -> Any:
             with torch.no_grad():
-                graph.captured = graphs.capture(run_once_fn, key=f"{kind.name}/{self.capturing}")
+                captured = graphs.capture(run_once_fn, key=f"{kind.name}/{self.capturing}")
+            graph.captured = captured
             on_capture(self.capturing)
-            return graph.captured.outputs
+            return captured.outputs
 
     return Recorded
