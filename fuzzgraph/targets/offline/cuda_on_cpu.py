@@ -78,16 +78,12 @@ def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-class _Event:
-    """An event that has always happened: on a CPU each call ends before the next begins."""
+class _Done:
+    """A stream or an event: on a CPU each call ends before the next begins, so all is done."""
+
+    cuda_stream = 0
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def record(self, *_: Any) -> None: ...
-
-    def wait(self, *_: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
 
     def query(self) -> bool:
         return True
@@ -95,37 +91,21 @@ class _Event:
     def elapsed_time(self, other: Any) -> float:
         return 0.0
 
-
-class _Stream:
-    """The only stream there is: nothing runs beside anything."""
-
-    cuda_stream = 0
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def wait_stream(self, *_: Any) -> None: ...
-
-    def wait_event(self, *_: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def record_event(self, *_: Any) -> _Event:
-        return _Event()
-
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> _Done:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
+    def _nothing(self, *_: Any, **__: Any) -> _Done:
+        return self
 
-_STREAM = _Stream()
+    record = record_event = synchronize = wait = wait_event = wait_stream = _nothing
+
+
+_DONE = _Done()
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
-
-
-def _no_context(*_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 # Of a Hopper GPU, so that engines choose the code that they ship for servers; few
@@ -142,15 +122,15 @@ DEVICE: Mapping[str, Any] = {
 """Names of torch.cuda that say what the device is."""
 
 STREAMS: Mapping[str, Any] = {
-    "Stream": _Stream,
-    "Event": _Event,
-    "current_stream": lambda *_: _STREAM,
-    "default_stream": lambda *_: _STREAM,
-    "stream": _no_context,
+    "Stream": _Done,
+    "Event": _Done,
+    "current_stream": lambda *_: _DONE,
+    "default_stream": lambda *_: _DONE,
+    "stream": _Done,
     "set_stream": _nothing,
     "synchronize": _nothing,
     "empty_cache": _nothing,
-    "device": _no_context,
+    "device": _Done,
     "current_device": lambda: 0,
     "set_device": _nothing,
     "mem_get_info": lambda *_: (_BYTES, _BYTES),

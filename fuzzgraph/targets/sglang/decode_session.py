@@ -14,27 +14,20 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
-from fuzzgraph.targets.sglang.release import SGLANG
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.decode import (
     DecodeDriver,
     open_decode_runner,
-    runner_module,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.world import Batch
 
-__all__ = ["BY_TOKEN", "DecodeSession", "captures_drafts", "keeps_ladder", "load"]
+__all__ = ["BY_TOKEN", "DecodeSession", "captures_drafts", "keeps_ladder"]
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 
 _NEEDS_ENCODERS = "sglang decode runner, can_run: every row of a graph has an encoder"
-
-
-def load(*modules: str) -> None:
-    """Import modules of the release, and what every decode runner needs."""
-    SGLANG.load(*modules, runner_module(), "sglang.srt.speculative.eagle_info")
 
 
 def keeps_ladder(config: EngineConfig) -> str | None:

@@ -21,7 +21,7 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.used import below_lengths
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, captures_drafts, load
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, captures_drafts
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -82,8 +82,8 @@ class AiterTarget(SglangTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> AiterSession:
         return AiterSession(config, graphs)
 
-    def load(self) -> None:
-        load(_BACKEND)
+    def modules(self) -> tuple[str, ...]:
+        return (_BACKEND,)
 
 
 @contextlib.contextmanager

@@ -6,15 +6,13 @@ of a workspace that a compiled kernel tells. It verifies no drafts.
 
 from __future__ import annotations
 
-from fuzzgraph.case import Mode
-from fuzzgraph.targets.sglang.backends.metadata_backend import (
+from fuzzgraph.targets.sglang.backends.metadata_only import (
     ATTENTION,
     MetadataBackend,
     attributes,
     few_bytes,
     latent_table,
 )
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
 
 __all__ = ["target"]
 
@@ -32,6 +30,4 @@ _CUTLASS_MLA = MetadataBackend(
     stubs=((_MODULE, "cutlass_mla_get_workspace_size", few_bytes),),
 )
 
-
-def target(name: str, mode: Mode) -> MetadataTarget:
-    return MetadataTarget(name, _CUTLASS_MLA, mode)
+target = _CUTLASS_MLA.target

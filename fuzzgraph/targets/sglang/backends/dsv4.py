@@ -23,7 +23,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, load
+from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
@@ -72,10 +72,13 @@ class Dsv4Target(SglangTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Dsv4Session:
         return Dsv4Session(config, graphs, upgrades=self._upgrades)
 
+    def modules(self) -> tuple[str, ...]:
+        return _BACKEND, _POOL
+
     def load(self) -> None:
         engine_module("sglang.srt.environ")  # looks at what the shell has set
         os.environ.update(_SETTINGS)  # for the life of the worker
-        load(_BACKEND, _POOL)
+        super().load()
 
 
 def without_upgrade() -> Dsv4Target:

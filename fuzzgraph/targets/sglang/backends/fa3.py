@@ -6,13 +6,7 @@ Real: `FlashAttentionBackend`, its constructor and both preparations. Its kernel
 
 from __future__ import annotations
 
-from fuzzgraph.case import Mode
-from fuzzgraph.targets.sglang.backends.metadata_backend import (
-    ATTENTION,
-    MetadataBackend,
-    attributes,
-)
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
+from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
 
 __all__ = ["FA_FIELDS", "FA_METADATA", "target"]
 
@@ -34,6 +28,4 @@ _FA3 = MetadataBackend(
     read=attributes(**FA_METADATA),
 )
 
-
-def target(name: str, mode: Mode) -> MetadataTarget:
-    return MetadataTarget(name, _FA3, mode)
+target = _FA3.target

@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import Mode
-from fuzzgraph.targets.sglang.backends.metadata_backend import ATTENTION, MetadataBackend
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
+from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend
 
 __all__ = ["held_wrapper", "planned_offsets", "target"]
 
@@ -60,6 +58,4 @@ _FLASHINFER = MetadataBackend(
     planned=lambda wrapper: {f"planned_{k}": v for k, v in planned_offsets(wrapper).items()},
 )
 
-
-def target(name: str, mode: Mode) -> MetadataTarget:
-    return MetadataTarget(name, _FLASHINFER, mode)
+target = _FLASHINFER.target

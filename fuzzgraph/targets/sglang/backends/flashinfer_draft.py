@@ -17,7 +17,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
-from fuzzgraph.targets.sglang.decode_session import keeps_ladder, load
+from fuzzgraph.targets.sglang.decode_session import keeps_ladder
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT, RunnerKind
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
@@ -53,10 +53,12 @@ class StepsTarget(DraftTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> StepsSession:
         return StepsSession(config, graphs, self._kind)
 
+    def modules(self) -> tuple[str, ...]:
+        return *super().modules(), _BACKEND
+
     def load(self) -> None:
         keep_workspaces_small()
         super().load()
-        load(_BACKEND)
 
 
 def _watched(base: Any) -> type:

@@ -7,10 +7,8 @@ attention reach its kernels by the plan alone.
 
 from __future__ import annotations
 
-from fuzzgraph.case import Mode
 from fuzzgraph.targets.sglang.backends.flashinfer import held_wrapper, planned_offsets
-from fuzzgraph.targets.sglang.backends.metadata_backend import ATTENTION, MetadataBackend
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
+from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend
 
 __all__ = ["target"]
 
@@ -25,6 +23,4 @@ _FLASHINFER_MLA = MetadataBackend(
     planned=planned_offsets,
 )
 
-
-def target(name: str, mode: Mode) -> MetadataTarget:
-    return MetadataTarget(name, _FLASHINFER_MLA, mode)
+target = _FLASHINFER_MLA.target

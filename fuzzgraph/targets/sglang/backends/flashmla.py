@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import Mode
-from fuzzgraph.targets.sglang.backends.metadata_backend import (
+from fuzzgraph.targets.sglang.backends.metadata_only import (
     ATTENTION,
     MetadataBackend,
     attributes,
     latent_table,
 )
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
 
 __all__ = ["target"]
 
@@ -42,6 +40,4 @@ _FLASHMLA = MetadataBackend(
     stubs=((_MODULE, "get_mla_metadata", _no_tiles),),
 )
 
-
-def target(name: str, mode: Mode) -> MetadataTarget:
-    return MetadataTarget(name, _FLASHMLA, mode)
+target = _FLASHMLA.target

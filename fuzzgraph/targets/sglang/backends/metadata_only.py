@@ -1,43 +1,53 @@
 """Backends whose kernels need a GPU, without the kernels: targets such as `sglang-fa3`.
 
 The release's own decode runner and backend run: constructors, sizes, both preparations, the Triton
-kernels that build metadata. Stood in for is compiled code that they call (see each backend's file).
-What is judged is what the graph of the replayed size reads, at the addresses and in the shapes that
-it had when it was captured; no attention runs and no output is promised.
+kernels that build metadata. Stood in for is compiled code that they call; each backend's file says
+what, in a `MetadataBackend`. What is judged is what the graph of the replayed size reads, at the
+addresses and in the shapes that it had when it was captured; no attention runs and no output is
+promised.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
-from fuzzgraph.targets.sglang.backends.metadata_backend import MetadataBackend
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     captures_drafts,
     keeps_ladder,
-    load,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import engine_module, has_module, release
 from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-__all__ = ["MetadataSession", "MetadataTarget"]
+__all__ = [
+    "ATTENTION",
+    "MetadataBackend",
+    "MetadataSession",
+    "MetadataTarget",
+    "attributes",
+    "few_bytes",
+    "latent_table",
+    "not_compiled",
+]
 
 _TABLE = (
     "sglang metadata builders of the backend: pages of each row below its own length; a padded row "
@@ -47,6 +57,89 @@ _ONES = "sglang flashinfer_backend.py: indices count tokens, so a last page hold
 _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
 _LENS = "sglang: a padded row has the backend's fill value, and the tokens it computes beyond that"
 _SUMS = "sglang metadata builders of the backend: prefix sums over all rows of the graph"
+
+
+Tensors = dict[str, torch.Tensor]
+
+ATTENTION = "sglang.srt.layers.attention"
+
+
+def current(backend: Any, size: int | None) -> Any:
+    """Every preparation leaves its metadata in the same place."""
+    return backend.forward_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataBackend:
+    """One backend of the engine, as `metadata_only.MetadataSession` drives it."""
+
+    name: str
+    """As `--attention-backend` spells it."""
+    places: tuple[tuple[str, str], ...]
+    """(module, class) under its names, the release's own first found."""
+    attention: Literal["mha", "mla"]
+    page_sizes: tuple[int, ...]
+    fields: tuple[str, ...]
+    """What it hands its kernels beyond the runner's inputs: names of `metadata_only`'s fields."""
+    read: Callable[[Any], Tensors]
+    """Metadata -> what kernels read of it, whole, by field."""
+    held: Callable[[Any, int | None], Any] = current
+    """(backend, size of the graph or None without one) -> its metadata."""
+    planned: Callable[[Any], Tensors] = lambda metadata: {}
+    """Metadata -> what a plan was made of on the host."""
+    max_context_len: int = 64
+    adapt: Callable[[Any], None] = lambda runner: None
+    """Gives the model runner's stub what only this backend reads of it."""
+    stubs: tuple[tuple[str, str, Any], ...] = ()
+    """(module, name, what stands in for it on a machine without a GPU)."""
+    asserts_gpu: tuple[str, ...] = ()
+    """Functions in its module that assert tensors of a GPU and run without one."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """What the engine reads from the environment, for the life of the worker."""
+
+    def place(self) -> tuple[str, str]:
+        """Module and class of the backend in this release.
+
+        Raises:
+            AdapterUnavailable: it has no such backend.
+        """
+        for module, backend in self.places:
+            if has_module(module):
+                return module, backend
+        raise AdapterUnavailable(
+            f"sglang {release()} has no {self.places[-1][1]}, which the targets of backend "
+            f"{self.name!r} drive. Name a release that has it: fuzzgraph targets lists them."
+        )
+
+    def target(self, name: str, mode: Mode) -> MetadataTarget:
+        """The target of the backend in one mode."""
+        return MetadataTarget(name, self, mode)
+
+
+def attributes(**fields: str) -> Callable[[Any], Tensors]:
+    """Field -> attribute of the metadata; what a mode does not have is left out."""
+
+    def read(metadata: Any) -> Tensors:
+        found = {field: getattr(metadata, name, None) for field, name in fields.items()}
+        return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+    return read
+
+
+def latent_table(backend: Any, size: int | None) -> Any:
+    """For a graph the whole buffer: kernels find rows by its stride, whatever a view's width."""
+    if size is None:
+        return backend.forward_metadata
+    return Stub(block_kv_indices=backend.cuda_graph_kv_indices[:size])
+
+
+def few_bytes(*_: Any, **__: Any) -> int:
+    """In place of what a compiled kernel says that its scratch memory needs."""
+    return 64
+
+
+def not_compiled(*_: Any, **__: Any) -> None:
+    """In place of compiling a kernel for later."""
 
 
 class MetadataTarget(SglangTarget):
@@ -75,10 +168,12 @@ class MetadataTarget(SglangTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MetadataSession:
         return MetadataSession(config, graphs, self.backend)
 
+    def modules(self) -> tuple[str, ...]:
+        return (self.backend.place()[0],)
+
     def load(self) -> None:
-        module, _ = self.backend.place()
         keep_workspaces_small(**dict(self.backend.settings))
-        load(module)
+        super().load()
 
 
 def _metadata_fields(tokens: int) -> dict[str, Field]:

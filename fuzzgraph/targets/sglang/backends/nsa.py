@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.case import Mode
-from fuzzgraph.targets.sglang.backends.metadata_backend import (
-    ATTENTION,
-    MetadataBackend,
-    attributes,
-)
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
+from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
 
 __all__ = ["target"]
 
@@ -51,6 +45,4 @@ _NSA = MetadataBackend(
     settings=(("SGLANG_OPT_USE_TOPK_V2", "0"),),
 )
 
-
-def target(name: str, mode: Mode) -> MetadataTarget:
-    return MetadataTarget(name, _NSA, mode)
+target = _NSA.target

@@ -21,7 +21,6 @@ from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     captures_drafts,
     keeps_ladder,
-    load,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
@@ -80,8 +79,8 @@ class TritonTarget(SglangTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         return TritonSession(config, graphs)
 
-    def load(self) -> None:
-        load(TRITON_BACKEND, "sglang.srt.layers.radix_attention")
+    def modules(self) -> tuple[str, ...]:
+        return TRITON_BACKEND, "sglang.srt.layers.radix_attention"
 
 
 def triton_backend(runner: ModelRunner) -> Any:

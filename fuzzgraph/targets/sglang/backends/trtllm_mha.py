@@ -6,14 +6,8 @@ of a workspace that a compiled kernel tells, and a compilation ahead.
 
 from __future__ import annotations
 
-from fuzzgraph.case import Mode
 from fuzzgraph.targets.sglang.backends.fa3 import FA_FIELDS, FA_METADATA
-from fuzzgraph.targets.sglang.backends.metadata_backend import (
-    ATTENTION,
-    MetadataBackend,
-    attributes,
-)
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
+from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
 from fuzzgraph.targets.sglang.backends.trtllm_mla import TRTLLM_STUBS
 
 __all__ = ["target"]
@@ -29,6 +23,4 @@ _TRTLLM_MHA = MetadataBackend(
     stubs=TRTLLM_STUBS,
 )
 
-
-def target(name: str, mode: Mode) -> MetadataTarget:
-    return MetadataTarget(name, _TRTLLM_MHA, mode)
+target = _TRTLLM_MHA.target

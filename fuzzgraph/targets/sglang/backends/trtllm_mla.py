@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.case import Mode
-from fuzzgraph.targets.sglang.backends.metadata_backend import (
+from fuzzgraph.targets.sglang.backends.metadata_only import (
     ATTENTION,
     MetadataBackend,
     attributes,
     few_bytes,
     not_compiled,
 )
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
 
 __all__ = ["TRTLLM_STUBS", "target"]
 
@@ -44,6 +42,4 @@ _TRTLLM_MLA = MetadataBackend(
     stubs=TRTLLM_STUBS,
 )
 
-
-def target(name: str, mode: Mode) -> MetadataTarget:
-    return MetadataTarget(name, _TRTLLM_MLA, mode)
+target = _TRTLLM_MLA.target

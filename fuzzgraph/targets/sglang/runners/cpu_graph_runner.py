@@ -21,7 +21,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, load
+from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.release import engine_module, release
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
@@ -100,8 +100,11 @@ class CpuGraphTarget(SglangTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> CpuGraphSession:
         return CpuGraphSession(config, graphs)
 
+    def modules(self) -> tuple[str, ...]:
+        return (RUNNER_MODULE,)
+
     def load(self) -> None:
-        load(RUNNER_MODULE)
+        super().load()
         if not hasattr(engine_module(RUNNER_MODULE).CPUGraphRunner, "prepare_replay"):
             raise AdapterUnavailable(
                 f"sglang {release()} pads no batch in its CPUGraphRunner, so target {self.name!r} "

@@ -16,7 +16,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder, load
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
@@ -52,8 +52,8 @@ class BufferTarget(SglangTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
         return BufferSession(config, graphs)
 
-    def load(self) -> None:
-        load("sglang.srt.layers.attention.base_attn_backend")
+    def modules(self) -> tuple[str, ...]:
+        return ("sglang.srt.layers.attention.base_attn_backend",)
 
 
 class BufferSession(DecodeSession):

@@ -19,7 +19,7 @@ from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession, load
+from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
@@ -76,13 +76,13 @@ class DraftTarget(SglangTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
         return DraftSession(config, graphs, self._kind)
 
-    def load(self) -> None:
+    def modules(self) -> tuple[str, ...]:
         if not has_module(self._kind.module):
             raise AdapterUnavailable(
                 f"sglang {release()} has no {self._kind.runner}, which target {self.name!r} "
                 "drives. Name a release that has it: fuzzgraph targets lists them."
             )
-        load(self._kind.module)
+        return (self._kind.module,)
 
 
 class DraftSession(DecodeSession):

@@ -12,7 +12,6 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.triton import TRITON_BACKEND
-from fuzzgraph.targets.sglang.decode_session import load
 from fuzzgraph.targets.sglang.release import release
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
     BREAKABLE,
@@ -58,7 +57,7 @@ class PrefillTarget(SglangTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> PrefillSession:
         return PrefillSession(config, graphs, self._kind)
 
-    def load(self) -> None:
+    def modules(self) -> tuple[str, ...]:
         module = prefill_module(self._kind)
         if module is None:
             raise AdapterUnavailable(
@@ -66,4 +65,4 @@ class PrefillTarget(SglangTarget):
                 f"prefills, which target {self.name!r} drives. Name a release that has one: "
                 "fuzzgraph targets lists them."
             )
-        load(TRITON_BACKEND, module, "sglang.srt.layers.radix_attention")
+        return TRITON_BACKEND, module, "sglang.srt.layers.radix_attention"

@@ -20,6 +20,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.runners.capture import forget_input_buffers
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.prefill_device import PrefillDevice
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
@@ -28,7 +29,6 @@ __all__ = ["BREAKABLE", "PIECEWISE", "PrefillKind", "PrefillRunnerDriver", "pref
 
 _PLUGGABLE = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner"
 _BACKENDS = "sglang.srt.model_executor.runner_backend.utils"
-_INPUTS = "sglang.srt.model_executor.input_buffers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,7 @@ class PrefillRunnerDriver:
         graphs: GraphEngine,
         on_capture: Callable[[int], None],
     ) -> None:
-        # Shared by all runners of a process; sessions stand for processes.
-        getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
+        forget_input_buffers()
         _describe_model(runner, config)
         self._runner = runner
         self._module = engine_module(prefill_module(kind) or kind.module)
