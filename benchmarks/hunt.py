@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from pages import add_write, publish
 
-from fuzzgraph.campaign.survey import released_targets
+from fuzzgraph.compatibility import released_targets
 from fuzzgraph.events import RunSummary
 
 _BY_HAND = "## Judgements"

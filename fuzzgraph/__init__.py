@@ -14,7 +14,7 @@ from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.finding import Finding
 
 if TYPE_CHECKING:
-    from fuzzgraph.campaign.checking import FindingError, cases, check, run_case
+    from fuzzgraph.api import FindingError, cases, check, run_case
 
 __version__ = "0.1.0"
 
@@ -43,5 +43,5 @@ _LAZY = ("FindingError", "cases", "check", "run_case")
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module("fuzzgraph.campaign.checking"), name)
+        return getattr(import_module("fuzzgraph.api"), name)
     raise AttributeError(f"module 'fuzzgraph' has no attribute {name!r}")

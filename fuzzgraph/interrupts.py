@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
-__all__ = ["noting_interrupts", "signal_may_have_raised"]
+__all__ = ["interruptible", "noting_interrupts", "signal_may_have_raised"]
 
 _noted = False
 
@@ -55,3 +56,40 @@ def signal_may_have_raised() -> bool:
     handler = signal.getsignal(signal.SIGINT)
     ours = getattr(handler, "__module__", "").startswith("fuzzgraph.")
     return callable(handler) and not ours
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Interruptible(Protocol):
+    def interrupt(self) -> None: ...
+
+
+@contextmanager
+def interruptible(watch: _Interruptible) -> Iterator[None]:
+    """The first SIGINT or SIGTERM lets the case at hand finish; the next one acts as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with noting_interrupts(), _interrupting(watch):
+        yield
+
+
+@contextmanager
+def _interrupting(watch: _Interruptible) -> Iterator[None]:
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def once(number: int, frame: FrameType | None) -> None:
+        watch.interrupt()
+        restore()
+
+    for number in _SIGNALS:
+        signal.signal(number, once)
+    try:
+        yield
+    finally:
+        restore()

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from fuzzgraph.campaign.bisecting import Bisection, ReleaseVerdict, bisect, walked
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
-from fuzzgraph.campaign.hunting import hunt, join_shards, load_corpus
-from fuzzgraph.campaign.loop import Campaign
 from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
-from fuzzgraph.campaign.plan import Budget, Plan, parse_time
 from fuzzgraph.campaign.pursuit import replay_command
-from fuzzgraph.campaign.runner import Runner, VerdictLike
-from fuzzgraph.campaign.sought import seek
-from fuzzgraph.campaign.survey import Trial, released_targets, survey, table
+from fuzzgraph.campaign.run import join_shards, load_corpus, run_campaign
+from fuzzgraph.campaign.search import Campaign
+from fuzzgraph.campaign.targeted import run_until_found
 
 __all__ = [
-    "Bisection",
-    "Budget",
     "Campaign",
     "Opened",
-    "Plan",
     "RunFolder",
-    "Trial",
-    "ReleaseVerdict",
-    "Runner",
-    "VerdictLike",
-    "bisect",
     "checked_setup",
     "fresh_folder",
-    "hunt",
+    "run_campaign",
     "join_shards",
     "load_corpus",
     "open_setup",
-    "parse_time",
-    "released_targets",
     "replay_command",
-    "seek",
-    "survey",
-    "table",
-    "walked",
+    "run_until_found",
     "strategy_of",
 ]

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fuzzgraph.campaign.docket import Docket
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.pursuit import Sighting
-from fuzzgraph.campaign.runner import VerdictLike
-from fuzzgraph.campaign.standing import CautiousRunner
-from fuzzgraph.campaign.stopping import Enough, Stopwatch
+from fuzzgraph.campaign.pursuit import Occurrence
+from fuzzgraph.campaign.stopping import Deadline, StopCampaign
 from fuzzgraph.campaign.tally import Tally
+from fuzzgraph.campaign.triage import Docket
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import readable_json, write_atomically
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import CaseKept, CaseRun, Emit, FindingRepeated, Outcome, Source, finding_id
+from fuzzgraph.policy import QuarantiningRunner
+from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.runner import VerdictLike
 
 __all__ = ["Casebook"]
 
@@ -34,14 +34,14 @@ class Casebook:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         folder: RunFolder,
-        runner: CautiousRunner,
+        runner: QuarantiningRunner,
         emit: Emit,
         *,
         docket: Docket,
         tally: Tally,
-        watch: Stopwatch,
+        watch: Deadline,
         dimensions: Callable[[Case], Iterable[str]],
     ) -> None:
         self._plan = plan
@@ -59,7 +59,8 @@ class Casebook:
         """The verdict, once all that follows from it is entered.
 
         Raises:
-            Enough: the case was cut off, the time being up. InvalidCase: it contradicts itself.
+            StopCampaign: the time is up and the case was cut off. InvalidCase: it contradicts
+                itself.
         """
         begin = self._watch.seconds
         verdict = self._verdict(case)
@@ -75,7 +76,7 @@ class Casebook:
             self._emit(CaseKept(shard=self._plan.shard, case=case))
         if verdict.findings:
             took = self._watch.seconds - begin
-            seen = Sighting(case, verdict.findings, source, self._tally.cases, begin, took)
+            seen = Occurrence(case, verdict.findings, source, self._tally.cases, begin, took)
             self._note(seen)
         if self._tally.worth_telling(outcome, source):
             self._tell(case, verdict, outcome, source, self._watch.seconds - begin)
@@ -103,15 +104,15 @@ class Casebook:
             return self._runner.run_case(case)
         except OutOfTime:
             self.cut_off = digest(case)
-            raise Enough("time") from None
+            raise StopCampaign("time") from None
         except UsageError:
             raise
         except Exception:
-            path = self._plan.out / f"unfinished-{digest(case)}.json"
+            path = self._plan.folder / f"unfinished-{digest(case)}.json"
             write_atomically(path, readable_json(case))
             raise
 
-    def _note(self, seen: Sighting) -> None:
+    def _note(self, seen: Occurrence) -> None:
         for key in self._docket.known.primaries(seen.findings):
             name = finding_id(key)
             if self._tally.repeat(name):

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.shrinking import Followed, Shrinking
+from fuzzgraph.campaign.shrink import Followed, Shrinking
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import OutOfTime
 from fuzzgraph.events import (
@@ -32,8 +31,9 @@ from fuzzgraph.events import (
     is_full_rate,
 )
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["Exporter", "Pursuit", "Say", "Sighting", "replay_command", "unexecuted"]
+__all__ = ["Exporter", "Pursuit", "Say", "Occurrence", "replay_command", "unexecuted"]
 
 Say = Callable[[str], object]
 """Takes a few words on what is being done."""
@@ -73,7 +73,7 @@ def replay_command(path: str, setup: Setup) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Occurrence:
     """A case that showed findings."""
 
     case: Case
@@ -92,7 +92,7 @@ class Pursuit:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         folder: RunFolder,
         emit: Emit,
         *,
@@ -119,7 +119,7 @@ class Pursuit:
         self._folder.found(name, case)
         return True
 
-    def put_off(self, seen: Sighting, finding: Finding) -> None:
+    def put_off(self, seen: Occurrence, finding: Finding) -> None:
         """Leave word of a finding that waits for another one."""
         self._emit(
             FindingWaiting(
@@ -131,7 +131,7 @@ class Pursuit:
             )
         )
 
-    def follow(self, seen: Sighting, finding: Finding, slice_end: float) -> ReportedFinding:
+    def follow(self, seen: Occurrence, finding: Finding, slice_end: float) -> ReportedFinding:
         """The finding with its rate and its shrunk case, both on disk.
 
         Args:
@@ -163,7 +163,7 @@ class Pursuit:
             )
         )
 
-    def _companions(self, seen: Sighting, done: Followed) -> tuple[Finding, ...]:
+    def _companions(self, seen: Occurrence, done: Followed) -> tuple[Finding, ...]:
         """What else the case breaks; of a case that is as it was seen, it is known."""
         shown = seen.findings
         if "confirm" not in done.left:

@@ -10,13 +10,18 @@ from pathlib import Path
 
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.campaign.resuming import at_its_end, free_empty_claims, past_of, resumed_plan
-from fuzzgraph.campaign.stopping import interruptible
-from fuzzgraph.campaign.trust import Named
+from fuzzgraph.campaign.resume import (
+    Trusted,
+    free_empty_claims,
+    load_run_state,
+    nothing_to_resume,
+    resumed_plan,
+)
 from fuzzgraph.errors import UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import CampaignStarted, RunSummary
 from fuzzgraph.interpreter import module_command
+from fuzzgraph.interrupts import interruptible
 
 __all__ = ["resume_shards", "shards_of"]
 
@@ -28,7 +33,7 @@ def shards_of(out: Path) -> int:
     for log in sorted(out.glob("events-*.jsonl")):
         for event in read_log(log)[0]:
             if isinstance(event, CampaignStarted):
-                return event.shards
+                return event.spec.shards
     return 1
 
 
@@ -38,7 +43,7 @@ def resume_shards(
     seconds: float | None,
     command: Callable[[int], list[str]] | None = None,
     *,
-    named: Named | None = None,
+    named: Trusted | None = None,
 ) -> RunSummary:
     """Resume every shard that is not done, side by side.
 
@@ -52,16 +57,16 @@ def resume_shards(
     Raises:
         UsageError: every shard has come to its end.
     """
-    named = named or Named()
+    named = named or Trusted()
     words = command or (lambda shard: [*_command(out, shard, seconds), *named.words()])
     with RunFolder(out).lock():
         free_empty_claims(RunFolder(out))
         open_shards = [shard for shard in range(shards) if _has_more(out, shard, shards, seconds)]
         if not open_shards:
-            raise at_its_end(out)
+            raise nothing_to_resume(out)
         for shard in open_shards:
-            start = past_of(out, shard, shards).start
-            named.check(out, start.setup, start.database)
+            start = load_run_state(out, shard, shards).start
+            named.check(out, start.spec)
         group = _Group([subprocess.Popen(words(shard)) for shard in open_shards])
         with interruptible(group):
             codes = group.wait()
@@ -75,7 +80,7 @@ def resume_shards(
 
 def _has_more(out: Path, shard: int, shards: int, seconds: float | None) -> bool:
     try:
-        resumed_plan(past_of(out, shard, shards), out, seconds)
+        resumed_plan(load_run_state(out, shard, shards), out, seconds)
     except UsageError:
         return False
     return True

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Protocol
+from collections.abc import Callable
 
-from fuzzgraph.campaign.plan import Budget
 from fuzzgraph.events import Reason
-from fuzzgraph.interrupts import noting_interrupts
+from fuzzgraph.run_spec import Budget
 
-__all__ = ["Enough", "Stopwatch", "interruptible"]
+__all__ = ["StopCampaign", "Deadline"]
 
 Clock = Callable[[], float]
 
 
-class Enough(BaseException):
+class StopCampaign(BaseException):
     """Ends a block of examples; no `Exception`, or Hypothesis would take it for a failure."""
 
     def __init__(self, reason: Reason) -> None:
@@ -28,7 +22,7 @@ class Enough(BaseException):
         self.reason: Reason = reason
 
 
-class Stopwatch:
+class Deadline:
     """Time and counts against a budget. The clock is one that no change of the date moves.
 
     Args:
@@ -86,40 +80,3 @@ class Stopwatch:
 
     def interrupt(self, why: Reason = "interrupted") -> None:
         self._why = self._why or why
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class _Interruptible(Protocol):
-    def interrupt(self) -> None: ...
-
-
-@contextmanager
-def interruptible(watch: _Interruptible) -> Iterator[None]:
-    """The first SIGINT or SIGTERM lets the case at hand finish; the next one acts as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with noting_interrupts(), _interrupting(watch):
-        yield
-
-
-@contextmanager
-def _interrupting(watch: _Interruptible) -> Iterator[None]:
-    previous = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def once(number: int, frame: FrameType | None) -> None:
-        watch.interrupt()
-        restore()
-
-    for number in _SIGNALS:
-        signal.signal(number, once)
-    try:
-        yield
-    finally:
-        restore()

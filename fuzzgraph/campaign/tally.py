@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from fuzzgraph.campaign.plan import Plan
-from fuzzgraph.campaign.resuming import Past
-from fuzzgraph.campaign.stopping import Stopwatch
+from fuzzgraph.campaign.resume import RunState
+from fuzzgraph.campaign.stopping import Deadline
 from fuzzgraph.coverage import CoverageMap
 from fuzzgraph.events import CoverageSeen, Emit, Outcome, Progress, Source
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Tally"]
 
@@ -25,8 +25,8 @@ _COVERAGE_EVERY = 1.1
 class Tally:
     """What has been run so far."""
 
-    plan: Plan
-    watch: Stopwatch
+    plan: RunSpec
+    watch: Deadline
     emit: Emit
     cases: int = 0
     corpus_cases: int = 0
@@ -51,7 +51,7 @@ class Tally:
     _told_cases: int = 0
     _cover_at: float = 10.0
 
-    def take_back(self, past: Past) -> None:
+    def take_back(self, past: RunState) -> None:
         """Go on counting where a killed run stopped."""
         last = past.last
         self.cases, self.corpus_cases = last.cases, last.corpus_cases

@@ -14,7 +14,7 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.torch_import import torch_problem
 
 if TYPE_CHECKING:
-    from fuzzgraph.campaign import Trial
+    from fuzzgraph.compatibility import Probe
 
 __all__ = ["doctor", "releases", "schema", "targets"]
 
@@ -38,11 +38,11 @@ def targets(wanted: str | None, write: Path | None, as_json: bool) -> int:
     if write is not None and not wanted:
         raise UsageError("--write needs --releases: there is nothing to write. Use --releases all.")
     records = [_target_record(name, open_target) for name in target_names()]
-    trials = _trials(wanted, quiet=as_json) if wanted else ()
+    probes = _probes(wanted, quiet=as_json) if wanted else ()
     if write is not None:
-        write_atomically(write, _page(trials).encode())
+        write_atomically(write, _page(probes).encode())
     if as_json:
-        say_json({"targets": records, "releases": trials})
+        say_json({"targets": records, "releases": probes})
         return 0
     width = max(len(record["name"]) for record in records)
     problem = torch_problem()
@@ -55,29 +55,29 @@ def targets(wanted: str | None, write: Path | None, as_json: bool) -> int:
     return 0
 
 
-def _trials(wanted: str, *, quiet: bool) -> tuple[Trial, ...]:
+def _probes(wanted: str, *, quiet: bool) -> tuple[Probe, ...]:
     from fuzzgraph import releases as store
-    from fuzzgraph.campaign import released_targets, survey
+    from fuzzgraph.compatibility import probe_releases, released_targets
 
     if wanted == "all":
         versions = [one.version for one in store.installed() if one.package == _PACKAGE]
     else:
         versions = [store.parse(f"{_PACKAGE}=={version}")[1] for version in wanted.split(",")]
 
-    def tell(trial: Trial) -> None:
-        said = "runs" if trial.runs else trial.why
-        click.echo(f"{trial.release:<14}{trial.target:<28}{said}", err=quiet)
+    def tell(probe: Probe) -> None:
+        said = "runs" if probe.runs else probe.why
+        click.echo(f"{probe.release:<14}{probe.target:<28}{said}", err=quiet)
 
-    return survey(_PACKAGE, versions, released_targets(_PACKAGE), tell)
+    return probe_releases(_PACKAGE, versions, released_targets(_PACKAGE), tell)
 
 
-def _page(trials: tuple[Trial, ...]) -> str:
-    from fuzzgraph.campaign import table
+def _page(probes: tuple[Probe, ...]) -> str:
+    from fuzzgraph.compatibility import table
 
     return (
         f"# Targets by release of {_PACKAGE}\n\nOne small case on every target and release, in a "
         "worker, on a CPU. Written by\n`fuzzgraph targets --releases all --write "
-        f"reports/targets.md`.\n\n{table(trials)}"
+        f"reports/targets.md`.\n\n{table(probes)}"
     )
 
 

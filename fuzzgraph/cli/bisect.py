@@ -12,8 +12,7 @@ from fuzzgraph.corpus import find
 from fuzzgraph.errors import UsageError
 
 if TYPE_CHECKING:
-    from fuzzgraph.campaign import Bisection, ReleaseVerdict
-    from fuzzgraph.campaign.bisecting import Boundary
+    from fuzzgraph.bisect import Bisection, Boundary, ReleaseVerdict
 
 __all__ = ["bisect"]
 
@@ -45,19 +44,20 @@ def bisect(
     Releases that are not in the cache are fetched. Exit code 1: it was found, in `--bad` at least.
     """
     from fuzzgraph import releases
-    from fuzzgraph.campaign import bisect as walk
-    from fuzzgraph.campaign import checked_setup, walked
+    from fuzzgraph.bisect import bisect as bisect_releases
+    from fuzzgraph.bisect import release_range
+    from fuzzgraph.campaign import checked_setup
 
     _check_package(target, package)
     setup = checked_setup(target)
     loaded = load_case(find(case, case_folders()))
-    versions = walked(releases.available(package), good, bad)
+    versions = release_range(releases.available(package), good, bad)
     width = max(map(len, versions))
 
     def tell(verdict: ReleaseVerdict) -> None:
         click.echo(f"{verdict.release.ljust(width)}  {_said(verdict)}", err=as_json)
 
-    found = walk(
+    found = bisect_releases(
         loaded, setup, versions, good=good, bad=bad, wanted=finding, times=times, progress=tell
     )
     if as_json:

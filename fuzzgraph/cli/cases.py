@@ -25,7 +25,8 @@ from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup, finding
 from fuzzgraph.finding import Finding
 
 if TYPE_CHECKING:
-    from fuzzgraph.campaign import Opened, VerdictLike
+    from fuzzgraph.campaign import Opened
+    from fuzzgraph.runner import VerdictLike
 
 __all__ = ["export", "replay", "shrink"]
 
@@ -105,7 +106,8 @@ def _replayed(
 def _replay_text(
     setup: Setup, path: Path, case: Case, verdict: VerdictLike, found: list[Finding]
 ) -> str:
-    from fuzzgraph.reporting import case_table, config_line, finding_text, setup_line, unchecked
+    from fuzzgraph.case_text import case_table, config_line
+    from fuzzgraph.reporting import finding_text, setup_line, unchecked
 
     if found:
         reported = _reported(setup, path, case, found[0])
@@ -213,7 +215,7 @@ def export(
 ) -> int:
     """Turn a case that shows a finding into something to hand over."""
     from fuzzgraph.campaign import open_setup
-    from fuzzgraph.campaign.exporting import export_text, verified_rate
+    from fuzzgraph.campaign.export import export_text, verified_rate
 
     path, loaded = _load(case)
     with closing(open_setup(setup)) as opened:

@@ -42,7 +42,7 @@ def check_target(setup: Setup, examples: int, seed: int, as_json: bool) -> int:
 
     Exit code 1 where something speaks against believing it, 3 where the target itself fails.
     """
-    from fuzzgraph.campaign.target_check import check_target as checked
+    from fuzzgraph.api import check_target as checked
 
     report = checked(setup, examples, seed)
     if as_json:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from fuzzgraph.cli.options import as_json, duration, say_summary, setup_options, whole_number
 from fuzzgraph.cli.search import named_options, search_options
 
 if TYPE_CHECKING:
-    from fuzzgraph.campaign import Opened, Plan
-    from fuzzgraph.campaign.resuming import Past
-    from fuzzgraph.campaign.standing import Standing
-    from fuzzgraph.campaign.trust import Named
+    from fuzzgraph.campaign import Opened
+    from fuzzgraph.campaign.resume import RunState, Trusted
     from fuzzgraph.corpus import Loaded
     from fuzzgraph.events import RunSummary
+    from fuzzgraph.policy import FindingPolicy
+    from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["resume", "run"]
 
@@ -32,7 +32,7 @@ __all__ = ["resume", "run"]
     "--findings", "max_findings", metavar="N", callback=whole_number(1), help="Stop after so many."
 )
 @as_json
-def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -> int:
+def run(plan: RunSpec, out: Path | None, max_findings: int | None, as_json: bool) -> int:
     """Fuzz a target: the corpus first, then new cases until the budget is spent.
 
     Without --time and --examples it runs for 60 seconds. Ctrl-C finishes the case at hand and
@@ -43,11 +43,11 @@ def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -
     seeds = load_corpus(_named(plan.corpus))
     standing = _standing(plan)
     with closing(open_setup(plan.setup)) as opened:  # a wrong name is said before a folder is made
-        plan = replace(
+        plan = msgspec.structs.replace(
             plan,
-            budget=replace(plan.budget, findings=max_findings),
-            out=fresh_folder(out, plan.seed),
-        ).patient()
+            budget=msgspec.structs.replace(plan.budget, findings=max_findings),
+            out=str(fresh_folder(out, plan.seed)),
+        )
         summary = _hunt(plan, opened, seeds, standing, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
@@ -59,14 +59,14 @@ def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -
 @named_options
 @as_json
 def resume(
-    folder: Path, seconds: float | None, shard: int | None, named: Named, as_json: bool
+    folder: Path, seconds: float | None, shard: int | None, named: Trusted, as_json: bool
 ) -> int:
     """Go on with a run that was killed, with what is left of its budget. DIR is its folder.
 
     Of a run of several processes each is taken up by one; a fleet's run goes on on its cluster.
     """
     from fuzzgraph.campaign import load_corpus, open_setup
-    from fuzzgraph.campaign.resuming import past_of, resumed_plan
+    from fuzzgraph.campaign.resume import load_run_state, resumed_plan
     from fuzzgraph.campaign.shards import resume_shards, shards_of
     from fuzzgraph.corpus import Loaded
 
@@ -77,18 +77,18 @@ def resume(
     shards = shards_of(folder)
     if shards > 1 and shard is None:
         return say_summary(resume_shards(folder, shards, seconds, named=named), as_json=as_json)
-    past = past_of(folder, shard or 0, shards)
-    named.check(folder, past.start.setup, past.start.database)
-    plan = resumed_plan(past, folder, seconds).patient()
+    past = load_run_state(folder, shard or 0, shards)
+    named.check(folder, past.start.spec)
+    plan = resumed_plan(past, folder, seconds)
     corpus = _named(plan.corpus)
     seeds = Loaded() if shards > 1 and corpus is None else load_corpus(corpus)
     standing = _standing(plan)
     with closing(open_setup(plan.setup)) as opened:
         summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
         if seconds is None and summary.reason == "time" and not plan.finish_only:
-            past = past_of(folder, shard or 0, shards)
+            past = load_run_state(folder, shard or 0, shards)
             if past.left:  # the old budget has no room for it, and a resume is to be enough
-                plan = resumed_plan(past, folder).patient()
+                plan = resumed_plan(past, folder)
                 summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
@@ -97,23 +97,25 @@ def _named(path: str) -> Path | None:
     return Path(path) if path else None
 
 
-def _standing(plan: Plan) -> Standing:
-    from fuzzgraph.campaign.standing import load_standing
+def _standing(plan: RunSpec) -> FindingPolicy:
+    from fuzzgraph.policy import load_policy
 
-    return load_standing(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
+    return load_policy(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
 
 
 def _hunt(
-    plan: Plan,
+    plan: RunSpec,
     opened: Opened,
     seeds: Loaded,
-    standing: Standing,
-    past: Past | None = None,
+    standing: FindingPolicy,
+    past: RunState | None = None,
     *,
     as_json: bool,
 ) -> RunSummary:
-    from fuzzgraph.campaign import hunt
+    from fuzzgraph.campaign import run_campaign
     from fuzzgraph.reporting import progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
-        return hunt(plan, progress, seeds=seeds, opened=opened, standing=standing, past=past)
+        return run_campaign(
+            plan, progress, seeds=seeds, opened=opened, standing=standing, past=past
+        )

@@ -21,8 +21,8 @@ def ledger(file: Path | None, as_json: bool) -> int:
 
     Exit code 1 where an entry has ended or cannot be read.
     """
-    from fuzzgraph.campaign.standing import DEFAULT_LEDGER
     from fuzzgraph.ledger import load_ledger
+    from fuzzgraph.policy import DEFAULT_LEDGER
 
     found = load_ledger(file or DEFAULT_LEDGER, datetime.now(timezone.utc).date())
     code = 1 if found.bad_lines else 0

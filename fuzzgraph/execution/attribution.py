@@ -13,13 +13,13 @@ from fuzzgraph.execution.open_session import OpenSession, Snapshot
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.memory import NAN_WORLD, Perturbation
 from fuzzgraph.observation import Observation, RunKind, StepRecord
-from fuzzgraph.oracles.comparison import same_bits
+from fuzzgraph.rules.comparison import same_bits
 from fuzzgraph.world import Batch
 
 __all__ = ["Attribution", "same"]
 
+# Runs in the same world before a difference is blamed on the other one.
 _AGAIN = 3
-"""Runs in the same world before a difference is blamed on the other one."""
 
 
 class Attribution:

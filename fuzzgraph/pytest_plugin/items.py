@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fuzzgraph.campaign import hunt, replay_command
+from fuzzgraph.campaign import replay_command, run_campaign
 from fuzzgraph.case import digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import FuzzGraphError
@@ -71,11 +71,11 @@ class CorpusItem(_SuiteItem):
         self._suite = suite
 
     def runtest(self) -> None:
-        from fuzzgraph.strategies import dimensions
+        from fuzzgraph.coverage_values import coverage_values
 
         case = self._entry.case
         ledger = self._suite.standing.ledger
-        out = ledger.keeps_out(self._suite.setup.target, self._entry.digest, dimensions(case))
+        out = ledger.keeps_out(self._suite.setup.target, self._entry.digest, coverage_values(case))
         if out is not None:
             pytest.skip(f"quarantined: {out.name}")
         opened = self._suite.opened()
@@ -113,7 +113,7 @@ class FuzzItem(_SuiteItem):
 
     def runtest(self) -> None:
         suite = self._suite
-        summary = hunt(
+        summary = run_campaign(
             suite.plan(self._shard), self._show, opened=suite.opened(), standing=suite.standing
         )
         suite.summary = None if suite.in_worker else summary

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.campaign import Budget, Plan, hunt
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign import run_campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.sharing import checked_database, open_examples
 from fuzzgraph.case import Case, digest
+from fuzzgraph.case_database import checked_database, open_database
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Event, RunSummary, Setup
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, paged
 from tests.fleet.artifacts import LISTING, STORAGE, ZIP, Artifacts, github, zipped
 from tests.fleet.servers import BINARY, WHY_NOT, redis_server
@@ -31,8 +32,8 @@ def redis_client() -> None:
 def run(out: Path, runner: FakeRunner, database: str, *, seed: int = 1) -> RunSummary:
     out.mkdir()
     opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
-    plan = Plan(out=out, seed=seed, budget=Budget(None, 60), database=database)
-    return hunt(plan, events.append, opened=opened, export=no_export)
+    plan = RunSpec(out=str(out), seed=seed, budget=Budget(None, 60), database=database)
+    return run_campaign(plan, events.append, opened=opened, export=no_export)
 
 
 events: list[Event] = []
@@ -52,9 +53,9 @@ def test_the_next_run_begins_with_what_the_last_one_shared(tmp_path: Path) -> No
 def test_only_what_covers_a_new_pair_is_shared_again(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     run(tmp_path / "a", FakeRunner(), f"dir:{folder}")
-    before = len(open_examples(f"dir:{folder}").fetch("builtin").entries)
+    before = len(open_database(f"dir:{folder}").fetch("builtin").entries)
     summary = run(tmp_path / "b", FakeRunner(), f"dir:{folder}")
-    after = len(open_examples(f"dir:{folder}").fetch("builtin").entries)
+    after = len(open_database(f"dir:{folder}").fetch("builtin").entries)
     assert after == before, "the same seed covers nothing new"
     assert summary.corpus_cases == before
 
@@ -62,17 +63,17 @@ def test_only_what_covers_a_new_pair_is_shared_again(tmp_path: Path) -> None:
 def test_a_shared_case_that_is_damaged_costs_itself_and_is_named(tmp_path: Path) -> None:
     from hypothesis.database import DirectoryBasedExampleDatabase
 
-    examples = open_examples(f"dir:{tmp_path}")
+    examples = open_database(f"dir:{tmp_path}")
     examples.save("fake", case(2))
     database = DirectoryBasedExampleDatabase(tmp_path)
     database.save(b"fuzzgraph.cases.1:fake", b'{"half": ')
-    loaded = open_examples(f"dir:{tmp_path}").fetch("fake")
+    loaded = open_database(f"dir:{tmp_path}").fetch("fake")
     assert [entry.case for entry in loaded.entries] == [case(2)]
     assert len(loaded.bad) == 1
 
 
 def test_cases_of_one_target_are_not_those_of_another(tmp_path: Path) -> None:
-    examples = open_examples(f"dir:{tmp_path}")
+    examples = open_database(f"dir:{tmp_path}")
     examples.save("one", case(2))
     assert examples.fetch("two").entries == []
 
@@ -106,10 +107,10 @@ def test_a_server_that_dies_in_mid_run_costs_no_case_and_is_said(
         assert "redis://" in line and "examples are kept in .fuzzgraph/examples" in line
         assert [one.finding.confirmed for one in summary.findings] == ["3/3"]
         near = {
-            one.digest for one in open_examples("dir:.fuzzgraph/examples").fetch("builtin").entries
+            one.digest for one in open_database("dir:.fuzzgraph/examples").fetch("builtin").entries
         }
         server.start()
-        both = {one.digest for one in open_examples(server.url).fetch("builtin").entries}
+        both = {one.digest for one in open_database(server.url).fetch("builtin").entries}
     assert near < both, "some are on the server, the rest here, and both are read"
     assert digest(summary.findings[0].case) in both
 
@@ -123,26 +124,26 @@ def test_an_unreachable_server_falls_back_to_the_folder_and_says_so(
     [line] = summary.bad_entries
     assert line.startswith("redis://***@127.0.0.1:1/0: ")
     assert line.endswith("examples are kept in .fuzzgraph/examples")
-    assert open_examples("dir:.fuzzgraph/examples").fetch("builtin").entries
+    assert open_database("dir:.fuzzgraph/examples").fetch("builtin").entries
 
 
 @needs_redis
 def test_what_a_server_missed_is_handed_over_when_it_is_back(tmp_path: Path) -> None:
     redis_client()
     with redis_server(tmp_path) as server:
-        examples = open_examples(server.url, tmp_path / "near")
+        examples = open_database(server.url, tmp_path / "near")
         server.kill()
         examples.save("fake", case(3))
         server.start()
         examples.close()
-        fresh = open_examples(server.url, tmp_path / "nothing")
+        fresh = open_database(server.url, tmp_path / "nothing")
         assert [entry.case for entry in fresh.fetch("fake").entries] == [case(3)]
 
 
 def test_an_artifact_is_read_and_never_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    night = open_examples(f"dir:{tmp_path / 'night'}")
+    night = open_database(f"dir:{tmp_path / 'night'}")
     night.save("fake", case(4))
     cache = tmp_path / "artifacts"
     cache.mkdir()
@@ -151,10 +152,10 @@ def test_an_artifact_is_read_and_never_written(
         for path in sorted((tmp_path / "night").rglob("*")):
             artifact.write(path, path.relative_to(tmp_path / "night"))
     monkeypatch.setenv("FUZZGRAPH_ARTIFACTS", str(cache))
-    examples = open_examples("github:someone/engine", tmp_path / "near")
+    examples = open_database("github:someone/engine", tmp_path / "near")
     assert [entry.case for entry in examples.fetch("fake").entries] == [case(4)]
     examples.save("fake", case(1))
-    here = open_examples(f"dir:{tmp_path / 'near'}")
+    here = open_database(f"dir:{tmp_path / 'near'}")
     assert [entry.case for entry in here.fetch("fake").entries] == [case(1)]
     assert examples.notes == []
 
@@ -169,7 +170,7 @@ def no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def archive(tmp_path: Path, shared: Case) -> bytes:
     """The artifact of a night that shared one case for target `builtin`."""
-    open_examples(f"dir:{tmp_path / 'night'}").save("builtin", shared)
+    open_database(f"dir:{tmp_path / 'night'}").save("builtin", shared)
     return zipped(tmp_path / "night")
 
 
@@ -236,8 +237,8 @@ def test_an_artifact_that_cannot_be_had_costs_one_line_and_the_folder_takes_its_
     fail: Callable[[Artifacts], None],
     said: str,
 ) -> None:
-    monkeypatch.setattr("fuzzgraph.campaign.sharing._ANSWER_SECONDS", 0.2)
-    open_examples("dir:.fuzzgraph/examples").save("builtin", case(3))
+    monkeypatch.setattr("fuzzgraph.case_database._ANSWER_SECONDS", 0.2)
+    open_database("dir:.fuzzgraph/examples").save("builtin", case(3))
     with github() as server:
         server.offer(archive(tmp_path, case(4)))
         fail(server)
@@ -247,7 +248,7 @@ def test_an_artifact_that_cannot_be_had_costs_one_line_and_the_folder_takes_its_
     assert line.startswith("github:someone/engine: ") and line.endswith("; it is left out")
     assert said in line
     assert summary.corpus_cases == 1 and runner.ran[0] == case(3)
-    kept = open_examples("dir:.fuzzgraph/examples").fetch("builtin").entries
+    kept = open_database("dir:.fuzzgraph/examples").fetch("builtin").entries
     assert summary.findings[0].digest in {entry.digest for entry in kept}
     assert socket.getdefaulttimeout() is None, "the bound holds for the server alone"
 

@@ -11,20 +11,22 @@ import os
 import random
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fuzzgraph.campaign import Budget, Plan, hunt
-from fuzzgraph.campaign.exporting import no_export
+import msgspec
+
+from fuzzgraph.campaign import run_campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.reports import rebuilt
-from fuzzgraph.campaign.resuming import past_of, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_plan
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding
 
 EXAMPLES = 80
@@ -53,11 +55,11 @@ def campaign(out: Path) -> None:
     opened = Opened(Setup(), FakeTarget(), FakeRunner(bugs), lambda: None)
     seeds = Loaded(entries=[Entry(Path(f"{i}.json"), c, digest(c)) for i, c in enumerate(CORPUS)])
     past = None
-    plan = Plan(out=out, seed=1, budget=Budget(None, EXAMPLES), progress_seconds=0.0)
+    plan = RunSpec(out=str(out), seed=1, budget=Budget(None, EXAMPLES), progress_seconds=0.0)
     if (out / "events.jsonl").exists() and (out / "events.jsonl").read_bytes().count(b"\n"):
-        past = past_of(out)
-        plan = replace(resumed_plan(past, out), progress_seconds=0.0)
-    hunt(plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, past=past)
+        past = load_run_state(out)
+        plan = msgspec.structs.replace(resumed_plan(past, out), progress_seconds=0.0)
+    run_campaign(plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, past=past)
 
 
 def killed_after(calls: int, out: Path) -> bool:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fuzzgraph.campaign import hunt
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign import run_campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resuming import past_of, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_plan
 from fuzzgraph.events import Setup
 from tests.fakes import FakeRunner, FakeTarget
 from tests.unit.campaigns import many_bugs
 
 
 def main(out: Path, shard: int) -> int:
-    past = past_of(out, shard, 2)
+    past = load_run_state(out, shard, 2)
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
     plan = resumed_plan(past, out)
-    return hunt(plan, lambda event: None, opened=opened, export=no_export, past=past).exit_code
+    return run_campaign(
+        plan, lambda event: None, opened=opened, export=no_export, past=past
+    ).exit_code
 
 
 if __name__ == "__main__":

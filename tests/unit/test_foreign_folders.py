@@ -10,7 +10,7 @@ import pytest
 
 from fuzzgraph.campaign import RunFolder
 from fuzzgraph.campaign.reports import rebuilt
-from fuzzgraph.campaign.resuming import past_of
+from fuzzgraph.campaign.resume import load_run_state
 from fuzzgraph.errors import UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import (
@@ -108,7 +108,7 @@ def test_a_folder_with_a_link_is_neither_resumed_nor_reported(name: str, tmp_pat
     (run / name).parent.mkdir(exist_ok=True)
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(secret)
-    for read in (past_of, rebuilt):
+    for read in (load_run_state, rebuilt):
         with pytest.raises(UsageError, match=r"is a link, and no run leaves links"):
             read(run)
     assert secret.read_text() == "mine"
@@ -118,4 +118,4 @@ def test_a_folder_that_is_reached_through_a_link_is_read(tmp_path: Path) -> None
     write_log(tmp_path / "run", STARTED)
     (tmp_path / "latest").symlink_to(tmp_path / "run")
     assert rebuilt(tmp_path / "latest").reason == "killed"
-    assert past_of(tmp_path / "latest").start == STARTED
+    assert load_run_state(tmp_path / "latest").start == STARTED

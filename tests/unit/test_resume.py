@@ -8,20 +8,21 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fuzzgraph.campaign import Budget, Plan, RunFolder, hunt
-from fuzzgraph.campaign.exporting import no_export
+from fuzzgraph.campaign import RunFolder, run_campaign
+from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resuming import Past, past_of, resumed_plan
+from fuzzgraph.campaign.resume import RunState, load_run_state, resumed_plan
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding, paged
 
 ROOT = Path(__file__).parents[2]
@@ -57,9 +58,13 @@ def run(
 
     runner.bugs = bugs
     opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
-    past = past_of(folder) if resume else None
-    plan = resumed_plan(past, folder) if past else Plan(out=folder, budget=Budget(None, 60), seed=2)
-    return hunt(plan, events.append, opened=opened, export=no_export, past=past)
+    past = load_run_state(folder) if resume else None
+    plan = (
+        resumed_plan(past, folder)
+        if past
+        else RunSpec(out=str(folder), budget=Budget(None, 60), seed=2)
+    )
+    return run_campaign(plan, events.append, opened=opened, export=no_export, past=past)
 
 
 events: list[Event] = []
@@ -83,7 +88,7 @@ def searched(folder: Path, *kills: int, examples: int = 250) -> list[str]:
     within which it was killed counts where it came back."""
     ran: list[str] = []
     folder.mkdir(exist_ok=True)
-    past: Past | None = None
+    past: RunState | None = None
     for kill in (*kills, 0):
         runner = FakeRunner()
 
@@ -94,12 +99,16 @@ def searched(folder: Path, *kills: int, examples: int = 250) -> list[str]:
 
         runner.bugs = killing
         opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
-        plan = Plan(out=folder, budget=Budget(None, examples), seed=2)
-        plan = replace(resumed_plan(past, folder) if past else plan, progress_seconds=0.0)
+        plan = RunSpec(out=str(folder), budget=Budget(None, examples), seed=2)
+        plan = msgspec.structs.replace(
+            resumed_plan(past, folder) if past else plan, progress_seconds=0.0
+        )
         with pytest.raises(Killed) if kill else nullcontext():
-            hunt(plan, events.append, opened=opened, export=no_export, past=past, seeds=SEEDS)
+            run_campaign(
+                plan, events.append, opened=opened, export=no_export, past=past, seeds=SEEDS
+            )
         ran += [digest(one) for one in runner.ran[: -1 if kill else None]]
-        past = past_of(folder) if kill else None
+        past = load_run_state(folder) if kill else None
     return ran
 
 
@@ -121,12 +130,12 @@ def test_a_killed_run_runs_the_examples_of_the_unbroken_one(
 ) -> None:
     assert len(unbroken) == 253
     assert Counter(searched(tmp_path / "killed", *kills)) == Counter(unbroken)
-    assert past_of(tmp_path / "killed").last.cases == 253
+    assert load_run_state(tmp_path / "killed").last.cases == 253
 
 
 def test_a_run_that_has_ended_is_resumed_with_more_time_only(tmp_path: Path) -> None:
     run(tmp_path, FakeRunner())
-    past = past_of(tmp_path)
+    past = load_run_state(tmp_path)
     with pytest.raises(UsageError, match="has come to its end"):
         resumed_plan(past, tmp_path)
     assert resumed_plan(past, tmp_path, seconds=3600.0).budget.seconds == 3600.0
@@ -148,7 +157,7 @@ def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: P
     assert (summary.cases, summary.exit_code) == (60, 1), "nothing is searched any more"
     assert (summary.reason, summary.seconds) == (first.reason, first.seconds)
     with pytest.raises(UsageError, match="has come to its end"):
-        resumed_plan(past_of(tmp_path), tmp_path)
+        resumed_plan(load_run_state(tmp_path), tmp_path)
 
 
 def test_a_corpus_case_that_came_back_is_not_run_again(tmp_path: Path) -> None:
@@ -156,7 +165,7 @@ def test_a_corpus_case_that_came_back_is_not_run_again(tmp_path: Path) -> None:
     events.append(
         CaseRun(index=0, digest="x", source="corpus", outcome="clean", steps=1, seconds=0)
     )
-    past = past_of(tmp_path)
+    past = load_run_state(tmp_path)
     past.take(events[-1])
     assert past.ran == {"x"}
 
@@ -166,7 +175,7 @@ def test_a_claim_without_a_word_in_the_log_is_free_again(tmp_path: Path) -> None
     folder = RunFolder(tmp_path)
     name = finding_id(finding(buffer="other").key)
     assert folder.claim(name)
-    past_of(tmp_path)
+    load_run_state(tmp_path)
     assert folder.claim(name)
 
 
@@ -177,19 +186,19 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no events\.jsonl"):
-        past_of(tmp_path)
+        load_run_state(tmp_path)
     with pytest.raises(UsageError, match=r"holds no events-1\.jsonl"):
-        past_of(tmp_path, 1, 2)
+        load_run_state(tmp_path, 1, 2)
 
 
 def test_workers_killed_before_and_after_a_resume_are_counted_together(tmp_path: Path) -> None:
-    def hunted(past: Past | None) -> RunSummary:
+    def hunted(past: RunState | None) -> RunSummary:
         opened = Opened(Setup(), FakeTarget(), FakeRunner(), lambda: None, killed=lambda: 2)
-        plan = Plan(out=tmp_path, budget=Budget(None, 60 if past is None else 90), seed=2)
-        return hunt(plan, events.append, opened=opened, export=no_export, past=past)
+        plan = RunSpec(out=str(tmp_path), budget=Budget(None, 60 if past is None else 90), seed=2)
+        return run_campaign(plan, events.append, opened=opened, export=no_export, past=past)
 
     assert hunted(None).killed == 2
-    assert hunted(past_of(tmp_path)).killed == 4
+    assert hunted(load_run_state(tmp_path)).killed == 4
     assert [event.killed for event in events if isinstance(event, Progress)][-1] == 4
 
 
@@ -209,7 +218,7 @@ def test_a_full_disk_ends_the_run_with_what_was_found(
 
     runner = FakeRunner(bugs)
     opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
-    plan = Plan(out=tmp_path, budget=Budget(None, 400), seed=2)
-    summary = hunt(plan, events.append, opened=opened, export=no_export)
+    plan = RunSpec(out=str(tmp_path), budget=Budget(None, 400), seed=2)
+    summary = run_campaign(plan, events.append, opened=opened, export=no_export)
     assert (summary.reason, summary.exit_code, len(summary.findings)) == ("failed", 3, 1)
     assert "No space left on device" in summary.error

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fuzzgraph.memory.transfers import HERE, is_cuda
+from fuzzgraph.memory.side_requests import SESSION_CPU, is_cuda
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
@@ -43,7 +43,7 @@ class CudaMeansCpu(TorchFunctionMode):
         # Called for every operation, attributes of tensors among them, hundreds of times a step.
         for arg in args:
             if type(arg) in _NAMES:
-                args = tuple(HERE if is_cuda(arg) else arg for arg in args)
+                args = tuple(SESSION_CPU if is_cuda(arg) else arg for arg in args)
                 break
         return func(*args, **_without_cuda(kwargs)) if kwargs else func(*args)
 
@@ -71,7 +71,7 @@ _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
     kwargs = dict(kwargs)
     if is_cuda(kwargs.get("device")):
-        kwargs["device"] = HERE
+        kwargs["device"] = SESSION_CPU
     if kwargs.get("pin_memory"):
         kwargs["pin_memory"] = False
         kwargs["device"] = "cpu"  # the word by which `memory.transfers` knows the host

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.campaign.resuming import past_of
+from fuzzgraph.campaign.resume import load_run_state
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.events import CampaignFinished, CaseRun, FindingNew, FindingPursued, Progress
 from fuzzgraph.reporting import run_text
@@ -120,7 +120,7 @@ def test_the_report_of_a_sound_log_ends_well(events: tuple[object, ...], tmp_pat
 def test_a_resumed_run_takes_the_finding_back_and_tells_the_damage(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "r")
     DAMAGE["lines that cannot be read"](folder)
-    past = past_of(folder)
+    past = load_run_state(folder)
     assert list(past.reported) == [ONE.id]
     assert len(past.damaged) == 4
 

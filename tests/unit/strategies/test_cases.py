@@ -12,9 +12,10 @@ from hypothesis import Phase, find, given, seed, settings
 
 from fuzzgraph.capabilities import WIDEST, Capabilities
 from fuzzgraph.case import Case, EngineConfig, digest, validate
+from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, dimensions, profile_named
+from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, profile_named
 
 EPOCHS, PER_EPOCH = 12, 100
 
@@ -87,7 +88,7 @@ def sample() -> tuple[Case, ...]:
 
 @cache
 def reached() -> frozenset[str]:
-    return frozenset().union(*map(dimensions, sample()))
+    return frozenset().union(*map(coverage_values, sample()))
 
 
 @pytest.mark.parametrize("dimension", REACHED.strip().replace("\n", "|").split("|"))
@@ -187,12 +188,12 @@ def test_nothing_is_drawn_outside_a_narrow_reach() -> None:
 @pytest.mark.parametrize(
     "capabilities",
     [
-        replace(WIDEST, page_sizes=(128,), capture_beyond_pool=False),
-        replace(WIDEST, max_context_len=3),
-        replace(WIDEST, max_batch=1),
-        replace(WIDEST, runners=("cpu_graph",), attentions=("mla",), kv_dtypes=("float8_e4m3fn",)),
-        replace(WIDEST, modes=("prefill", "idle")),
-        replace(WIDEST, max_batch=128),
+        WIDEST.replace(page_sizes=(128,), capture_beyond_pool=False),
+        WIDEST.replace(max_context_len=3),
+        WIDEST.replace(max_batch=1),
+        WIDEST.replace(runners=("cpu_graph",), attentions=("mla",), kv_dtypes=("float8_e4m3fn",)),
+        WIDEST.replace(modes=("prefill", "idle")),
+        WIDEST.replace(max_batch=128),
     ],
     ids=["large pages", "short context", "one row", "one choice", "prefill only", "wide"],
 )
@@ -207,8 +208,8 @@ def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None
 
 
 def test_a_wide_profile_reaches_the_large_ladder_and_what_lies_above_it() -> None:
-    found = drawn(replace(WIDEST, max_batch=128), Profile(max_batch=128, fresh=100), 300, 4)
-    names = frozenset().union(*map(dimensions, found))
+    found = drawn(WIDEST.replace(max_batch=128), Profile(max_batch=128, fresh=100), 300, 4)
+    names = frozenset().union(*map(coverage_values, found))
     assert {"ladder [64, 128]", "65 rows", "63 rows"} <= names
 
 

@@ -1,0 +1,144 @@
+"""The calls for tests of one's own: run a case, check it, draw cases.
+
+For the whole service (confirm, shrink, repro) run a campaign: `fuzzgraph run`, `pytest --fuzz`, or
+the fixture `fuzz_engine` of the pytest plugin.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Hashable
+from contextlib import closing
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+from fuzzgraph.campaign.opening import (
+    Opened,
+    checked_setup,
+    open_setup,
+    open_target_object,
+    strategy_of,
+)
+from fuzzgraph.case import Case, digest
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import ReportedFinding, Setup, finding_id
+from fuzzgraph.reporting import finding_text
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from fuzzgraph.ports import Target
+    from fuzzgraph.runner import VerdictLike
+    from fuzzgraph.target_report import TargetReport
+
+__all__ = ["FindingError", "cases", "check", "check_target", "run_case"]
+
+
+class FindingError(AssertionError):
+    """A case breaks the law; the text is the finding."""
+
+    def __init__(self, reported: ReportedFinding) -> None:
+        super().__init__(f"\n{finding_text(reported)}")
+        self.reported = reported
+
+
+@lru_cache(maxsize=4)
+def _opened(setup: Setup) -> Opened:
+    opened = open_setup(setup)
+    atexit.register(opened.close)
+    return opened
+
+
+@lru_cache(maxsize=4)
+def _opened_object(target: Hashable, setup: Setup) -> Opened:
+    return open_target_object(cast("Target", target), setup)
+
+
+def _open(target: str | Target, options: dict[str, Any]) -> Opened:
+    name = target if isinstance(target, str) else target.name
+    known = [field for field in Setup.__struct_fields__ if field != "target"]
+    for option in options:
+        if option not in known:
+            raise UsageError(
+                f"option {option!r} is unknown for target {name!r}. Use one of: {', '.join(known)}."
+            )
+    setup = checked_setup(name, **options)
+    return _opened(setup) if isinstance(target, str) else _opened_object(cast(Any, target), setup)
+
+
+def run_case(case: Case, target: str | Target = "builtin", **options: Any) -> VerdictLike:
+    """What the oracles say of a case; `findings` is empty where the law holds.
+
+    The engine is opened once for each target and options, and serves every case after that.
+
+    Args:
+        case: what to run.
+        target: name of a target, `module:factory`, or a target of your own as an object.
+        **options: what the case is run on, by the names of `run_spec.Setup`: release, fault,
+            device ("cpu" or "cuda", which is HIP too), graphs ("recorder" or "device"), ...
+
+    Raises:
+        UsageError: an unknown name, a case that contradicts itself, a missing engine or device.
+    """
+    return _open(target, options).runner.run_case(case)
+
+
+def check(case: Case, target: str | Target = "builtin", **options: Any) -> None:
+    """Pass if the case keeps the law: the one call of a regression test.
+
+    Args:
+        case, target, **options: as for `run_case`, e.g. release="0.5.12".
+
+    Raises:
+        FindingError: it does not; the text names clause, buffer and step.
+        UsageError: as for `run_case`, or the target cannot express the case.
+    """
+    __tracebackhide__ = True
+    verdict = run_case(case, target, **options)
+    name = target if isinstance(target, str) else target.name
+    if verdict.skipped:
+        raise UsageError(
+            f"case {digest(case)}: target {name!r} cannot run it: {verdict.skipped}. "
+            "Draw cases with fuzzgraph.cases(target), or change the case."
+        )
+    if verdict.findings:
+        raise FindingError(_reported(case, verdict))
+
+
+def _reported(case: Case, verdict: VerdictLike) -> ReportedFinding:
+    first, *others = verdict.findings
+    return ReportedFinding(
+        id=finding_id(first.key),
+        finding=first,
+        case=case,
+        digest=digest(case),
+        also=tuple(others),
+    )
+
+
+def cases(target: str | Target = "builtin", profile: str = "ci") -> SearchStrategy[Case]:
+    """A Hypothesis strategy of cases that the target can express.
+
+    Raises:
+        UsageError: an unknown target or profile.
+    """
+    return strategy_of(_open(target, {}), profile)(0)
+
+
+def check_target(setup: Setup, examples: int, seed: int) -> TargetReport:
+    """What the target of a setup shows on so many generated cases.
+
+    Raises:
+        UsageError: it cannot be opened. TargetFailed: the target itself is at fault.
+    """
+    from fuzzgraph.strategies import draw
+    from fuzzgraph.worker import WorkerClient
+
+    with closing(open_setup(setup)) as opened:
+        cases: list[Case] = []
+        draw(strategy_of(opened, "ci")(0), seed, examples, cases.append)
+        if isinstance(opened.runner, WorkerClient):
+            return opened.runner.inspect(cases)
+        from fuzzgraph.execution.inspection import inspect_target
+
+        return inspect_target(cast(Any, opened.target), cases, setup)

@@ -1,0 +1,35 @@
+"""Which targets run on which releases: the case that is tried, and the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzzgraph.case import validate
+from fuzzgraph.compatibility import Probe, probe_case, released_targets, table
+from fuzzgraph.layout import plan
+
+
+@pytest.mark.parametrize("name", sorted(released_targets("sglang")))
+def test_the_case_that_is_tried_is_one_that_the_target_can_express(name: str) -> None:
+    target = released_targets("sglang")[name]
+    case = validate(probe_case(target))
+    assert target.unsupported(case.config) is None
+    assert [batch.raw_bs for batch in plan(case)] == [2, 1]
+
+
+def test_a_target_of_another_package_is_not_tried() -> None:
+    assert "builtin" not in released_targets("sglang")
+
+
+def test_what_does_not_run_is_explained_below_the_table_once() -> None:
+    why = "has no such runner"
+    trials = [
+        Probe(target="a", release="1.0", runs=False, why=why),
+        Probe(target="b", release="1.0", runs=False, why=why),
+        Probe(target="a", release="1.1", runs=True),
+        Probe(target="b", release="1.1", runs=True),
+    ]
+    text = table(trials)
+    assert "| `a` | [1] | runs |" in text
+    assert "| `b` | [1] | runs |" in text
+    assert text.count(why) == 1
