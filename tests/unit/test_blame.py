@@ -16,7 +16,7 @@ from fuzzgraph.execution.blame import Blame
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import GuardedMemory
-from fuzzgraph.memory.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
 
 ENGINE = """
 import torch
