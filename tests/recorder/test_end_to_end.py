@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +129,7 @@ def test_a_step_that_the_target_cannot_express_skips_its_case_with_the_reason(
     steps = (ReplayStep(rows=rows), ReplayStep(**{"rows": rows, **step}))
     case = Case(schema_version=1, config=EngineConfig(capture_bs=(2,)), steps=steps)
     narrow, wide = BuiltinTarget(), BuiltinTarget()
-    narrow.capabilities = replace(narrow.capabilities, **lacks)
+    narrow.capabilities = narrow.capabilities.replace(**lacks)
     assert reason in fuzzgraph.run_case(case, narrow).skipped
     assert fuzzgraph.run_case(case, wide).steps == 2
 
