@@ -15,6 +15,7 @@ from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.kernels import take_accesses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
 from fuzzgraph.execution.pools import require_pools
+from fuzzgraph.finding_text import LEFT_OVER
 from fuzzgraph.graphs import GraphKind, open_engine
 from fuzzgraph.memory import (
     ROOMY_CAPACITY,
@@ -24,7 +25,7 @@ from fuzzgraph.memory import (
     Perturbation,
     PythonStateWatch,
 )
-from fuzzgraph.observation import AddressChange, Field, ForeignWrite, ZoneHit
+from fuzzgraph.observation import AddressChange, Allocation, Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session, Target, is_isolated
 from fuzzgraph.targets.protocol import require_session
 from fuzzgraph.world import TRAPS
@@ -167,6 +168,17 @@ class OpenSession:
             if declared is not None and self.memory.region_of(tensor) is not None:
                 yield declared, tensor
 
+    def allocation_of(self, field: str, mode: str) -> Allocation | None:
+        """The buffer that holds a field in a mode; None unless exactly one is known."""
+        with self.border.crossing("check"):
+            found = self.session.captured_addresses()
+        names = [name for name in found if name.rsplit(".", 1)[-1] == field]
+        names = [name for name in names if name.startswith(f"{mode}.")] or names
+        regions = [self.memory.region_of(found[name][0]) for name in names]
+        if len(set(regions)) != 1 or regions[0] is None:
+            return None
+        return Allocation(regions[0].name, regions[0].allocated_at)
+
     def write_step_state(self, state: StepState, image: Image) -> None:
         """Give a session without a past a step's state, and the past's harmless leftovers.
 
@@ -193,9 +205,7 @@ class OpenSession:
         for declared, tensor in self.static_buffers():
             if declared.rewritten:
                 first = 1 if declared.axis == "indptr" else 0  # offsets start at a zero set once
-                yield Perturbation(
-                    f"{declared.name} as the previous replay left it", _trap(tensor[first:])
-                )
+                yield Perturbation(f"{declared.name}{LEFT_OVER}", _trap(tensor[first:]))
 
 
 def _trap(tensor: torch.Tensor) -> Callable[[], None]:
@@ -246,13 +256,13 @@ def _opened(
         capacity=capacity,
     )
     engine = open_engine(graphs, memory)
-    stage, border = "open", Border(target)
+    stage, border = "open", Border(target, memory=memory)
     try:
         with memory.intercept("engine"):
             session = target.open(config, engine)
         require_session(session)
         require_pools(session, config)
-        border = Border(target, session)
+        border = Border(target, session, memory)
         opened = OpenSession(
             config,
             session,

@@ -80,6 +80,7 @@ class StepRunner:
         """
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
+        step.allocation = partial(opened.allocation_of, mode=batch.mode)
         state = opened.pool_writer.state_of(batch)
         state.write()
         known = self._after.attributes if self._after else None
