@@ -90,7 +90,7 @@ class Border:
             for frame, line in traceback.walk_tb(error.__traceback__)
             if self._blame.side_of(frame_of(frame, line)) == "engine"
         ]
-        found = undersized_buffer(error, *steps[-1]) if steps else None
+        found = undersized_buffer(_message(error), *steps[-1]) if steps else None
         if found is None:
             return "", ""
         name, tensor = found

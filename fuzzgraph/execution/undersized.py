@@ -26,16 +26,15 @@ _MESSAGES = (
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
-def undersized_buffer(
-    error: BaseException, frame: FrameType, line: int
-) -> tuple[str, torch.Tensor] | None:
+def undersized_buffer(message: str, frame: FrameType, line: int) -> tuple[str, torch.Tensor] | None:
     """The tensor that an index error is about, and what the engine's line calls it; else None.
 
     Args:
+        message: the error's.
         frame: the engine's innermost one.
         line: where in its file it was.
     """
-    told = next(filter(None, (re.search(each, str(error)) for each in _MESSAGES)), None)
+    told = next(filter(None, (re.search(each, message) for each in _MESSAGES)), None)
     if told is None:
         return None
     dim, size = int(told["dim"]), int(told["size"])

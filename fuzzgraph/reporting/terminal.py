@@ -33,19 +33,20 @@ _BAR = 24
 
 def start_line(event: CampaignStarted) -> str:
     """What is about to run."""
-    begin = f"fuzzing {setup_line(event.setup)}; seed {event.seed}; "
-    if event.examples == 0:
+    budget = event.spec.budget
+    begin = f"fuzzing {setup_line(event.spec.setup)}; seed {event.spec.seed}; "
+    if budget.examples == 0:
         return f"{begin}the corpus only, {counted(event.corpus_cases, 'case')}"
     limits = []
-    if event.seconds is not None:
-        limits.append(short(event.seconds))
-    if event.examples is not None:
-        limits.append(counted(event.examples, "example"))
-    if event.max_findings is not None:
-        limits.append(f"{counted(event.max_findings, 'finding')} at most")
-    budget = ", ".join(limits) or "no limit, Ctrl-C ends it"
+    if budget.seconds is not None:
+        limits.append(short(budget.seconds))
+    if budget.examples is not None:
+        limits.append(counted(budget.examples, "example"))
+    if budget.findings is not None:
+        limits.append(f"{counted(budget.findings, 'finding')} at most")
+    limit = ", ".join(limits) or "no limit, Ctrl-C ends it"
     corpus = f", {counted(event.corpus_cases, 'corpus case')} first" if event.corpus_cases else ""
-    return f"{begin}{budget}{corpus}"
+    return f"{begin}{limit}{corpus}"
 
 
 def progress_line(event: Progress) -> str:

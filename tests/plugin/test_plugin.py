@@ -204,7 +204,7 @@ def test_an_own_test_takes_five_lines(
 
 
 BAD_OPTIONS = {
-    "time": (["--fuzz", "--fuzz-time", "10x"], "--fuzz-time='10x' is no duration"),
+    "time": (["--fuzz", "--fuzz-time", "10x"], "--fuzz-time='10x' is not a valid duration"),
     "examples": (["--fuzz", "--fuzz-examples", "-1"], "--fuzz-examples='-1' is no whole number"),
     "seed": (["--fuzz", "--fuzz-seed", "x"], "--fuzz-seed='x' is no whole number"),
     "profile": (["--fuzz", "--fuzz-profile", "fast"], "profile='fast' is unknown"),

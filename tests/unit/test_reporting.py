@@ -31,6 +31,7 @@ from fuzzgraph.reporting import (
     verdict_line,
 )
 from fuzzgraph.reporting.terminal import LiveProgress, PlainProgress, progress_line, start_line
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import case, finding
 
 
@@ -161,8 +162,7 @@ def test_one_of_anything_is_one() -> None:
 def summary(*findings: ReportedFinding, **changes: object) -> RunSummary:
     record = RunSummary(
         fuzzgraph="0.1.0",
-        setup=Setup(target="builtin", fault="short-kv"),
-        seed=7,
+        spec=RunSpec(setup=Setup(fault="short-kv"), seed=7, out="reports/runs/x"),
         seconds=60.0,
         cases=6000,
         corpus_cases=12,
@@ -170,7 +170,6 @@ def summary(*findings: ReportedFinding, **changes: object) -> RunSummary:
         skipped=3,
         findings=findings,
         repeats={"footprint-kv_indices-decode-f9ab92": 250},
-        out="reports/runs/x",
     )
     return msgspec.structs.replace(record, **changes)
 
@@ -218,7 +217,7 @@ def test_the_shards_of_a_run_add_up() -> None:
     assert (len(one.findings), one.exit_code, one.rate) == (1, 1, 196.7)
 
 
-STARTED = CampaignStarted(setup=Setup(), seed=1, seconds=60.0, corpus_cases=4)
+STARTED = CampaignStarted(spec=RunSpec(seed=1, budget=Budget(60.0)), corpus_cases=4)
 TOLD = Progress(seconds=12.0, cases=1200, steps=3600, findings=1, rate=101.4, seconds_left=48.0)
 
 

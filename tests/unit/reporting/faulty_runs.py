@@ -15,10 +15,11 @@ from fuzzgraph.case import (
     load_case,
     validate,
 )
-from fuzzgraph.events import ReportedFinding, RunSummary, Setup, finding_id
+from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import RunSpec, Setup
 
 CASES = Path(__file__).resolve().parents[3] / "corpus" / "faults"
 STALE_ROWS = "sglang-stale-req-pool-indices-decode"
@@ -70,12 +71,10 @@ def one_row(mode: Mode = "decode") -> ReplayStep:
 def run_of(fault: str, *found: ReportedFinding) -> RunSummary:
     return RunSummary(
         fuzzgraph="0.1.0",
-        setup=Setup(target="builtin", fault=fault),
-        seed=1,
+        spec=RunSpec(setup=Setup(target="builtin", fault=fault), seed=1, out="r"),
         seconds=10.0,
         cases=100,
         steps=250,
         corpus_cases=27,
         findings=found,
-        out="r",
     )
