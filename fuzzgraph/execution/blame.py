@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Literal
 
 import torch
@@ -24,7 +24,7 @@ from fuzzgraph.errors import EngineError
 from fuzzgraph.ports import Session, Target, defining_modules, engine_packages, names_its_engine
 from fuzzgraph.relays import is_relay
 
-__all__ = ["Blame", "frames_of"]
+__all__ = ["Blame", "frame_of", "frames_of"]
 
 Side = Literal["engine", "target", "harness"]
 
@@ -62,13 +62,15 @@ def frames_of(error: BaseException) -> list[Frame]:
 
     Triton wraps an exception of a kernel; the kernel's own frames are those of its cause.
     """
-    found = [
-        Frame(str(frame.f_globals.get("__name__", "")), frame.f_code, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
+    found = [frame_of(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
         found += frames_of(error.__cause__)
     return found
+
+
+def frame_of(frame: FrameType, line: int) -> Frame:
+    """The line of code of a running frame."""
+    return Frame(str(frame.f_globals.get("__name__", "")), frame.f_code, line)
 
 
 class Blame:

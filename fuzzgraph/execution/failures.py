@@ -5,12 +5,15 @@ Every exception out of a target's code passes `Border.judge`, `SystemExit` and t
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fuzzgraph.errors import EngineError, FuzzGraphError, HarnessFailed, TargetFailed
-from fuzzgraph.execution.blame import Blame, frames_of
+from fuzzgraph.execution.blame import Blame, frame_of, frames_of
+from fuzzgraph.execution.undersized import undersized_buffer
 from fuzzgraph.interrupts import signal_may_have_raised
+from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.observation import RunFailure, RunKind
 from fuzzgraph.ports import Session, Target, defining_modules
 
@@ -30,10 +33,17 @@ class Border:
 
     Args:
         session: None while the target opens it.
+        memory: what the target allocates in, which knows the line of each allocation.
     """
 
-    def __init__(self, target: Target, session: Session | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        session: Session | None = None,
+        memory: GuardedMemory | None = None,
+    ) -> None:
         self._target = target
+        self._memory = memory
         self._blame = Blame(target, session)
 
     def judge(self, error: BaseException, stage: str, run: RunKind = "replay") -> None:
@@ -48,7 +58,9 @@ class Border:
         side = self._blame.side(error)
         if side == "engine":
             where = self._where(error, "engine")
-            failure = RunFailure(run, stage, "exception", printable_error(error), where)
+            small, line = self._too_small(error)
+            text = printable_error(error)
+            failure = RunFailure(run, stage, "exception", text, where, small, line)
             raise SessionFailed(failure) from error
         said = f"{stage} raised {printable_error(error)} at {self._where(error, side)}"
         if side == "target":
@@ -70,6 +82,20 @@ class Border:
         except BaseException as error:
             self.judge(error, stage, run)
             raise
+
+    def _too_small(self, error: BaseException) -> tuple[str, str]:
+        """The buffer that an index error is about and the line that allocated it; '' if unknown."""
+        steps = [
+            (frame, line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if self._blame.side_of(frame_of(frame, line)) == "engine"
+        ]
+        found = undersized_buffer(_message(error), *steps[-1]) if steps else None
+        if found is None:
+            return "", ""
+        name, tensor = found
+        region = self._memory.region_of(tensor) if self._memory is not None else None
+        return name, region.allocated_at if region is not None else ""
 
     def _target_failed(self, said: str) -> str:
         modules = " or ".join(sorted({*defining_modules(self._target)}))

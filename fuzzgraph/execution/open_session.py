@@ -63,13 +63,13 @@ def _opened(
         capacity=capacity,
     )
     engine = open_engine(setup.graphs, memory)
-    stage, border = "open", Border(target)
+    stage, border = "open", Border(target, memory=memory)
     try:
         with memory.intercept("engine"):
             session = target.open(config, engine)
         require_session(session)
         require_pools(session, config)
-        border = Border(target, session)
+        border = Border(target, session, memory)
         opened = OpenSession(
             config,
             session,

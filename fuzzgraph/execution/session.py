@@ -12,6 +12,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.kernels import take_accesses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
+from fuzzgraph.finding_text import LEFT_OVER
 from fuzzgraph.memory import (
     Bindings,
     GuardedMemory,
@@ -19,7 +20,7 @@ from fuzzgraph.memory import (
     Perturbation,
     PythonStateWatch,
 )
-from fuzzgraph.observation import AddressChange, Field, ForeignWrite, ZoneHit
+from fuzzgraph.observation import AddressChange, Allocation, Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session
 from fuzzgraph.world import TRAPS
 
@@ -163,6 +164,17 @@ class OpenSession:
             if declared is not None and self.memory.region_of(tensor) is not None:
                 yield declared, tensor
 
+    def allocation_of(self, field: str, mode: str) -> Allocation | None:
+        """The buffer that holds a field in a mode; None unless exactly one is known."""
+        with self.border.crossing("check"):
+            found = self.session.captured_addresses()
+        names = [name for name in found if name.rsplit(".", 1)[-1] == field]
+        names = [name for name in names if name.startswith(f"{mode}.")] or names
+        regions = [self.memory.region_of(found[name][0]) for name in names]
+        if len(set(regions)) != 1 or regions[0] is None:
+            return None
+        return Allocation(regions[0].name, regions[0].allocated_at)
+
     def write_step_state(self, state: StepState, image: Image) -> None:
         """Write a step's state into a session without a past.
 
@@ -191,9 +203,7 @@ class OpenSession:
             if declared.rewritten:
                 # Offsets start with a zero that engines write once and never again.
                 first = 1 if declared.axis == "indptr" else 0
-                yield Perturbation(
-                    f"{declared.name} as the previous replay left it", _trap(tensor[first:])
-                )
+                yield Perturbation(f"{declared.name}{LEFT_OVER}", _trap(tensor[first:]))
 
 
 def _short(dtype: torch.dtype) -> str:

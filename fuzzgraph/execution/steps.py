@@ -78,6 +78,7 @@ class StepRunner:
         """
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
+        step.allocation = partial(opened.allocation_of, mode=batch.mode)
         state = opened.pool_writer.state_of(batch)
         state.write()
         # Writing the step's state binds no attribute: the snapshot taken after the last step still
