@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
 from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
-from fuzzgraph.campaign.plan import Budget, Plan, parse_time
 from fuzzgraph.campaign.pursuit import replay_command
 from fuzzgraph.campaign.run import join_shards, load_corpus, run_campaign
 from fuzzgraph.campaign.search import Campaign
 from fuzzgraph.campaign.targeted import run_until_found
 
 __all__ = [
-    "Budget",
     "Campaign",
     "Opened",
-    "Plan",
     "RunFolder",
     "checked_setup",
     "fresh_folder",
@@ -22,7 +19,6 @@ __all__ = [
     "join_shards",
     "load_corpus",
     "open_setup",
-    "parse_time",
     "replay_command",
     "run_until_found",
     "strategy_of",

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from hypothesis.strategies import SearchStrategy
 
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.tally import Tally
 from fuzzgraph.case import Case, digest
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.strategies import block_size, draw
 
 __all__ = ["Blocks", "StrategyOf"]
@@ -31,7 +31,7 @@ class Blocks:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         strategy: StrategyOf,
         tally: Tally,
         *,

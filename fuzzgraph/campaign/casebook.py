@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Occurrence
 from fuzzgraph.campaign.stopping import Deadline, StopCampaign
 from fuzzgraph.campaign.tally import Tally
@@ -18,6 +17,7 @@ from fuzzgraph.corpus import readable_json, write_atomically
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import CaseKept, CaseRun, Emit, FindingRepeated, Outcome, Source, finding_id
 from fuzzgraph.policy import QuarantiningRunner
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.runner import VerdictLike
 
 __all__ = ["Casebook"]
@@ -34,7 +34,7 @@ class Casebook:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         folder: RunFolder,
         runner: QuarantiningRunner,
         emit: Emit,
@@ -108,7 +108,7 @@ class Casebook:
         except UsageError:
             raise
         except Exception:
-            path = self._plan.out / f"unfinished-{digest(case)}.json"
+            path = self._plan.folder / f"unfinished-{digest(case)}.json"
             write_atomically(path, readable_json(case))
             raise
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import msgspec
 
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.shrink import Followed, Shrinking
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import OutOfTime
@@ -32,6 +31,7 @@ from fuzzgraph.events import (
     is_full_rate,
 )
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Exporter", "Pursuit", "Say", "Occurrence", "replay_command", "unexecuted"]
 
@@ -92,7 +92,7 @@ class Pursuit:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         folder: RunFolder,
         emit: Emit,
         *,

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.stopping import Deadline
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Reserve"]
 
@@ -45,7 +45,7 @@ class _Cost:
 class Reserve:
     """What may be done now, and until when."""
 
-    def __init__(self, plan: Plan, watch: Deadline) -> None:
+    def __init__(self, plan: RunSpec, watch: Deadline) -> None:
         self._plan = plan
         self._watch = watch
         self._limit = plan.budget.seconds

@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph.campaign.folder import RunFolder, refuse_links
-from fuzzgraph.campaign.plan import Budget, Plan
 from fuzzgraph.campaign.untold import untold
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.coverage import Coverage
@@ -34,8 +33,8 @@ from fuzzgraph.events import (
     Reason,
     ReportedFinding,
     RunSummary,
-    Setup,
 )
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = [
     "RunState",
@@ -185,7 +184,7 @@ def nothing_to_resume(out: Path, seconds: float | None = None) -> UsageError:
     )
 
 
-def resumed_plan(past: RunState, out: Path, seconds: float | None = None) -> Plan:
+def resumed_plan(past: RunState, out: Path, seconds: float | None = None) -> RunSpec:
     """The plan of a resumed run: as it was, with what is left of its budget.
 
     A run that has come to its end is not searched on without a new budget: what it had no time for
@@ -201,22 +200,9 @@ def resumed_plan(past: RunState, out: Path, seconds: float | None = None) -> Pla
     over = past.finished and (seconds is None or seconds <= past.last.seconds)
     if over and not past.left:
         raise nothing_to_resume(out, past.last.seconds)
-    limit = None if over else seconds or start.seconds
-    return Plan(
-        setup=start.setup,
-        seed=start.seed,
-        budget=Budget(limit, start.examples, start.max_findings),
-        out=out,
-        profile=start.profile,
-        corpus=start.corpus,
-        ledger=start.ledger,
-        baseline=start.baseline,
-        only_new=start.only_new,
-        database=start.database,
-        finish_only=over,
-        shard=start.shard,
-        shards=start.shards,
-    )
+    budget = start.spec.budget
+    budget = msgspec.structs.replace(budget, seconds=None if over else seconds or budget.seconds)
+    return msgspec.structs.replace(start.spec, out=str(out), budget=budget, finish_only=over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,14 +221,15 @@ class Trusted:
         given = (("--target", self.target), ("--database", self.database))
         return [word for option, value in given if value is not None for word in (option, value)]
 
-    def check(self, out: Path, setup: Setup, database: str) -> None:
+    def check(self, out: Path, spec: RunSpec) -> None:
         """Refuse what the log of the run asks for and the caller has not named.
 
         Raises:
             UsageError: a module:factory or a database that is not named, or another one is.
         """
-        code = setup.target if ":" in setup.target else ""
-        self._check(out, "--target", self.target, setup.target, code, "is code to import and run")
+        target, database = spec.setup.target, spec.database
+        code = target if ":" in target else ""
+        self._check(out, "--target", self.target, target, code, "is code to import and run")
         self._check(out, "--database", self.database, database, database, "is written to")
 
     def _check(

@@ -11,7 +11,6 @@ from fuzzgraph import corpus
 from fuzzgraph.campaign.export import Exporting
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.reports import write_reports
 from fuzzgraph.campaign.resume import RunState
@@ -24,12 +23,13 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.reporting import EventFile, joined
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["run_campaign", "join_shards", "load_corpus"]
 
 
 def run_campaign(
-    plan: Plan,
+    plan: RunSpec,
     emit: Emit,
     *,
     seeds: Loaded | None = None,
@@ -62,7 +62,7 @@ def run_campaign(
     sharing = sharing or SharedCases.of(plan)
     own = opened is None
     opened = opened or open_setup(plan.setup)
-    folder = RunFolder(plan.out, plan.shard, plan.shards)
+    folder = RunFolder(plan.folder, plan.shard, plan.shards)
     events = EventFile(folder.events)
     try:
         campaign = Campaign(
@@ -92,7 +92,7 @@ def run_campaign(
         if own:
             opened.close()
     if folder.whole:
-        _report(plan.out, summary)
+        _report(plan.folder, summary)
     return summary
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from fuzzgraph.campaign.blocks import Blocks, StrategyOf
 from fuzzgraph.campaign.casebook import Casebook
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter
 from fuzzgraph.campaign.resume import RunState
 from fuzzgraph.campaign.shrink import Minimise
@@ -27,6 +26,7 @@ from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.events import CampaignFinished, Emit, Reason, RunSummary
 from fuzzgraph.interrupts import interruptible
 from fuzzgraph.policy import FindingPolicy, QuarantiningRunner, run_tolerated
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.runner import Runner, VerdictLike
 
 __all__ = ["Campaign", "StrategyOf"]
@@ -60,7 +60,7 @@ class Campaign:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         runner: Runner,
         strategy: StrategyOf,
         emit: Emit,
@@ -91,7 +91,7 @@ class Campaign:
         self._past = past
         self._about = About(tuple(beyond), len(corpus))
         self._about.bad_entries += [*bad_entries, *self._standing.bad_lines]
-        self._folder = RunFolder(plan.out, plan.shard, plan.shards)
+        self._folder = RunFolder(plan.folder, plan.shard, plan.shards)
         self._watch = Deadline(plan.budget, clock, past.last.seconds if past else 0.0)
         self._tally = Tally(plan, self._watch, emit)
         self._cut_off = cut_off

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.stopping import Deadline
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import InvalidCase, OutOfTime
 from fuzzgraph.events import Emit, Left, Shrunk, is_full_rate
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.runner import Runner
 
 __all__ = ["Followed", "Minimise", "Shrinking"]
@@ -46,7 +46,7 @@ class Shrinking:
     def __init__(
         self,
         runner: Runner,
-        plan: Plan,
+        plan: RunSpec,
         emit: Emit,
         *,
         minimise: Minimise,

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
-from fuzzgraph.campaign.plan import Budget
 from fuzzgraph.events import Reason
+from fuzzgraph.run_spec import Budget
 
 __all__ = ["StopCampaign", "Deadline"]
 

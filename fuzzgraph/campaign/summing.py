@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 import fuzzgraph
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.tally import Tally
 from fuzzgraph.campaign.triage import Docket
 from fuzzgraph.events import CampaignStarted, Reason, RunSummary
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["About", "started", "summed"]
 
@@ -32,24 +32,12 @@ class About:
     started_at: str = field(default_factory=_now)
 
 
-def started(plan: Plan, about: About) -> CampaignStarted:
+def started(plan: RunSpec, about: About) -> CampaignStarted:
     """The first event; with it a run can be resumed from its log."""
     return CampaignStarted(
         shard=plan.shard,
-        setup=plan.setup,
-        seed=plan.seed,
-        shards=plan.shards,
-        profile=plan.profile,
-        seconds=plan.budget.seconds,
-        examples=plan.budget.examples,
-        max_findings=plan.budget.findings,
+        spec=plan,
         corpus_cases=about.corpus_cases,
-        corpus=plan.corpus,
-        ledger=plan.ledger,
-        baseline=plan.baseline,
-        only_new=plan.only_new,
-        database=plan.database,
-        out=str(plan.out),
         started=about.started_at,
         fuzzgraph=fuzzgraph.__version__,
         beyond=about.beyond,
@@ -57,7 +45,7 @@ def started(plan: Plan, about: About) -> CampaignStarted:
 
 
 def summed(
-    plan: Plan,
+    plan: RunSpec,
     about: About,
     tally: Tally,
     docket: Docket,
@@ -76,10 +64,7 @@ def summed(
     """
     return RunSummary(
         fuzzgraph=fuzzgraph.__version__,
-        setup=plan.setup,
-        seed=plan.seed,
-        profile=plan.profile,
-        shards=plan.shards,
+        spec=plan,
         started=about.started_at,
         reason=reason,
         seconds=round(seconds, 3),
@@ -98,7 +83,6 @@ def summed(
         findings=tuple(docket.reported),
         repeats=dict(tally.repeats),
         beside={name: tuple(found) for name, found in docket.beside.items()},
-        only_new=plan.only_new,
         quarantined=quarantined,
         mended=tuple(about.mended),
         bad_entries=(*about.bad_entries, *notes),
@@ -106,5 +90,4 @@ def summed(
         coverage=tally.coverage.record(),
         cut_off=cut_off,
         error=error,
-        out=str(plan.out),
     )

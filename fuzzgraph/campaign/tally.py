@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.resume import RunState
 from fuzzgraph.campaign.stopping import Deadline
 from fuzzgraph.coverage import CoverageMap
 from fuzzgraph.events import CoverageSeen, Emit, Outcome, Progress, Source
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Tally"]
 
@@ -25,7 +25,7 @@ _COVERAGE_EVERY = 1.1
 class Tally:
     """What has been run so far."""
 
-    plan: Plan
+    plan: RunSpec
     watch: Deadline
     emit: Emit
     cases: int = 0

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.run import run_campaign
 from fuzzgraph.campaign.search import Campaign
 from fuzzgraph.events import Event, FindingNew, FindingPursued, RunSummary
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["run_until_found"]
 
@@ -38,7 +38,7 @@ class _Watcher:
 
 
 def run_until_found(
-    plan: Plan, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
+    plan: RunSpec, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
 ) -> RunSummary:
     """Run a campaign of generated cases only, without exports.
 

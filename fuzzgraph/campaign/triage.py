@@ -15,7 +15,6 @@ import msgspec
 
 from fuzzgraph.campaign.dedup import Deduplicator
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.pursuit import Exporter, Occurrence, Pursuit, unexecuted
 from fuzzgraph.campaign.reserve import Reserve
 from fuzzgraph.campaign.resume import RunState
@@ -25,13 +24,14 @@ from fuzzgraph.case import Case, digest
 from fuzzgraph.events import Emit, ReportedFinding, finding_id
 from fuzzgraph.finding import Finding, FindingKey
 from fuzzgraph.policy import FindingPolicy
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.runner import Runner
 
 __all__ = ["Docket", "docket_of"]
 
 
 def docket_of(
-    plan: Plan,
+    plan: RunSpec,
     folder: RunFolder,
     runner: Runner,
     emit: Emit,

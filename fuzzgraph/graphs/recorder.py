@@ -24,8 +24,8 @@ import torch
 from fuzzgraph.graphs.engagement import WatchedEngine, WatchedForward, WatchedGraph
 from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straight_into
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
-from fuzzgraph.memory.interception import Listener
 from fuzzgraph.memory.launches import Launch
+from fuzzgraph.memory.listener import Listener
 from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op

@@ -1,4 +1,4 @@
-"""Guarded memory as kernels over lanes see it: the payload that an address belongs to."""
+"""Tells the checks of Triton kernels which guarded region an address belongs to."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class ArenaRegions:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        # One span for the whole arena: a kernel that overruns a buffer may be followed there, since
+        # what it hits is a red zone or another buffer, and both are checked.
         arena = layout.arena
         self._spans = ((arena.address, arena.address + arena.capacity),)
 

@@ -1,7 +1,7 @@
-"""Where there is no GPU, memory that code asks for on `cuda` is memory of the CPU.
+"""Lets code that asks for memory on `cuda` have memory of the CPU, where there is no GPU.
 
-It is in force only while a target's engine runs, and only if the target says so; nothing else of a
-GPU is made up here.
+It is active only while a target's engine runs, and only if the target asks for it. Nothing else of
+a GPU is imitated here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fuzzgraph.memory.transfers import SESSION_CPU, is_cuda
+from fuzzgraph.memory.side_requests import SESSION_CPU, is_cuda
 from fuzzgraph.relays import relay
 
 __all__ = ["ClaimsCuda", "CudaMeansCpu"]

@@ -95,10 +95,7 @@ class _Run:
         start, last = self._start, self._last
         return RunSummary(
             fuzzgraph=start.fuzzgraph,
-            setup=start.setup,
-            seed=start.seed,
-            profile=start.profile,
-            shards=start.shards,
+            spec=start.spec,
             started=start.started,
             reason="killed",
             seconds=last.seconds,
@@ -114,9 +111,7 @@ class _Run:
             killed=last.killed,
             findings=tuple(self._findings.values()),
             repeats=self._repeats,
-            only_new=start.only_new,
             coverage=self._coverage.record(),
-            out=start.out,
         )
 
 

@@ -12,7 +12,7 @@ from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.event_log import read_log
-from fuzzgraph.events import CampaignFinished, RunSummary, Setup
+from fuzzgraph.events import CampaignFinished, RunSummary
 from fuzzgraph.execution import Execution, Verdict
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
@@ -25,6 +25,7 @@ from fuzzgraph.reporting import markdown
 from fuzzgraph.reporting.html import html
 from fuzzgraph.reporting.rebuilding import summary_of
 from fuzzgraph.reporting.summary_text import joined, run_text
+from fuzzgraph.run_spec import RunSpec, Setup
 from fuzzgraph.targets import open_target
 
 pytest.importorskip("triton")
@@ -41,8 +42,8 @@ def decode(*lengths: int, **config: Any) -> Case:
     )
 
 
-def findings(target: Target, case: Case, *, lanes: bool = True) -> tuple[Finding, ...]:
-    execution = Execution(target, lanes=lanes)
+def findings(target: Target, case: Case, *, stock_kernels: bool = False) -> tuple[Finding, ...]:
+    execution = Execution(target, Setup(stock_kernels=stock_kernels))
     try:
         return execution.run_case(case).findings
     finally:
@@ -60,7 +61,7 @@ def test_a_load_behind_the_last_row_is_found_though_no_value_shows_it() -> None:
 
 
 def test_without_the_lanes_nobody_sees_it() -> None:
-    assert findings(open_fault(FAULT), decode(5, 3), lanes=False) == ()
+    assert findings(open_fault(FAULT), decode(5, 3), stock_kernels=True) == ()
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
@@ -70,15 +71,15 @@ def test_the_healthy_engine_makes_no_stray_access(kernels: str) -> None:
 
 def test_launches_that_fall_back_are_counted_and_said() -> None:
     verdict_of = {"printing: device_print": 3}
-    summary = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, fallbacks=verdict_of)
+    summary = RunSummary(fuzzgraph="0", spec=RunSpec(seed=1), fallbacks=verdict_of)
     assert (
         "  kernels run by Triton's own interpreter, 3 times: printing: device_print"
         in run_text(joined([summary])).splitlines()
     )
 
 
-def verdict_of(case: Case, *, lanes: bool = True) -> Verdict:
-    execution = Execution(open_target("builtin"), lanes=lanes)
+def verdict_of(case: Case, *, stock_kernels: bool = False) -> Verdict:
+    execution = Execution(open_target("builtin"), Setup(stock_kernels=stock_kernels))
     try:
         return execution.run_case(case)
     finally:
@@ -86,7 +87,7 @@ def verdict_of(case: Case, *, lanes: bool = True) -> Verdict:
 
 
 def test_kernels_that_nobody_checked_are_counted_with_the_reason() -> None:
-    unchecked = verdict_of(decode(5, 3, kernels="triton"), lanes=False).unchecked
+    unchecked = verdict_of(decode(5, 3, kernels="triton"), stock_kernels=True).unchecked
     assert list(unchecked) == ["stock kernels were asked for (--stock-kernels)"]
     assert min(unchecked.values()) > 1
 
@@ -106,7 +107,7 @@ def test_where_every_launch_was_checked_nothing_is_told(kernels: str) -> None:
 
 def test_the_reports_say_what_was_not_checked_and_why() -> None:
     summary = RunSummary(
-        fuzzgraph="0", setup=Setup(), seed=1, unchecked={"the kernels are compiled": 2}
+        fuzzgraph="0", spec=RunSpec(seed=1), unchecked={"the kernels are compiled": 2}
     )
     line = "access and race checks are off for Triton kernels: the kernels are compiled"
     shards = joined([summary, summary])
@@ -137,7 +138,7 @@ def test_a_run_without_the_lanes_says_so_at_its_end_and_in_its_folder(
 
 
 def clean() -> RunSummary:
-    return RunSummary(fuzzgraph="0", setup=Setup(), seed=1)
+    return RunSummary(fuzzgraph="0", spec=RunSpec(seed=1))
 
 
 def step() -> StepRecord:

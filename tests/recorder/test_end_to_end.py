@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 import fuzzgraph
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, encode_case
 from fuzzgraph.cli.entry import run_command
+from fuzzgraph.shipped import FAULTS as FAULT_CASES
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.faults import FAULTS
 
@@ -85,9 +86,22 @@ def test_a_case_that_needs_more_pages_than_there_are_is_a_wrong_call(
 
 def test_check_passes_on_a_healthy_engine_and_fails_with_the_finding_on_a_faulty_one() -> None:
     fuzzgraph.check(padded_beyond_the_pool())
-    with pytest.raises(fuzzgraph.FindingError, match="BROKEN") as caught:
+    with pytest.raises(fuzzgraph.FindingError, match="FINDING") as caught:
         fuzzgraph.check(padded_beyond_the_pool(), faulty())
     assert caught.value.reported.case == padded_beyond_the_pool()
+
+
+def test_check_takes_what_a_case_is_run_on_by_name() -> None:
+    fault = "sglang-pr-24587-kv-indices-in-pages"
+    saved = fuzzgraph.load_case(FAULT_CASES / f"{fault}.json")
+    fuzzgraph.check(saved)
+    with pytest.raises(fuzzgraph.FindingError, match="kv_indices"):
+        fuzzgraph.check(saved, fault=fault)
+
+
+def test_check_refuses_an_option_that_does_not_exist() -> None:
+    with pytest.raises(fuzzgraph.UsageError, match="'relese' is unknown.*Use one of: release, "):
+        fuzzgraph.check(small_case(), relese="0.5.12")
 
 
 def test_run_case_hands_out_the_verdict() -> None:
@@ -143,5 +157,5 @@ def test_ctrl_c_ends_a_run_with_its_report_and_the_exit_code_of_what_was_found(
         running.send_signal(signal.SIGINT)
         said = running.stdout.read()
     assert running.returncode == 0, said
-    assert "stopped because it was interrupted" in said
+    assert "stopped: interrupted" in said
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["reason"] == "interrupted"

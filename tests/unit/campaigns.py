@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fuzzgraph.campaign import Budget, Campaign, Plan
+from fuzzgraph.campaign import Campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case
 from fuzzgraph.corpus import Entry
 from fuzzgraph.events import Event, RunSummary
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Budget, RunSpec
 from fuzzgraph.strategies import CI, cases, minimise
 from tests.fakes import FakeRunner, FakeVerdict, finding
 
@@ -47,7 +48,7 @@ class Hunt:
         budget = Budget(
             rest.pop("seconds", None), rest.pop("examples", 200), rest.pop("findings", None)
         )
-        self.plan = Plan(out=folder, budget=budget, **rest)
+        self.plan = RunSpec(out=str(folder), budget=budget, **rest)
         self.campaign = Campaign(
             self.plan,
             runner,

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 
 from fuzzgraph.baseline import Baseline, known_of
-from fuzzgraph.campaign import Budget, Campaign, Plan
+from fuzzgraph.campaign import Campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, digest, validate
@@ -17,6 +17,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
 from fuzzgraph.policy import FindingPolicy
+from fuzzgraph.run_spec import Budget, RunSpec
 from fuzzgraph.strategies import CI, cases, minimise
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 
@@ -29,7 +30,7 @@ def ledger(text: str, folder: Path = Path()) -> Ledger:
 
 def run(folder: Path, runner: FakeRunner, standing: FindingPolicy, *corpus: Case) -> RunSummary:
     campaign = Campaign(
-        Plan(out=folder, budget=Budget(None, 200), only_new=standing.only_new),
+        RunSpec(out=str(folder), budget=Budget(None, 200), only_new=standing.only_new),
         runner,
         lambda epoch: cases(Capabilities(page_sizes=(1, 16)), CI.at(epoch)),
         lambda event: None,
