@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory.operator_facts import facts_of
-from fuzzgraph.repro.arena import Memory
+from fuzzgraph.repro.arena import ScriptMemory
 from fuzzgraph.repro.geometry import Place, place_of, slice_text
 from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.naming import Names, identifier
+from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.operations import argument_text, expression
 from fuzzgraph.repro.trace import Event, tensors_of_event
-from fuzzgraph.repro.unsupported import Unsupported
 
-__all__ = ["Function", "Shared", "commented", "graph_name", "statements"]
+__all__ = ["Function", "Shared", "commented", "graph_is_empty", "graph_name", "statements"]
 
 WIDTH = 100
 _INLINE = 48
@@ -70,7 +71,7 @@ class Function:
     """One printed function: a step, or a captured graph."""
 
     def __init__(
-        self, name: str, doc: str, memory: Memory, shared: Shared, kernels: Kernels
+        self, name: str, doc: str, memory: ScriptMemory, shared: Shared, kernels: Kernels
     ) -> None:
         self.name = name
         self.doc = doc
@@ -120,7 +121,8 @@ class Function:
         lines: list[str] = []
         for event in events:
             if isinstance(event, RecordedGraph):
-                lines.append(f"    {graph_name(event.key)}()")
+                if not graph_is_empty(event):
+                    lines.append(f"    {graph_name(event.key)}()")
             else:
                 lines += self._operation(event, is_graph)
         if last is not None:
@@ -197,7 +199,12 @@ class Function:
         if not keep and not wanted and self._old_uses:
             self._add(op.outputs, names)
             return []
-        code = f"{', '.join(names)} = {self._call(op)}"
+        call = self._call(op)
+        if self._old_uses[names[0]] == 1 and len(names) == 1 and _is_literal(call):
+            self._add(op.outputs, names)
+            self._inlined[names[0]] = call
+            return []
+        code = f"{', '.join(names)} = {call}"
         self._add(op.outputs, names)
         return commented(code, self._comment(op))
 
@@ -309,7 +316,7 @@ class Function:
         if region is None or not tensor.numel():
             return self._literal(tensor)
         if region.segment == "scratch":
-            raise Unsupported("the engine kept a result of its warm-up, which no step computes")
+            raise NotStandalone("the engine kept a result of its warm-up, which no step computes")
         # something else than this function's operations made it
         self.memory.pinned.add(id(region))
         return self.text(tensor)
@@ -327,8 +334,18 @@ class Function:
         return commented(code, op.source)
 
 
+def _is_literal(call: str) -> bool:
+    """Whether a tensor of written-out values is all that is made."""
+    return call.startswith("torch.tensor(") and call.endswith(")") and len(call) <= _INLINE
+
+
 def _within(place: Place, base: Place) -> bool:
     return base.address <= place.address and place.end <= base.end
+
+
+def graph_is_empty(graph: RecordedGraph[Any]) -> bool:
+    """Whether a replay does nothing, as where only an engine's metadata is driven."""
+    return not any(op.replayed for op in graph.trace)
 
 
 def graph_name(key: str) -> str:

@@ -15,18 +15,18 @@ from typing import Any, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.open_session import OpenSession, open_session
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.interrupts import signal_may_have_raised
-from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
-from fuzzgraph.repro.unsupported import Unsupported
+from fuzzgraph.repro.not_standalone import NotStandalone
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 
 __all__ = ["Event", "Failure", "Graph", "Recording", "Run", "tensors_of_event"]
@@ -132,20 +132,18 @@ class Recording:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, case: Case, target: Target, steps: int) -> Recording:
-        """Run the first `steps` steps on a fresh session of `target`."""
-        recording = cls(open_session(target, case.config))
-        for batch in plan(case)[:steps]:
-            if recording.add(batch).failure is not None:
-                break
-        return recording
+    def of(cls, config: EngineConfig, target: Target, *, opening: bool) -> Recording:
+        """Open a fresh session of `target`.
 
-    @classmethod
-    @torch.no_grad()
-    def of_opening(cls, case: Case, target: Target) -> Recording:
-        """Open a fresh session of `target` and keep the operations of that."""
+        Args:
+            opening: whether to keep the operations of that as well.
+
+        Raises:
+            SessionFailed: the engine raised.
+        """
         watched = _WatchedTarget(target)
-        recording = cls(open_session(watched, case.config))
+        opened = open_session(watched if opening else target, config, Setup())
+        recording = cls(opened)
         recording.opening = watched.events
         return recording
 
@@ -362,4 +360,4 @@ def _no_script(error: BaseException) -> BaseException:
     """Why an engine that leaves by `sys.exit` or its like has no script of its own."""
     if isinstance(error, KeyboardInterrupt) and signal_may_have_raised():
         return error
-    return Unsupported(f"the engine raises {type(error).__name__}, which ends a script")
+    return NotStandalone(f"the engine raises {type(error).__name__}, which ends a script")

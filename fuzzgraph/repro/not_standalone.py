@@ -1,0 +1,9 @@
+"""Why a script of operations alone cannot be written; the export then runs through FuzzGraph."""
+
+from __future__ import annotations
+
+__all__ = ["NotStandalone"]
+
+
+class NotStandalone(Exception):
+    """The finding cannot be shown by the operations alone; says why."""
