@@ -39,6 +39,8 @@ _OURS = "fuzzgraph"
 # The lanes run a launch that raised once more by Triton's own operations: what is left is the
 # kernel's.
 _AS_TRITON = "fuzzgraph.lanes"
+# Stubs and stand-ins that targets of any package are made of: they answer for the target.
+_STUBS = "fuzzgraph.targets.offline"
 # How the names of files begin that are none: frozen modules, compiled text.
 _MADE_UP = "<"
 
@@ -110,9 +112,8 @@ class Blame:
         return "target" if file.startswith(self._folders) else "engine"
 
     def _is_targets(self, module: str) -> bool:
-        return module in self._own or (
-            _below(module, self._packages) and not _below(module, self._engine)
-        )
+        beside = _below(module, self._packages) and not _below(module, self._engine)
+        return module in self._own or beside or _below(module, (_STUBS,))
 
     def _most_frequent(self, frames: Iterable[Frame]) -> Side:
         """Who called itself without end; code that passes calls on may be the one."""
