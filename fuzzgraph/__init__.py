@@ -14,7 +14,15 @@ from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.finding import Finding
 
 if TYPE_CHECKING:
-    from fuzzgraph.api import FindingError, cases, check, run_case
+    from fuzzgraph.api import (
+        FindingError,
+        batches,
+        cases,
+        check,
+        configs,
+        histories,
+        run_case,
+    )
 
 __version__ = "0.1.0"
 
@@ -26,9 +34,13 @@ __all__ = [
     "ReplayStep",
     "load_case",
     # running it
-    "cases",
     "check",
     "run_case",
+    # drawing one, or a part of it, with Hypothesis
+    "batches",
+    "cases",
+    "configs",
+    "histories",
     # what may come of it
     "Finding",
     "FindingError",
@@ -38,7 +50,7 @@ __all__ = [
     "__version__",
 ]
 
-_LAZY = ("FindingError", "cases", "check", "run_case")
+_LAZY = ("FindingError", "batches", "cases", "check", "configs", "histories", "run_case")
 
 
 def __getattr__(name: str) -> Any:
