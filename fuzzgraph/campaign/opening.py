@@ -28,6 +28,7 @@ __all__ = [
     "open_setup",
     "open_target_object",
     "strategy_of",
+    "supports_of",
 ]
 
 
@@ -217,7 +218,7 @@ def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStra
     from fuzzgraph.strategies import cases, profile_named
 
     profile = profile_named(profile_name)
-    supports = _supports(opened.target)
+    supports = supports_of(opened.target)
 
     def strategy(epoch: int) -> SearchStrategy[Case]:
         return cases(opened.target.capabilities, profile.at(epoch), supports=supports)
@@ -225,7 +226,7 @@ def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStra
     return strategy
 
 
-def _supports(target: _Described) -> Any:
+def supports_of(target: _Described) -> Any:
     """One function for the life of the target: configs are cached by its identity."""
 
     def supports(config: EngineConfig) -> bool:
