@@ -19,16 +19,24 @@ if TYPE_CHECKING:
     from fuzzgraph.campaign.pursuit import Say
     from fuzzgraph.case import Case
     from fuzzgraph.finding import Finding
+    from fuzzgraph.repro import Recorder
 
 __all__ = ["Exporting", "export_text", "no_export", "verified_rate"]
 
 
 def export_text(
-    kind: ExportKind, case: Case, finding: Finding, setup: Setup, *, seconds: float = math.inf
+    kind: ExportKind,
+    case: Case,
+    finding: Finding,
+    setup: Setup,
+    *,
+    record: Recorder | None = None,
+    seconds: float = math.inf,
 ) -> str:
     """The export of one kind.
 
     Args:
+        record: writes a standalone script where the engine is; None for an engine in this process.
         seconds: what proving a script by running it may take; 0 leaves it unproven, and less than 0
             leaves no time even to record its operations.
 
@@ -37,14 +45,11 @@ def export_text(
     """
     from fuzzgraph import repro
 
-    writers: dict[ExportKind, Callable[..., str]] = {
-        "script": partial(
-            repro.export_script, recorded=seconds >= 0.0, proven=seconds > 0.0, seconds=seconds
-        ),
-        "pytest": repro.export_pytest,
-        "issue": repro.export_issue,
-    }
-    return writers[kind](case, finding, setup)
+    if kind == "script":
+        times = {"recorded": seconds >= 0.0, "proven": seconds > 0.0}
+        return repro.export_script(case, finding, setup, record=record, seconds=seconds, **times)
+    writer = repro.export_pytest if kind == "pytest" else repro.export_issue
+    return writer(case, finding, setup)
 
 
 def verified_rate(
@@ -73,8 +78,9 @@ def verified_rate(
 class Exporting:
     """The exporter of a run: every kind beside the case, the script executed."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, record: Recorder | None = None) -> None:
         self._setup = setup
+        self._record = record
 
     def __call__(
         self, reported: ReportedFinding, folder: RunFolder, seconds: float, say: Say
@@ -114,7 +120,14 @@ class Exporting:
 
     def _text(self, kind: ExportKind, reported: ReportedFinding, seconds: float) -> str:
         """The export; a script that there is no time to prove is written as it is."""
-        write = partial(export_text, kind, reported.case, reported.finding, self._setup)
+        write = partial(
+            export_text,
+            kind,
+            reported.case,
+            reported.finding,
+            self._setup,
+            record=self._record,
+        )
         try:
             return write(seconds=seconds)
         except OutOfTime:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from fuzzgraph.capabilities import Capabilities
     from fuzzgraph.ports import Target
+    from fuzzgraph.repro import Recorder
     from fuzzgraph.worker import WorkerClient
 
 __all__ = [
@@ -58,6 +59,8 @@ class Opened:
     process nothing can cut it off."""
     killed: Callable[[], int] = lambda: 0
     """How often it was killed from outside and its case run again."""
+    record: Recorder | None = None
+    """Writes standalone scripts where the engine is; None where it is in this process."""
 
 
 def checked_setup(
@@ -274,6 +277,7 @@ def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
         deaths=lambda: client.deaths,
         killed=lambda: client.killed,
         cut_off=client.cut_off,
+        record=client.standalone_script if setup.graphs == "recorder" else None,
     )
 
 

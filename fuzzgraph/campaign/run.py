@@ -71,7 +71,7 @@ def run_campaign(
             strategy_of(opened, plan.profile),
             _all(events, sharing, emit),
             minimise=minimise,
-            export=export or Exporting(plan.setup),
+            export=export or Exporting(plan.setup, opened.record),
             dimensions=coverage_values,
             beyond=missing(opened.target.capabilities),
             deaths=opened.deaths,

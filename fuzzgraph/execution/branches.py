@@ -1,9 +1,9 @@
-"""Which branches of the engine's own Python a case takes: what a corpus is thinned by.
+"""Records which branches of the engine's own Python a case takes, to thin out a corpus.
 
 A branch is a step from one line of a function to the line that ran next, or out of the function, as
-coverage tools count them. Python's trace function tells them, on every Python alike; it makes the
-engine several times slower, so that no campaign runs under it. Other threads and compiled code are
-not seen.
+coverage tools count them. It is measured by Python's trace function, which works the same on every
+Python but makes the engine several times slower: no campaign runs under it. Other threads and
+compiled code are not seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BranchTrace", "TracedExecution"]
 
 _Trace = Callable[[FrameType, str, Any], Any]
 
-# Stands for the line after the last one of a call.
+# The line number that stands for leaving a function.
 _OUT = 0
 
 
@@ -46,7 +46,7 @@ class BranchTrace:
         sys.settrace(self._before)
 
     def take(self) -> frozenset[str]:
-        """The branches since the last call, as `module:line->line`."""
+        """The branches since the last call of `take`, as `module:line->line`."""
         taken, self._taken = self._taken, set()
         return frozenset(f"{module}:{here}->{there}" for module, here, there in taken)
 

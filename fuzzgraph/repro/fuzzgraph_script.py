@@ -14,7 +14,7 @@ from fuzzgraph.repro.naming import identifier
 from fuzzgraph.repro.wording import docstring, headline, opening, plain
 from fuzzgraph.targets.own import import_root
 
-__all__ = ["install_lines", "pytest_file", "setup_words", "through_script"]
+__all__ = ["install_lines", "pytest_file", "setup_words", "fuzzgraph_script"]
 
 
 def setup_words(setup: Setup) -> list[str]:
@@ -96,7 +96,7 @@ _IMPORTS = [
 ]
 
 
-def through_script(case: Case, finding: Finding, setup: Setup, reason: str) -> str:
+def fuzzgraph_script(case: Case, finding: Finding, setup: Setup, reason: str) -> str:
     """A script that runs the case through FuzzGraph and says why it needs it."""
     why = [
         f"This script needs FuzzGraph, for {plain(reason)}. Needed:",

@@ -7,11 +7,13 @@ captured graph, the steps, the check. It needs torch and nothing of FuzzGraph.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
 from fuzzgraph.case import Case
+from fuzzgraph.execution.failures import SessionFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
@@ -25,7 +27,7 @@ from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import contents, dtype_text, scalar_text
 from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.not_standalone import NotStandalone
-from fuzzgraph.repro.printing import Function, Shared, graph_name, statements
+from fuzzgraph.repro.printing import Function, Shared, graph_is_empty, graph_name, statements
 from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
 from fuzzgraph.repro.wording import docstring, headline, opening
 from fuzzgraph.repro.world_functions import WorldFunctions
@@ -43,17 +45,36 @@ def standalone_script(case: Case, finding: Finding, target: Target) -> str:
     if finding.step >= len(batches):
         raise NotStandalone(f"the case has no step {finding.step}")
     check = check_for(finding, case.config)
-    if check.opening:
-        recording = Recording.of_opening(case, target)
-    else:
-        recording = Recording.of(case, target, finding.step)
-    if recording.runs and recording.runs[-1].failure is not None:
-        raise NotStandalone(f"an earlier step raised {recording.runs[-1].failure.error}")
-    with torch.no_grad():
+    with _closing(_opened(case, target, check)) as recording, torch.no_grad():
+        for batch in batches[: 0 if check.opening else finding.step]:
+            if (failure := recording.add(batch).failure) is not None:
+                raise NotStandalone(f"an earlier step raised {failure.error}")
         check.record(recording, batches[finding.step])
-    return _Script(case, finding, recording, check).text()
+        text = _Script(case, finding, recording, check).text()
+    if len(text) > _LONGEST:
+        raise NotStandalone(f"the script would be {len(text) >> 20} MiB long")
+    return text
 
 
+def _opened(case: Case, target: Target, check: ScriptCheck) -> Recording:
+    try:
+        return Recording.of(case.config, target, opening=check.opening)
+    except SessionFailed as failed:
+        raise NotStandalone(f"the engine raised {failed.failure.error} as it opened") from None
+
+
+@contextmanager
+def _closing(recording: Recording) -> Iterator[Recording]:
+    """Give the session's memory back; what the engine raises at its end is no script's business."""
+    try:
+        yield recording
+    finally:
+        with suppress(SessionFailed):
+            recording.opened.close()
+
+
+_LONGEST = 4 << 20
+"""Characters of a script; one of 20 steps of real sglang has 60,000."""
 _RULES = "# ---- how it is measured: the source of FuzzGraph's own rules"
 
 
@@ -91,7 +112,7 @@ class _Script:
         laid = worlds.lines()
         main = self._main(worlds.idle)
         memory = self._memory()
-        steps = [*functions, *laid]
+        steps = [*laid, *functions]
         helpers = Embedded(embeddable_in("\n".join([*memory, *steps])))
         rules = Embedded(embeddable_in("\n".join(main)), beside=helpers)
         parts = [
@@ -123,7 +144,7 @@ class _Script:
         lines = [
             *opening(case, finding),
             "What follows are the engine's own operations, as they were recorded, with the source"
-            " line that issued each; nothing else of the engine is needed. ScriptMemory lies as the"
+            " line that issued each; nothing else of the engine is needed. Memory lies as the"
             " engine allocated it. The script measures again: exit code 1 and the finding, or 0 if"
             " it is gone.",
             "",
@@ -205,8 +226,10 @@ class _Script:
     # ---- functions
 
     def _functions(self) -> list[str]:
-        lines = ["", "", "# ---- captured graphs, and the steps"]
+        lines = ["", "", "# ---- the captured graphs, and the steps"]
         for graph in self.recording.graphs.values():
+            if graph_is_empty(graph):
+                continue
             name = graph_name(graph.key)
             doc = "The captured graph: what every replay runs, whatever the batch."
             function = Function(name, doc, self.memory, self.shared, self.kernels)

@@ -16,7 +16,7 @@ from fuzzgraph.execution.blame import Blame
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import GuardedMemory
-from fuzzgraph.memory.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
 
 ENGINE = """
 import torch
@@ -199,7 +199,7 @@ def test_the_border_names_the_frame_and_the_way_out(engine: Any, target: Any) ->
     with pytest.raises(SessionFailed) as lost:
         border.judge(raised(engine.fails), "prepare")
     assert lost.value.failure.where == "runner.py:5 in fails"
-    with pytest.raises(TargetFailed, match="IndexError.* at made_target.py:11 in fails.*Mend it"):
+    with pytest.raises(TargetFailed, match="IndexError.* at made_target.py:11 in fails.*Fix it"):
         border.judge(raised(target.fails), "check")
     broken: Any = None
     with pytest.raises(HarnessFailed, match="capture_sizes.py:.*FuzzGraph's own code"):
