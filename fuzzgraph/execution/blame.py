@@ -41,7 +41,7 @@ _OURS = "fuzzgraph"
 # A launch that raises under the lanes is run again by Triton's own operations, so what comes out of
 # the lanes is the kernel's error: their frames count as Triton's.
 _AS_TRITON = "fuzzgraph.lanes"
-# Begins the file names of frozen modules and compiled text, which are no files.
+# Begins the file names of frozen modules and compiled text, which are not files.
 _SYNTHETIC = "<"
 
 
