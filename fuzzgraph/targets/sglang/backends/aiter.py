@@ -60,7 +60,7 @@ class AiterTarget(SglangTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"AITER's metadata on the decode runner, {mode} graphs; no outputs"
+        self.about = f"AITER's metadata, {mode} graphs; no outputs"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 2, 16, 32, 64),

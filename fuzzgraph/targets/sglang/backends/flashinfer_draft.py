@@ -39,7 +39,7 @@ class StepsTarget(DraftTarget):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, DRAFT.name)
-        self.about = "FlashInfer's metadata of each draft step on EAGLE's draft runner; no outputs"
+        self.about = "FlashInfer's metadata of each EAGLE draft step; no outputs"
         self.capabilities = self.capabilities.replace(seq_len_fill_values=(1,), min_spec_steps=2)
 
     def refused(self, config: EngineConfig) -> str | None:

@@ -148,7 +148,7 @@ class MetadataTarget(SglangTarget):
     def __init__(self, name: str, backend: MetadataBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
-        self.about = f"{backend.name}'s metadata on the decode runner, {mode} graphs; no outputs"
+        self.about = f"{backend.name}'s metadata, {mode} graphs; no outputs"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=backend.page_sizes,

@@ -56,7 +56,7 @@ class TritonTarget(SglangTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"Triton attention on the decode runner, {mode} graphs; outputs judged"
+        self.about = f"Triton attention, {mode} graphs; outputs judged"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 4, 16),

@@ -84,7 +84,7 @@ class CpuGraphRunnerDriver:
 class CpuGraphTarget(SglangTarget):
     """The CPU-graph runner of the sglang release that this process holds."""
 
-    about = "CPUGraphRunner's inputs of compiled forwards, decode; no outputs"
+    about = "inputs of CPUGraphRunner, decode; no outputs"
     capabilities = Capabilities(
         runners=("graph", "cpu_graph"),  # it is the one, and saved cases call it either
         max_batch=16,

@@ -31,7 +31,7 @@ class BufferTarget(SglangTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"the decode runner's own input buffers, {mode} graphs; no outputs"
+        self.about = f"the decode runner's inputs, {mode} graphs; no outputs"
         self.capabilities = Capabilities(
             modes=(mode,),
             max_batch=16,

@@ -56,7 +56,7 @@ class DraftTarget(SglangTarget):
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = next(one for one in _KINDS if one.name == kind)
-        self.about = f"{self._kind.runner}'s inputs, {self._kind.mode} graphs; no outputs"
+        self.about = f"inputs of {self._kind.runner}; no outputs"
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
             max_batch=16,
