@@ -14,7 +14,15 @@ from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.finding import Finding
 
 if TYPE_CHECKING:
-    from fuzzgraph.api import FindingError, cases, check, run_case
+    from fuzzgraph.api import (
+        FindingError,
+        batches,
+        cases,
+        check,
+        configs,
+        histories,
+        run_case,
+    )
 
 __version__ = "0.1.0"
 
@@ -27,9 +35,13 @@ __all__ = [
     "decode_case",
     "load_case",
     # running it
-    "cases",
     "check",
     "run_case",
+    # drawing one, or a part of it, with Hypothesis
+    "batches",
+    "cases",
+    "configs",
+    "histories",
     # what may come of it
     "Finding",
     "FindingError",
@@ -39,7 +51,7 @@ __all__ = [
     "__version__",
 ]
 
-_LAZY = ("FindingError", "cases", "check", "run_case")
+_LAZY = ("FindingError", "batches", "cases", "check", "configs", "histories", "run_case")
 
 
 def __getattr__(name: str) -> Any:

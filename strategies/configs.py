@@ -121,12 +121,17 @@ def _build(
 
 
 def _limit(fields: Fields, before: Fields, can: Capabilities, most: int) -> None:
-    """Hold the numbers that a feature has set to `most` above their least values."""
+    """Hold the numbers that a feature has set to `most` above their least values.
+
+    Of the modes a single one is left, of captured sizes too where they are larger.
+    """
     for name, row in DIMENSIONS.items():
         value = fields[name]
         if value == before[name]:
             continue
-        if name in ("capture_bs", "capture_tokens"):
+        if name == "modes":  # one of them; which one is for the shrinker to choose
+            fields[name] = (value[(most - 1) % len(value)],)
+        elif name in ("capture_bs", "capture_tokens"):
             fields[name] = value if value[-1] <= most else (most,)
         elif name == "page_size":  # a target need not have any other than those it lists
             fields[name] = max((s for s in can.page_sizes if s <= 1 + most), default=value)

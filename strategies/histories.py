@@ -14,14 +14,14 @@ from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
 
-__all__ = ["PRESENCE", "STEP_BYTES", "History", "most_rows"]
+__all__ = ["FINISH", "PRESENCE", "SIZE", "STEP_BYTES", "History", "most_rows"]
 
 _ROWS = 8
 STEP_BYTES = 7 + 2 * _ROWS
 """One step: presence, mode, size, flags, finish, composition, length style, then a length and
 an extra byte for each row (rows beyond the eighth take them again, mixed)."""
 
-PRESENCE, _MODE, _SIZE, _FLAGS, _FINISH, _COMPOSITION, _STYLE, _LENGTHS = range(8)
+PRESENCE, _MODE, SIZE, _FLAGS, FINISH, _COMPOSITION, _STYLE, _LENGTHS = range(8)
 _EXTRAS = _LENGTHS + _ROWS
 _IDLE_FROM = 242
 """Of 256: one step in 18 is idle, where the target has that mode."""
@@ -88,11 +88,11 @@ class History:
             via = "graph" if self.config.eager_above_ladder else self.last.via
             step = ReplayStep(mode=self.last.mode, rows=self.last.rows, via=via, mrope=mrope)
         elif mode == "idle":
-            finish = self._finish(record[_FINISH], 0)
+            finish = self._finish(record[FINISH], 0)
             step = ReplayStep(mode=mode, finish=finish, via=via)
         else:
-            size = self._size(mode, record[_SIZE], via)
-            finish = self._finish(record[_FINISH], size)
+            size = self._size(mode, record[SIZE], via)
+            finish = self._finish(record[FINISH], size)
             requests = self._requests(size, record[_COMPOSITION])
             rows = self._rows(mode, requests, record, via)
             step = ReplayStep(mode=mode, rows=rows, finish=finish, via=via, mrope=mrope)
@@ -121,7 +121,7 @@ class History:
 
     def _finish(self, byte: int, size: int) -> tuple[int, ...]:
         live = list(self.lengths)
-        # Of 256. In half of the steps nobody leaves: a batch also shrinks while requests wait.
+        # Of 256. In about half of the steps nobody leaves: batches also shrink while requests wait.
         # The widest band is the one in which those leave that do not fit the new size.
         if byte < 136 or not live:
             return ()

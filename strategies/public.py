@@ -7,8 +7,9 @@ several to draw from, the simplest first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -165,7 +166,7 @@ def _configs(draw: DrawFn, space: Space) -> EngineConfig:
 
 def _bytes(space: Space) -> SearchStrategy[bytes]:
     """As many for every part of a case: what Hypothesis copies from one draw then fits another."""
-    return st.binary(min_size=space.size, max_size=space.size)
+    return st.binary(min_size=space.size, max_size=space.size).map(space.simplest_first)
 
 
 def drawn_cases(space: Space, describe: Describe) -> SearchStrategy[Case]:
@@ -247,5 +248,4 @@ class _Table:
     describe: Describe
 
     def _repr_pretty_(self, printer: RepresentationPrinter, cycle: bool) -> None:
-        lines: Sequence[str] = list(self.describe(self.case))
-        printer.text("\n".join(lines))
+        printer.text(dedent("\n".join(self.describe(self.case))))

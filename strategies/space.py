@@ -9,14 +9,16 @@ which is what Hypothesis' shrinker relies on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, Literal
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies.config_features import FEATURES
 from fuzzgraph.strategies.configs import KEPT, Pins, Supports, swarm_config
-from fuzzgraph.strategies.histories import PRESENCE, STEP_BYTES, History
+from fuzzgraph.strategies.histories import FINISH, PRESENCE, SIZE, STEP_BYTES, History
 from fuzzgraph.strategies.profile import Profile
 from fuzzgraph.world import FIRST_ROW
 
@@ -59,10 +61,20 @@ class Space:
     raw_bs: tuple[int, ...] = ()
     small_numbers: bool = False
 
+    def __repr__(self) -> str:
+        """What a test bounds: Hypothesis prints it with the strategy."""
+        bounds = [f"{name}={values!r}" for name, values in self.pins]
+        bounds += [f"raw_bs={self.raw_bs!r}"] * bool(self.raw_bs)
+        return f"Space({', '.join([repr(self.profile.name), *bounds])})"
+
     @property
     def size(self) -> int:
         """Bytes of a case."""
         return _STEPS + self.profile.max_steps * STEP_BYTES
+
+    def simplest_first(self, drawn: bytes) -> bytes:
+        """Bytes in the order in which they weigh for a reader, put into that of a case."""
+        return bytes(_places(self.profile.max_steps)(drawn))
 
     def config(self, drawn: bytes) -> EngineConfig:
         """The config that the bytes mean."""
@@ -97,6 +109,21 @@ class Space:
             page_order=order,
             shared_prefix_pages=prefix,
         )
+
+
+@lru_cache(maxsize=8)
+def _places(steps: int) -> itemgetter[Any]:
+    """Where each byte of a case comes from, in a string whose first bytes weigh most.
+
+    Hypothesis takes the earlier of two bytes for the weightier: it would rather have more steps and
+    a simpler config. So come first which steps there are, then their sizes, who leaves, and so on;
+    then the config, and last what says where in memory requests lie.
+    """
+    columns = [PRESENCE, SIZE, FINISH, *(at for at in range(STEP_BYTES))]
+    records = range(_STEPS, _STEPS + steps * STEP_BYTES, STEP_BYTES)
+    weighty = [record + column for column in dict.fromkeys(columns) for record in records]
+    weighty += [*range(_KEPT, _STEPS), *range(_SHARE, _KEPT)]
+    return itemgetter(*sorted(range(len(weighty)), key=weighty.__getitem__))
 
 
 def _records(drawn: bytes) -> list[bytes]:
