@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, load_case
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, decode_case, load_case
 from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.finding import Finding
 
@@ -32,6 +32,7 @@ __all__ = [
     "Case",
     "EngineConfig",
     "ReplayStep",
+    "decode_case",
     "load_case",
     # running it
     "check",

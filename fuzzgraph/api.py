@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fuzzgraph.campaign.opening import (
     Opened,
-    checked_setup,
     open_setup,
     open_target_object,
     strategy_of,
@@ -25,6 +24,7 @@ from fuzzgraph.case_text import case_table
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import ReportedFinding, Setup, finding_id
 from fuzzgraph.reporting import finding_text
+from fuzzgraph.run_options import checked_setup
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

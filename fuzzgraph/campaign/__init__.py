@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
-from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
-from fuzzgraph.campaign.pursuit import replay_command
+from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
 from fuzzgraph.campaign.run import join_shards, load_corpus, run_campaign
 from fuzzgraph.campaign.search import Campaign
 from fuzzgraph.campaign.targeted import run_until_found
@@ -13,13 +12,11 @@ __all__ = [
     "Campaign",
     "Opened",
     "RunFolder",
-    "checked_setup",
     "fresh_folder",
     "run_campaign",
     "join_shards",
     "load_corpus",
     "open_setup",
-    "replay_command",
     "run_until_found",
     "strategy_of",
 ]

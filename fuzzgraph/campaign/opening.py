@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.errors import AdapterUnavailable, TargetFailed, UsageError
-from fuzzgraph.run_spec import Graphs, Setup
+from fuzzgraph.errors import TargetFailed, UsageError
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.runner import Runner
 
 if TYPE_CHECKING:
@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Opened",
     "check_names",
-    "checked_setup",
     "open_setup",
     "open_target_object",
     "strategy_of",
     "supports_of",
 ]
-
-GRAPHS = ("recorder", "device")
 
 
 class _Described(Protocol):
@@ -61,75 +58,6 @@ class Opened:
     """How often it was killed from outside and its case run again."""
     record: Recorder | None = None
     """Writes standalone scripts where the engine is; None where it is in this process."""
-
-
-def checked_setup(
-    target: str = "builtin",
-    release: str = "",
-    fault: str = "",
-    device: str = "cpu",
-    graphs: str = "",
-    *,
-    strict_nan: bool = False,
-    second_opinion: bool = False,
-    stock_kernels: bool = False,
-    isolation: str = "",
-    here: bool = True,
-) -> Setup:
-    """A setup whose parts fit together; an empty `graphs` becomes what the device has.
-
-    Args:
-        here: whether it is for this machine, which then must have the device.
-
-    Raises:
-        UsageError: parts that exclude each other; AdapterUnavailable: no such device here.
-    """
-    if device == "cuda":
-        if here:
-            _require_device()
-    elif device != "cpu":
-        raise UsageError(f"device={device!r} is unknown. Use one of: cpu, cuda (which is HIP too).")
-    graphs = graphs or ("device" if device == "cuda" else "recorder")
-    if graphs not in GRAPHS:
-        raise UsageError(f"graphs={graphs!r} is unknown. Use one of: {', '.join(GRAPHS)}.")
-    if graphs == "device" and device == "cpu":
-        raise UsageError(
-            "graphs='device' needs a GPU; got device='cpu'. "
-            "Use --device cuda, or --graphs recorder."
-        )
-    if isolation not in ("", "on", "off"):
-        raise UsageError(f"isolation={isolation!r} is unknown. Use one of: on, off.")
-    if fault and target != "builtin":
-        raise UsageError(
-            f"fault={fault!r} is planted in the built-in engine; got target={target!r}. "
-            "Drop --fault, or use --target builtin."
-        )
-    if release and target == "builtin":
-        raise UsageError(
-            f"release={release!r}: target 'builtin' has no releases. Drop --release, or name a "
-            "target that has them (see 'fuzzgraph targets')."
-        )
-    return Setup(
-        target=target,
-        release=release,
-        fault=fault,
-        device=device,
-        graphs=cast(Graphs, graphs),
-        strict_nan=strict_nan,
-        second_opinion=second_opinion,
-        stock_kernels=stock_kernels,
-        isolation=cast(Any, isolation),
-    )
-
-
-def _require_device() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        raise AdapterUnavailable(
-            f"device='cuda': torch {torch.__version__} sees no CUDA or HIP device here. "
-            "Use --device cpu, or check with 'fuzzgraph doctor'."
-        )
 
 
 def check_names(setup: Setup) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,52 +22,21 @@ from fuzzgraph.events import (
     FindingWaiting,
     Left,
     ReportedFinding,
-    Setup,
     Source,
     Status,
     finding_id,
     is_full_rate,
 )
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_options import replay_command
 from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["Exporter", "Pursuit", "Say", "Occurrence", "replay_command", "unexecuted"]
+__all__ = ["Exporter", "Pursuit", "Say", "Occurrence", "unexecuted"]
 
 Say = Callable[[str], object]
 """Takes a few words on what is being done."""
 Exporter = Callable[[ReportedFinding, RunFolder, float, Say], tuple[Export, ...]]
 """Writes the repros of a finding; the number of seconds says what executing them may take."""
-
-
-def replay_command(path: str, setup: Setup) -> str:
-    """The command line that replays a case on the setup that showed the finding.
-
-    It is for the current folder; a target of one's own that lies elsewhere is replayed there.
-    """
-    from fuzzgraph.targets.own import import_root
-
-    words = ["fuzzgraph", "replay", path, "--target", setup.target]
-    if setup.release:
-        words += ["--release", setup.release]
-    if setup.fault:
-        words += ["--fault", setup.fault]
-    if setup.device != "cpu":
-        words += ["--device", setup.device]
-    if setup.graphs == "recorder" and setup.device != "cpu":
-        words += ["--graphs", setup.graphs]
-    if setup.strict_nan:
-        words.append("--strict-nan")
-    if setup.second_opinion:
-        words.append("--second-opinion")
-    if setup.isolation:
-        words += ["--isolation", setup.isolation]
-    if setup.stock_kernels:
-        words.append("--stock-kernels")
-    root = import_root(setup.target)
-    if not root or (root == os.getcwd() and not os.path.isabs(path)):
-        return shlex.join(words)
-    words[2] = os.path.abspath(path)
-    return f"cd {shlex.quote(root)} && {shlex.join(words)}"
 
 
 @dataclass(frozen=True, slots=True)

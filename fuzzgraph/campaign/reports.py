@@ -12,7 +12,6 @@ import msgspec
 
 from fuzzgraph import corpus
 from fuzzgraph.campaign.folder import refuse_links
-from fuzzgraph.campaign.pursuit import replay_command
 from fuzzgraph.campaign.untold import untold
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
@@ -23,6 +22,7 @@ from fuzzgraph.reporting.html import Material
 from fuzzgraph.reporting.rebuilding import summary_of
 from fuzzgraph.reporting.trend import trend
 from fuzzgraph.repro.files import file_names
+from fuzzgraph.run_options import replay_command
 from fuzzgraph.strict_json import decode_json
 
 __all__ = ["gathered", "rebuilt", "write_reports"]

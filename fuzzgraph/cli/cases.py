@@ -48,7 +48,7 @@ def _judged(opened: Opened, path: Path, case: Case) -> VerdictLike:
 
 
 def _reported(setup: Setup, path: Path, case: Case, finding: Finding) -> ReportedFinding:
-    from fuzzgraph.campaign import replay_command
+    from fuzzgraph.run_options import replay_command
 
     return ReportedFinding(
         id=finding_id(finding.key),

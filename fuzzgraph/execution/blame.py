@@ -41,7 +41,9 @@ _OURS = "fuzzgraph"
 # A launch that raises under the lanes is run again by Triton's own operations, so what comes out of
 # the lanes is the kernel's error: their frames count as Triton's.
 _AS_TRITON = "fuzzgraph.lanes"
-# Begins the file names of frozen modules and compiled text, which are no files.
+# Stubs and stand-ins that targets of any package are made of: they answer for the target.
+_STUBS = "fuzzgraph.targets.offline"
+# Begins the file names of frozen modules and compiled text, which are not files.
 _SYNTHETIC = "<"
 
 
@@ -119,9 +121,8 @@ class Blame:
         return "target" if file.startswith(self._folders) else "engine"
 
     def _is_targets(self, module: str) -> bool:
-        return module in self._own or (
-            _below(module, self._packages) and not _below(module, self._engine)
-        )
+        beside = _below(module, self._packages) and not _below(module, self._engine)
+        return module in self._own or beside or _below(module, (_STUBS,))
 
     def _most_frequent(self, frames: Iterable[Frame]) -> Side:
         """Whose code fills the stack."""

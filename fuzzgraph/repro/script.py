@@ -1,12 +1,14 @@
 """Assembles the standalone script of a finding from a recording of its case.
 
 The order of the text is that of reading: what was found, the memory as the engine allocated it, the
-captured graph, the steps, the check. It needs torch and nothing of FuzzGraph.
+captured graph, the steps, the check, and last the source of the rules by which it measures. It
+needs torch and nothing of FuzzGraph.
 """
 
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -18,9 +20,8 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
-from fuzzgraph.memory.operator_facts import facts_of
-from fuzzgraph.ports import Target
-from fuzzgraph.repro.arena import ScriptMemory
+from fuzzgraph.ports import Target, unwrapped
+from fuzzgraph.repro.arena import ScriptMemory, declared_names, pinned_regions
 from fuzzgraph.repro.checks import ScriptCheck, check_for
 from fuzzgraph.repro.embedding import Embedded, embeddable_in
 from fuzzgraph.repro.kernels import Kernels
@@ -28,7 +29,7 @@ from fuzzgraph.repro.literals import contents, dtype_text, scalar_text
 from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.printing import Function, Shared, graph_is_empty, graph_name, statements
-from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
+from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.repro.wording import docstring, headline, opening
 from fuzzgraph.repro.world_functions import WorldFunctions
 
@@ -50,7 +51,7 @@ def standalone_script(case: Case, finding: Finding, target: Target) -> str:
             if (failure := recording.add(batch).failure) is not None:
                 raise NotStandalone(f"an earlier step raised {failure.error}")
         check.record(recording, batches[finding.step])
-        text = _Script(case, finding, recording, check).text()
+        text = _Script(case, finding, target, recording, check).text()
     if len(text) > _LONGEST:
         raise NotStandalone(f"the script would be {len(text) >> 20} MiB long")
     return text
@@ -75,7 +76,14 @@ def _closing(recording: Recording) -> Iterator[Recording]:
 
 _LONGEST = 4 << 20
 """Characters of a script; one of 20 steps of real sglang has 60,000."""
-_RULES = "# ---- how it is measured: the source of FuzzGraph's own rules"
+_RULES = "# ---- the rule that is broken, as FuzzGraph's oracles apply it"
+
+
+def _engine_version(target: Target) -> str:
+    """The engine's package with its version, as it is imported here; '' for FuzzGraph's own."""
+    package = str(getattr(unwrapped(target), "package", ""))
+    version = getattr(sys.modules.get(package), "__version__", "")
+    return f"{package} {version}, " if version else ""
 
 
 def _froms_last(imports: Iterable[str]) -> list[str]:
@@ -84,19 +92,24 @@ def _froms_last(imports: Iterable[str]) -> list[str]:
 
 class _Script:
     def __init__(
-        self, case: Case, finding: Finding, recording: Recording, check: ScriptCheck
+        self,
+        case: Case,
+        finding: Finding,
+        target: Target,
+        recording: Recording,
+        check: ScriptCheck,
     ) -> None:
-        self.case, self.finding = case, finding
+        self.case, self.finding, self.target = case, finding, target
         self.recording, self.check = recording, check
         self.last = finding.step
         self.checked = check.regions(recording)
-        self._pinned = _pinned(recording, self.checked)
+        self._pinned = pinned_regions(recording, self.checked)
         self._name(recording.regions())
 
     def _name(self, regions: Iterable[Region]) -> None:
         """Begin afresh with names for these regions."""
         recording = self.recording
-        names = region_names(regions, _declared(recording))
+        names = region_names(regions, declared_names(recording))
         self.memory = ScriptMemory(recording, names, self._pinned)
         self.kernels, self.shared = Kernels(), Shared()
 
@@ -122,8 +135,8 @@ class _Script:
             "\n".join(memory),
             "\n".join(self.kernels.lines()).strip("\n"),
             "\n".join(steps).strip("\n"),
-            f"{_RULES}\n\n\n{rules.text()}",
             "\n".join(main).strip("\n"),
+            f"{_RULES}\n\n\n{rules.text()}",
         ]
         text = "\n\n\n".join(part for part in parts if part)
         return text + '\n\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
@@ -141,20 +154,18 @@ class _Script:
 
     def _docstring(self) -> str:
         finding, case = self.finding, self.case
+        engine = _engine_version(self.target)
         lines = [
             *opening(case, finding),
-            "What follows are the engine's own operations, as they were recorded, with the source"
-            " line that issued each; nothing else of the engine is needed. Memory lies as the"
-            " engine allocated it. The script measures again: exit code 1 and the finding, or 0 if"
-            " it is gone.",
+            "Below are the engine's own operations, recorded in this case, each with the source"
+            " line that issued it. Nothing else of the engine is needed: buffers lie as the engine"
+            " allocated them, and the check measures again.",
             "",
-            f"Needs torch{' and triton' * self._uses_triton()} only: python THIS_FILE",
-            f"Seen with torch {torch.__version__}, Python {platform.python_version()}, on the CPU.",
+            "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced.",
+            f"Requires torch{' and triton' * bool(self.kernels)}. Recorded on a CPU with"
+            f" {engine}torch {torch.__version__}, Python {platform.python_version()}.",
         ]
         return docstring(lines)
-
-    def _uses_triton(self) -> bool:
-        return bool(self.kernels)
 
     def _head(self, imports: set[str]) -> str:
         """Imports and constants."""
@@ -178,14 +189,16 @@ class _Script:
         dtypes = {region.dtype for region in used}
         poisons = [f"    {_poison_entry(dtype)}," for dtype in sorted(dtypes, key=str)]
         lines = [
-            "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red zones",
+            "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red",
+            "# ---- zones in bytes; then what it held just after capture",
             "",
             f"MEMORY = torch.empty({arena.capacity}, dtype=torch.uint8)"
             "  # untouched pages cost nothing",
             f"SPANS = {self.recording.spans}  # where the engine allocated",
             "ZONES = {}",
-            "# What memory that nobody wrote holds, in two worlds: a page, row and slot that",
-            "# exists and belongs to nobody, or a finite value far from anything computed here.",
+            "# What memory holds that nobody has written. An index is a page, row and slot that",
+            "# exist and belong to nobody; a float is finite and far from all that is computed.",
+            "# The second value is that of another world: what depends on it was read by mistake.",
             "POISON = {",
             *poisons,
             "}",
@@ -292,52 +305,6 @@ def _poison_entry(dtype: torch.dtype) -> str:
 def _in_graph(run: Run) -> bool:
     """Whether the operation that raised is one of a graph: printed there, not in the step."""
     return bool(run.events) and isinstance(run.events[-1], RecordedGraph)
-
-
-def _declared(recording: Recording) -> dict[int, str]:
-    """Region id -> the name by which the engine declares the buffer."""
-    found: dict[int, str] = {}
-    for name, (tensor, _) in recording.opened.session.captured_addresses().items():
-        region = recording.memory.region_of(tensor)
-        if region is not None:
-            found.setdefault(id(region), name)
-    for index, plane in enumerate(recording.opened.session.pools.kv_planes):
-        region = recording.memory.region_of(plane)
-        if region is not None:
-            count = len(recording.opened.session.pools.kv_planes)
-            names = ("k_pool", "v_pool") if count == 2 else ("kv_pool",)
-            found[id(region)] = names[index] if index < len(names) else f"kv_pool_{index}"
-    table = recording.opened.session.pools.req_to_token
-    region = None if table is None else recording.memory.region_of(table)
-    if region is not None:
-        found[id(region)] = "req_to_token"
-    return found
-
-
-def _pinned(recording: Recording, checked: Iterable[Region]) -> set[int]:
-    """Graph intermediates that need their place in the arena: something else finds them there."""
-    pinned = {id(region) for region in checked}
-    graph_regions = {id(r): r for r in recording.regions() if r.segment == "graph"}
-    for graph in recording.graphs.values():
-        made: set[int] = set()
-        for op in graph.trace:
-            arguments, results = tensors_of_event(op)
-            pinned |= _regions_of(recording, arguments) - made
-            if op.replayed and op.kind == "operation" and not facts_of(op.func).writes:
-                made |= _regions_of(recording, results)
-    for run in recording.runs:
-        for event in (*run.events, *run.looks):
-            if not isinstance(event, RecordedGraph):
-                arguments, results = tensors_of_event(event)
-                pinned |= _regions_of(recording, [*arguments, *results])
-        pinned |= _regions_of(recording, run.results.values())
-    pinned |= recording.reached
-    return {key for key in pinned if key in graph_regions}
-
-
-def _regions_of(recording: Recording, tensors: Iterable[torch.Tensor]) -> set[int]:
-    regions = (recording.memory.region_of(t) for t in tensors if t.numel())
-    return {id(region) for region in regions if region is not None}
 
 
 def _is_contiguous(region: Region) -> bool:

@@ -96,3 +96,9 @@ def test_each_target_says_in_a_line_of_its_own_what_it_drives() -> None:
     said = [getattr(row.open(), "about", "") for row in BUILT_IN]
     assert len({*said}) == len(said)
     assert all(said) and not [line for line in said if "\n" in line]
+
+
+def test_a_line_of_the_list_of_targets_fits_a_hundred_columns() -> None:
+    width = max(len(row.name) for row in BUILT_IN) + 2
+    said = {row.name: getattr(row.open(), "about", "") for row in BUILT_IN}
+    assert [name for name, about in said.items() if width + len(about) > 100] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.targets.offline.stub import Stub
 
 ENGINE = """
 import torch
@@ -167,6 +169,13 @@ def test_code_that_calls_itself_without_end_is_to_blame_wherever_it_stops(
     engine: Any, target: Any
 ) -> None:
     assert side(target, lambda: target.calls(engine.forever)) == "engine"
+
+
+def test_a_shared_stub_that_lacks_what_the_engine_asks_for_is_the_targets_fault(
+    engine: Any, target: Any
+) -> None:
+    assert side(target, lambda: engine.asks(Stub(present=1))) == "target"
+    assert side(target, lambda: engine.asks(SimpleNamespace(present=1))) == "engine"
 
 
 def test_where_engine_and_target_share_a_module_nobody_can_tell(target: Any) -> None:

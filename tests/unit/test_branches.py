@@ -8,10 +8,11 @@ from types import ModuleType
 
 import pytest
 
-from fuzzgraph.campaign import checked_setup, open_setup
+from fuzzgraph.campaign import open_setup
 from fuzzgraph.case import Case
 from fuzzgraph.execution.branches import BranchTrace, TracedExecution
 from fuzzgraph.ports import engine_packages
+from fuzzgraph.run_options import checked_setup
 from fuzzgraph.targets import open_target
 from tests.fakes import FakeTarget, case
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from fuzzgraph.campaign import opening
-from fuzzgraph.campaign.opening import Opened, checked_setup, open_target_object
+from fuzzgraph.campaign.opening import Opened, open_target_object
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
+from fuzzgraph.run_options import checked_setup
 from tests.fakes import FakeRunner, FakeTarget
 
 

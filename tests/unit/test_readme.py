@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, encode_case
-from tests.quoting import is_part_of
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -146,26 +145,14 @@ def test_the_test_of_ones_own_that_is_shown_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def quotation(kind: str) -> str:
-    """What the README quotes of the demonstration: its `output`, or its `script`."""
-    text = README.read_text(encoding="utf-8")
-    [quoted] = re.findall(rf"<!-- real {kind}: .*?```\w+\n(.*?)```", text, re.DOTALL)
-    return str(quoted)
-
-
-@pytest.mark.slow
-def test_the_finding_and_the_script_that_are_shown_are_those_of_the_demonstration(
-    tmp_path: Path,
-) -> None:
-    [line] = [line for line in commands_of("fuzzgraph") if "--fault" in line]
-    done = fuzzgraph([*shlex.split(line)[1:], "--out", str(tmp_path / "run")], tmp_path)
-    assert is_part_of(done.stdout, quotation("output")), done.stdout
-    [script] = (tmp_path / "run" / "findings").glob("*/repro.py")
-    assert is_part_of(script.read_text(encoding="utf-8"), quotation("script"))
-
-
 def test_options_named_in_the_text_exist(tmp_path: Path) -> None:
     named = set(re.findall(r"`(--fuzz-[a-z]+)", README.read_text(encoding="utf-8")))
     assert named
     shown = pytest_command(["--help"], tmp_path).stdout
     assert not {option for option in named if option not in shown}
+
+
+def test_the_readme_can_be_read_in_five_minutes() -> None:
+    text = README.read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
+    assert len(prose.split()) <= 950

@@ -60,13 +60,21 @@ class GraphSession:
         return batch.num_tokens
 
     def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
-        """Copies of what the last run read of the static buffers, cut by each field's axis."""
+        """Copies of what the last run read of the static buffers, cut by each field's axis.
+
+        Indices end where the offsets of their name end: `kv_indices` at `kv_indptr[-1]`.
+        """
         buffers = self.static_buffers(self.graph_key())
-        return {
-            field.name: used_part(field, buffers[field.name], rows, tokens).clone()
+        used = {
+            field.name: used_part(field, buffers[field.name], rows, tokens)
             for field in self.fields
             if field.name in buffers
         }
+        for name, indices in used.items():
+            offsets = used.get(name.replace("_indices", "_indptr"))
+            if name.endswith("_indices") and offsets is not None:
+                used[name] = indices[: int(offsets[-1])]
+        return {name: part.clone() for name, part in used.items()}
 
     def used_metadata(
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]

@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup
+from fuzzgraph.campaign.opening import Opened, open_setup
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import OutOfTime
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro import export_script, verify
+from fuzzgraph.run_options import checked_setup
 
 FAULT = "sglang-pr-24587-kv-indices-in-pages"
 CASE = load_case(Path(__file__).parents[3] / "corpus" / "faults" / f"{FAULT}.json")

@@ -57,7 +57,7 @@ class Dsv4Target(SglangTarget):
         upgrades: whether raw metadata is upgraded; without it is the mutant of PR 26742.
     """
 
-    about = "DeepSeek V4's metadata and its late upgrade on the decode runner; no outputs"
+    about = "DeepSeek V4's metadata and its late upgrade; no outputs"
     capabilities = Capabilities(
         page_sizes=(256,),
         max_batch=4,

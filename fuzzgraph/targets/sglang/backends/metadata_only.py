@@ -27,8 +27,8 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
-    captures_drafts,
-    keeps_ladder,
+    refused_capture_sizes,
+    refused_draft_tokens,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module, release
@@ -148,7 +148,7 @@ class MetadataTarget(SglangTarget):
     def __init__(self, name: str, backend: MetadataBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
-        self.about = f"{backend.name}'s metadata on the decode runner, {mode} graphs; no outputs"
+        self.about = f"{backend.name}'s metadata, {mode} graphs; no outputs"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=backend.page_sizes,
@@ -163,7 +163,7 @@ class MetadataTarget(SglangTarget):
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return captures_drafts(config) or keeps_ladder(config)
+        return refused_draft_tokens(config) or refused_capture_sizes(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MetadataSession:
         return MetadataSession(config, graphs, self.backend)

@@ -19,8 +19,8 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
-    captures_drafts,
-    keeps_ladder,
+    refused_capture_sizes,
+    refused_draft_tokens,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
@@ -56,7 +56,7 @@ class TritonTarget(SglangTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"Triton attention on the decode runner, {mode} graphs; outputs judged"
+        self.about = f"Triton attention, {mode} graphs; outputs judged"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 4, 16),
@@ -74,7 +74,7 @@ class TritonTarget(SglangTarget):
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return captures_drafts(config) or keeps_ladder(config)
+        return refused_draft_tokens(config) or refused_capture_sizes(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         return TritonSession(config, graphs)

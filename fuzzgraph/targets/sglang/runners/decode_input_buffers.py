@@ -16,7 +16,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, refused_capture_sizes
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
@@ -31,7 +31,7 @@ class BufferTarget(SglangTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"the decode runner's own input buffers, {mode} graphs; no outputs"
+        self.about = f"the decode runner's inputs, {mode} graphs; no outputs"
         self.capabilities = Capabilities(
             modes=(mode,),
             max_batch=16,
@@ -47,7 +47,7 @@ class BufferTarget(SglangTarget):
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return keeps_ladder(config) if config.attn_tp_size > 1 else None
+        return refused_capture_sizes(config) if config.attn_tp_size > 1 else None
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
         return BufferSession(config, graphs)

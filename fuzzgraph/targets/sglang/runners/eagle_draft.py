@@ -56,7 +56,7 @@ class DraftTarget(SglangTarget):
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = next(one for one in _KINDS if one.name == kind)
-        self.about = f"{self._kind.runner}'s inputs, {self._kind.mode} graphs; no outputs"
+        self.about = f"inputs of {self._kind.runner}; no outputs"
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
             max_batch=16,
@@ -100,7 +100,7 @@ class DraftSession(DecodeSession):
         super().__init__(config, graphs, backend="triton", drafts=True)
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         self._filled: dict[str, torch.Tensor] = {}
-        self.backend.on_look = self._copy_inputs
+        self.backend.on_metadata = self._copy_inputs
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         return recording_backend(self._config.seq_len_fill_value)

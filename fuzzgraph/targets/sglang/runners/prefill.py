@@ -7,6 +7,8 @@ Outputs, buffers and metadata are judged. The model is one layer of the engine's
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
@@ -32,12 +34,14 @@ class PrefillTarget(SglangTarget):
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = PIECEWISE if kind == PIECEWISE.name else BREAKABLE
-        self.about = f"{self._kind.runner} with Triton attention at its breaks; outputs judged"
+        graphs: Literal["piecewise", "breakable"]
+        graphs = "piecewise" if self._kind is PIECEWISE else "breakable"
+        self.about = f"{graphs} prefill graphs, Triton attention; outputs judged"
         self.capabilities = Capabilities(
             modes=("prefill",),
             page_sizes=(1, 4, 16),
             dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers
-            prefill_runners=("piecewise",) if self._kind is PIECEWISE else ("breakable",),
+            prefill_runners=(graphs,),
             max_batch=4,
             max_context_len=32,
             max_q_heads=4,
