@@ -9,7 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, decode_case, load_case
+from fuzzgraph.case import (
+    BatchRow,
+    Case,
+    EngineConfig,
+    ReplayStep,
+    decode_case,
+    load_case,
+    save_case,
+)
 from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.finding import Finding
 
@@ -34,6 +42,7 @@ __all__ = [
     "ReplayStep",
     "decode_case",
     "load_case",
+    "save_case",
     # running it
     "check",
     "run_case",

@@ -154,13 +154,9 @@ class _Holds:
         )
 
 
-def drawn_configs(space: Space) -> SearchStrategy[EngineConfig]:
-    """Configs that the target opens."""
-    return _configs(space)
-
-
 @st.composite
-def _configs(draw: DrawFn, space: Space) -> EngineConfig:
+def drawn_configs(draw: DrawFn, space: Space) -> EngineConfig:
+    """Configs that the target opens."""
     return space.config(draw(_bytes(space)))
 
 
@@ -169,13 +165,9 @@ def _bytes(space: Space) -> SearchStrategy[bytes]:
     return st.binary(min_size=space.size, max_size=space.size).map(space.simplest_first)
 
 
-def drawn_cases(space: Space, describe: Describe) -> SearchStrategy[Case]:
-    """Whole cases, each noted as a table."""
-    return _cases(space, describe)
-
-
 @st.composite
-def _cases(draw: DrawFn, space: Space, describe: Describe) -> Case:
+def drawn_cases(draw: DrawFn, space: Space, describe: Describe) -> Case:
+    """Whole cases, each noted as a table."""
     case = space.case(draw(_bytes(space)))
     note(_Table(case, describe))
     return case

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fuzzgraph.case.capture_sizes import captured_size, ladder, padded_size, raw_size, replayed_size
 from fuzzgraph.case.coherence import validate
-from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case
+from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case, save_case
 from fuzzgraph.case.model import (
     DIMENSIONS,
     SCHEMA_VERSION,
@@ -44,5 +44,6 @@ __all__ = [
     "padded_size",
     "raw_size",
     "replayed_size",
+    "save_case",
     "validate",
 ]

@@ -10,10 +10,10 @@ import msgspec
 
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.model import DIMENSIONS, SCHEMA_VERSION, Case, EngineConfig
-from fuzzgraph.errors import UNREADABLE, InvalidCase
+from fuzzgraph.errors import UNREADABLE, InvalidCase, UsageError
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["case_schema", "decode_case", "digest", "encode_case", "load_case"]
+__all__ = ["case_schema", "decode_case", "digest", "encode_case", "load_case", "save_case"]
 
 
 def encode_case(case: Case) -> bytes:
@@ -66,6 +66,20 @@ def load_case(path: Path) -> Case:
             f"{path}: cannot be read ({error.strerror}). Give the path of a case file."
         ) from None
     return decode_case(text, where=str(path))
+
+
+def save_case(case: Case, path: Path) -> None:
+    """Write a case file that `load_case` reads.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        path.write_bytes(encode_case(validate(case)) + b"\n")
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror}). Give a path in a folder that exists."
+        ) from None
 
 
 def case_schema() -> dict[str, Any]:

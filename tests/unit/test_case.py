@@ -18,9 +18,10 @@ from fuzzgraph.case import (
     digest,
     encode_case,
     load_case,
+    save_case,
     validate,
 )
-from fuzzgraph.errors import InvalidCase
+from fuzzgraph.errors import InvalidCase, UsageError
 
 
 def decode_case_of(raw_bs: int = 2, **config: Any) -> Case:
@@ -121,6 +122,14 @@ def test_a_file_with_broken_text_is_refused(content: bytes, tmp_path: Path) -> N
 
     with pytest.raises(InvalidCase, match=r"case\.json: not valid JSON"):
         load_case(path)
+
+
+def test_a_saved_case_is_read_again(tmp_path: Path) -> None:
+    save_case(decode_case_of(page_size=4), tmp_path / "case.json")
+
+    assert load_case(tmp_path / "case.json") == decode_case_of(page_size=4)
+    with pytest.raises(UsageError, match=r"case\.json: cannot be written"):
+        save_case(decode_case_of(), tmp_path / "absent" / "case.json")
 
 
 def test_a_case_file_is_read_and_validated(tmp_path: Path) -> None:

@@ -56,5 +56,7 @@ def test_the_refusal_is_the_one_on_the_page(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_strategy_of_drawn_configs_can_be_composed() -> None:
-    config, steps = find(names()["drawn"], lambda drawn: True, settings=settings(database=None))
+    config, steps = find(
+        names()["drawn"], lambda drawn: True, settings=settings(deadline=None, database=None)
+    )
     assert config.page_size == 16 and steps

@@ -58,7 +58,7 @@ def least(fails: Callable[[Case], bool]) -> Case:
     return find(
         fuzzgraph.cases(),
         fails,
-        settings=settings(database=None, max_examples=2000),
+        settings=settings(deadline=None, database=None, max_examples=2000),
         random=random.Random(1),
     )
 
@@ -122,7 +122,10 @@ def test_hypothesis_shrinks_a_planted_fault_to_one_step_of_one_request(name: str
         return bool(fuzzgraph.run_case(case, target).findings)
 
     case = find(
-        fuzzgraph.cases(target), fails, settings=settings(database=None), random=random.Random(1)
+        fuzzgraph.cases(target),
+        fails,
+        settings=settings(deadline=None, database=None),
+        random=random.Random(1),
     )
     assert [len(step.rows) for step in case.steps] == [1]
 
@@ -141,7 +144,7 @@ def test_every_value_of_a_bound_is_drawn_and_the_first_is_the_simplest() -> None
     simplest = find(
         fuzzgraph.configs(dtype=("float16", "bfloat16")),
         lambda config: True,
-        settings=settings(database=None),
+        settings=settings(deadline=None, database=None),
     )
     assert simplest.dtype == "float16"
 
@@ -213,7 +216,7 @@ def test_a_batch_that_the_config_cannot_hold_is_refused() -> None:
 
 
 def test_the_parts_of_a_case_can_be_drawn_in_the_test() -> None:
-    @settings(max_examples=20, database=None)
+    @settings(max_examples=20, database=None, deadline=None)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         config = data.draw(fuzzgraph.configs(raw_bs=4))
