@@ -57,11 +57,11 @@ def drive(out: Path, seconds: float) -> None:
     runner = Witness(client, out)
     opened = Opened(setup, Saboteur(), runner, client.close, lambda: client.deaths, client.cut_off)
     plan = Plan(setup=setup, seed=1, budget=Budget(seconds), out=out, shrink_seconds=25.0)
-    past = None
+    state = None
     if _begun(out):
-        past = load_run_state(out)
-        plan = replace(resumed_plan(past, out, seconds), shrink_seconds=25.0)
-    run_campaign(plan, lambda event: None, opened=opened, export=no_export, past=past)
+        state = load_run_state(out)
+        plan = replace(resumed_plan(state, out, seconds), shrink_seconds=25.0)
+    run_campaign(plan, lambda event: None, opened=opened, export=no_export, state=state)
     opened.close()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
 from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
 from fuzzgraph.campaign.plan import Budget, Plan, parse_time
-from fuzzgraph.campaign.pursuit import replay_command
-from fuzzgraph.campaign.run import join_shards, load_corpus, run_campaign
-from fuzzgraph.campaign.search import Campaign
+from fuzzgraph.campaign.replay import replay_command
+from fuzzgraph.campaign.run import Campaign, Tools, join_shards, load_corpus, run_campaign
+from fuzzgraph.campaign.search import SavedCases
 from fuzzgraph.campaign.targeted import run_until_found
 
 __all__ = [
@@ -16,6 +16,8 @@ __all__ = [
     "Opened",
     "Plan",
     "RunFolder",
+    "SavedCases",
+    "Tools",
     "checked_setup",
     "fresh_folder",
     "run_campaign",

@@ -40,14 +40,14 @@ def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -
     from fuzzgraph.campaign import fresh_folder, load_corpus, open_setup
 
     seeds = load_corpus(_named(plan.corpus))
-    standing = _standing(plan)
+    policy = _policy(plan)
     with closing(open_setup(plan.setup)) as opened:  # a wrong name is said before a folder is made
         plan = replace(
             plan,
             budget=replace(plan.budget, findings=max_findings),
             out=fresh_folder(out, plan.seed),
         ).patient()
-        summary = _hunt(plan, opened, seeds, standing, as_json=as_json)
+        summary = _hunt(plan, opened, seeds, policy, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
 
@@ -76,19 +76,19 @@ def resume(
     shards = shards_of(folder)
     if shards > 1 and shard is None:
         return say_summary(resume_shards(folder, shards, seconds, named=named), as_json=as_json)
-    past = load_run_state(folder, shard or 0, shards)
-    named.check(folder, past.start.setup, past.start.database)
-    plan = resumed_plan(past, folder, seconds).patient()
+    state = load_run_state(folder, shard or 0, shards)
+    named.check(folder, state.start.setup, state.start.database)
+    plan = resumed_plan(state, folder, seconds).patient()
     corpus = _named(plan.corpus)
     seeds = Loaded() if shards > 1 and corpus is None else load_corpus(corpus)
-    standing = _standing(plan)
+    policy = _policy(plan)
     with closing(open_setup(plan.setup)) as opened:
-        summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
+        summary = _hunt(plan, opened, seeds, policy, state, as_json=as_json)
         if seconds is None and summary.reason == "time" and not plan.finish_only:
-            past = load_run_state(folder, shard or 0, shards)
-            if past.left:  # the old budget has no room for it, and a resume is to be enough
-                plan = resumed_plan(past, folder).patient()
-                summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
+            state = load_run_state(folder, shard or 0, shards)
+            if state.left:  # the old budget has no room for it, and a resume is to be enough
+                plan = resumed_plan(state, folder).patient()
+                summary = _hunt(plan, opened, seeds, policy, state, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
 
@@ -96,7 +96,7 @@ def _named(path: str) -> Path | None:
     return Path(path) if path else None
 
 
-def _standing(plan: Plan) -> FindingPolicy:
+def _policy(plan: Plan) -> FindingPolicy:
     from fuzzgraph.policy import load_policy
 
     return load_policy(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
@@ -106,8 +106,8 @@ def _hunt(
     plan: Plan,
     opened: Opened,
     seeds: Loaded,
-    standing: FindingPolicy,
-    past: RunState | None = None,
+    policy: FindingPolicy,
+    state: RunState | None = None,
     *,
     as_json: bool,
 ) -> RunSummary:
@@ -115,6 +115,4 @@ def _hunt(
     from fuzzgraph.reporting import progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
-        return run_campaign(
-            plan, progress, seeds=seeds, opened=opened, standing=standing, past=past
-        )
+        return run_campaign(plan, progress, seeds=seeds, opened=opened, policy=policy, state=state)

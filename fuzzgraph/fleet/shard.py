@@ -113,8 +113,8 @@ class Shard:
 
     def _hunt(self, order: Order, folder: RunFolder) -> None:
         begun = folder.events.exists() and b'"campaign_started"' in folder.events.read_bytes()
-        past = load_run_state(folder.path, order.shard, order.shards) if begun else None
-        if past is not None and past.finished and not order.again:
+        state = load_run_state(folder.path, order.shard, order.shards) if begun else None
+        if state is not None and state.finished and not order.again:
             return
         given = folder.path / "given"
         names = [given / name if name in order.given else None for name in _GIVEN]
@@ -123,8 +123,8 @@ class Shard:
             lambda event: None,
             seeds=Loaded(entries=_entries(order.corpus)),
             sharing=SharedCases(None, order.setup.target, Loaded(entries=_entries(order.shared))),
-            standing=load_policy(*names, only_new=order.only_new),
-            past=past,
+            policy=load_policy(*names, only_new=order.only_new),
+            state=state,
             on_start=self._begin,
         )
 

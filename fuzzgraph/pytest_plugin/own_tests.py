@@ -75,7 +75,7 @@ def _campaign(
     plan = Plan(setup=setup, seed=seed, budget=budget, out=folder / "fuzzgraph", profile=profile)
     plan.out.mkdir(exist_ok=True)
     with closing(opened):
-        summary = run_campaign(plan, lambda event: None, opened=opened, standing=load_policy())
+        summary = run_campaign(plan, lambda event: None, opened=opened, policy=load_policy())
     return run_text(summary) if summary.exit_code else ""
 
 

@@ -12,7 +12,7 @@ from fuzzgraph.reporting.plain_text import (
     finding_text,
 )
 from fuzzgraph.reporting.skipped import unchecked
-from fuzzgraph.reporting.summary_text import joined, run_text, setup_line, verdict_line
+from fuzzgraph.reporting.summary_text import run_text, setup_line, verdict_line
 from fuzzgraph.reporting.terminal import progress_line, progress_on, start_line
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "run_text",
     "finding_head",
     "finding_text",
-    "joined",
     "markdown",
     "progress_line",
     "progress_on",

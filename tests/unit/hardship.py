@@ -34,15 +34,15 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (asked.largest, asked.largest))
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
     seeds = load_corpus(asked.corpus) if asked.corpus else None
-    past = None
+    state = None
     plan = Plan(out=asked.out, seed=asked.seed, budget=Budget(None, 300), progress_seconds=0.0)
     if (asked.out / "events.jsonl").exists():
-        past = load_run_state(asked.out)
-        plan = replace(resumed_plan(past, asked.out, 600.0), progress_seconds=0.0)
+        state = load_run_state(asked.out)
+        plan = replace(resumed_plan(state, asked.out, 600.0), progress_seconds=0.0)
     asked.out.mkdir(exist_ok=True)
     try:
         summary = run_campaign(
-            plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, past=past
+            plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, state=state
         )
     except FuzzGraphError as error:
         print(json.dumps({"refused": str(error)}))

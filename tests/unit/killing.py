@@ -52,12 +52,14 @@ def campaign(out: Path) -> None:
     """Start the run, or go on with it."""
     opened = Opened(Setup(), FakeTarget(), FakeRunner(bugs), lambda: None)
     seeds = Loaded(entries=[Entry(Path(f"{i}.json"), c, digest(c)) for i, c in enumerate(CORPUS)])
-    past = None
+    state = None
     plan = Plan(out=out, seed=1, budget=Budget(None, EXAMPLES), progress_seconds=0.0)
     if (out / "events.jsonl").exists() and (out / "events.jsonl").read_bytes().count(b"\n"):
-        past = load_run_state(out)
-        plan = replace(resumed_plan(past, out), progress_seconds=0.0)
-    run_campaign(plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, past=past)
+        state = load_run_state(out)
+        plan = replace(resumed_plan(state, out), progress_seconds=0.0)
+    run_campaign(
+        plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, state=state
+    )
 
 
 def killed_after(calls: int, out: Path) -> bool:

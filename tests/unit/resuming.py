@@ -15,11 +15,11 @@ from tests.unit.campaigns import many_bugs
 
 
 def main(out: Path, shard: int) -> int:
-    past = load_run_state(out, shard, 2)
+    state = load_run_state(out, shard, 2)
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
-    plan = resumed_plan(past, out)
+    plan = resumed_plan(state, out)
     return run_campaign(
-        plan, lambda event: None, opened=opened, export=no_export, past=past
+        plan, lambda event: None, opened=opened, export=no_export, state=state
     ).exit_code
 
 
