@@ -3,8 +3,10 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# How long `make fuzz` fuzzes, e.g. make fuzz TIME=10m
+# How long `make fuzz` fuzzes the healthy engine, e.g. make fuzz TIME=10m
 TIME ?= 60s
+# The bug that `make fuzz` plants first, one of `fuzzgraph faults --list`
+DEMO ?= sglang-pr-24587-kv-indices-in-pages
 # Processes of `make test`
 JOBS ?= 2
 # Which tests, as pytest's -m takes it, e.g. make test MARKS=sglang
@@ -25,7 +27,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help setup fuzz test check fleet sglang triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
 
 help:
-	@echo "make fuzz         fuzz the built-in engine for TIME=$(TIME)"
+	@echo "make fuzz         find a planted bug, then fuzz the healthy built-in engine for TIME=$(TIME)"
 	@echo "make test         lint, types, import floors, tests"
 	@echo "make check        lint, types, import floors only"
 	@echo "make fleet        tests of a fleet on a real Ray cluster and a real Redis server"
@@ -52,8 +54,16 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	@$(PIP) -c $(CONSTRAINTS) -e ".[dev]"
 	@touch $@
 
+# A healthy engine shows nothing, so the first thing to see is a finding. Exit code 1 means that the
+# planted bug was found; with any other the demonstration has failed, and so has the target.
 fuzz: $(READY)
-	$(BIN)/fuzzgraph run --target builtin --time $(TIME)
+	@echo "fuzz: 1 of 2, a demonstration: the built-in engine with a bug planted that a real engine had"
+	@$(BIN)/fuzzgraph run --fault $(DEMO) --findings 1 --seed 1; code=$$?; \
+	  test $$code -eq 1 || { echo "fuzz: the demonstration failed: exit code $$code, expected 1 (the planted bug is found)" >&2; exit 1; }
+	@echo
+	@echo "fuzz: That was the demonstration: the bug was planted, and its finding is expected."
+	@echo "fuzz: 2 of 2, the healthy built-in engine for $(TIME); here nothing should be found"
+	@$(BIN)/fuzzgraph run --target builtin --time $(TIME)
 
 check: $(READY)
 	$(BIN)/ruff check .

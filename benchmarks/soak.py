@@ -42,30 +42,32 @@ _MEMORY_SLACK = 0.10
 
 def drive(out: Path, seconds: float) -> None:
     """One campaign on the saboteur in this process, resumed where the folder holds one."""
+    import msgspec
     from saboteur import Saboteur
 
-    from fuzzgraph.campaign import Budget, Plan, run_campaign
+    from fuzzgraph.campaign import run_campaign
     from fuzzgraph.campaign.export import no_export
     from fuzzgraph.campaign.opening import Opened
     from fuzzgraph.campaign.resume import load_run_state, resumed_plan
     from fuzzgraph.events import Setup
+    from fuzzgraph.run_spec import Budget, RunSpec
 
     stages = {**Limits().stage_seconds, "eager": 1.5}
     limits = replace(Limits(), stage_seconds=stages, memory_bytes=1 << 30)
     setup = Setup(target="saboteur:Saboteur")
     client = open_client(setup.target, paths=[HERE], limits=limits)
-    runner = Witness(client, out)
+    runner = RecordingBackend(client, out)
     opened = Opened(setup, Saboteur(), runner, client.close, lambda: client.deaths, client.cut_off)
-    plan = Plan(setup=setup, seed=1, budget=Budget(seconds), out=out, shrink_seconds=25.0)
+    plan = RunSpec(setup=setup, seed=1, budget=Budget(seconds), out=str(out), shrink_seconds=25.0)
     state = None
     if _begun(out):
         state = load_run_state(out)
-        plan = replace(resumed_plan(state, out, seconds), shrink_seconds=25.0)
+        plan = msgspec.structs.replace(resumed_plan(state, out, seconds), shrink_seconds=25.0)
     run_campaign(plan, lambda event: None, opened=opened, export=no_export, state=state)
     opened.close()
 
 
-class Witness:
+class RecordingBackend:
     """Writes down what every case of the search showed before the campaign hears of it."""
 
     def __init__(self, runner: WorkerClient, out: Path) -> None:
@@ -180,7 +182,7 @@ class Score:
     unmet: list[str]
     """Planted, and no case of the search met it."""
     lost: list[str]
-    """Seen by the witness, and not reported."""
+    """Seen by the recording_backend, and not reported."""
     twice: list[str]
     beside: list[str]
     """Findings that nobody planted."""

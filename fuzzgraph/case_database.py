@@ -21,11 +21,12 @@ from fuzzgraph.case import Case, decode_case, digest, encode_case
 from fuzzgraph.corpus import BadEntry, Entry, Loaded
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import CaseKept, Event, FindingPursued
+from fuzzgraph.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from hypothesis.database import ExampleDatabase
 
-    from fuzzgraph.campaign.plan import Plan
+    from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["DEFAULT_FOLDER", "CaseDatabase", "SharedCases", "checked_database", "open_database"]
 
@@ -219,7 +220,7 @@ class SharedCases:
         self._found = found
 
     @staticmethod
-    def of(plan: Plan) -> SharedCases:
+    def of(plan: RunSpec) -> SharedCases:
         """As the plan says.
 
         Raises:

@@ -38,8 +38,8 @@ DTYPES: dict[str, torch.dtype] = {
 STATE_WIDTH = 8
 """Columns of a recurrent state row; float32, so that sums of `state_in` stay exact."""
 
+# Largest table of ready KV rows, in elements; longer contexts compute rows on demand.
 _TABLE_LIMIT = 1 << 20
-"""Largest table of ready KV rows, in elements; longer contexts compute rows on demand."""
 _STEP = 0x9E3779B97F4A7C15  # increments and finalizer of splitmix64
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))

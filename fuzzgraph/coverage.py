@@ -1,6 +1,6 @@
 """Which dimension values cases have covered, and which two of them in one case.
 
-Names are opaque here: `strategies.dimensions` gives those of a case. Pairs count because most
+Names are opaque here: `coverage_values` gives those of a case. Pairs count because most
 historical bugs need two conditions at once, e.g. a large page *and* a smaller batch than before.
 """
 

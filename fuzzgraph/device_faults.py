@@ -29,6 +29,7 @@ class DeviceFault:
     """Whether every later call in the same process fails as well."""
 
 
+# Errors after which the context is lost, by the CUDA and HIP runtime documentation.
 _RUNTIME = {  # words of cudaGetErrorString and hipGetErrorString -> our name
     "an illegal memory access was encountered": "illegal address",
     "misaligned address": "misaligned address",
@@ -42,7 +43,6 @@ _RUNTIME = {  # words of cudaGetErrorString and hipGetErrorString -> our name
     "uncorrectable ECC error encountered": "ECC error",
     "uncorrectable NVLink error detected during the execution": "NVLink error",
 }
-"""Errors after which the context is lost, by the CUDA and HIP runtime documentation."""
 
 _RUNTIME_LINE = re.compile(
     r"(?:(?P<api>CUDA|HIP) error|Triton Error \[(?P<triton>CUDA|HIP)\]|(?P<code>cuda|hip)Error\w*)"

@@ -13,11 +13,11 @@ __all__ = ["WEB_LINK", "code_block", "code_cell", "code_span", "markdown_text", 
 WEB_LINK = r"https?://[^\s<>\"'`]+"
 """What may become a link: an address of the web, so that following it runs nothing."""
 
+# Controls but tab and line feed, signs that turn the direction of writing, signs without width.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
     "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""Controls but tab and line feed, signs that turn the direction of writing, signs without width."""
 _BREAKS = re.compile(r"\s*[\n\r\v\f\x85\u2028\u2029]\s*")
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#&~$])")
 

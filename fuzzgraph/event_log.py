@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import Event, parse_event
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["Log", "read_log"]
 
@@ -44,12 +45,32 @@ def read_log(path: Path) -> Log:
         try:
             log.events.append(parse_event(line))
         except UNREADABLE as error:
+            _refuse_older(path, line)
             where = f"{path.name}:{number}: not an event"
             if _is_cut(line, b"".join(lines[number : number + 1])):
                 log.cut.append(f"{where} (cut short); left out")
             else:
                 log.damaged.append(f"{where} ({error}); left out")
     return log
+
+
+def _refuse_older(path: Path, line: bytes) -> None:
+    """Refuse the start of a run that was written before a start carried the whole `RunSpec`.
+
+    Everything else of such a log hangs on it, so that one line says more than a list of damage.
+    """
+    if not line.startswith(_RESUMED):
+        return
+    try:
+        start = decode_json(line)
+    except UNREADABLE:
+        return
+    if "setup" in start and "spec" not in start:
+        version = start.get("fuzzgraph") or "unknown version"
+        raise UsageError(
+            f"{path}: was written by an older FuzzGraph ({version}), whose logs this one cannot "
+            "read. Use that FuzzGraph on it, or start a new run."
+        )
 
 
 def _is_cut(line: bytes, after: bytes) -> bool:

@@ -26,13 +26,13 @@ from fuzzgraph.records import (
     Reason,
     ReportedFinding,
     RunSummary,
-    Setup,
     Source,
     Status,
     check_id,
     finding_id,
     is_full_rate,
 )
+from fuzzgraph.run_spec import RunSpec, Setup
 from fuzzgraph.strict_json import decode_json
 
 __all__ = [
@@ -82,25 +82,12 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_
 
 
 class CampaignStarted(_Event, frozen=True, kw_only=True):
-    setup: Setup
-    seed: int
-    shards: int = 1
-    profile: str = "ci"
-    seconds: float | None = None
-    examples: int | None = None
-    max_findings: int | None = None
+    spec: RunSpec
+    """What was asked; a resumed run goes on with it."""
     corpus_cases: int = 0
-    out: str = ""
     started: str = ""
     """UTC, ISO 8601."""
     fuzzgraph: str = ""
-    corpus: str = ""
-    """Folder of the cases to run first; '' for none."""
-    ledger: str = ""
-    baseline: str = ""
-    only_new: bool = False
-    database: str = ""
-    """Where cases are shared; '' for nowhere."""
     beyond: tuple[str, ...] = ()
     """What the target cannot express."""
 

@@ -27,10 +27,10 @@ _REPEATED = {  # field name -> what live entries repeat, where an engine declare
     "state_indices": "state_slots",
 }
 
+# Counts whose rules the contract oracle has by their names.
 _JUDGED_BY_NAME = ("num_token_non_padded", "seq_lens_sum")
-"""Counts whose rules the contract oracle has by their names."""
+# Axes whose entries the contract oracle looks up among what each row owns.
 _JUDGED_BY_OWNERSHIP = ("indices", "page_table")
-"""Axes whose entries the contract oracle looks up among what each row owns."""
 
 Axis = Literal["requests", "tokens", "indptr", "indices", "scalar", "page_table"]
 Selects = Literal["row", "slot", "page", "length", "offset", "state", "nothing"]

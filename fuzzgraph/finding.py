@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["CLAUSES", "Clause", "Finding", "FindingKey", "Severity", "Stage", "Symptom"]
+__all__ = [
+    "CLAUSES", "SEVERITIES", "Clause", "Finding", "FindingKey", "Severity", "Stage", "Symptom",
+    "by_severity", "severity_of",
+]  # fmt: skip
 
 Clause = Literal["reads", "writes", "computes", "history", "metadata", "survives"]
 CLAUSES: dict[Clause, str] = {
@@ -20,11 +23,27 @@ CLAUSES: dict[Clause, str] = {
 """The law, clause by clause: a replay of a captured graph ..."""
 
 Symptom = Literal[
-    "mismatch", "red_zone_hit", "foreign_write", "stray_access", "race", "broken_contract",
-    "broken_form", "missing", "exception", "device_fault", "signal", "hang",
+    "mismatch", "nan_mismatch", "red_zone_hit", "foreign_write", "stray_access", "race",
+    "broken_contract", "broken_form", "missing", "exception", "device_fault", "signal", "hang",
 ]  # fmt: skip
+"""nan_mismatch: a mismatch that shows only with NaN in the memory that the batch does not own."""
 Stage = Literal["open", "warmup", "capture", "prepare", "replay", "eager", "check"]
-Severity = Literal["error", "nan"]
+Severity = Literal["critical", "high", "medium", "low"]
+SEVERITIES: dict[Severity, str] = {
+    "critical": "memory of others is overwritten, or the engine crashes or hangs",
+    "high": "results are wrong",
+    "medium": "memory outside the batch is read",
+    "low": "metadata is wrong; a kernel that uses it may go wrong",
+}
+"""Worst first."""
+_SEVERITY_OF: dict[Clause, Severity] = {
+    "writes": "critical",
+    "survives": "critical",  # every request of the process is lost, as if all were overwritten
+    "computes": "high",
+    "history": "high",
+    "reads": "medium",
+    "metadata": "low",
+}
 
 FindingKey = tuple[str, str, str, str, str]
 
@@ -44,11 +63,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     stage: Stage
     message: str
     """One sentence with the values: what was expected, what was seen, where."""
-    severity: Severity = "error"
     detail: dict[str, str | int | float | list[int]] = {}
     """Machine-readable facts behind the message, e.g. offset, elements, region, allocated_at."""
     confirmed: str = ""
     """Rate in fresh sessions, e.g. '3/3'; '' before it was tried."""
+    severity: Severity = "low"
+    """Computed from the clause; low where only NaN in unowned memory shows it."""
+
+    def __post_init__(self) -> None:
+        # 0 * NaN behind a mask is a bug to some engines and none to others
+        severity = "low" if self.symptom == "nan_mismatch" else severity_of(self.clause)
+        msgspec.structs.force_setattr(self, "severity", severity)
 
     @property
     def key(self) -> FindingKey:
@@ -58,3 +83,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         mode = self.mode if self.step >= 0 else ""
         return (self.oracle, self.clause, self.target, self.buffer, mode)
+
+
+def severity_of(clause: Clause) -> Severity:
+    """How bad it is that the clause is broken."""
+    return _SEVERITY_OF[clause]
+
+
+def by_severity(finding: Finding) -> int:
+    """Sort key: the worst severity is 0; equal ones keep their order."""
+    return list(SEVERITIES).index(finding.severity)

@@ -1,16 +1,18 @@
-"""A finding in one sentence: what a person says who has looked at it for a minute.
+"""What a finding says, for every place that shows it: terminal, script, issue, page, JUnit, SARIF.
 
-The oracle's own message holds every value; this one names the buffer and what happens to it.
+Each finding has one sentence, made here from its record alone. The oracle's own message holds every
+value; the sentence names who does what to which buffer.
 """
 
 from __future__ import annotations
 
 import re
 
+from fuzzgraph.escaping import one_line
 from fuzzgraph.finding import CLAUSES, Finding
-from fuzzgraph.format_numbers import counted
+from fuzzgraph.format_numbers import counted, plural
 
-__all__ = ["LAW", "law_parts", "place", "seen", "sentence"]
+__all__ = ["LAW", "confirmation", "headline", "law", "law_parts", "observed", "place", "sentence"]
 
 LAW = (
     "A replay of a captured graph reads only what its batch names, writes only what its batch "
@@ -18,26 +20,38 @@ LAW = (
 )
 _IN_THE_LAW = ("reads", "writes", "computes", "history")
 _OWNERS = {"slot": "KV slot", "row": "request row", "state": "state slot"}
+_INDICES_SHOWN = 4
 
 
 def sentence(finding: Finding) -> str:
-    """What is wrong, without a full stop."""
+    """What is wrong, without a full stop: 'A decode replay writes 1 element past the end of x'."""
     if finding.clause == "survives":
-        return _of_end(finding)
-    teller = _TELLERS.get(finding.symptom, _of_mismatch)
-    return teller(finding)
+        return one_line(_of_end(finding))
+    if finding.buffer.startswith("reference:"):
+        return one_line(_told(finding))
+    return one_line(_WRITERS.get(finding.symptom, _of_mismatch)(finding))
+
+
+def headline(finding: Finding) -> str:
+    """The first line of a finding: its severity and its sentence."""
+    return f"FINDING [{finding.severity}] {sentence(finding)}"
+
+
+def law(finding: Finding) -> str:
+    """The law, and the clause of it that was broken."""
+    return f"The law: {LAW[0].lower()}{LAW[1:]} Broken here: {CLAUSES[finding.clause]}."
 
 
 def law_parts(finding: Finding) -> tuple[str, str, str]:
-    """The law before the broken clause, the clause, and the rest; metadata and survival stand
-    behind it as clauses of their own."""
+    """The law before the broken clause, the clause, and the rest.
+
+    Metadata and survival are not in the law's sentence and follow it.
+    """
     clause = CLAUSES[finding.clause]
     if finding.clause in _IN_THE_LAW:
         before, _, after = LAW.partition(clause)
         return before, clause, after
-    if finding.clause == "metadata":
-        return f"{LAW} Its ", clause, "."
-    return f"{LAW} It ", clause, "."
+    return f"{LAW} {'Its' if finding.clause == 'metadata' else 'It'} ", clause, "."
 
 
 def place(finding: Finding) -> str:
@@ -47,12 +61,22 @@ def place(finding: Finding) -> str:
     return f"at step {finding.step} ({finding.mode}), stage {finding.stage}"
 
 
-def seen(finding: Finding) -> str:
+def confirmation(finding: Finding) -> str:
+    """How often it shows: 'shows in 3 of 3 fresh sessions'; '' before it was tried."""
+    if not finding.confirmed:
+        return ""
+    hits, _, times = finding.confirmed.partition("/")
+    flaky = "" if hits == times else "FLAKY, "
+    return f"{flaky}shows in {hits} of {times} fresh sessions"
+
+
+def observed(finding: Finding) -> str:
     """The oracle's message without the step and sizes that open it."""
     return re.sub(r"^(before any step|step -?\d+)( \([^)]*\))?: ", "", finding.message)
 
 
 def _doer(finding: Finding) -> str:
+    """The subject of a sentence."""
     mode = finding.mode.replace("_", " ")
     early = {"open": "Opening the engine", "warmup": "Warm-up", "capture": "Capture"}
     if finding.stage in early:
@@ -64,6 +88,16 @@ def _doer(finding: Finding) -> str:
     if finding.stage == "prepare":
         return f"Preparing {_one(mode)} replay"
     return f"{_one(mode).capitalize()} replay"
+
+
+def _during(finding: Finding) -> str:
+    """The same as an adverbial: 'In a decode replay'."""
+    doer = _doer(finding)
+    if doer.startswith(("Opening", "Preparing")):
+        return f"While {doer[0].lower()}{doer[1:]}"
+    if doer.startswith(("Warm-up", "Capture")):
+        return f"At {doer.lower()}"
+    return f"In {doer[0].lower()}{doer[1:]}"
 
 
 def _one(noun: str) -> str:
@@ -78,90 +112,115 @@ def _of_red_zone(finding: Finding) -> str:
 
 
 def _of_foreign_write(finding: Finding) -> str:
-    what = _OWNERS.get(str(finding.detail.get("what", "")), "place")
-    where = _numbers(what, finding.detail.get("indices"))
     owner = "no batch owns" if finding.step < 0 else "its batch does not own"
-    return f"{_doer(finding)} changes {where} of {finding.buffer}, which {owner}"
+    return f"{_doer(finding)} changes {_places(finding)} of {finding.buffer}, which {owner}"
 
 
-def _numbers(noun: str, indices: object) -> str:
+def _places(finding: Finding) -> str:
+    """The slots, rows or states of a finding: 'KV slots 3, 4'."""
+    noun = _OWNERS.get(str(finding.detail.get("what", "")), "entry")
+    indices = finding.detail.get("indices")
     if not isinstance(indices, list) or not indices:
-        return f"{noun}s"
-    shown = ", ".join(map(str, indices[:4]))
-    return f"{noun}{'s' * (len(indices) > 1)} {shown}{' and more' if len(indices) > 4 else ''}"
+        return f"some {plural(noun)}"
+    shown = ", ".join(map(str, indices[:_INDICES_SHOWN]))
+    more = " and more" if len(indices) > _INDICES_SHOWN else ""
+    return f"{noun if len(indices) == 1 else plural(noun)} {shown}{more}"
 
 
 def _of_contract(finding: Finding) -> str:
-    told = re.sub(r" \([^()]*\)$", "", seen(finding))  # the source of the rule stays in the message
+    return f"{_during(finding)}, {_told(finding)}"
+
+
+def _told(finding: Finding) -> str:
+    """What was observed, naming the buffer; the source of a rule stays in the message."""
+    told = re.sub(r" \([^()]*\)$", "", observed(finding))
     return told if finding.buffer in told else f"{finding.buffer}: {told}"
 
 
 def _of_missing(finding: Finding) -> str:
-    return f"{finding.buffer or 'The result'} was promised and is not there"
+    return f"{_doer(finding)} does not return {finding.buffer or 'a result'}"
 
 
 def _of_end(finding: Finding) -> str:
     ways = {
         "hang": "never comes back",
-        "signal": "takes its process down",
+        "signal": "kills the engine's process",
         "device_fault": "ends in a device fault",
+        "missing": "does not return a result",
     }
-    how = finding.detail.get("child") or finding.detail.get("error") or seen(finding)
-    return f"{_doer(finding)} {ways.get(finding.symptom, 'fails')}: {how}"
+    how = finding.detail.get("child") or finding.detail.get("error") or observed(finding)
+    small = finding.detail.get("too_small", "")
+    blamed = f" ({small} is too small)" if small else ""
+    return f"{_doer(finding)} {ways.get(finding.symptom, 'fails')}{blamed}: {how}"
+
+
+def _kernel(finding: Finding) -> str:
+    kernel, source = finding.detail.get("kernel", "a kernel"), finding.detail.get("source", "?")
+    return f"{kernel} ({source})"
 
 
 def _of_stray_access(finding: Finding) -> str:
-    kernel, source = finding.detail.get("kernel", "a kernel"), finding.detail.get("source", "?")
     verb = "reads" if finding.clause == "reads" else "writes"
-    return f"{kernel} ({source}) {verb} outside {finding.buffer}"
+    return f"{_during(finding)}, {_kernel(finding)} {verb} outside {finding.buffer}"
 
 
 def _of_race(finding: Finding) -> str:
-    kernel, source = finding.detail.get("kernel", "a kernel"), finding.detail.get("source", "?")
-    return f"programs of {kernel} ({source}) race for one place of {finding.buffer}"
+    return (
+        f"{_during(finding)}, programs of {_kernel(finding)} race for one element of"
+        f" {finding.buffer}"
+    )
 
 
 def _of_mismatch(finding: Finding) -> str:
-    teller = _MISMATCHES.get(finding.clause)
-    return teller(finding) if teller else f"{finding.buffer}: {seen(finding)}"
+    writer = _MISMATCHES.get(finding.clause)
+    return writer(finding) if writer else _of_contract(finding)
 
 
 def _of_reads(finding: Finding) -> str:
     source = finding.detail.get("blamed", "")
     blamed = f": it reads {source}" if source else ""
-    return f"{finding.buffer} depends on memory that its batch does not name{blamed}"
+    return (
+        f"{_during(finding)}, {finding.buffer} depends on memory that its batch does not name"
+        f"{blamed}"
+    )
 
 
 def _of_history(finding: Finding) -> str:
     since = finding.detail.get("kept_from")
     if since is not None:
-        return f"{finding.buffer}, handed out at step {since}, is overwritten by a later replay"
-    return f"{finding.buffer} depends on what was replayed before"
+        return f"{_doer(finding)} overwrites {finding.buffer}, which step {since} handed out"
+    source = finding.detail.get("left_over", "")
+    left = f": {source} was not rewritten for this batch" if source else ""
+    return f"{_during(finding)}, {finding.buffer} depends on what was replayed before{left}"
 
 
 def _of_computes(finding: Finding) -> str:
     got, want = finding.detail.get("got"), finding.detail.get("want")
+    if finding.detail.get("indices"):
+        return f"{_doer(finding)} writes wrong values to {_places(finding)} of {finding.buffer}"
     if got is None or want is None:
-        return f"{finding.buffer} is wrong: {seen(finding)}"
+        return f"{_doer(finding)} computes a wrong {finding.buffer}: {observed(finding)}"
     index = finding.detail.get("index")
     where = f"[{', '.join(map(str, index))}]" if isinstance(index, list) and index else ""
-    told = [f"{value:g}" if isinstance(value, float) else str(value) for value in (got, want)]
-    if told[0] == told[1]:
-        told = [repr(got), repr(want)]
-    whose, truth = _compared(finding)
-    return f"{whose}{finding.buffer}{where} is {told[0]} where {truth} {told[1]}"
+    values = [f"{value:g}" if isinstance(value, float) else str(value) for value in (got, want)]
+    if values[0] == values[1]:  # they differ in the last bits only: show all digits
+        values = [repr(got), repr(want)]
+    return (
+        f"{_doer(finding)} computes {finding.buffer}{where} = {values[0]}; {_truth(finding)}"
+        f" {values[1]}"
+    )
 
 
-def _compared(finding: Finding) -> tuple[str, str]:
-    """Whose value is wrong, '' for the step's own, and what says so."""
+def _truth(finding: Finding) -> str:
+    """What the value was compared with."""
     if finding.oracle != "eager":
-        return "", "attention is"
+        return "float64 attention gives"
     if finding.stage == "eager":
-        return "the eager run's ", "the replay gives"
-    return "", "the same engine without a graph gives"
+        return "the replay, which float64 attention confirms, gives"
+    return "the same engine without a graph gives"
 
 
-_TELLERS = {
+_WRITERS = {
     "red_zone_hit": _of_red_zone,
     "foreign_write": _of_foreign_write,
     "stray_access": _of_stray_access,

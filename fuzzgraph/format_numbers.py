@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "short"]
+__all__ = ["counted", "plural", "short"]
 
 
 def short(seconds: float) -> str:
@@ -25,8 +25,15 @@ def counted(number: int, noun: str) -> str:
     >>> counted(1, "step"), counted(3, "step"), counted(2, "try")
     ('1 step', '3 steps', '2 tries')
     """
+    return f"{number} {noun if number == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """More than one of it.
+
+    >>> plural("entry"), plural("launch"), plural("slot")
+    ('entries', 'launches', 'slots')
+    """
     if noun.endswith("ry"):
-        plural = f"{noun[:-1]}ies"
-    else:
-        plural = f"{noun}es" if noun.endswith("ss") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("ss", "ch")) else f"{noun}s"

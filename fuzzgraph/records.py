@@ -15,6 +15,7 @@ from fuzzgraph.case import Case
 from fuzzgraph.coverage import Coverage
 from fuzzgraph.escaping import WEB_LINK
 from fuzzgraph.finding import Finding, FindingKey
+from fuzzgraph.run_spec import Profile, RunSpec, Setup
 
 __all__ = [
     "Counts",
@@ -79,26 +80,6 @@ def is_full_rate(rate: str) -> bool:
     """
     hits, _, times = rate.partition("/")
     return bool(times) and hits == times
-
-
-class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a case is run on."""
-
-    target: str = "builtin"
-    release: str = ""
-    """Release of the engine, e.g. '0.5.12'; '' for the installed one."""
-    fault: str = ""
-    """Name of the planted fault; '' for none."""
-    device: str = "cpu"
-    graphs: str = "recorder"
-    strict_nan: bool = False
-    """Whether each step also runs with NaN in all memory that its batch does not own."""
-    second_opinion: bool = False
-    """Whether the Triton reference computes the truth of each step as well."""
-    isolation: Literal["", "on", "off"] = ""
-    """Whether the engine runs in a process of its own; '' for what target and device need."""
-    stock_kernels: bool = False
-    """Whether Triton kernels on a CPU run in Triton's own interpreter, slowly and unchecked."""
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,14 +158,14 @@ class NamedCounts(Counts, frozen=True, kw_only=True):
     coverage: Coverage = Coverage()
 
 
+_OF_SPEC = ("setup", "seed", "profile", "shards", "only_new", "out")
+
+
 class RunSummary(NamedCounts, frozen=True, kw_only=True):
     """A campaign in one record: the content of `summary.json`."""
 
     fuzzgraph: str
-    setup: Setup
-    seed: int
-    profile: str = "ci"
-    shards: int = 1
+    spec: RunSpec
     started: str = ""
     """When it began by the wall clock, UTC, ISO 8601; labels a night, measures nothing."""
     reason: Reason = "time"
@@ -197,8 +178,6 @@ class RunSummary(NamedCounts, frozen=True, kw_only=True):
     findings: tuple[ReportedFinding, ...] = ()
     beside: dict[FindingId, tuple[Finding, ...]] = {}
     """Finding id of another shard -> what was seen only beside it."""
-    only_new: bool = False
-    """Whether findings of the baseline leave the exit code alone."""
     mended: tuple[str, ...] = ()
     """Tolerated entries whose case was run and did not fail, one line each."""
     bad_entries: tuple[str, ...] = ()
@@ -211,8 +190,13 @@ class RunSummary(NamedCounts, frozen=True, kw_only=True):
     """Digest of the case that the end of the budget cut off; a resumed run begins with it."""
     error: str = ""
     """Why the run itself failed; '' if it did not."""
+    setup: Setup = Setup()
+    """Computed, as are the five after it: of `spec`, for whoever reads the file."""
+    seed: int = 0
+    profile: Profile = "ci"
+    shards: int = 1
+    only_new: bool = False
     out: str = ""
-    """Folder of the run."""
     rate: float = 0.0
     """Computed: cases per second of the search."""
     exit_code: int = 0
@@ -220,6 +204,8 @@ class RunSummary(NamedCounts, frozen=True, kw_only=True):
     damaged, or it was killed before anything was found."""
 
     def __post_init__(self) -> None:
+        for name in _OF_SPEC:
+            msgspec.structs.force_setattr(self, name, getattr(self.spec, name))
         rate = round(self.cases / self.seconds, 1) if self.seconds else 0.0
         msgspec.structs.force_setattr(self, "rate", rate)
         msgspec.structs.force_setattr(self, "exit_code", self._exit_code())

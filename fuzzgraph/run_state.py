@@ -41,7 +41,7 @@ from fuzzgraph.records import Counts, NamedCounts
 
 __all__ = ["RunState", "add_counts", "join_summaries"]
 
-_STARTED = ("setup", "seed", "profile", "shards", "started", "fuzzgraph", "beyond", "only_new")
+_STARTED = ("spec", "started", "fuzzgraph", "beyond")
 """What the summary says as the start of the run does, by the same names."""
 _LINES = ("bad_entries", "damaged", "mended")
 _COUNTS = Counts.__struct_fields__
@@ -139,11 +139,11 @@ class RunState:
 
     def _begin(self, event: CampaignStarted) -> None:
         told: dict[str, Any] = {name: getattr(event, name) for name in _STARTED}
-        told |= {"reason": "killed", "out": event.out}
         if self._record is None:
-            self._record = RunSummary(**told)
+            self._record = RunSummary(**told, reason="killed")
         else:
-            self._record = replace(self._record, **told, error="", cut_off="")
+            again: dict[str, Any] = {"reason": "killed", "error": "", "cut_off": ""}
+            self._record = replace(self._record, **told, **again)
         self._start, self.finished = event, False
         for reported in self.findings.values():
             if {"confirm", "shrink"} & set(reported.left) and reported.id not in self.unfinished:

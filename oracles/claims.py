@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from fuzzgraph.accesses import Access, Where
-from fuzzgraph.finding import Clause, Finding, Severity, Stage, Symptom
+from fuzzgraph.finding import Clause, Finding, Stage, Symptom
 from fuzzgraph.format_numbers import counted
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.comparison import Difference
@@ -23,7 +23,6 @@ def claim(
     symptom: Symptom,
     message: str,
     stage: Stage | None = None,
-    severity: Severity = "error",
     **detail: Any,
 ) -> Finding:
     """A finding of `oracle` at `step`; `message` should carry the values."""
@@ -40,7 +39,6 @@ def claim(
         symptom=symptom,
         stage=stage or ("eager" if step.batch.via == "eager" else "replay"),
         message=f"{'before any step' if step.index < 0 else f'step {step.index}'}{size}: {message}",
-        severity=severity,
         detail={name: _readable(value) for name, value in detail.items()},
     )
 

@@ -11,7 +11,7 @@ from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
 from fuzzgraph.oracles.comparison import Difference, beyond_yardstick
-from fuzzgraph.reference import Form, form_of, rounding_dtype
+from fuzzgraph.reference import OutputSpec, output_spec, rounding_dtype
 
 __all__ = ["Reference", "off_truth"]
 
@@ -39,7 +39,7 @@ class Reference:
                     self.clause,
                     buffer=name,
                     symptom="missing",
-                    message=f"output {name} was promised and is not there",
+                    message=f"{name}: output missing",
                 )
         misshapen = dict(_misshapen(step))
         for (_, name), (stage, message) in misshapen.items():
@@ -78,6 +78,7 @@ class Reference:
                     message=f"{write.region}: {write.what}s {write.indices} of the batch do not"
                     " hold what the model defines for its new tokens",
                     indices=write.indices,
+                    what=write.what,
                 )
 
     def _references_agree(self, step: StepRecord) -> Iterable[Finding]:
@@ -119,13 +120,13 @@ def _misshapen(step: StepRecord) -> Iterator[tuple[tuple[RunKind, str], tuple[St
         if (seen := step.runs.get(run)) is None:
             continue
         for name, got in seen.outputs.items():
-            form = form_of(name, seen, step.batch, step.config)
+            form = output_spec(name, seen, step.batch, step.config)
             if form is not None and (wrong := _unlike(form, got)):
                 whose = "the eager run's " if run == "eager" else ""
                 yield (run, name), (stage, f"{whose}{name} {wrong}")
 
 
-def _unlike(form: Form, got: torch.Tensor) -> str:
+def _unlike(form: OutputSpec, got: torch.Tensor) -> str:
     """How an output differs from its form; '' where it does not."""
     shape = (form.rows, *form.columns)
     if tuple(got.shape) != shape:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fuzzgraph.strategies.cases import cases
-from fuzzgraph.strategies.dimensions import dimensions
 from fuzzgraph.strategies.generation import BLOCK, block_size, draw
 from fuzzgraph.strategies.minimise import Minimised, minimise, minimise_counting
 from fuzzgraph.strategies.profile import CI, DEFAULT, NIGHTLY, PROFILES, Profile, profile_named
@@ -18,7 +17,6 @@ __all__ = [
     "Profile",
     "block_size",
     "cases",
-    "dimensions",
     "draw",
     "minimise",
     "minimise_counting",

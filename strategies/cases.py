@@ -15,8 +15,8 @@ from hypothesis.strategies import SearchStrategy
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.layout.free_list import FreeList
+from fuzzgraph.strategies.config_features import FEATURES
 from fuzzgraph.strategies.configs import Supports, swarm_config
-from fuzzgraph.strategies.features import FEATURES
 from fuzzgraph.strategies.histories import PRESENCE, STEP_BYTES, History
 from fuzzgraph.strategies.profile import DEFAULT, Profile
 from fuzzgraph.world import FIRST_ROW

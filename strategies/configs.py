@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.strategies.chance import Chance
-from fuzzgraph.strategies.features import FEATURES, SPEC_MODES, Fields, base_fields
+from fuzzgraph.strategies.config_features import FEATURES, SPEC_MODES, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
+from fuzzgraph.strategies.splitmix import Chance
 
 __all__ = ["Supports", "base_config", "pages_per_request", "swarm_config"]
 

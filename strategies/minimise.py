@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fuzzgraph.case import Case, EngineConfig, ReplayStep, encode_case, validate
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies.editing import Candidate
-from fuzzgraph.strategies.reductions import PASSES
+from fuzzgraph.strategies.shrink_edits import Candidate
+from fuzzgraph.strategies.shrink_passes import PASSES
 
 __all__ = ["Minimised", "StillFails", "complexity", "minimise", "minimise_counting"]
 

@@ -17,7 +17,7 @@ from timing import Make, Measured, bytes_of, measure
 
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.releases import ensure
-from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.release import engine_module
 
 SHAPES = ((4, 64, 8, 2), (16, 256, 8, 2), (16, 256, 4, 4), (32, 256, 8, 2))
 """Batch, context, query heads, KV heads."""

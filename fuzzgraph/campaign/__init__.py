@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
 from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
-from fuzzgraph.campaign.plan import Budget, Plan, parse_time
 from fuzzgraph.campaign.replay import replay_command
 from fuzzgraph.campaign.run import Campaign, Tools, join_shards, load_corpus, run_campaign
 from fuzzgraph.campaign.search import SavedCases
 from fuzzgraph.campaign.targeted import run_until_found
 
 __all__ = [
-    "Budget",
     "Campaign",
     "Opened",
-    "Plan",
     "RunFolder",
     "SavedCases",
     "Tools",
@@ -24,7 +21,6 @@ __all__ = [
     "join_shards",
     "load_corpus",
     "open_setup",
-    "parse_time",
     "replay_command",
     "run_until_found",
     "strategy_of",

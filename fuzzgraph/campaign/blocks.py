@@ -54,7 +54,7 @@ class Blocks:
             self._run.drawn = 0
 
     def _run_block(self, block: int, drawn: int) -> None:
-        seed = self._run.plan.block_seed(block)
+        seed = self._run.spec.block_seed(block)
         passed = 0
 
         def take(case: Case) -> None:

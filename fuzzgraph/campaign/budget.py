@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.events import Reason
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["Allowance", "Clock", "Effort", "StopCampaign", "TimeBudget"]
 
@@ -81,22 +81,22 @@ class _Cost:
 
 
 class TimeBudget:
-    """Time and counts against the budget of a plan.
+    """Time and counts against the budget of a spec.
 
     Args:
         clock: in seconds; one that no change of the date moves.
         spent: seconds that the run had taken before it was resumed.
     """
 
-    def __init__(self, plan: Plan, clock: Clock = time.monotonic, spent: float = 0.0) -> None:
-        self._budget = plan.budget
-        self._limit = plan.budget.seconds
-        self._export_seconds = plan.export_seconds
+    def __init__(self, spec: RunSpec, clock: Clock = time.monotonic, spent: float = 0.0) -> None:
+        self._budget = spec.budget
+        self._limit = spec.budget.seconds
+        self._export_seconds = spec.export_seconds
         self._clock = clock
         self._start = clock() - spent
         self._why: Reason | None = None
-        self._shrinks = _Cost(plan.shrink_seconds)
-        self._exports = _Cost(min(_EXPORT_GUESS, plan.export_seconds))
+        self._shrinks = _Cost(spec.shrink_seconds)
+        self._exports = _Cost(min(_EXPORT_GUESS, spec.export_seconds))
 
     def interrupt(self, why: Reason = "interrupted") -> None:
         """End after the case at hand."""

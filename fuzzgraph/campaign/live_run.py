@@ -17,7 +17,6 @@ from msgspec.structs import replace
 import fuzzgraph
 from fuzzgraph.campaign.budget import Clock, TimeBudget
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.case import Case, digest
 from fuzzgraph.coverage import CoverageMap
 from fuzzgraph.events import (
@@ -35,6 +34,7 @@ from fuzzgraph.events import (
     RunSummary,
     Source,
 )
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.run_state import RunState
 from fuzzgraph.runner import VerdictLike
 
@@ -61,17 +61,17 @@ class LiveRun:
 
     def __init__(
         self,
-        plan: Plan,
+        spec: RunSpec,
         emit: Emit,
         state: RunState,
         *,
         deaths: Callable[[], tuple[int, int]] = lambda: (0, 0),
         clock: Clock = time.monotonic,
     ) -> None:
-        self.plan = plan
+        self.spec = spec
         self.state = state
-        self.folder = RunFolder(plan.out, plan.shard, plan.shards)
-        self.budget = TimeBudget(plan, clock, state.progress.seconds)
+        self.folder = RunFolder(spec.folder, spec.shard, spec.shards)
+        self.budget = TimeBudget(spec, clock, state.progress.seconds)
         self._sink = emit
         self._deaths = deaths
         begun = state.record if state.begun else None
@@ -115,26 +115,14 @@ class LiveRun:
 
     def start(self, corpus_cases: int, beyond: Iterable[str]) -> None:
         """Emit the first event; with it the run can be resumed from its log."""
-        plan, state = self.plan, self.state
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        before = self.state.start.started if self.state.begun else ""
         self.emit(
             CampaignStarted(
-                shard=plan.shard,
-                setup=plan.setup,
-                seed=plan.seed,
-                shards=plan.shards,
-                profile=plan.profile,
-                seconds=plan.budget.seconds,
-                examples=plan.budget.examples,
-                max_findings=plan.budget.findings,
+                shard=self.spec.shard,
+                spec=self.spec,
                 corpus_cases=corpus_cases,
-                corpus=plan.corpus,
-                ledger=plan.ledger,
-                baseline=plan.baseline,
-                only_new=plan.only_new,
-                database=plan.database,
-                out=str(plan.out),
-                started=(state.start.started if state.begun else "") or now,
+                started=before or now,
                 fuzzgraph=fuzzgraph.__version__,
                 beyond=tuple(beyond),
             )
@@ -150,7 +138,7 @@ class LiveRun:
         """Emit lines for the report that it does not have yet."""
         record = self.state.record
         noted = Noted(
-            shard=self.plan.shard,
+            shard=self.spec.shard,
             mended=_new_lines(mended, record.mended),
             bad_entries=_new_lines(bad_entries, record.bad_entries),
             damaged=_new_lines(damaged, record.damaged),
@@ -196,7 +184,7 @@ class LiveRun:
         repeats[finding] += 1
         if _worth_writing(repeats[finding], _ALL_REPEATS):
             event = FindingRepeated(
-                shard=self.plan.shard, id=finding, digest=case, count=repeats[finding]
+                shard=self.spec.shard, id=finding, digest=case, count=repeats[finding]
             )
             self.emit(event)
 
@@ -211,7 +199,7 @@ class LiveRun:
             return
         self.emit(
             CaseRun(
-                shard=self.plan.shard,
+                shard=self.spec.shard,
                 index=self.cases - 1,
                 digest=digest(case),
                 source=source,
@@ -224,7 +212,7 @@ class LiveRun:
 
     def tick(self, doing: str = "fuzzing") -> None:
         """Emit progress if the last one is old enough, and all counts if those are."""
-        if self.budget.seconds - self._progress_at < self.plan.progress_seconds:
+        if self.budget.seconds - self._progress_at < self.spec.progress_seconds:
             return
         now = self.say(doing)
         names = sum(map(len, self._by_name.values())) - len(self._by_name["repeats"])
@@ -258,15 +246,15 @@ class LiveRun:
 
     def finish(self, summary: RunSummary) -> None:
         """Emit the last of the events."""
-        self.emit(CampaignFinished(shard=self.plan.shard, summary=summary))
+        self.emit(CampaignFinished(shard=self.spec.shard, summary=summary))
 
     def _progress(self, doing: str) -> Progress:
         now = self.budget.seconds
         since, cases = now - self._progress_at, self.cases - self._progress_cases
-        limit = self.plan.budget.examples
+        limit = self.spec.budget.examples
         self._progress_at, self._progress_cases = now, self.cases
         return Progress(
-            shard=self.plan.shard,
+            shard=self.spec.shard,
             seconds=round(now, 3),
             **self._counts(),
             findings=len(self.state.findings),
@@ -298,7 +286,7 @@ class LiveRun:
 
     def _counted(self) -> Counted:
         return Counted(
-            shard=self.plan.shard,
+            shard=self.spec.shard,
             coverage=self._coverage.record(),
             **self._counts(),
             **self._counts_by_name(),

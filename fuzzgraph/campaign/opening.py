@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import AdapterUnavailable, TargetFailed, UsageError
-from fuzzgraph.events import Setup
+from fuzzgraph.run_spec import Graphs, Setup
 from fuzzgraph.runner import Runner
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def checked_setup(
         release=release,
         fault=fault,
         device=device,
-        graphs=graphs,
+        graphs=cast(Graphs, graphs),
         strict_nan=strict_nan,
         second_opinion=second_opinion,
         stock_kernels=stock_kernels,

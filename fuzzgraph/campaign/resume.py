@@ -10,11 +10,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fuzzgraph.campaign.folder import RunFolder, refuse_links, unlogged_findings
-from fuzzgraph.campaign.plan import Budget, Plan
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
-from fuzzgraph.events import Noted, Setup
+from fuzzgraph.events import Noted
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.run_state import RunState
 
 __all__ = [
@@ -77,8 +79,8 @@ def nothing_to_resume(out: Path, seconds: float | None = None) -> UsageError:
     )
 
 
-def resumed_plan(state: RunState, out: Path, seconds: float | None = None) -> Plan:
-    """The plan of a resumed run: as it was, with what is left of its budget.
+def resumed_plan(state: RunState, out: Path, seconds: float | None = None) -> RunSpec:
+    """The spec of a resumed run: as it was, with what is left of its budget.
 
     A run that has come to its end is not searched on without a new budget: what it had no time for
     is finished, and takes what it takes.
@@ -89,26 +91,13 @@ def resumed_plan(state: RunState, out: Path, seconds: float | None = None) -> Pl
     Raises:
         UsageError: the run had come to its end, nothing is left undone, and no new budget is given.
     """
-    start = state.start
     over = state.finished and (seconds is None or seconds <= state.progress.seconds)
     if over and not state.left:
         raise nothing_to_resume(out, state.progress.seconds)
-    limit = None if over else seconds or start.seconds
-    return Plan(
-        setup=start.setup,
-        seed=start.seed,
-        budget=Budget(limit, start.examples, start.max_findings),
-        out=out,
-        profile=start.profile,
-        corpus=start.corpus,
-        ledger=start.ledger,
-        baseline=start.baseline,
-        only_new=start.only_new,
-        database=start.database,
-        finish_only=over,
-        shard=start.shard,
-        shards=start.shards,
-    )
+    spec = state.start.spec
+    limit = None if over else seconds or spec.budget.seconds
+    budget = replace(spec.budget, seconds=limit)
+    return replace(spec, out=str(out), budget=budget, finish_only=over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +116,15 @@ class Trusted:
         given = (("--target", self.target), ("--database", self.database))
         return [word for option, value in given if value is not None for word in (option, value)]
 
-    def check(self, out: Path, setup: Setup, database: str) -> None:
+    def check(self, out: Path, spec: RunSpec) -> None:
         """Refuse what the log of the run asks for and the caller has not named.
 
         Raises:
             UsageError: a module:factory or a database that is not named, or another one is.
         """
-        code = setup.target if ":" in setup.target else ""
-        self._check(out, "--target", self.target, setup.target, code, "is code to import and run")
+        target, database = spec.setup.target, spec.database
+        code = target if ":" in target else ""
+        self._check(out, "--target", self.target, target, code, "is code to import and run")
         self._check(out, "--database", self.database, database, database, "is written to")
 
     def _check(

@@ -1,4 +1,4 @@
-"""A whole run from its plan: opens the target, searches, triages, exports, writes the reports."""
+"""A whole run from its spec: opens the target, searches, triages, exports, writes the reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fuzzgraph.campaign.export import Exporting
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.live_run import LiveRun
 from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.reports import write_reports
 from fuzzgraph.campaign.search import CaseRunner, SavedCases, search
 from fuzzgraph.campaign.shrink import Minimise
@@ -25,11 +24,13 @@ from fuzzgraph.capabilities import missing
 from fuzzgraph.case import Case
 from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Loaded
+from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.events import Emit, Event, Reason, RunSummary
 from fuzzgraph.interrupts import interruptible
 from fuzzgraph.policy import FindingPolicy, QuarantiningRunner
 from fuzzgraph.reporting import EventFile
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.run_state import RunState, join_summaries
 
 __all__ = ["Campaign", "Tools", "join_shards", "load_corpus", "run_campaign"]
@@ -39,12 +40,6 @@ def _shrunk(case: Case, still_fails: Callable[[Case], bool]) -> Case:
     from fuzzgraph.strategies import minimise
 
     return minimise(case, still_fails)
-
-
-def _dimensions(case: Case) -> Iterable[str]:
-    from fuzzgraph.strategies import dimensions
-
-    return dimensions(case)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class Tools:
 
     export: Exporter | None = None
     minimise: Minimise = _shrunk
-    dimensions: Callable[[Case], Iterable[str]] = _dimensions
+    dimensions: Callable[[Case], Iterable[str]] = coverage_values
     clock: Clock = time.monotonic
 
 
@@ -69,7 +64,7 @@ class Campaign:
     """One run over one target.
 
     Args:
-        plan: budget, seed, shard, folder.
+        spec: budget, seed, shard, folder.
         opened: the target, and what runs cases on it.
         emit: receives every event, in order.
         saved: cases to run before any is generated.
@@ -77,7 +72,7 @@ class Campaign:
         state: what this run had done before it was killed; it goes on from there.
     """
 
-    plan: Plan
+    spec: RunSpec
     opened: Opened
     emit: Emit
     saved: SavedCases = field(default_factory=SavedCases)
@@ -89,7 +84,7 @@ class Campaign:
     def __post_init__(self) -> None:
         opened = self.opened
         self.live = LiveRun(
-            self.plan,
+            self.spec,
             self.emit,
             self.state,
             deaths=lambda: (opened.deaths(), opened.killed()),
@@ -133,20 +128,20 @@ class Campaign:
         quarantining = QuarantiningRunner(
             opened.runner,
             self.policy.ledger,
-            self.plan.setup.target,
+            self.spec.setup.target,
             self.tools.dimensions,
             live.count_quarantined,
         )
-        export = self.tools.export or Exporting(self.plan.setup)
+        export = self.tools.export or Exporting(self.spec.setup)
         triage = Triage(live, quarantining, self.tools.minimise, export, self.policy)
         runner = CaseRunner(live, quarantining, triage, self.tools.dimensions, opened.cut_off)
         ended = live.state.ended
 
         reason = search(
-            live, runner, strategy_of(opened, self.plan.profile), self.policy, self.saved
+            live, runner, strategy_of(opened, self.spec.profile), self.policy, self.saved
         )
         seconds = live.budget.seconds
-        if self.plan.finish_only and ended is not None and ended.reason != "failed":
+        if self.spec.finish_only and ended is not None and ended.reason != "failed":
             reason, seconds = ended.reason, ended.seconds  # nothing was searched any more
         opened.cut_off(live.budget.deadline())
         triage.settle()
@@ -180,7 +175,7 @@ class Campaign:
 
 
 def run_campaign(
-    plan: Plan,
+    spec: RunSpec,
     emit: Emit,
     *,
     seeds: Loaded | None = None,
@@ -194,31 +189,31 @@ def run_campaign(
     """Run a campaign and leave its events, summary and reports in its folder.
 
     Args:
-        plan: what to do; its folder exists.
+        spec: what to do; its folder exists.
         emit: sees every event.
         seeds: cases to run first, as `load_corpus` returns them.
         opened: the target, where the caller opened it already (and closes it).
         export: writes the repros of a finding; None for every kind of export.
         policy: what ledger and baseline say.
         state: what this run had done before it was killed.
-        sharing: cases of other runs; None for the database that the plan names.
+        sharing: cases of other runs; None for the database that the spec names.
         on_start: gets the campaign just before it runs, for example to interrupt it later.
 
     Raises:
         UsageError: an unknown name, a target that cannot be opened, a folder that cannot be used.
     """
     seeds = seeds or Loaded()
-    folder = RunFolder(plan.out, plan.shard, plan.shards)
+    folder = RunFolder(spec.folder, spec.shard, spec.shards)
     with contextlib.ExitStack() as stack:
-        sharing = sharing or SharedCases.of(plan)
+        sharing = sharing or SharedCases.of(spec)
         stack.callback(sharing.close)
         if opened is None:
-            opened = open_setup(plan.setup)
+            opened = open_setup(spec.setup)
             stack.callback(opened.close)
         events = EventFile(folder.events)
         stack.callback(events.close)
         campaign = Campaign(
-            plan,
+            spec,
             opened,
             _all(events, sharing, emit),
             SavedCases(seeds.entries, sharing.beyond(seeds)),
@@ -229,7 +224,7 @@ def run_campaign(
         on_start(campaign)
         summary = campaign.run(seeds.bad_lines, sharing.notes)
     if folder.whole:
-        _report(plan.out, summary)
+        _report(spec.folder, summary)
     return summary
 
 

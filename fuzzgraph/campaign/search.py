@@ -51,7 +51,7 @@ def search(
 ) -> Reason:
     """Run cases until the budget is spent; why it ended."""
     blocks = Blocks(run, strategy, runner.stop_if_over, runner.run_generated)
-    at_hand, finish_only = run.state.at_hand, run.plan.finish_only
+    at_hand, finish_only = run.state.at_hand, run.spec.finish_only
     try:
         if not finish_only:
             run_tolerated(policy, runner.run_saved, run.note)
@@ -64,7 +64,7 @@ def search(
         for entry in saved.shared:
             if run.budget.used < _SHARED:
                 runner.run_entry(entry)
-        if run.plan.budget.examples == 0:
+        if run.spec.budget.examples == 0:
             return "corpus"
         blocks.run_all()
     except StopCampaign as stop:
@@ -143,8 +143,8 @@ class CaseRunner:
         if self._runner.keeps_out(verdict):
             return verdict
         outcome = run.count(verdict, source)
-        if not verdict.skipped and run.cover(self._dimensions(case)) and run.plan.database:
-            run.emit(CaseKept(shard=run.plan.shard, case=case))
+        if not verdict.skipped and run.cover(self._dimensions(case)) and run.spec.database:
+            run.emit(CaseKept(shard=run.spec.shard, case=case))
         took = run.budget.seconds - begin
         if verdict.findings:
             for known in self._triage.known(verdict.findings):
@@ -166,6 +166,6 @@ class CaseRunner:
         except UsageError:
             raise
         except Exception:
-            path = self._run.plan.out / f"unfinished-{digest(case)}.json"
+            path = self._run.spec.folder / f"unfinished-{digest(case)}.json"
             write_atomically(path, readable_json(case))
             raise

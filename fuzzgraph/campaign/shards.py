@@ -33,7 +33,7 @@ def shards_of(out: Path) -> int:
     for log in sorted(out.glob("events-*.jsonl")):
         for event in read_log(log)[0]:
             if isinstance(event, CampaignStarted):
-                return event.shards
+                return event.spec.shards
     return 1
 
 
@@ -66,7 +66,7 @@ def resume_shards(
             raise nothing_to_resume(out)
         for shard in open_shards:
             start = load_run_state(out, shard, shards).start
-            named.check(out, start.setup, start.database)
+            named.check(out, start.spec)
         group = _Group([subprocess.Popen(words(shard)) for shard in open_shards])
         with interruptible(group):
             codes = group.wait()

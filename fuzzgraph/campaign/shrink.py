@@ -90,13 +90,13 @@ class Shrinker:
             return ()
 
     def _confirm(self, case: Case, finding: Finding) -> Finding:
-        return self._runner.confirm(case, finding, self._run.plan.confirm_times)
+        return self._runner.confirm(case, finding, self._run.spec.confirm_times)
 
     def _shrunk(self, name: str, case: Case, finding: Finding, until: float) -> ShrunkFinding:
         """The smallest case found and the finding on it, or what was given where nothing holds."""
         budget = self._run.budget
         begin = budget.seconds
-        enough = begin + self._run.plan.shrink_seconds
+        enough = begin + self._run.spec.shrink_seconds
         tries, cut = 0, False
 
         def still_fails(candidate: Case) -> bool:
@@ -139,7 +139,7 @@ class Shrinker:
     def _emit(self, name: str, before: Case, after: Case, tries: int, seconds: float) -> None:
         self._run.emit(
             Shrunk(
-                shard=self._run.plan.shard,
+                shard=self._run.spec.shard,
                 id=name,
                 before=digest(before),
                 after=digest(after),

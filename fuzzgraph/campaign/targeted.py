@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.plan import Plan
 from fuzzgraph.campaign.run import Campaign, run_campaign
 from fuzzgraph.events import Event, FindingNew, FindingPursued, RunSummary
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["run_until_found"]
 
@@ -37,16 +37,16 @@ class _Watcher:
 
 
 def run_until_found(
-    plan: Plan, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
+    spec: RunSpec, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
 ) -> RunSummary:
     """Run a campaign of generated cases only, without exports.
 
     Args:
-        plan: its budget ends the run at the latest.
+        spec: its budget ends the run at the latest.
         opened: the target; the caller closes it.
         name_of: what a finding counts as, None if it is not wanted.
         wanted: how many different names end the run, for the reason "findings"; None lets it take
             its whole time.
     """
     watcher = _Watcher(name_of, wanted)
-    return run_campaign(plan, watcher, opened=opened, export=no_export, on_start=watcher.start)
+    return run_campaign(spec, watcher, opened=opened, export=no_export, on_start=watcher.start)

@@ -109,7 +109,7 @@ class Triage:
         if not fresh:
             return
         told: dict[str, Any] = {
-            "shard": self._run.plan.shard,
+            "shard": self._run.spec.shard,
             "case": case,
             "source": source,
             "after_cases": self._run.cases,
@@ -190,7 +190,7 @@ class Triage:
         if not primaries:
             return self._claim(_queued(waiting))
         owner = finding_id(primaries[0])
-        shard = self._run.plan.shard
+        shard = self._run.spec.shard
         self._run.emit(FindingAttached(shard=shard, id=owner, finding=waiting.finding))
         if owner in self._state.findings:
             self._run.folder.finish(self._state.findings[owner])
@@ -212,7 +212,7 @@ class Triage:
             done = self._shrinker.shrink(new, until)
             rate = done.finding.confirmed
             if rate and not is_full_rate(rate):
-                self._run.emit(FindingFlaky(shard=self._run.plan.shard, id=new.id, rate=rate))
+                self._run.emit(FindingFlaky(shard=self._run.spec.shard, id=new.id, rate=rate))
             self._save(self._reported(new, done))
 
     def _reported(self, new: FindingNew, done: ShrunkFinding) -> ReportedFinding:
@@ -243,10 +243,10 @@ class Triage:
 
     def _save(self, reported: ReportedFinding) -> None:
         path = str(self._run.folder.save(reported))
-        command = replay_command(path, self._run.plan.setup)
+        command = replay_command(path, self._run.spec.setup)
         reported = msgspec.structs.replace(reported, case_path=path, replay=command)
         self._run.folder.finish(reported)
-        self._run.emit(FindingPursued(shard=self._run.plan.shard, reported=reported))
+        self._run.emit(FindingPursued(shard=self._run.spec.shard, reported=reported))
 
     def _unexported(self) -> list[str]:
         """Ids of the reported findings that have no repros yet."""
@@ -263,7 +263,7 @@ class Triage:
         reported = msgspec.structs.replace(reported, exports=exports, left=left)
         self._exported.add(name)
         run.folder.finish(reported)
-        run.emit(Exported(shard=run.plan.shard, reported=reported))
+        run.emit(Exported(shard=run.spec.shard, reported=reported))
 
 
 def _among(findings: Sequence[Finding], finding: Finding) -> dict[str, Any]:

@@ -106,7 +106,8 @@ def _replayed(
 def _replay_text(
     setup: Setup, path: Path, case: Case, verdict: VerdictLike, found: list[Finding]
 ) -> str:
-    from fuzzgraph.reporting import case_table, config_line, finding_text, setup_line, unchecked
+    from fuzzgraph.case_text import case_table, config_line
+    from fuzzgraph.reporting import finding_text, setup_line, unchecked
 
     if found:
         reported = _reported(setup, path, case, found[0])

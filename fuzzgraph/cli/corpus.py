@@ -166,10 +166,10 @@ def _covered(
     """What a case covers: its dimension values, their pairs, and what it breaks and which branches
     of the engine it takes where it is run."""
     from fuzzgraph.coverage import pairs_of
-    from fuzzgraph.strategies import dimensions
+    from fuzzgraph.coverage_values import coverage_values
 
     def words(case: Case) -> set[Hashable]:
-        names = dimensions(case)
+        names = coverage_values(case)
         return {*names, *pairs_of(names)}
 
     if not (target or fault):

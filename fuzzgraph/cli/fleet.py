@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from fuzzgraph.cli.options import as_json, duration, say_summary, setup_options, whole_number
 from fuzzgraph.cli.search import named_options, search_options
 from fuzzgraph.errors import UsageError
 
 if TYPE_CHECKING:
-    from fuzzgraph.campaign import Plan
     from fuzzgraph.campaign.resume import Trusted
     from fuzzgraph.fleet.cluster import RayCluster
+    from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["fleet", "resume_fleet"]
 
@@ -34,7 +34,7 @@ def fleet() -> None:
 @click.option("--shards", metavar="N", callback=whole_number(1), help="[one per GPU or core]")
 @click.option("--address", default="", help="HOST:PORT or auto of a cluster. [one started here]")
 @as_json
-def run(plan: Plan, out: Path | None, shards: int | None, address: str, as_json: bool) -> int:
+def run(plan: RunSpec, out: Path | None, shards: int | None, address: str, as_json: bool) -> int:
     """Fuzz a target with many shards at once, and make one report of them.
 
     Shards that are lost are started again; a driver that was killed is taken up by 'fleet resume'.
@@ -47,9 +47,9 @@ def run(plan: Plan, out: Path | None, shards: int | None, address: str, as_json:
 
     check_names(plan.setup)
     if not plan.ledger and DEFAULT_LEDGER.is_file():
-        plan = replace(plan, ledger=str(DEFAULT_LEDGER))
+        plan = msgspec.structs.replace(plan, ledger=str(DEFAULT_LEDGER))
     require_ray(address)
-    plan = replace(plan, out=fresh_folder(out, plan.seed).resolve())
+    plan = msgspec.structs.replace(plan, out=str(fresh_folder(out, plan.seed).resolve()))
     return _drive(plan, address, shards, as_json=as_json)
 
 
@@ -76,15 +76,15 @@ def resume_fleet(
     record = fleet_of(folder)
     if record is None:
         raise UsageError(f"{folder}: holds no fleet.json. Name the folder of a fleet's run.")
-    named.check(folder, record.setup, record.database)
+    named.check(folder, record.spec)
     where = record.address if address is None else address
     require_ray(where)
-    plan = record.plan(folder.resolve(), seconds)
+    plan = record.resumed(folder.resolve(), seconds)
     return _drive(plan, where, None, more=seconds is not None, as_json=as_json)
 
 
 def _drive(
-    plan: Plan, address: str, shards: int | None, *, more: bool = False, as_json: bool
+    plan: RunSpec, address: str, shards: int | None, *, more: bool = False, as_json: bool
 ) -> int:
     from fuzzgraph.campaign import load_corpus
     from fuzzgraph.fleet.cluster import ray_cluster

@@ -173,14 +173,16 @@ class _Hunt:
         self._seconds, self._seed, self._out, self._single = seconds, seed, out, single
 
     def __call__(self, search: Search) -> RunSummary:
-        from fuzzgraph.campaign import Budget, Plan, checked_setup, open_setup, run_until_found
+        from fuzzgraph.campaign import checked_setup, open_setup, run_until_found
         from fuzzgraph.known_bugs import run_folder
+        from fuzzgraph.run_spec import Budget, RunSpec
 
         setup = checked_setup(search.target, search.release)
         folder = self._out if self._single else run_folder(self._out, search)
         with closing(open_setup(setup)) as opened:
             folder.mkdir(parents=True, exist_ok=True)
-            plan = Plan(setup=setup, seed=self._seed, budget=Budget(self._seconds), out=folder)
+            budget, out = Budget(self._seconds), str(folder)
+            plan = RunSpec(setup=setup, seed=self._seed, budget=budget, out=out)
             return run_until_found(plan, opened, search.bug_of, search.wanted)
 
 

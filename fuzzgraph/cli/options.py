@@ -35,7 +35,7 @@ Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 def duration(context: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """Callback: a time such as 60s, 10m or 8h, as seconds."""
-    from fuzzgraph.campaign.plan import parse_time
+    from fuzzgraph.run_spec import parse_time
 
     return None if value is None else parse_time(value, param.opts[0])
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from fuzzgraph.cli.options import as_json, duration, say_summary, setup_options, whole_number
 from fuzzgraph.cli.search import named_options, search_options
 
 if TYPE_CHECKING:
-    from fuzzgraph.campaign import Opened, Plan
+    from fuzzgraph.campaign import Opened
     from fuzzgraph.campaign.resume import RunState, Trusted
     from fuzzgraph.corpus import Loaded
     from fuzzgraph.events import RunSummary
     from fuzzgraph.policy import FindingPolicy
+    from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["resume", "run"]
 
@@ -31,7 +32,7 @@ __all__ = ["resume", "run"]
     "--findings", "max_findings", metavar="N", callback=whole_number(1), help="Stop after so many."
 )
 @as_json
-def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -> int:
+def run(plan: RunSpec, out: Path | None, max_findings: int | None, as_json: bool) -> int:
     """Fuzz a target: the corpus first, then new cases until the budget is spent.
 
     Without --time and --examples it runs for 60 seconds. Ctrl-C finishes the case at hand and
@@ -42,12 +43,12 @@ def run(plan: Plan, out: Path | None, max_findings: int | None, as_json: bool) -
     seeds = load_corpus(_named(plan.corpus))
     policy = _policy(plan)
     with closing(open_setup(plan.setup)) as opened:  # a wrong name is said before a folder is made
-        plan = replace(
+        plan = msgspec.structs.replace(
             plan,
-            budget=replace(plan.budget, findings=max_findings),
-            out=fresh_folder(out, plan.seed),
-        ).patient()
-        summary = _hunt(plan, opened, seeds, policy, as_json=as_json)
+            budget=msgspec.structs.replace(plan.budget, findings=max_findings),
+            out=str(fresh_folder(out, plan.seed)),
+        )
+        summary = _fuzz(plan, opened, seeds, policy, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
 
@@ -77,18 +78,18 @@ def resume(
     if shards > 1 and shard is None:
         return say_summary(resume_shards(folder, shards, seconds, named=named), as_json=as_json)
     state = load_run_state(folder, shard or 0, shards)
-    named.check(folder, state.start.setup, state.start.database)
-    plan = resumed_plan(state, folder, seconds).patient()
+    named.check(folder, state.start.spec)
+    plan = resumed_plan(state, folder, seconds)
     corpus = _named(plan.corpus)
     seeds = Loaded() if shards > 1 and corpus is None else load_corpus(corpus)
     policy = _policy(plan)
     with closing(open_setup(plan.setup)) as opened:
-        summary = _hunt(plan, opened, seeds, policy, state, as_json=as_json)
+        summary = _fuzz(plan, opened, seeds, policy, state, as_json=as_json)
         if seconds is None and summary.reason == "time" and not plan.finish_only:
             state = load_run_state(folder, shard or 0, shards)
             if state.left:  # the old budget has no room for it, and a resume is to be enough
-                plan = resumed_plan(state, folder).patient()
-                summary = _hunt(plan, opened, seeds, policy, state, as_json=as_json)
+                plan = resumed_plan(state, folder)
+                summary = _fuzz(plan, opened, seeds, policy, state, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
 
@@ -96,14 +97,14 @@ def _named(path: str) -> Path | None:
     return Path(path) if path else None
 
 
-def _policy(plan: Plan) -> FindingPolicy:
+def _policy(plan: RunSpec) -> FindingPolicy:
     from fuzzgraph.policy import load_policy
 
     return load_policy(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
 
 
-def _hunt(
-    plan: Plan,
+def _fuzz(
+    plan: RunSpec,
     opened: Opened,
     seeds: Loaded,
     policy: FindingPolicy,

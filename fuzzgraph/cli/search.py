@@ -13,7 +13,7 @@ from fuzzgraph.cli.options import duration, one_of, whole_number, with_options
 from fuzzgraph.errors import UsageError
 
 if TYPE_CHECKING:
-    from fuzzgraph.events import Setup
+    from fuzzgraph.run_spec import Profile, Setup
 
 __all__ = ["named_options", "search_options"]
 
@@ -38,7 +38,7 @@ def search_options(command: F, *, profile: str) -> F:
         seconds: float | None,
         examples: int | None,
         seed: int | None,
-        profile: str,
+        profile: Profile,
         corpus_folder: Path | None,
         ledger: Path | None,
         baseline: Path | None,
@@ -46,14 +46,14 @@ def search_options(command: F, *, profile: str) -> F:
         only_new: bool,
         **rest: Any,
     ) -> object:
-        from fuzzgraph.campaign import Budget, Plan
         from fuzzgraph.case_database import checked_database
+        from fuzzgraph.run_spec import Budget, RunSpec
 
         if only_new and baseline is None:
             raise UsageError(
                 "--only-new needs a baseline to be new against. Name it with --baseline."
             )
-        plan = Plan(
+        plan = RunSpec(
             setup=setup,
             seed=secrets.randbelow(1 << 31) if seed is None else seed,
             budget=Budget(_SECONDS if seconds is None and examples is None else seconds, examples),
@@ -63,7 +63,7 @@ def search_options(command: F, *, profile: str) -> F:
             baseline=str(baseline or ""),
             database=checked_database(database, "--database"),
             only_new=only_new,
-        )
+        ).with_profile_times()
         return command(plan=plan, **rest)
 
     return with_options(gather, command, (*_BUDGET, _profile(profile), *_STANDING))

@@ -18,8 +18,8 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Attribution", "same"]
 
+# Runs in the same world before a difference is blamed on the other one.
 _AGAIN = 3
-"""Runs in the same world before a difference is blamed on the other one."""
 
 
 class Attribution:

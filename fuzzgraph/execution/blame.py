@@ -36,11 +36,11 @@ _LIBRARIES = tuple(
     }
 )
 _OURS = "fuzzgraph"
+# The lanes run a launch that raised once more by Triton's own operations: what is left is the
+# kernel's.
 _AS_TRITON = "fuzzgraph.lanes"
-"""The lanes run a launch that raised once more by Triton's own operations: what is left is the
-kernel's."""
+# How the names of files begin that are none: frozen modules, compiled text.
 _MADE_UP = "<"
-"""How the names of files begin that are none: frozen modules, compiled text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ __all__ = ["BranchTrace", "TracedExecution"]
 
 _Trace = Callable[[FrameType, str, Any], Any]
 
+# Stands for the line after the last one of a call.
 _OUT = 0
-"""Stands for the line after the last one of a call."""
 
 
 class BranchTrace:

@@ -19,7 +19,7 @@ from fuzzgraph.errors import EngineError
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.open_session import OpenSession, open_session
-from fuzzgraph.execution.process import settle_process
+from fuzzgraph.execution.process import tune_process
 from fuzzgraph.execution.sessions import SessionCache, reservable_bytes
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.verdict import Verdict
@@ -34,8 +34,8 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
 
+# What cached sessions may hold together: usual ones hold one to four MiB each.
 _HELD_BYTES = 48 << 20
-"""What cached sessions may hold together: usual ones hold one to four MiB each."""
 
 
 class Execution:
@@ -49,7 +49,7 @@ class Execution:
         cache_size: captured sessions kept; 0 opens a fresh one for each case.
         second_opinion: whether the Triton eager reference is run as well.
         strict_nan: whether each step also runs with NaN in all memory that its batch does not own,
-            for masked loads that end in 0 * NaN; such findings have severity "nan".
+            for masked loads that end in 0 * NaN; such findings have the symptom "nan_mismatch".
         lanes: whether interpreted Triton kernels run vectorised, with every access checked.
     """
 
@@ -65,7 +65,7 @@ class Execution:
         strict_nan: bool = False,
         lanes: bool = True,
     ) -> None:
-        settle_process()
+        tune_process()
         self.target = target
         self._graphs = graphs
         self._device = torch.device(device)

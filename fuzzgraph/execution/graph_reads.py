@@ -15,8 +15,8 @@ from fuzzgraph.target_report import HiddenTensor
 
 __all__ = ["hidden_tensors", "untouched_pools"]
 
+# In-place operations that do not read what they write.
 _ONLY_WRITES = ("aten.copy_", "aten.fill_", "aten.zero_")
-"""In-place operations that do not read what they write."""
 
 
 def hidden_tensors(opened: OpenSession) -> list[HiddenTensor]:

@@ -31,8 +31,8 @@ from fuzzgraph.world import TRAPS
 
 __all__ = ["Snapshot", "OpenSession", "open_session"]
 
+# Images besides those in other worlds: after capture, and before and after a replay.
 _MOMENTS = 3
-"""Images besides those in other worlds: after capture, and before and after a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class OpenSession:
         self.memory.restore_in(image, world)
         self._watch.restore(self._captured.attributes)
 
-    def forget_kernels(self) -> None:
+    def discard_kernel_reports(self) -> None:
         """What kernels did so far, e.g. in the twins of the last step, is nobody's business."""
         self.take_accesses()
         self.take_races()

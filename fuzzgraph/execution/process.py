@@ -9,17 +9,17 @@ import os
 
 import torch
 
-__all__ = ["settle_process"]
+__all__ = ["tune_process"]
 
+# Thresholds of the garbage collector: cached sessions are a hundred thousand objects that live
+# long, and Python's own thresholds walk all of them every few dozen cases.
 _COLLECTIONS = (50_000, 10, 5)
-"""Thresholds of the garbage collector: cached sessions are a hundred thousand objects that live
-long, and Python's own thresholds walk all of them every few dozen cases."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 _LARGE_BLOCK = 1 << 20
 
 
 @functools.cache
-def settle_process() -> None:
+def tune_process() -> None:
     """Once per process: what would otherwise cost more than all kernels together."""
     torch.set_num_threads(1)  # oversubscription
     gc.collect()

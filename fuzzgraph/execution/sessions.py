@@ -15,8 +15,8 @@ from fuzzgraph.execution.open_session import OpenSession
 __all__ = ["SessionCache", "reservable_bytes"]
 
 _USUAL_BYTES = 4 << 30
+# Of a limited address space torch and the engine need most; confirming opens a session more.
 _SHARE = 4
-"""Of a limited address space torch and the engine need most; confirming opens a session more."""
 
 
 def reservable_bytes() -> int:

@@ -85,7 +85,7 @@ class StepRunner:
         known = self._after.attributes if self._after else None
         before = self._before = opened.snapshot(self._before, known)
         opened.graphs.replayed.clear()
-        opened.forget_kernels()
+        opened.discard_kernel_reports()
         try:
             step.promised_outputs = self._promised(batch)
             step.runs["replay"] = self._execute(batch, "replay")

@@ -118,7 +118,7 @@ class Driver:
         self._begin: float | None = None
         self._interrupted = False
         self._news = list(news)
-        self._places = [_Place(order, landings[order.shard]) for order in orders]
+        self._places = [_Place(order, landings[order.spec.shard]) for order in orders]
         self.lost: list[str] = []
         """One line for each time a shard was lost."""
 
@@ -164,7 +164,7 @@ class Driver:
             self._lose(place, str(error))
             return False
         fresh = answer is not None and self._answered(place, answer)
-        limit = place.order.seconds
+        limit = place.order.spec.budget.seconds
         if not place.done and limit is not None and self._seconds > limit + _PATIENCE:
             self._lose(place, "did not come back after the end of the budget")
             place.done = True
@@ -180,9 +180,10 @@ class Driver:
         if self._interrupted and place.tries:
             place.done = True  # what it had found is in its log
             return
-        order = msgspec.structs.replace(
-            place.order, log=place.landing.log(), seconds=self._budget(place)
-        )
+        spec = place.order.spec
+        budget = msgspec.structs.replace(spec.budget, seconds=self._seconds_for(place))
+        spec = msgspec.structs.replace(spec, budget=budget)
+        order = msgspec.structs.replace(place.order, log=place.landing.log(), spec=spec)
         place.member = self._cluster.start(msgspec.json.encode(order))
         place.heard = 0
         place.tries += 1
@@ -190,9 +191,9 @@ class Driver:
         if self._interrupted:
             place.member.interrupt()
 
-    def _budget(self, place: _Place) -> float | None:
+    def _seconds_for(self, place: _Place) -> float | None:
         """What the shard has in all: the time in which it was lost does not come back."""
-        limit = place.order.seconds
+        limit = place.order.spec.budget.seconds
         if limit is None or place.tries == 0:
             return limit
         missed = max(0.0, self._seconds - place.seconds)
@@ -200,12 +201,13 @@ class Driver:
 
     def _question(self, place: _Place) -> bytes:
         place.asked = len(self._news)
-        others = [news for shard, news in self._news[place.heard :] if shard != place.order.shard]
+        own = place.order.spec.shard
+        others = [news for shard, news in self._news[place.heard :] if shard != own]
         return msgspec.json.encode(Told(lines=place.landing.lines, news=tuple(others)))
 
     def _take(self, place: _Place, batch: Batch) -> bool:
         if batch.wrong:
-            raise FleetFailed(f"shard {place.order.shard}: {batch.wrong}")
+            raise FleetFailed(f"shard {place.order.spec.shard}: {batch.wrong}")
         events = place.landing.take(batch)
         if events:
             place.fruitless = 0
@@ -214,7 +216,7 @@ class Driver:
             if isinstance(event, Progress):
                 place.seconds = event.seconds
             place.ended = isinstance(event, CampaignFinished)
-            self._news += [(place.order.shard, news) for news in news_of(event)]
+            self._news += [(place.order.spec.shard, news) for news in news_of(event)]
             self._emit(event)
         if batch.done and batch.broken and not place.ended:
             self._lose(place, batch.broken)
@@ -227,7 +229,7 @@ class Driver:
         """Start it again, later and later; what it had told is kept."""
         self._take_down(place)
         place.question = b""
-        shard = place.order.shard
+        shard = place.order.spec.shard
         self.lost.append(f"shard {shard} was lost ({why})")
         if place.fruitless >= _FRUITLESS:
             raise FleetFailed(f"shard {shard} was lost {_FRUITLESS} times at its start: {why}")

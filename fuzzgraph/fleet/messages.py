@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from fuzzgraph.case import Case
-from fuzzgraph.events import Setup
 from fuzzgraph.records import FindingId
+from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["PLACE", "Batch", "News", "Order", "Told", "moved"]
 
@@ -22,18 +22,9 @@ class Order(_Message, frozen=True):
 
     run: str
     """Name of the run, the same on every machine and after a restart."""
-    setup: Setup
-    seed: int
-    shard: int
-    shards: int
-    seconds: float | None = None
-    """Budget in all, with what this shard has spent."""
-    examples: int | None = None
-    profile: str = "ci"
-    only_new: bool = False
-    database: str = ""
-    """Where the driver shares cases; the shard only says which are worth it."""
-    finish_only: bool = False
+    spec: RunSpec
+    """What the shard is asked; its budget is one in all, with what the shard has spent. Of files it
+    is told the content below: the paths are the driver's, and so is the database."""
     again: bool = False
     """Whether to go on where the shard had come to its end, for a new budget or what was left."""
     corpus: tuple[Case, ...] = ()

@@ -11,14 +11,14 @@ from typing import Protocol
 
 import msgspec
 
-from fuzzgraph.campaign import Budget, Plan, RunFolder
+from fuzzgraph.campaign import RunFolder
 from fuzzgraph.campaign.reports import rebuilt, write_reports
 from fuzzgraph.campaign.resume import RunState, load_run_state, nothing_to_resume
 from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
-from fuzzgraph.events import Emit, Event, RunSummary, Setup
+from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.fleet.driver import Cluster, Driver, news_of
 from fuzzgraph.fleet.landing import Landing
 from fuzzgraph.fleet.messages import News, Order
@@ -26,6 +26,7 @@ from fuzzgraph.fleet.shard import BASELINE, LEDGER
 from fuzzgraph.fleet.totals import Totals
 from fuzzgraph.interrupts import interruptible
 from fuzzgraph.policy import FindingPolicy
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.strict_json import decode_json
 
 __all__ = ["FleetRecord", "Sized", "fleet_of", "run_fleet"]
@@ -37,52 +38,16 @@ class FleetRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What a restarted driver needs to know: the content of `fleet.json`."""
 
     run: str
-    shards: int
-    address: str = ""
-    setup: Setup
-    seed: int
-    seconds: float | None = None
-    examples: int | None = None
-    profile: str = "ci"
-    corpus: str = ""
-    ledger: str = ""
-    baseline: str = ""
-    database: str = ""
-    only_new: bool = False
+    """Name of the run, the same on every machine and after a restart."""
+    address: str
+    """Of the cluster, to find it again."""
+    spec: RunSpec
 
-    @staticmethod
-    def of(plan: Plan, shards: int, address: str) -> FleetRecord:
-        """A new run, with a name of its own."""
-        return FleetRecord(
-            run=secrets.token_hex(8),
-            shards=shards,
-            address=address,
-            setup=plan.setup,
-            seed=plan.seed,
-            seconds=plan.budget.seconds,
-            examples=plan.budget.examples,
-            profile=plan.profile,
-            corpus=plan.corpus,
-            ledger=plan.ledger,
-            baseline=plan.baseline,
-            database=plan.database,
-            only_new=plan.only_new,
-        )
-
-    def plan(self, out: Path, seconds: float | None) -> Plan:
-        """The plan of the whole run, with a new budget where one is given."""
-        return Plan(
-            setup=self.setup,
-            seed=self.seed,
-            budget=Budget(seconds or self.seconds, self.examples),
-            out=out,
-            profile=self.profile,
-            corpus=self.corpus,
-            ledger=self.ledger,
-            baseline=self.baseline,
-            database=self.database,
-            only_new=self.only_new,
-        )
+    def resumed(self, out: Path, seconds: float | None) -> RunSpec:
+        """What is asked of a run that goes on, with a new budget where one is given."""
+        budget = self.spec.budget
+        budget = msgspec.structs.replace(budget, seconds=seconds or budget.seconds)
+        return msgspec.structs.replace(self.spec, out=str(out), budget=budget)
 
 
 def fleet_of(out: Path) -> FleetRecord | None:
@@ -97,7 +62,9 @@ def fleet_of(out: Path) -> FleetRecord | None:
     try:
         return decode_json(path.read_bytes(), FleetRecord)
     except (OSError, *UNREADABLE) as error:
-        raise UsageError(f"{path}: is damaged ({error}). Start a new run.") from None
+        raise UsageError(
+            f"{path}: damaged, or written by another FuzzGraph ({error}). Start a new run."
+        ) from None
 
 
 class Sized(Cluster, Protocol):
@@ -111,7 +78,7 @@ Join = Callable[[int | None], AbstractContextManager[Sized]]
 
 
 def run_fleet(
-    plan: Plan,
+    plan: RunSpec,
     join: Join,
     emit: Emit,
     *,
@@ -135,26 +102,29 @@ def run_fleet(
         UsageError: the cluster, the folder or the database cannot be used. FleetFailed: a shard
             cannot carry out its order.
     """
-    with RunFolder(plan.out).lock():
-        record = fleet_of(plan.out)
-        with join(record.shards if record else shards) as cluster:
+    with RunFolder(plan.folder).lock():
+        record = fleet_of(plan.folder)
+        with join(record.spec.shards if record else shards) as cluster:
+            # one that goes on is divided as before, however much room there is now
+            divided = record.spec.shards if record else cluster.shards
+            plan = msgspec.structs.replace(plan, shards=divided)
             if record is None:
-                record = FleetRecord.of(plan, cluster.shards, address)
-                write_atomically(plan.out / _RECORD, msgspec.json.encode(record))
-            run = _Run(plan, record, emit, seeds or Loaded(), standing or FindingPolicy(), more)
+                record = FleetRecord(run=secrets.token_hex(8), address=address, spec=plan)
+                write_atomically(plan.folder / _RECORD, msgspec.json.encode(record))
+            run = _Run(plan, record.run, emit, seeds or Loaded(), standing or FindingPolicy(), more)
             lines = run.on(cluster)
-        summary = rebuilt(plan.out)
+        summary = rebuilt(plan.folder)
         found = (*summary.bad_entries, *lines)
-        summary = msgspec.structs.replace(summary, out=str(plan.out), bad_entries=found)
-        RunFolder(plan.out).finish_run(summary)
-        write_reports(plan.out, summary)
+        summary = msgspec.structs.replace(summary, spec=plan, bad_entries=found)
+        RunFolder(plan.folder).finish_run(summary)
+        write_reports(plan.folder, summary)
     return summary
 
 
 @dataclass(slots=True)
 class _Run:
-    plan: Plan
-    record: FleetRecord
+    plan: RunSpec
+    run: str
     emit: Emit
     seeds: Loaded
     standing: FindingPolicy
@@ -162,11 +132,12 @@ class _Run:
 
     def on(self, cluster: Cluster) -> list[str]:
         """Drive every shard that is not done; what went wrong, one line each."""
-        shards = range(self.record.shards)
+        shards = range(self.plan.shards)
         owners: dict[str, int] = {}
-        landings = [Landing(self.plan.out, one, len(shards), owners) for one in shards]
-        pasts = [_past(self.plan.out, one, len(shards)) for one in shards]
-        sharing = SharedCases.of(self.plan)
+        landings = [Landing(self.plan.folder, one, len(shards), owners) for one in shards]
+        pasts = [_past(self.plan.folder, one, len(shards)) for one in shards]
+        whole = msgspec.structs.replace(self.plan, shards=1)  # it is the driver that divides them
+        sharing = SharedCases.of(whole)
         shared = sharing.beyond(self.seeds)
         given = self._given()
         orders = [
@@ -174,7 +145,7 @@ class _Run:
         ]
         wanted = [order for order in orders if order is not None]
         if not wanted:
-            raise nothing_to_resume(self.plan.out)
+            raise nothing_to_resume(self.plan.folder)
         driver = Driver(
             cluster,
             wanted,
@@ -194,25 +165,16 @@ class _Run:
         self, shard: int, past: RunState | None, shared: list[Entry], given: dict[str, bytes]
     ) -> Order | None:
         """What a shard is told; None if it is done."""
-        plan, shards = self.plan, self.record.shards
+        plan, shards = self.plan, self.plan.shards
         over = past is not None and past.finished and not self._has_more(past)
         if over and past is not None and not past.left:
             return None
-        examples = plan.budget.examples
-        if examples is not None:
-            examples = examples // shards + (shard < examples % shards)
+        spec = plan.of_shard(shard, shards)
+        seconds = None if over else plan.budget.seconds
+        budget = msgspec.structs.replace(spec.budget, seconds=seconds)
         return Order(
-            run=self.record.run,
-            setup=plan.setup,
-            seed=plan.seed,
-            shard=shard,
-            shards=shards,
-            seconds=None if over else plan.budget.seconds,
-            examples=examples,
-            profile=plan.profile,
-            only_new=plan.only_new,
-            database=plan.database,
-            finish_only=over,
+            run=self.run,
+            spec=msgspec.structs.replace(spec, budget=budget, finish_only=over),
             again=past is not None and past.finished,
             corpus=tuple(entry.case for entry in self.seeds.entries[shard::shards]),
             shared=tuple(entry.case for entry in shared[shard::shards]),
@@ -238,8 +200,8 @@ class _Run:
     def _news(self) -> list[tuple[int, News]]:
         """What every shard had found before the driver was started."""
         found = []
-        for shard in range(self.record.shards):
-            log = RunFolder(self.plan.out, shard, self.record.shards).events
+        for shard in range(self.plan.shards):
+            log = RunFolder(self.plan.folder, shard, self.plan.shards).events
             events = read_log(log)[0] if log.is_file() else []
             found += [(shard, news) for event in events for news in news_of(event)]
         return found

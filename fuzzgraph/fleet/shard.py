@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fuzzgraph.campaign import Budget, Plan, RunFolder, run_campaign
+from fuzzgraph.campaign import RunFolder, run_campaign
 from fuzzgraph.campaign.resume import load_run_state
 from fuzzgraph.case import Case, digest
 from fuzzgraph.case_database import SharedCases
@@ -25,6 +25,7 @@ from fuzzgraph.events import Exported, ReportedFinding, decode_event
 from fuzzgraph.fleet.messages import PLACE, Batch, News, Order, Told, moved
 from fuzzgraph.policy import load_policy
 from fuzzgraph.repro.files import file_names
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.strict_json import decode_json
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Shard:
 
     def _hunt(self, order: Order, folder: RunFolder) -> None:
         begun = folder.events.exists() and b'"campaign_started"' in folder.events.read_bytes()
-        state = load_run_state(folder.path, order.shard, order.shards) if begun else None
+        state = load_run_state(folder.path, order.spec.shard, order.spec.shards) if begun else None
         if state is not None and state.finished and not order.again:
             return
         given = folder.path / "given"
@@ -122,8 +123,10 @@ class Shard:
             _plan(order, folder.path),
             lambda event: None,
             seeds=Loaded(entries=_entries(order.corpus)),
-            sharing=SharedCases(None, order.setup.target, Loaded(entries=_entries(order.shared))),
-            policy=load_policy(*names, only_new=order.only_new),
+            sharing=SharedCases(
+                None, order.spec.setup.target, Loaded(entries=_entries(order.shared))
+            ),
+            policy=load_policy(*names, only_new=order.spec.only_new),
             state=state,
             on_start=self._begin,
         )
@@ -153,8 +156,8 @@ class Shard:
 
 def _folder(order: Order) -> RunFolder:
     """The same for the same run and shard on one machine; no two shards share one."""
-    path = Path(gettempdir()) / f"fuzzgraph-{order.run}" / f"shard-{order.shard}"
-    return RunFolder(path, order.shard, order.shards)
+    path = Path(gettempdir()) / f"fuzzgraph-{order.run}" / f"shard-{order.spec.shard}"
+    return RunFolder(path, order.spec.shard, order.spec.shards)
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -164,23 +167,12 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _plan(order: Order, out: Path) -> Plan:
+def _plan(order: Order, out: Path) -> RunSpec:
     given = out / "given"
     ledger, baseline = (str(given / name) if name in order.given else "" for name in _GIVEN)
-    return Plan(
-        setup=order.setup,
-        seed=order.seed,
-        budget=Budget(order.seconds, order.examples),
-        out=out,
-        profile=order.profile,
-        ledger=ledger,
-        baseline=baseline,
-        database=order.database,
-        only_new=order.only_new,
-        finish_only=order.finish_only,
-        shard=order.shard,
-        shards=order.shards,
-    ).patient()
+    return msgspec.structs.replace(
+        order.spec, out=str(out), corpus="", ledger=ledger, baseline=baseline
+    )
 
 
 def _entries(cases: tuple[Case, ...]) -> list[Entry]:

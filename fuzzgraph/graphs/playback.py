@@ -45,8 +45,8 @@ def in_place(func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, A
     return partial(call, *args, **kwargs) if kwargs else partial(call, *args)
 
 
+# The quickest call of an in-place operation, by operator.
 _IN_PLACE: dict[Any, Any] = {}
-"""The quickest call of an in-place operation, by operator."""
 
 
 def _in_place_call(func: Any, facts: Facts) -> Any:
@@ -60,6 +60,7 @@ def _in_place_call(func: Any, facts: Facts) -> Any:
     return facts.call
 
 
+# In-place methods whose Python binding takes exactly the operator's arguments.
 _METHODS = {
     f"aten.{name}"
     for name in (
@@ -69,7 +70,6 @@ _METHODS = {
     )
     if type(getattr(torch.Tensor, name, None)) is _METHOD
 }  # fmt: skip
-"""In-place methods whose Python binding takes exactly the operator's arguments."""
 
 
 def copy_back(
@@ -118,8 +118,8 @@ def _overlaps(other: torch.Tensor, start: int, end: int) -> bool:
     return start < begin + (other.nbytes if contiguous else extent(other) * other.itemsize)
 
 
+# Which `out` form was seen to give the same bytes, by operator and kind of arguments.
 _PROVEN: dict[Any, Any] = {}
-"""Which `out` form was seen to give the same bytes, by operator and kind of arguments."""
 
 
 def _signature(values: Any) -> tuple[Any, ...]:
@@ -163,8 +163,8 @@ def _masked_fill(
     out.masked_fill_(mask, value)
 
 
+# For operators whose own `out` form makes a tensor and copies it, which takes twice as long.
 _OUR_OWN = {torch.ops.aten.masked_fill.Scalar: _masked_fill}
-"""For operators whose own `out` form makes a tensor and copies it, which takes twice as long."""
 
 
 def _out_overload(func: Any) -> Any:

@@ -24,8 +24,8 @@ import torch
 from fuzzgraph.graphs.engagement import WatchedEngine, WatchedForward, WatchedGraph
 from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straight_into
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
-from fuzzgraph.memory.interception import Listener
 from fuzzgraph.memory.launches import Launch
+from fuzzgraph.memory.listener import Listener
 from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
@@ -166,11 +166,11 @@ class _Tape(Listener):
         self.steps.append(partial(launch, executor, *args, **kwargs))
 
 
+# Operator, facts, arguments, keywords, results, source line, whether a replay runs it.
 _Raw = tuple[Any, Facts, tuple[Any, ...], dict[str, Any], Any, str, bool]
-"""Operator, facts, arguments, keywords, results, source line, whether a replay runs it."""
+# Frames of the guard and its listener between an operation and the engine's line: no need to look
+# at these.
 _GUARD = 4
-"""Frames of the guard and its listener between an operation and the engine's line: no need to look
-at these."""
 _NONE: dict[str, Any] = {}
 _PLAIN = frozenset((int, float, bool, type(None), torch.dtype, torch.device, str))
 
@@ -223,8 +223,8 @@ class RecordedGraph(WatchedGraph[Outputs]):
 
     @relay
     def _run(self) -> None:
-        unseen = self._memory.unseen() if self._memory.intercepting else nullcontext()
-        with torch.inference_mode(), unseen:
+        unguarded = self._memory.unguarded() if self._memory.intercepting else nullcontext()
+        with torch.inference_mode(), unguarded:
             for step in self._steps:
                 step()
 

@@ -25,8 +25,8 @@ Span = tuple[int, int]
 Named = tuple[str, int, int]
 """Name, first byte and end of the payload of a region, as addresses."""
 
+# Elements of the largest strided view whose gaps are looked up; beyond, only its extent counts.
 _LARGEST_GAP_TABLE = 1 << 22
-"""Elements of the largest strided view whose gaps are looked up; beyond, only its extent counts."""
 
 
 class RegionMap(Protocol):

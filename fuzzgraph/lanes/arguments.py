@@ -14,7 +14,7 @@ from triton.runtime import interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fuzzgraph.lanes.argument_regions import KnownMemory, RegionMap, View, view_of
-from fuzzgraph.lanes.bounds_check import Careful, Grid
+from fuzzgraph.lanes.bounds_check import BoundsChecker, Grid
 from fuzzgraph.lanes.compat import round_as_described
 from fuzzgraph.lanes.handles import Handle, Tag
 from fuzzgraph.lanes.memory import LaneMemory
@@ -22,8 +22,8 @@ from fuzzgraph.lanes.report import LaneReport
 
 __all__ = ["Arguments"]
 
+# Arguments whose loads have to be logged, by kernel: learned from launches that wrote them.
 _KEEPS: dict[Any, set[str]] = {}
-"""Arguments whose loads have to be logged, by kernel: learned from launches that wrote them."""
 
 
 class Arguments:
@@ -123,8 +123,8 @@ class Arguments:
         if self._regions is not None:
             spans += self._regions.spans()
         known = KnownMemory(spans)
-        careful = Careful(kernel, grid, known, self._views, self._regions, report)
-        return LaneMemory(self._views, careful)
+        bounds = BoundsChecker(kernel, grid, known, self._views, self._regions, report)
+        return LaneMemory(self._views, bounds)
 
     def constants_key(self, kernel: Any) -> Any:
         """What the sizes of a kernel's intermediates depend on."""

@@ -18,7 +18,7 @@ from fuzzgraph.lanes.argument_regions import KnownMemory, Named, RegionMap, View
 from fuzzgraph.lanes.kernel_source import kernel_line
 from fuzzgraph.lanes.report import LaneReport
 
-__all__ = ["Careful", "Grid"]
+__all__ = ["BoundsChecker", "Grid"]
 
 Array = npt.NDArray[Any]
 Grid = tuple[int, int, int]
@@ -31,7 +31,7 @@ class _Group(Protocol):
     found: list[Access]
 
 
-class Careful:
+class BoundsChecker:
     """Checks of one launch, element by element.
 
     Args:
@@ -157,9 +157,10 @@ class Careful:
         elements: Array,
     ) -> None:
         lanes = elements.reshape(len(elements), -1)
-        missed = np.flatnonzero(lanes.any(axis=1))
-        everybody = len(group.programs) != len(lanes)
-        first = int(missed[0])
+        offending = np.flatnonzero(lanes.any(axis=1))
+        # One lane that stands for a whole group: all programs computed the same pointers.
+        shared = len(group.programs) != len(lanes)
+        first = int(offending[0])
         offset = (pointers - np.uint64(place.start)).view(np.int64) // place.itemsize
         missed = offset[elements]
         group.found.append(
@@ -170,12 +171,12 @@ class Careful:
                 where=where,
                 buffer=place.buffer,
                 region=place.region,
-                program=program_at(self._grid, int(group.programs[0 if everybody else first])),
-                programs=len(group.programs) if everybody else len(missed),
+                program=program_at(self._grid, int(group.programs[0 if shared else first])),
+                programs=len(group.programs) if shared else len(offending),
                 offset=int(offset[first][elements[first]].flat[0]),
                 low=int(missed.min()),
                 high=int(missed.max()),
-                elements=int(elements.sum()) * (len(group.programs) if everybody else 1),
+                elements=int(elements.sum()) * (len(group.programs) if shared else 1),
                 extent=place.nbytes // place.itemsize,
                 address=place.start,
             )

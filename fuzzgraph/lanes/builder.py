@@ -20,7 +20,7 @@ from triton.runtime.interpreter import TensorHandle, _convert_float
 from fuzzgraph.lanes.blocks import LaneBlockPointer, LaneDescriptor
 from fuzzgraph.lanes.checked import CheckedBuilder, as_mask
 from fuzzgraph.lanes.compat import DESCRIPTOR_HINTS, as_one_bit
-from fuzzgraph.lanes.divergence import TooWide, Unsupported
+from fuzzgraph.lanes.divergence import NotVectorizable, TooWide
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
 from fuzzgraph.lanes.types import np_dtype
 
@@ -29,8 +29,8 @@ __all__ = ["LaneBuilder"]
 Array = npt.NDArray[Any]
 
 _ALL = slice(None)
+# Atomics on integers whose final value is the same in any order.
 _ORDER_FREE = ("ADD", "MIN", "UMIN", "MAX", "UMAX", "AND", "OR", "XOR")
-"""Atomics on integers whose final value is the same in any order."""
 
 
 class LaneBuilder(CheckedBuilder):
@@ -214,11 +214,11 @@ class LaneBuilder(CheckedBuilder):
     ) -> Any:
         """An atomic of every lane, in the order of the programs; undone with its group."""
         memory, size = self.memory, val.data.dtype.itemsize
-        memory.agreement.stored = True
+        memory.active_lanes.stored = True
         tag, places = tag_of(ptr), self._each(ptr.data)
-        on = memory.of_the_living(on, self.lanes, on.ndim)
+        on = memory.active_only(on, self.lanes, on.ndim)
         view = None if tag is None else tag.view
-        reachable = memory.careful.check(memory, "write", view, places, on, size)
+        reachable = memory.bounds.check(memory, "write", view, places, on, size)
         event = memory.log_atomic(view, places, reachable, size, name, free)
         memory._save(places, reachable, val.data.dtype)
         data = run(reachable)
@@ -275,26 +275,26 @@ class LaneBuilder(CheckedBuilder):
     # ---- what has no meaning for all programs at once, or no place in the race check
 
     def create_atomic_load(self, *args: Any) -> Any:
-        raise Unsupported("atomic_load")
+        raise NotVectorizable("atomic_load")
 
     def create_atomic_store(self, *args: Any) -> Any:
-        raise Unsupported("atomic_store")
+        raise NotVectorizable("atomic_store")
 
     def create_atomic_poll(self, *args: Any) -> Any:
-        raise Unsupported("atomic_poll")
+        raise NotVectorizable("atomic_poll")
 
     def create_dot_scaled(self, *args: Any) -> Any:
-        raise Unsupported("dot_scaled")  # a batch may take another way through numpy
+        raise NotVectorizable("dot_scaled")  # a batch may take another way through numpy
 
     def create_print(self, prefix: Any, hex: Any, values: Any, isSigned: Any) -> Any:
-        raise Unsupported("device_print")
+        raise NotVectorizable("device_print")
 
 
 def _same_rank(first: Array, *others: Array) -> None:
     """Refuse shapes that numpy would align by their last axes, lanes among them."""
     for other in others:
         if other.ndim != first.ndim:
-            raise Unsupported("operands of different rank")
+            raise NotVectorizable("operands of different rank")
 
 
 def _together(*parts: Array) -> list[Array]:

@@ -155,7 +155,7 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         tag = tag_of(ptr)
         view = None if tag is None else tag.view
         memory = self.memory
-        reachable: Array = memory.careful.check(
+        reachable: Array = memory.bounds.check(
             memory, "write", view, ptr.data[None], on[None], size
         )[0]
         if mask is None and not reachable.all():

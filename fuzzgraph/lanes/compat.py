@@ -38,8 +38,8 @@ class _NoBlockPointer:
 BlockPointerHandle: Any = getattr(interpreter, "BlockPointerHandle", _NoBlockPointer)
 """Before 3.8. There block pointers are made of ordinary ones; from 3.9 on there are none."""
 
+# From 3.9 on one argument holds all hints on caches.
 _ONE_POLICY = hasattr(interpreter.InterpreterBuilder, "get_cache_policy")
-"""From 3.9 on one argument holds all hints on caches."""
 
 DESCRIPTOR_HINTS = (None,) if _ONE_POLICY else (None, None)
 """What `create_descriptor_load` takes behind the indices."""
@@ -104,8 +104,8 @@ def flipped(data: Array, axis: int) -> Array:
 
 
 _TRUE = interpreter.TensorHandle(np.array([True]), tl.int1)
+# Whether booleans add up to one bit; before 3.9 they stay true.
 _WRAPS = not interpreter.InterpreterBuilder().create_add(_TRUE, _TRUE).data[0]
-"""Whether booleans add up to one bit; before 3.9 they stay true."""
 
 
 def as_one_bit(operation: Any, lhs: Array, rhs: Array) -> Array | None:

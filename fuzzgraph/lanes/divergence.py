@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "Agreement",
+    "ActiveLanes",
     "Divergence",
     "TooWide",
-    "Unlearned",
-    "Unsupported",
+    "LoadsNotLogged",
+    "NotVectorizable",
     "current",
-    "deciding",
+    "deciding_for",
     "uniform",
 ]
 
@@ -39,7 +39,7 @@ class Divergence(BaseException):
         self.keys = keys
 
 
-class Unsupported(BaseException):
+class NotVectorizable(BaseException):
     """The lanes cannot do this soundly: the stock interpreter has to run the launch."""
 
 
@@ -47,11 +47,11 @@ class TooWide(BaseException):
     """An intermediate would exceed the memory bound: fewer lanes at a time."""
 
 
-class Unlearned(BaseException):
+class LoadsNotLogged(BaseException):
     """A buffer is written whose loads were not kept: run the launch again and keep them."""
 
 
-class Agreement:
+class ActiveLanes:
     """Which lanes of a group still go along; those that were left behind run later, on their own.
 
     Lanes that disagree need not be run again all together: the many go on, the others wait. That
@@ -60,15 +60,15 @@ class Agreement:
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
-        self.alive: Array | None = None
+        self.active: Array | None = None
         """bool [lanes]; None while nobody was left behind."""
-        self.left: list[tuple[Array, Array]] = []
+        self.set_aside: list[tuple[Array, Array]] = []
         """Lanes that were left behind, and what they would have answered."""
         self.stored = False
         """Whether the group has written anything."""
         self._gone = np.zeros(lanes, np.bool_)
 
-    def settle(self, values: Array, keys: Array) -> Any:
+    def majority(self, values: Array, keys: Array) -> Any:
         """The value that most lanes have; the others are left behind.
 
         Raises:
@@ -76,45 +76,45 @@ class Agreement:
         """
         if len(values) != self.lanes:
             raise Divergence(keys)
-        alive = np.ones(self.lanes, np.bool_) if self.alive is None else self.alive
+        alive = np.ones(self.lanes, np.bool_) if self.active is None else self.active
         chosen, first, counts = np.unique(keys[alive], return_index=True, return_counts=True)
         value = values[alive][first[counts.argmax()]]
         if len(chosen) > 1:
             if self.stored:
                 raise Divergence(keys)
             leaving = alive & (keys != chosen[counts.argmax()])
-            self.left.append((np.flatnonzero(leaving), keys[leaving]))
+            self.set_aside.append((np.flatnonzero(leaving), keys[leaving]))
             self._gone |= leaving
-            self.alive = alive & ~leaving
+            self.active = alive & ~leaving
         return value
 
-    def awake(self, which: Array) -> bool:
+    def continue_with(self, which: Array) -> bool:
         """Go on with these lanes alone for a while, without those left behind; False if none is."""
         alive = which & ~self._gone
-        self.alive = None if alive.all() else alive
+        self.active = None if alive.all() else alive
         return bool(alive.any())
 
-    def wake(self) -> None:
+    def continue_with_all(self) -> None:
         """Go on with every lane that was not left behind."""
-        self.alive = ~self._gone if self._gone.any() else None
+        self.active = ~self._gone if self._gone.any() else None
 
 
-_ASKED: list[Agreement] = []
+_DECIDING: list[ActiveLanes] = []
 
 
 @contextmanager
-def deciding(agreement: Agreement) -> Iterator[None]:
+def deciding_for(active_lanes: ActiveLanes) -> Iterator[None]:
     """Let `uniform` ask these lanes."""
-    _ASKED.append(agreement)
+    _DECIDING.append(active_lanes)
     try:
         yield
     finally:
-        _ASKED.pop()
+        _DECIDING.pop()
 
 
-def current() -> Agreement | None:
+def current() -> ActiveLanes | None:
     """The lanes that decide now, None outside of a group."""
-    return _ASKED[-1] if _ASKED else None
+    return _DECIDING[-1] if _DECIDING else None
 
 
 def uniform(values: Array) -> Any:
@@ -131,6 +131,6 @@ def uniform(values: Array) -> Any:
     keys = values.view(f"u{values.dtype.itemsize}") if values.dtype.kind == "f" else values
     if (keys == keys[0]).all():
         return first
-    if not _ASKED:
+    if not _DECIDING:
         raise Divergence(keys)
-    return _ASKED[-1].settle(values, keys)
+    return _DECIDING[-1].majority(values, keys)

@@ -17,8 +17,8 @@ Launch = Callable[..., Any]
 """The interpreter's own call: takes the executor, then the kernel's arguments."""
 
 _STANDS_FOR = "_fuzzgraph_stands_for"
+# What stood there before the first hook was set, once for each hook that is set now.
 _STOCK: list[Launch] = []
-"""What stood there before the first hook was set, once for each hook that is set now."""
 
 
 def stock_launch() -> Launch:

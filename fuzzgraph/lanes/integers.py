@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fuzzgraph.lanes.divergence import Agreement, Divergence, current, uniform
+from fuzzgraph.lanes.divergence import ActiveLanes, Divergence, current, uniform
 
 __all__ = ["LaneInt", "lane_int", "rounds"]
 
 Lanes = npt.NDArray[np.int64]
 
+# Beyond, the interpreter would give the number another type, lane by lane.
 _LIMIT = 1 << 31
-"""Beyond, the interpreter would give the number another type, lane by lane."""
 
 
 def _vector(operation: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
@@ -162,13 +162,13 @@ def rounds(start: Lanes, stop: Lanes, step: int, *, tail: bool = False) -> Any:
     return _each(start, step, int(uniform(counts)))
 
 
-def _sleeping(start: Lanes, step: int, counts: Lanes, lanes: Agreement) -> Iterator[Any]:
+def _sleeping(start: Lanes, step: int, counts: Lanes, lanes: ActiveLanes) -> Iterator[Any]:
     """Every round that some lane runs; lanes that are done sleep."""
     for index in range(int(counts.max())):
-        if not lanes.awake(counts > index):
+        if not lanes.continue_with(counts > index):
             break
         yield lane_int(start + index * step)
-    lanes.wake()
+    lanes.continue_with_all()
 
 
 def _each(start: Lanes, step: int, count: int) -> Iterator[Any]:

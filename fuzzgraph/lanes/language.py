@@ -22,21 +22,28 @@ from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.lanes.compat import unpatched
-from fuzzgraph.lanes.divergence import Unsupported, uniform
+from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
 from fuzzgraph.lanes.integers import LaneInt, rounds
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
 from fuzzgraph.lanes.tail_loops import is_tail
-from fuzzgraph.lanes.types import QUICK, unwrap
+from fuzzgraph.lanes.types import FAST_PATHS, unwrap
 
-__all__ = ["Patches", "knows_lanes", "lane_language", "put_on", "ranges", "stock_language"]
+__all__ = [
+    "Patches",
+    "use_lane_range",
+    "lane_language",
+    "patched",
+    "restoring_range",
+    "stock_language",
+]
 
 _MISSING = object()
 Patches = tuple[tuple[Any, str, Any], ...]
 
 
 @contextmanager
-def put_on(patches: Patches) -> Iterator[None]:
+def patched(patches: Patches) -> Iterator[None]:
     """Set attributes, and put them back as they were, in the end."""
     saved = [(target, name, target.__dict__.get(name, _MISSING)) for target, name, _ in patches]
     try:
@@ -64,7 +71,7 @@ def stock_language() -> Patches:
         for name, value in vars(target).items():
             if unpatched(value) is not value:  # left behind, so not replaced once more
                 found.setdefault((id(target), name), (target, name, value))
-    for target, name, value in QUICK:
+    for target, name, value in FAST_PATHS:
         found[id(target), name] = (target, name, value)
     for key, (target, name, value) in list(found.items()):
         if getattr(value, "__qualname__", "").startswith("_patch_attr."):
@@ -140,29 +147,29 @@ def _device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _lane_device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
-    knows_lanes(function.fn.__globals__)
+    use_lane_range(function.fn.__globals__)
     return _device_call(function, *args, **kwargs)
 
 
 # ---- `range` in the modules of kernels
 
+# Modules whose `range` is ours during this launch.
 _CHANGED: dict[int, dict[str, Any]] = {}
-"""Modules whose `range` is ours during this launch."""
 
 
-def knows_lanes(module: dict[str, Any]) -> None:
+def use_lane_range(module: dict[str, Any]) -> None:
     """Let `range` in a kernel's module be the one that knows lanes, until the launch is over."""
     if id(module) not in _CHANGED and "range" not in module:
         module["range"] = lane_range
         _CHANGED[id(module)] = module
 
 
+# The kernel that runs.
 _KERNEL: list[Any] = []
-"""The kernel that runs."""
 
 
 @contextmanager
-def ranges(kernel: Any) -> Iterator[None]:
+def restoring_range(kernel: Any) -> Iterator[None]:
     """Take `range` back from every module in the end."""
     _KERNEL.append(kernel)
     try:
@@ -191,12 +198,12 @@ def _truth(tensor: Any) -> bool:
 def _number(tensor: Any) -> int:
     values = _per_lane(tensor)
     if values is None:
-        raise Unsupported("number of a tensor with several elements")
+        raise NotVectorizable("number of a tensor with several elements")
     return int(uniform(values))
 
 
 def _shown(tensor: Any) -> str:
-    raise Unsupported("text of a tensor")
+    raise NotVectorizable("text of a tensor")
 
 
 def _transposed(tensor: Any) -> Any:
@@ -233,14 +240,14 @@ def _lanes_of(value: Any) -> Any:
         return None
     values = _per_lane(value)
     if values is None:
-        raise Unsupported("range up to a tensor with several elements")
+        raise NotVectorizable("range up to a tensor with several elements")
     if values.dtype.kind not in "iub" or values.dtype == np.uint64:
         return np.array([int(uniform(values))], np.int64)
     return values.astype(np.int64)
 
 
 def _static_print(*values: Any, **kwargs: Any) -> None:
-    raise Unsupported("static_print")
+    raise NotVectorizable("static_print")
 
 
 _FREE: Mapping[str, Callable[..., Any]] = {

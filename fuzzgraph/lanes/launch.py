@@ -24,27 +24,27 @@ from fuzzgraph.lanes.bounds_check import Grid, program_at
 from fuzzgraph.lanes.builder import LaneBuilder
 from fuzzgraph.lanes.checked import CheckedBuilder
 from fuzzgraph.lanes.divergence import (
-    Agreement,
+    ActiveLanes,
     Divergence,
+    LoadsNotLogged,
+    NotVectorizable,
     TooWide,
-    Unlearned,
-    Unsupported,
-    deciding,
+    deciding_for,
 )
 from fuzzgraph.lanes.journal import NoJournal
 from fuzzgraph.lanes.kernel_source import error_line
 from fuzzgraph.lanes.language import (
-    knows_lanes,
     lane_language,
-    put_on,
-    ranges,
+    patched,
+    restoring_range,
     stock_language,
+    use_lane_range,
 )
-from fuzzgraph.lanes.races import Conflict, Event, judge
+from fuzzgraph.lanes.races import Conflict, Event, check_races
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.semantics import CheckedSemantic, LaneSemantic
 
-__all__ = ["meaning", "run_launch"]
+__all__ = ["using_semantic", "run_launch"]
 
 Programs = npt.NDArray[np.int32]
 
@@ -52,11 +52,11 @@ MOST_LANES = 4096
 MOST_ELEMENTS = 1 << 19
 """Elements of an intermediate over all lanes of a group; what a cache holds is quicker."""
 
+# Characters of an exception's message that a reason quotes.
 _LONGEST_REASON = 160
-"""Characters of an exception's message that a reason quotes."""
 
+# Lanes that fit, by kernel and its constants, where fewer than `MOST_LANES` do.
 _WIDTHS: dict[Any, int] = {}
-"""Lanes that fit, by kernel and its constants, where fewer than `MOST_LANES` do."""
 
 
 def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
@@ -67,9 +67,9 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
     """
     report.launches += 1
     reason = ""
-    with put_on(lane_language()), ranges(executor.fn):
+    with patched(lane_language()), restoring_range(executor.fn):
         builder = LaneBuilder()
-        with meaning(LaneSemantic, builder):
+        with using_semantic(LaneSemantic, builder):
             arguments.convert()
             grid = _grid(executor, arguments)
             builder.set_grid_dim(*grid)
@@ -78,10 +78,10 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
                 launch = _Launch(executor.fn, grid, arguments, builder, report)
                 try:
                     launch.run()
-                except Unlearned:
+                except LoadsNotLogged:
                     launch.undo()
                     continue
-                except Unsupported as error:
+                except NotVectorizable as error:
                     launch.undo()
                     reason = str(error)
                 except Exception as error:
@@ -141,7 +141,7 @@ class _Launch:
             np.arange(start, min(start + width, self._number), dtype=np.int32)
             for start in range(0, self._number, max(width, 1))
         ]
-        knows_lanes(self._kernel.__globals__)
+        use_lane_range(self._kernel.__globals__)
         self._work_off(groups)
         self._settle()
 
@@ -151,9 +151,9 @@ class _Launch:
         while waiting:
             group = waiting.pop()
             mark = self._memory.mark()
-            agreement = self._memory.agreement = Agreement(len(group))
+            active_lanes = self._memory.active_lanes = ActiveLanes(len(group))
             try:
-                with deciding(agreement):
+                with deciding_for(active_lanes):
                     self._run_group(group)
             except Divergence as error:
                 self._memory.rollback(mark)
@@ -165,9 +165,11 @@ class _Launch:
                 _WIDTHS[self._width_key] = min(half, _WIDTHS.get(self._width_key, half))
                 parts = [group[:half], group[half:]]
             else:
-                self._report.splits += len(agreement.left)
+                self._report.splits += len(active_lanes.set_aside)
                 parts = [
-                    part for lanes, keys in agreement.left for part in _parts(group[lanes], keys)
+                    part
+                    for lanes, keys in active_lanes.set_aside
+                    for part in _parts(group[lanes], keys)
                 ]
             waiting += sorted(parts, key=lambda part: -int(part[0]))
 
@@ -182,11 +184,11 @@ class _Launch:
     def _settle(self) -> None:
         """Report what was found, unless the order of the lanes may have mattered."""
         events = self._memory.events
-        verdict = judge(events) if any(event.writes for event in events) else None
+        verdict = check_races(events) if any(event.writes for event in events) else None
         if verdict is not None:
             self._report_races(verdict.conflicts, events)
             if verdict.misordered:
-                raise Unsupported("programs race")
+                raise NotVectorizable("programs race")
         for access in self._memory.found:
             self._report.add_access(access)
 
@@ -204,7 +206,7 @@ class _Launch:
 def _parts(group: Programs, keys: npt.NDArray[Any]) -> list[Programs]:
     """The lanes of a group by key."""
     if len(keys) != len(group):
-        raise Unsupported("divergence inside a combine function")
+        raise NotVectorizable("divergence inside a combine function")
     kinds, which = np.unique(keys, return_inverse=True)
     return [group[which == kind] for kind in range(len(kinds))]
 
@@ -242,7 +244,7 @@ def _run_stock(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport
     """All programs one after the other, by the stock interpreter's operations, checked."""
     builder = CheckedBuilder()
     builder.set_grid_dim(*grid)
-    with put_on(stock_language()), meaning(CheckedSemantic, builder):
+    with patched(stock_language()), using_semantic(CheckedSemantic, builder):
         arguments.reconvert()
         memory = builder.memory = arguments.memory(kernel.__name__, grid, report)
         memory.alone = True  # nothing to find: the order is that of the programs
@@ -265,7 +267,7 @@ def _run_stock(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport
 
 
 @contextmanager
-def meaning(semantic: Any, builder: Any) -> Iterator[None]:
+def using_semantic(semantic: Any, builder: Any) -> Iterator[None]:
     """Rewritten kernels name the interpreter's semantic object: it has to change, not its name."""
     found = interpreter.interpreter_semantic
     before = found.__class__, found.builder

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from fuzzgraph.accesses import Access
 from fuzzgraph.lanes.argument_regions import View
-from fuzzgraph.lanes.bounds_check import Careful
-from fuzzgraph.lanes.divergence import Agreement, Unlearned
+from fuzzgraph.lanes.bounds_check import BoundsChecker
+from fuzzgraph.lanes.divergence import ActiveLanes, LoadsNotLogged
 from fuzzgraph.lanes.handles import Tag
 from fuzzgraph.lanes.journal import Journal
 from fuzzgraph.lanes.kernel_source import kernel_line
@@ -34,18 +34,18 @@ class LaneMemory:
 
     Args:
         views: of the arguments; one that `keeps_loads` has its loads logged for the race check.
-        careful: looks closely at what is not plainly inside.
+        bounds: looks closely at what is not plainly inside.
     """
 
-    def __init__(self, views: Sequence[View], careful: Careful) -> None:
+    def __init__(self, views: Sequence[View], bounds: BoundsChecker) -> None:
         self.views = views
-        self.careful = careful
+        self.bounds = bounds
         self.journal = Journal()
         self.events: list[Event] = []
         self.found: list[Access] = []
         self.programs: Array = np.zeros(1, dtype=np.int32)
         """int32 [lanes]: the programs of the group, ascending."""
-        self.agreement = Agreement(1)
+        self.active_lanes = ActiveLanes(1)
         """Which lanes of the group go on."""
         self.alone = False
         """Whether nobody can meet: the launch has one program, or they run one by one."""
@@ -71,7 +71,7 @@ class LaneMemory:
             C-contiguous, like a load of the stock interpreter: reductions depend on it.
         """
         lanes = max(len(each) for each in (pointers, mask, other) if each is not None)
-        mask = self.of_the_living(mask, lanes, pointers.ndim)
+        mask = self.active_only(mask, lanes, pointers.ndim)
         if len(pointers) != lanes:
             pointers = np.broadcast_to(pointers, (lanes, *pointers.shape[1:]))
         size = dtype.itemsize
@@ -91,14 +91,14 @@ class LaneMemory:
         return self._careful_load(tag, pointers, mask, other, dtype)
 
     @overload
-    def of_the_living(self, mask: Array, lanes: int, rank: int) -> Array: ...
+    def active_only(self, mask: Array, lanes: int, rank: int) -> Array: ...
 
     @overload
-    def of_the_living(self, mask: Array | None, lanes: int, rank: int) -> Array | None: ...
+    def active_only(self, mask: Array | None, lanes: int, rank: int) -> Array | None: ...
 
-    def of_the_living(self, mask: Array | None, lanes: int, rank: int) -> Array | None:
+    def active_only(self, mask: Array | None, lanes: int, rank: int) -> Array | None:
         """The mask without lanes that were left behind: they may have gone astray."""
-        alive = self.agreement.alive
+        alive = self.active_lanes.active
         if alive is None or lanes == 1:
             return mask
         column: Array = alive.reshape((-1,) + (1,) * (rank - 1))
@@ -121,11 +121,11 @@ class LaneMemory:
         active = np.ones(pointers.shape, np.bool_) if mask is None else mask
         active = np.broadcast_to(active, pointers.shape)
         view = None if tag is None else tag.view
-        reachable = self.careful.check(self, "read", view, pointers, active, dtype.itemsize)
+        reachable = self.bounds.check(self, "read", view, pointers, active, dtype.itemsize)
         result = np.zeros(pointers.shape, dtype)
         if mask is not None:
             _fill(result.view(f"u{dtype.itemsize}"), mask, other, dtype)
-        result = self.careful.fetch(pointers, reachable, result)
+        result = self.bounds.fetch(pointers, reachable, result)
         self._log(False, pointers, reachable, dtype.itemsize, view)
         return result
 
@@ -144,10 +144,10 @@ class LaneMemory:
         lanes = len(self.programs)
         shape = (lanes, *pointers.shape[1:])
         pointers, values = np.broadcast_to(pointers, shape), np.broadcast_to(values, shape)
-        mask = self.of_the_living(mask, lanes, len(shape))
+        mask = self.active_only(mask, lanes, len(shape))
         if mask is not None:
             mask = np.broadcast_to(mask, shape)
-        self.agreement.stored = True
+        self.active_lanes.stored = True
         size = values.dtype.itemsize
         view = None if tag is None else tag.view
         where = pointers.ravel() if mask is None else pointers[mask]
@@ -156,9 +156,9 @@ class LaneMemory:
             self._log(True, pointers, mask, size, view, what)
             return
         active = np.ones(shape, np.bool_) if mask is None else mask
-        reachable = self.careful.check(self, "write", view, pointers, active, size)
+        reachable = self.bounds.check(self, "write", view, pointers, active, size)
         self._save(pointers, reachable, values.dtype)
-        self.careful.put(pointers, values, reachable)
+        self.bounds.put(pointers, values, reachable)
         self._log(True, pointers, reachable, size, view)
 
     def _store_inside(self, view: View, where: Array, what: Array) -> bool:
@@ -188,8 +188,8 @@ class LaneMemory:
             return
         places = np.ascontiguousarray(pointers)
         kept = np.ascontiguousarray(reachable)
-        old = self.careful.fetch(places, kept, np.zeros(places.shape, dtype))
-        self.journal.add(lambda: self.careful.put(places, old, kept))
+        old = self.bounds.fetch(places, kept, np.zeros(places.shape, dtype))
+        self.journal.add(lambda: self.bounds.put(places, old, kept))
 
     # ---- the log for the race check
 
@@ -235,7 +235,7 @@ class LaneMemory:
         if missed:
             for each in missed:
                 each.keeps_loads = True
-            raise Unlearned
+            raise LoadsNotLogged
 
     def log_atomic(
         self, view: View | None, pointers: Array, mask: Array, size: int, name: str, free: bool

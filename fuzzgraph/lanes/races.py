@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Conflict", "Event", "Verdict", "judge"]
+__all__ = ["Conflict", "Event", "RaceCheck", "check_races"]
 
 Array = npt.NDArray[Any]
 
+# A place table may be this many times longer than the list of accesses.
 _SPARSE = 8
-"""A place table may be this many times longer than the list of accesses."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +72,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
+class RaceCheck:
     """What the accesses of a launch amount to."""
 
     conflicts: tuple[Conflict, ...]
@@ -81,7 +81,7 @@ class Verdict:
     """Whether the lanes touched a place in another order than that of the programs."""
 
 
-def judge(events: Sequence[Event]) -> Verdict:
+def check_races(events: Sequence[Event]) -> RaceCheck:
     """Whether programs of a launch met, and whether that can have changed its result."""
     found: list[Conflict] = []
     misordered = False
@@ -94,7 +94,7 @@ def judge(events: Sequence[Event]) -> Verdict:
                 misordered |= meeting.misordered()
                 if (conflict := meeting.conflict()) is not None:
                     found.append(conflict)
-    return Verdict(tuple(found), misordered)
+    return RaceCheck(tuple(found), misordered)
 
 
 def _clusters(events: Sequence[Event]) -> Iterator[list[Event]]:

@@ -20,7 +20,7 @@ import triton.language as tl
 from triton.runtime.interpreter import ReduceOps, ScanOps
 
 from fuzzgraph.lanes.compat import POSITION_OF_EXTREME, flipped
-from fuzzgraph.lanes.divergence import Divergence, Unsupported
+from fuzzgraph.lanes.divergence import Divergence, NotVectorizable
 from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.types import np_dtype
 
@@ -49,7 +49,7 @@ def _wrapped(data: Array, dtype: Any) -> Any:
 
 def _behind_lanes(axis: int, data: Array) -> int:
     if data.ndim < 2:
-        raise Unsupported("reduction of a scalar")
+        raise NotVectorizable("reduction of a scalar")
     return axis + 1 if axis >= 0 else axis + data.ndim
 
 
@@ -70,7 +70,7 @@ class _Reduce(ReduceOps):  # type: ignore[misc]
             axis: Any = _behind_lanes(self.axis, data)
             return operation(data, axis=axis, keepdims=self.keep_dims)
         if operation in POSITION_OF_EXTREME:
-            raise Unsupported("position of an extreme over all axes")
+            raise NotVectorizable("position of an extreme over all axes")
         axis = tuple(range(1, data.ndim))
         return operation(data, axis=axis, keepdims=self.keep_dims)
 
@@ -153,7 +153,7 @@ class _Steps:
         try:
             made = self._combine(*tensors)
         except Divergence:
-            raise Unsupported("combine function that branches on values") from None
+            raise NotVectorizable("combine function that branches on values") from None
         made = made if isinstance(made, tuple) else (made,)
         return [self._stored(each, part) for each, part in zip(made, old, strict=True)]
 
@@ -161,7 +161,7 @@ class _Steps:
         values = made.handle.data if isinstance(made, tl.core.tensor) else np.array([made])
         stored = np.broadcast_to(values, like.shape).astype(like.dtype)
         if like.dtype.kind in "iu" and (stored != values).any():
-            raise Unsupported("combine function that overflows")
+            raise NotVectorizable("combine function that overflows")
         return stored
 
     def shaped(self, values: Array) -> Array:

@@ -10,8 +10,8 @@ from fuzzgraph.accesses import Access, Race
 
 __all__ = ["LaneReport"]
 
+# Different records kept of one kind; a fuzzed kernel repeats itself.
 _MOST = 1000
-"""Different records kept of one kind; a fuzzed kernel repeats itself."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.language.semantic import TritonSemantic
 
 from fuzzgraph.lanes.compat import is_plain_load, is_plain_store
-from fuzzgraph.lanes.divergence import Unsupported
+from fuzzgraph.lanes.divergence import NotVectorizable
 from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.integers import LaneInt
 from fuzzgraph.lanes.types import np_dtype, wider
@@ -26,8 +26,9 @@ _INTEGERS = frozenset(
 )
 _FLOATS = ("fp32", "fp64")
 _SIGNED = ("int32", "int64", "int16", "int8")
+# Types that two operands of the same keep in any operation.
 _SETTLED = frozenset((*_FLOATS, *_SIGNED, "uint8", "uint16", "uint32", "uint64"))
-"""Types that two operands of the same keep in any operation."""
+# Integers that take the type of the other operand without any further rule.
 _RANGES = {
     "int8": (-(2**7), 2**7 - 1),
     "int16": (-(2**15), 2**15 - 1),
@@ -36,7 +37,6 @@ _RANGES = {
     "fp32": (-(2**63), 2**63 - 1),
     "fp64": (-(2**63), 2**63 - 1),
 }
-"""Integers that take the type of the other operand without any further rule."""
 
 
 class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
@@ -117,7 +117,7 @@ class LaneSemantic(CheckedSemantic):
         if not isinstance(value, LaneInt):
             return super().scalar_constant(value, dtype)
         if dtype is None or dtype.name not in _INTEGERS:
-            raise Unsupported(f"loop variable as {dtype}")
+            raise NotVectorizable(f"loop variable as {dtype}")
         return self.tensor(Handle(value.lanes.astype(np_dtype(dtype)), dtype), dtype)
 
     def _convert_elem_to_ir_value(self, elem: Any, require_i64: bool) -> Any:

@@ -13,17 +13,17 @@ from typing import Any
 import triton.language as tl
 from triton.runtime import interpreter
 
-__all__ = ["QUICK", "np_dtype", "unwrap", "wider"]
+__all__ = ["FAST_PATHS", "np_dtype", "unwrap", "wider"]
 
 _block_init = tl.block_type.__init__
 _stock_np_dtype = interpreter._get_np_dtype
 _stock_unwrap = tl.core._unwrap_if_constexpr
 
 _Known = builtins.tuple[Any, int, str, Any, Any]
+# Sizes -> shape as block types have it, elements, its text, and both as tensors have them.
 _SHAPES: dict[builtins.tuple[int, ...], _Known] = {}
-"""Sizes -> shape as block types have it, elements, its text, and both as tensors have them."""
+# The same by the identity of the shape, which `_SHAPES` keeps alive.
 _BY_IDENTITY: dict[int, _Known] = {}
-"""The same by the identity of the shape, which `_SHAPES` keeps alive."""
 _NUMPY: dict[str, Any] = {}
 _SCALAR = tl.core.tuple([]), tl.core.constexpr(1)
 
@@ -78,8 +78,8 @@ def make_tensor(self: Any, handle: Any, type: Any) -> None:
         self.numel = tl.core.constexpr(type.numel)
 
 
+# By the identities of two shapes: the shape that both are broadcast to, None if they cannot be.
 _WIDER: dict[builtins.tuple[int, int], Any] = {}
-"""By the identities of two shapes: the shape that both are broadcast to, None if they cannot be."""
 
 
 def wider(one: Any, two: Any) -> Any:
@@ -122,7 +122,7 @@ def np_dtype(kind: Any) -> Any:
     return found
 
 
-QUICK: builtins.tuple[builtins.tuple[Any, str, Any], ...] = (
+FAST_PATHS: builtins.tuple[builtins.tuple[Any, str, Any], ...] = (
     (tl.block_type, "__init__", make_block_type),
     (tl.tensor, "__init__", make_tensor),
     (tl.core, "_unwrap_if_constexpr", unwrap),

@@ -3,7 +3,7 @@
 from fuzzgraph.memory.arena import ROOMY_CAPACITY
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.image import Image
-from fuzzgraph.memory.interception import Listener
+from fuzzgraph.memory.listener import Listener
 from fuzzgraph.memory.poison import NAN_WORLD, poison_value
 from fuzzgraph.memory.python_state import (
     PythonState,

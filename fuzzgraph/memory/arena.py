@@ -1,12 +1,11 @@
 """The byte arena: one block of device memory that holds every guarded allocation of a session.
 
 Because all guarded memory lies in one storage, snapshot, restore, red-zone check and the change
-of worlds are a few operations each. The arena hands out aligned typed views and keeps the fill
-marks; what lies where, and why, is `guard`'s business.
+of worlds are a few operations each. The arena hands out aligned typed views; `placement` decides
+which allocation goes where.
 
-One chunk, never moved, so that addresses stay valid for the life of a session. On a CPU untouched
-pages cost no memory, so the default is generous; a device pays for all of it. An arena that is
-full says so and how to get a larger one.
+The block never moves, so addresses stay valid for the life of a session. A full arena raises an
+error that says how to get a larger one.
 """
 
 from __future__ import annotations
@@ -20,14 +19,16 @@ from fuzzgraph.memory.poison import ROW_BYTES
 
 __all__ = ["MARGIN_BYTES", "ROOMY_CAPACITY", "Arena", "address_of", "storage_key"]
 
+# Address space, not memory: the operating system backs only the pages that are touched, 4 MiB for
+# a usual session. Not larger by default, because `ulimit -v` counts addresses and two dozen
+# sessions are kept open.
 CPU_CAPACITY = 128 << 20
-"""Bytes of address space; only what is touched is backed by memory. A limit of the process
-(`ulimit -v`) counts addresses, and sessions are kept by the dozen; usual ones touch 4 MiB."""
 ROOMY_CAPACITY = 512 << 20
-"""For a session to which that is too small."""
+"""Bytes of an arena for sessions that do not fit the default."""
+# A device allocates all of it at once.
 DEVICE_CAPACITY = 64 << 20
 MARGIN_BYTES = 64 << 10
-"""Unused bytes at either end, so that a strided kernel overruns into the arena, not out of it."""
+"""Unused bytes around each part, so that a kernel that overruns by strides stays in the arena."""
 
 
 class Arena:
@@ -36,17 +37,23 @@ class Arena:
     def __init__(self, device: torch.device, capacity: int | None = None) -> None:
         if capacity is None:
             capacity = CPU_CAPACITY if device.type == "cpu" else DEVICE_CAPACITY
+        # The smallest parts are quarters, and each ends in a margin: three quarters of them are
+        # left for allocations then.
         if capacity < 16 * MARGIN_BYTES:
             raise UsageError(
                 f"arena capacity={capacity} bytes is too small: its margins alone need room. "
                 f"Use at least {16 * MARGIN_BYTES}."
             )
         self.device = device
+        # Halves and quarters of it have to begin at a whole row of 64 bytes.
         self.capacity = capacity // (4 * ROW_BYTES) * (4 * ROW_BYTES)
         self.bytes = torch.empty(self.capacity, dtype=torch.uint8, device=device)
+        # Copies and comparisons of poison go row by row: [rows, 8] of int64.
         self.rows = self.bytes.view(torch.int64).view(-1, ROW_BYTES // 8)
         self.address = self.bytes.data_ptr()
         self.storage_key = storage_key(self.bytes)
+        # The engine's buffers get half, because they live as long as the session. Graph
+        # intermediates and scratch get a quarter each.
         self.front = MARGIN_BYTES
         self.graph_front = self.capacity // 2
         self.scratch_front = self.capacity // 4 * 3
@@ -68,6 +75,7 @@ class Arena:
         self, offset: int, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype
     ) -> torch.Tensor:
         """The tensor of this shape whose first element lies `offset` bytes into the arena."""
+        # Exact: allocations start at a row of 64 bytes, and the size of every dtype divides 64.
         return self.typed(dtype).as_strided(size, stride, offset // dtype.itemsize)
 
     def claim(self, start: int, end: int, segment: str) -> None:
@@ -97,5 +105,6 @@ def address_of(tensor: torch.Tensor) -> int:
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Identity of the storage behind a tensor."""
+    # The address of the C++ object. `data_ptr` would not do: empty storages share the address 0.
     key: int = tensor.untyped_storage()._cdata
     return key

@@ -1,4 +1,4 @@
-"""Guarded memory as kernels over lanes see it: the payload that an address belongs to."""
+"""Tells the checks of Triton kernels which guarded region an address belongs to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from fuzzgraph.lanes.argument_regions import Named
 from fuzzgraph.memory.placement import Layout
 
-__all__ = ["Payloads"]
+__all__ = ["ArenaRegions"]
 
 
-class Payloads:
+class ArenaRegions:
     """Names the regions of an arena by address."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        # One span for the whole arena: a kernel that overruns a buffer may be followed there, since
+        # what it hits is a red zone or another buffer, and both are checked.
         arena = layout.arena
         self._spans = ((arena.address, arena.address + arena.capacity),)
 

@@ -1,7 +1,7 @@
-"""Where there is no GPU, memory that code asks for on `cuda` is memory of the CPU.
+"""Lets code that asks for memory on `cuda` have memory of the CPU, where there is no GPU.
 
-It is in force only while a target's engine runs, and only if the target says so; nothing else of a
-GPU is made up here.
+It is active only while a target's engine runs, and only if the target asks for it. Nothing else of
+a GPU is imitated here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fuzzgraph.memory.transfers import HERE, is_cuda
+from fuzzgraph.memory.side_requests import SESSION_CPU, is_cuda
 from fuzzgraph.relays import relay
 
 __all__ = ["ClaimsCuda", "CudaMeansCpu"]
@@ -32,7 +32,7 @@ class CudaMeansCpu(TorchFunctionMode):
         # Called for every operation, attributes of tensors among them, hundreds of times a step.
         for arg in args:
             if type(arg) in _NAMES:
-                args = tuple(HERE if is_cuda(arg) else arg for arg in args)
+                args = tuple(SESSION_CPU if is_cuda(arg) else arg for arg in args)
                 break
         return func(*args, **_without_cuda(kwargs)) if kwargs else func(*args)
 
@@ -60,7 +60,7 @@ _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
     kwargs = dict(kwargs)
     if is_cuda(kwargs.get("device")):
-        kwargs["device"] = HERE
+        kwargs["device"] = SESSION_CPU
     if kwargs.get("pin_memory"):
         kwargs["pin_memory"] = False
         kwargs["device"] = "cpu"  # the word by which `transfers` knows the host

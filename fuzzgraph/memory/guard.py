@@ -1,8 +1,8 @@
 """Guarded memory of one session: interception, snapshots, red zones and worlds, in one arena.
 
-A facade: what becomes of an allocation is `interception`'s, where it lies `placement`'s, what its
-red zones hold in which world `worlds`'. Writes count only where they land in a red zone and
-change it.
+A facade over three modules: `interception` moves allocations into the arena, `placement` decides
+where each one lies, `worlds` knows what red zones and poison hold in each world. A stray write is
+seen only if it lands in a red zone and changes it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import torch
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, address_of
-from fuzzgraph.memory.arena_regions import Payloads
+from fuzzgraph.memory.arena_regions import ArenaRegions
 from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.interception import Interception
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Region
-from fuzzgraph.memory.transfers import own_device
+from fuzzgraph.memory.side_requests import own_device
 from fuzzgraph.memory.worlds import Perturbation, Worlds
 from fuzzgraph.observation import ZoneHit
 
 __all__ = ["GuardedMemory"]
 
+# Bytes of Python objects for each persistent allocation, as measured on the built-in engine: its
+# region, its alias, the recorded operation.
 _OBJECTS = 4 << 10
-"""Bytes of Python objects for each persistent allocation, as measured on the built-in engine."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -42,14 +43,15 @@ def _off(lanes: bool, device: torch.device) -> str:
 
 
 def _unguarded(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The harness's own allocations inside a method are no business of the guard's."""
+    """Run a method without guarding what it allocates: the harness's own tensors."""
 
     @wraps(method)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         guard: Any = args[0]
+        # Outside of `intercept` no mode of ours is on, so there is nothing to switch off.
         if not guard.intercepting:
             return method(*args, **kwargs)
-        with guard.unseen():
+        with guard.unguarded():
             return method(*args, **kwargs)
 
     return call
@@ -61,8 +63,8 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     Args:
         device: device whose allocations are guarded.
         zone_bytes: red zone before and at least after an engine buffer, bytes.
-        tail_factor: the zone after an engine buffer of integers is this many times its size,
-            because confusing pages and tokens overshoots by a share of the buffer.
+        tail_factor: the zone after an engine buffer of integers is this many times its size. An
+            engine that mixes up pages and tokens overruns in proportion to the buffer.
         tail_cap: most bytes of such a zone.
         world: home world, whose poison fresh memory holds.
         capacity: bytes of the arena; None chooses 128 MiB of address space on a CPU (untouched
@@ -94,7 +96,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
             self.arena,
             layout,
             adopt_numpy=adopt_numpy,
-            lanes=Lanes(regions=Payloads(layout), off=_off(lanes, self.arena.device)),
+            lanes=Lanes(regions=ArenaRegions(layout), off=_off(lanes, self.arena.device)),
         )
         self._worlds = Worlds(layout)
         self._keep_pool = keep_pool
@@ -146,6 +148,8 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         arena, layout = self.arena, self._layout
         engine = arena.bytes[arena.front : layout.engine_top]
         pool = arena.bytes[arena.graph_front : layout.graph_top] if self._keep_pool else None
+        # An image is reused only if the engine allocated nothing since, and if it holds no pool:
+        # pools grow with every capture.
         if into is None or len(into.engine) != len(engine) or pool is not None:
             return Image(engine.clone(), None if pool is None else pool.clone())
         into.engine.copy_(engine)
@@ -164,6 +168,8 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         What was allocated after the snapshot keeps its content; in the graph pool it is poisoned.
         """
         self._put_back(snapshot)
+        # Without a pool in the snapshot, the pool still holds the other world's poison. The next
+        # replay poisons it again, and so does `intact` if none came.
         self._worlds.come_home(pool_restored=snapshot.pool is not None)
         if snapshot.pool is not None:
             self._worlds.poison_pool_behind(self.arena.graph_front + len(snapshot.pool))
@@ -191,26 +197,24 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     @_unguarded
     def as_in(self, snapshot: Image, tensor: torch.Tensor) -> torch.Tensor:
         """An engine tensor as it was in a snapshot: a view of the snapshot, same shape."""
+        # An image begins where the engine's part begins, not where the arena does.
         offset = address_of(tensor) - self.arena.address - self.arena.front
         base = snapshot.engine.view(tensor.dtype)
         return base.as_strided(tensor.shape, tensor.stride(), offset // tensor.dtype.itemsize)
 
     def held_bytes(self, images: int) -> int:
-        """About what this memory costs, in bytes, with so many images taken of it.
+        """Roughly what this memory costs, in bytes, with so many images taken of it.
 
-        Besides the bytes themselves it counts the objects that stand for a persistent allocation:
-        its region, its alias, the recorded operation.
+        It counts bytes and the Python objects that belong to each persistent allocation.
         """
         touched = self._layout.touched
         copied = touched["engine"] + (touched["graph"] if self._keep_pool else 0)
         return sum(touched.values()) + images * copied + _OBJECTS * len(self._layout.persistent)
 
     def release(self) -> None:
-        """Give the arena's memory back; every tensor in it is dead from then on.
-
-        A storage that NumPy has looked into cannot be resized: it goes with its last reference.
-        """
+        """Give the arena's memory back; every tensor in it is dead from then on."""
         storage = self.arena.bytes.untyped_storage()
+        # A storage that NumPy shares cannot be resized. It goes with its last reference.
         if storage.resizable():
             storage.resize_(0)
         self._layout.forget()
@@ -219,7 +223,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
 
     @_unguarded
     def zones_intact(self) -> bool:
-        """Whether no red zone changed; one comparison, one flag read back."""
+        """Whether no red zone changed; one comparison on the device, one flag read back."""
         return self._worlds.intact()
 
     @_unguarded
@@ -237,12 +241,12 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         return self._worlds.zones_and_pool(world)
 
     def zone_perturbations(self, world: int) -> list[Perturbation]:
-        """The same piece by piece, to find the one to blame."""
+        """The same change piece by piece, to find the piece that a result depends on."""
         return self._worlds.each_zone(world)
 
     @_unguarded
     def unwritten_perturbation(self, world: int) -> list[Perturbation]:
-        """One for each engine buffer that was born empty and that nothing has written since."""
+        """One change for each engine buffer without initial content that nothing has written."""
         return self._worlds.unwritten(world)
 
     @_unguarded

@@ -1,4 +1,4 @@
-"""What guarded memory held at one moment."""
+"""A copy of guarded memory at one moment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Interception: every fresh tensor of an engine becomes a view of the arena, between red zones.
+"""Turns every fresh tensor of an engine into a view of the arena, between red zones.
 
-One dispatch mode does it all, for the engine's own buffers, for intermediates of captured graphs
-and for scratch; the recorder listens to it instead of stacking a mode of its own. "Fresh" is
-decided by storage, never by a list of operators.
+One dispatch mode serves the engine's own buffers, intermediates of captured graphs and scratch; the
+recorder listens to it, because a mode of its own would add to the cost of every operation. A tensor
+is fresh if its storage is neither the arena nor that of an argument; no list of operators decides.
 
 Limits: memory that was allocated outside `intercept` is not guarded; `torch.frombuffer` dispatches
 nothing and goes unseen; memory of another device than the arena's is left alone. A NumPy array
@@ -23,39 +23,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
 from fuzzgraph.memory.launches import Launch, LaunchHook
+from fuzzgraph.memory.listener import Listener, Tensors
 from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
-from fuzzgraph.memory.placement import Layout, extent
+from fuzzgraph.memory.placement import Layout, copy_whole
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.resizing import Resizing
 from fuzzgraph.memory.sides import Sides
 from fuzzgraph.relays import relay
 
-__all__ = ["Interception", "Listener"]
+__all__ = ["Interception"]
 
-Tensors = tuple[torch.Tensor, ...]
-
+# The dispatcher's entry for operators made of others. Calling it runs the C++ decomposition;
+# `func.decompose` would take the slower one in Python.
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-"""Where the dispatcher keeps how a composite is made; `decompose` takes Python's slower one."""
 
+# Facts of every operator met in this process; they never change.
 _FACTS: dict[Any, Facts] = {}
-"""Facts of every operator met in this process; they never change."""
-
-
-class Listener:
-    """Told of every operation and launch that the guard sees; override what is needed."""
-
-    def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
-        """An operation is about to run; raise to refuse it."""
-
-    def on_operation(
-        self, func: Any, facts: Facts, args: Any, kwargs: Any, out: Any, fresh: Tensors
-    ) -> None:
-        """An operation ran; `fresh` are those results that have memory of their own."""
-
-    def on_launch(
-        self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """An interpreted Triton kernel was launched."""
 
 
 class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -85,7 +68,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: the wrapper it asks for imports the compiler (a second) and slows each call."""
+        """No: torch would wrap the mode, which imports its compiler and slows each call."""
         return False
 
     @contextmanager
@@ -96,16 +79,20 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         outer = self._segment, self._listener
         self._segment, self._listener = segment, listener
+        # A scratch run inside another one goes on behind it, or they would share memory.
         if segment == "scratch" and (self._depth == 0 or outer[0] != "scratch"):
             self._layout.restart_scratch()
         if self._depth == 0:
             self._hook.install(self._launch, self.lanes)
+            # No kernel can be launched before Triton is imported, and importing it here would slow
+            # down targets that do without it.
             if "triton" in sys.modules:
                 self.lanes.watch.set()
             self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
         try:
-            with self._sides.apart(watched=self._depth == 1 and segment == "engine"):
+            # Buffers are made while a session opens and captures; that is at depth 1 in "engine".
+            with self._sides.separate(watched=self._depth == 1 and segment == "engine"):
                 yield
         finally:
             self._depth -= 1
@@ -117,11 +104,11 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def over_lanes(self) -> Iterator[None]:
-        """Run the interpreted launches inside over lanes, also those that nobody intercepts.
+        """Run all interpreted launches inside over lanes, with host and device apart.
 
-        Copies between host and device are made as well as inside `intercept`.
+        For steps after capture, whose allocations are not guarded.
         """
-        with self.lanes.installed(), self._sides.apart():
+        with self.lanes.installed(), self._sides.separate():
             yield
 
     @property
@@ -130,7 +117,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._depth > 0
 
     @contextmanager
-    def unseen(self) -> Iterator[None]:
+    def unguarded(self) -> Iterator[None]:
         """Run the harness's own operations inside `intercept` without guarding them."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             yield
@@ -141,7 +128,9 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         facts = _FACTS.get(func)
         if facts is None:
             facts = _FACTS[func] = facts_of(func)
-        if facts.is_composite:  # each of its parts may allocate, or be forbidden in a capture
+        if facts.is_composite:
+            # Inference mode hands such an operator over whole. Take it apart with the mode on,
+            # because each of its parts may allocate, or be forbidden in a capture.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
         if self._listener is not None:
@@ -153,6 +142,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
     ) -> tuple[Any, Tensors]:
         """Result of an operation, and those tensors that it allocated."""
+        # Runs for every operation of an engine: plain class checks and no helper calls.
         fresh: Tensors = ()
         if facts.may_resize:
             fresh = self._resizing.make_room(func, facts, args, kwargs or {}, self._segment)
@@ -182,10 +172,12 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The result moved into the arena, if its storage is new."""
         storage = out.untyped_storage()
         if facts.is_lift:
+            # A storage that cannot be resized is a NumPy array's own memory.
             if not self._adopt_numpy and not storage.resizable():
                 return out, ()
         elif _holds(storage._cdata, args) or (kwargs and _holds(storage._cdata, kwargs.values())):
-            return out, ()
+            return out, ()  # a view of an argument, or the argument itself
+        # Subclasses and sparse layouts cannot be rebuilt as strided views of the arena.
         if (
             out.__class__ is not torch.Tensor
             or out.device != self.device
@@ -197,7 +189,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             slot.region.side = self._sides.of_fresh(self._segment, facts, args, kwargs)
         view = slot.base.as_strided(out.shape, out.stride(), slot.element)
         if not facts.is_empty:
-            _copy_whole(view, out)
+            copy_whole(view, out)
         return view, (view,)
 
     def _adopt_each(
@@ -226,7 +218,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _touch(self, tensor: torch.Tensor) -> None:
         address = tensor.data_ptr()
         if address in self._touched:
-            return
+            return  # its region is marked already, and engine regions never move
         region = self._layout.region_of(tensor)
         if region is not None:
             region.touched = True
@@ -257,11 +249,3 @@ def _holds(key: int, values: Any) -> bool:
         elif isinstance(value, (list, tuple)) and _holds(key, value):
             return True
     return False
-
-
-def _copy_whole(view: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy a tensor into one of equal strides, repeated elements (stride 0) included."""
-    if 0 in view.stride() and view.numel() > 1:
-        size = [extent(view)]
-        view, source = view.as_strided(size, (1,)), source.as_strided(size, (1,))
-    view.copy_(source)

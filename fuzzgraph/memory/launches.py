@@ -1,8 +1,8 @@
-"""Sees Triton kernel launches where Triton's interpreter runs them.
+"""Reports each launch of a Triton kernel that Triton's interpreter runs.
 
-A launch writes memory by address, past every dispatch mode, so it needs a hook of its own. The
-hook sits on the class that a `kernel[grid]` call ends in and is taken off afterwards. Compiled
-kernels on a device are not seen here; a device graph captures those itself.
+A launch writes memory by address and passes no dispatch mode, so it needs a hook of its own. The
+hook sits on the class that every `kernel[grid]` call ends in. Compiled kernels on a device are not
+seen here; a device graph captures those itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LaunchHook:
         """Set the hook; does nothing while Triton has not been imported.
 
         Args:
-            launch: runs launches; None leaves that to whoever runs them now.
+            launch: runs launches; None leaves them to the interpreter's present method.
         """
         if "triton" in sys.modules:
             from triton.runtime.interpreter import GridExecutor

@@ -1,4 +1,4 @@
-"""What a dispatched operation does, read once from its schema and tags."""
+"""Reads from an operator's schema and tags what it does: writes, resizes, depends on data."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _EMPTY = (
     "empty_permuted",
 )
 _RESIZE = ("resize_", "resize_as_")
+# Their tags say that the shape of the result depends on data, but that is so only for some
+# arguments (a boolean mask, no `output_size`). `graphs.rules` looks at those.
 _INDEXING = {
     "aten.index": "read",
     "aten.index_put": "write",
@@ -35,27 +37,27 @@ class Facts:
     writes: tuple[int | str, ...]
     """Arguments that are written in place, by position or keyword."""
     outs: tuple[str, ...]
-    """Keyword-only written arguments: `out` and its kin."""
+    """Keyword-only arguments that are written: `out`, or several of them."""
     is_empty: bool
-    """The result has no content."""
+    """The result has no content yet."""
     is_lift: bool
     """The result is host data that only just became a tensor (`torch.tensor`, `from_numpy`)."""
     is_resize: bool
     may_resize: bool
-    """It resizes what it writes where that has another size."""
+    """It resizes a tensor that it writes if that has another size."""
     forbidden: str
-    """Why a capture refuses it: 'a value' or 'a shape' that depends on data, else ''."""
+    """What of the result depends on data, so that a capture refuses it: 'value', 'shape' or ''."""
     random: bool
     text: str
     """With overload, e.g. `aten.cumsum.default`."""
     call: Any
     """Runs it, without the Python frame of the overload."""
     reshapes: bool
-    """It may give a tensor that it writes another size, stride or place."""
+    """It may change size, strides or memory of a tensor that it writes."""
     index: str
     """`read`, `write` or `repeat` where arguments decide whether a capture refuses it, else ''."""
     is_composite: bool
-    """It is made of other operations. Inference mode hands it over whole, `no_grad` never does."""
+    """It is made of other operations. Inference mode dispatches it whole, `no_grad` its parts."""
 
 
 def facts_of(func: Any) -> Facts:
@@ -74,6 +76,7 @@ def facts_of(func: Any) -> Facts:
     elif torch.Tag.dynamic_output_shape in tags:
         forbidden = "shape"
     name = f"{namespace}.{base}"
+    # A written keyword-only argument is an `out`, which torch resizes to fit.
     may_resize = any(a.kwarg_only for _, a in written) or base in _RESIZE
     return Facts(
         name=name,
@@ -86,6 +89,7 @@ def facts_of(func: Any) -> Facts:
         forbidden=forbidden,
         random=torch.Tag.nondeterministic_seeded in tags,
         text=str(func),
+        # What the overload's own `__call__` calls: one Python frame less for each operation.
         call=getattr(func, "_op", func),
         reshapes=bool(written) and (may_resize or torch.Tag.inplace_view in tags),
         index=_INDEXING.get(name, ""),

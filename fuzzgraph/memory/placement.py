@@ -1,8 +1,8 @@
-"""Placement of guarded memory: where each allocation lies, its red zones, its name.
+"""Decides where each guarded allocation lies, how wide its red zones are and what it is called.
 
-Persistent regions (segments engine and graph) are appended and never moved, so their addresses
-are as stable as a captured graph needs. Scratch starts over with every eager run; the same
-sequence of allocations then finds its prepared slots again.
+Persistent regions (segments engine and graph) are appended and never moved, because captured
+graphs hold their addresses. Scratch starts over with every eager run; the same sequence of
+allocations then gets the slots prepared for the run before.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from fuzzgraph.memory.poison import COMMON_DTYPES, ROW_BYTES, poison_row
 from fuzzgraph.memory.regions import Region, Segment, find_region, walk_tensors
 from fuzzgraph.memory.source_lines import innermost_source
 
-__all__ = ["Layout", "Slot"]
+__all__ = ["Layout", "Slot", "copy_whole", "extent"]
 
+# One row. Graphs have hundreds of intermediates, and all of their zones are poisoned and compared
+# at each replay.
 SMALL_ZONE_BYTES = 64
 """Red zone of graph and scratch intermediates, bytes."""
+# Scratch slots kept for reuse, so that a long run stays flat.
 _REMEMBERED = 4096
-"""Scratch slots kept for reuse, so that a long run stays flat."""
 
 
 class Slot:
@@ -52,6 +54,7 @@ class Layout:
         self.scratch: list[Region] = []
         self.engine_top = arena.front
         self.graph_top = arena.graph_front
+        # Rounded up to whole rows, so that every payload starts on a row.
         self._zone_bytes = -(-zone_bytes // ROW_BYTES) * ROW_BYTES
         self._tail_factor = tail_factor
         self._tail_cap = tail_cap
@@ -61,7 +64,9 @@ class Layout:
         self._this_scratch: list[Slot] = []
         self._same_scratch = True
         self._poison: dict[tuple[torch.dtype, int], torch.Tensor] = {}
-        if arena.device.type != "cpu":  # no copy from the host may happen inside a capture
+        if arena.device.type != "cpu":
+            # Poison rows reach a device by a copy from the host, which a capture refuses: make
+            # those of the usual dtypes now.
             for dtype in COMMON_DTYPES:
                 self.poison_row(dtype, world)
 
@@ -72,7 +77,7 @@ class Layout:
 
     @property
     def touched(self) -> dict[Segment, int]:
-        """Bytes of each part that were ever handed out; untouched memory costs nothing."""
+        """Bytes of each part that were ever handed out; memory never handed out costs nothing."""
         arena = self.arena
         return {
             "engine": self.engine_top - arena.front,
@@ -94,7 +99,13 @@ class Layout:
         self._same_scratch = True
 
     def slot(self, func: Any, like: torch.Tensor, segment: Segment, *, born_empty: bool) -> Slot:
-        """Memory for a tensor like this one: zones poisoned, payload too if it is born empty."""
+        """Memory for a tensor like this one, with poisoned red zones.
+
+        Args:
+            func: the operation that allocates; recognises a repeated scratch allocation.
+            like: gives dtype, shape and strides.
+            born_empty: whether nothing will be copied in, so that the payload stays poison.
+        """
         if segment == "scratch":
             return self._scratch_slot(func, like, born_empty)
         if segment == "graph":
@@ -106,10 +117,12 @@ class Layout:
             self.engine_top = region.end
             self.engine.append(region)
         slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
+        # Poisons the payload as well: one copy of whole rows is cheaper than two copies of zones.
         slot.block.copy_(slot.row)
         return slot
 
     def _scratch_slot(self, func: Any, like: torch.Tensor, born_empty: bool) -> Slot:
+        # The same operation at the same place with the same result: a repeated eager run.
         key = (self._scratch_top, func, like.dtype, like.shape, like.stride())
         slot = self._scratch_slots.get(key)
         if slot is None:
@@ -126,7 +139,7 @@ class Layout:
         return slot
 
     def _undisturbed(self, slot: Slot) -> bool:
-        """Whether the last run allocated the same up to here, so that the zones still stand."""
+        """Whether the last run allocated the same up to here, so that the zones are intact."""
         index = len(self._this_scratch)
         if self._same_scratch:
             last = self._last_scratch
@@ -139,9 +152,13 @@ class Layout:
         if segment == "engine":
             before = self._zone_bytes
             after = before
-            if not like.dtype.is_floating_point:  # pages and tokens are confused in index buffers
+            # An engine that takes pages for tokens, or the other way round, overruns an index
+            # buffer by a multiple of its size: float buffers are not sized that way.
+            if not like.dtype.is_floating_point:
                 after = max(before, min(int(nbytes * self._tail_factor), self._tail_cap))
         offset = start + before
+        # The zone behind takes up the rest of the last row, so that the next region starts on a row
+        # too.
         end = -(-(offset + nbytes + after) // ROW_BYTES) * ROW_BYTES
         self.arena.claim(start, end, segment)
         where = innermost_source()
@@ -184,6 +201,7 @@ class Layout:
 
     def name_regions(self, roots: Mapping[str, object]) -> None:
         """Call each engine buffer what the engine calls it; the shortest path wins."""
+        # Walked nearest first: the first path that reaches a region is the shortest one.
         named: set[int] = set()
         for path, address in walk_tensors(roots):
             offset = address - self.arena.address
@@ -201,3 +219,13 @@ def extent(tensor: torch.Tensor) -> int:
     if not elements or tensor.is_contiguous():
         return elements
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def copy_whole(view: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy a tensor into one of equal strides, repeated elements (stride 0) included."""
+    # `copy_` refuses a target whose elements share memory, as those of an expanded tensor do. Copy
+    # the elements that exist instead of those that the shape shows.
+    if 0 in view.stride() and view.numel() > 1:
+        size = [extent(view)]
+        view, source = view.as_strided(size, (1,)), source.as_strided(size, (1,))
+    view.copy_(source)

@@ -1,9 +1,10 @@
-"""Typed poison: what memory holds that nobody has written.
+"""Typed poison: the values that unwritten memory holds.
 
 One value per dtype and world, so that a wrong read shows. Index dtypes hold the trap number of the
-world, a row, page and slot that exists and belongs to nobody. Floats hold a finite value that
-changes any result it enters; NaN is a world of its own, because engines judge `0 * NaN`
-differently. A poison row is that value repeated over 64 bytes, the arena's unit of layout.
+world: a row, page and slot that exists and that no request owns. Floats hold a finite value that
+changes any result it enters. NaN is a world of its own, because `0 * NaN` is a bug in some engines
+and allowed in others. A poison row is that value repeated over 64 bytes, the arena's unit of
+layout.
 """
 
 from __future__ import annotations
@@ -33,12 +34,17 @@ NAN_WORLD = 2
 
 # Exact in float16, bfloat16 and float32, far above anything an engine computes (sums of values
 # in [-2, 2]) and below float16's largest.
+# The two worlds differ in sign, so that a maximum over scores and a sum both change with the world.
 _FLOAT = (1008.0, -624.0, float("nan"))
 # Exact in every 8-bit float with a sign; e4m3 ends at 448 (240 in the fnuz form).
 _FLOAT8 = (112.0, -80.0, float("nan"))
+# Bytes without a number's meaning: packed formats, masks, scales. Worlds A and B differ in every
+# bit. There is no NaN for bytes and booleans, so its world has world B's value.
 _BYTE = (0xA5, 0x5A, 0x5A)
 _BOOL = (True, False, False)
 
+# Older releases of torch lack some of these dtypes. uint8 is not among them: engines hold masks and
+# packed data in it, and no page or slot number.
 _INDEX = {
     getattr(torch, name)
     for name in ("int8", "int16", "int32", "int64", "uint16", "uint32", "uint64")
@@ -68,7 +74,7 @@ def poison_value(dtype: torch.dtype, world: int) -> int | float | bool:
     Dtypes without a value of their own (packed and scale formats) get the byte poison of uint8.
     """
     if dtype in _INDEX:
-        return TRAPS[min(world, 1)]
+        return TRAPS[min(world, 1)]  # integers have no NaN: its world has world B's trap
     if dtype is torch.bool:
         return _BOOL[world]
     if dtype in _SIGNED_FLOAT8:

@@ -1,7 +1,7 @@
-"""Poison for the graph pool: what its intermediates hold before each replay.
+"""Poisons the graph pool before each replay, in as few copies as possible.
 
-Small neighbours get theirs by one copy from rows prepared for them. A large one gets it block by
-block from a few rows, so that a pool of many megabytes needs no second one to be poisoned from.
+Small regions that lie side by side are poisoned by one copy from rows prepared for them. A large
+region is poisoned by repeating one block, so that no second copy of a large pool is held.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from fuzzgraph.memory.regions import Region
 
 __all__ = ["PoolPoison"]
 
+# Rows of the block that a large region is filled from: 128 KiB, long enough for a fast copy.
 _BLOCK_ROWS = 2048
-"""Rows of the block that a large region is filled from: 128 KiB, long enough for a fast copy."""
 
 
 class PoolPoison:
-    """Writes poison into all of these graph regions, which lie one behind the other."""
+    """Writes poison into graph regions that lie one behind the other."""
 
     def __init__(self, layout: Layout, regions: Sequence[Region]) -> None:
         self._layout = layout
         self._pieces = [list(piece) for large, piece in groupby(regions, _is_large) if not large]
         self._large = [region for region in regions if _is_large(region)]
+        # World -> (rows of the arena, poison for them); made at the first use of a world.
         self._copies: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def write(self, world: int) -> None:
@@ -46,6 +47,7 @@ class PoolPoison:
         }
         for region in self._large:
             rows, block = self._rows([region]), blocks[region.dtype]
+            # As many whole blocks as fit, by one broadcast copy, then what is left over.
             whole = len(rows) // _BLOCK_ROWS * _BLOCK_ROWS
             copies += [
                 (rows[:whole].view(-1, *block.shape), block),

@@ -1,7 +1,7 @@
-"""Rolls back the Python side of an engine: bindings of attributes, dicts, lists and sets.
+"""Saves and restores the Python side of an engine: attributes, dicts, lists, sets, NumPy arrays.
 
-Tensors are not copied, their memory is `guard`'s; small NumPy arrays are, because engines keep
-host-side history in them.
+Tensors are not copied: `guard` restores their memory. NumPy arrays are, because engines keep
+host-side history in them and guarded memory does not hold them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from fuzzgraph.memory.regions import is_opaque, slot_names
 
 __all__ = ["PythonState", "restore_attributes", "snapshot_attributes", "walk_into"]
 
+# Where a walk ends, so that a huge object graph does not slow down every snapshot.
 _MAX_NODES = 20_000
 
+# What to do with an object, decided once for each type: the walk visits thousands of objects.
 _ATOM, _DICT, _LIST, _SET, _TUPLE, _ARRAY, _OBJECT, _SLOTTED, _FROZEN = range(9)
 _kinds: dict[type, int] = {}
 
 
 class PythonState:
-    """Shallow copies of everything mutable that was reachable; opaque to its holder."""
+    """Shallow copies of every mutable object that was reachable, each with the object itself."""
 
     __slots__ = ("arrays", "dicts", "lists", "sets", "slotted")
 
@@ -37,7 +39,8 @@ class PythonState:
     def remember_again(self, earlier: PythonState, fresh: list[Any]) -> None:
         """Copy the lists, sets, arrays and slots of an earlier snapshot as they are now.
 
-        What they hold goes to `fresh`, to be followed.
+        Args:
+            fresh: what they hold is added here, for the caller to follow.
         """
         for items, _ in earlier.lists:
             copy = list(items)
@@ -53,6 +56,7 @@ class PythonState:
 
 
 def _kind_of(kind: type) -> int:
+    # Containers first: an engine's own subclass of dict or list is restored as what it is.
     if issubclass(kind, dict):
         return _DICT
     if issubclass(kind, (list, deque)):
@@ -65,6 +69,7 @@ def _kind_of(kind: type) -> int:
         return _ARRAY
     if is_opaque(kind):
         return _ATOM
+    # A frozen dataclass cannot be bound anew, but what its fields lead to may change.
     parameters = getattr(kind, "__dataclass_params__", None)
     if parameters is not None and parameters.frozen:
         return _FROZEN
@@ -90,6 +95,7 @@ def walk_into(snapshot: PythonState, queue: list[Any], seen: set[int]) -> None:
         kind = kinds.get(cls)
         if kind is None:
             kind = kinds[cls] = _kind_of(cls)
+        # `id` is safe as identity: the snapshot holds every object it has seen.
         if kind == _ATOM or id(value) in seen:
             continue
         seen.add(id(value))
@@ -129,6 +135,7 @@ def _remember_slots(snapshot: PythonState, value: Any, queue: list[Any]) -> None
 
 def restore_attributes(snapshot: PythonState) -> None:
     """Bind everything again as it was; the same objects, in place."""
+    # In place, because the engine and its graphs hold these very containers.
     for bindings, saved in snapshot.dicts:
         bindings.clear()
         bindings.update(saved)
@@ -143,6 +150,7 @@ def restore_attributes(snapshot: PythonState) -> None:
             array[...] = content
     for value, slots in snapshot.slotted:
         for name in slot_names(type(value)):
+            # By `object`, past an engine's own `__setattr__`, which may refuse or have effects.
             if name in slots:
                 object.__setattr__(value, name, slots[name])
             elif hasattr(value, name):

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.memory.arena import address_of
-from fuzzgraph.memory.transfers import Side
+from fuzzgraph.memory.side_requests import Side
 
 __all__ = ["Region", "Segment", "children", "find_region", "is_opaque", "walk_tensors"]
 
@@ -29,7 +29,10 @@ Segment = Literal["engine", "graph", "scratch"]
 """engine: persistent buffers. graph: intermediates of captured graphs, which share their pool.
 scratch: intermediates of an eager run, reused by the next one."""
 
+# Where a walk ends: a large object graph behind a runner must not slow every session down. Buffers
+# found later keep the name of the line that allocated them.
 _MAX_NODES = 20_000
+# Objects of FuzzGraph and of libraries hold no buffer under a name that an engine's author knows.
 _HARNESS = ("fuzzgraph.memory", "fuzzgraph.graphs", "fuzzgraph.execution")
 _FOREIGN = {"torch", "numpy", "triton", "builtins"}
 
@@ -51,11 +54,11 @@ class Region:
     allocated_at: str
     """Innermost source line outside torch and the harness: `file.py:123 in function`."""
     born_empty: bool
-    """The engine asked for memory without content (`torch.empty` and its kin)."""
+    """The engine asked for memory without content (`torch.empty` and the like)."""
     side: Side = ""
-    """Where the engine asked for it; "" where that is unknown."""
+    """Host or device, as the engine asked; "" where that is unknown."""
     touched: bool = False
-    """An operation or a kernel launch was seen that may write here."""
+    """Whether an operation or a kernel launch was seen that may write here."""
     start: int = field(init=False)
     """First byte of the red zone before the payload."""
     end: int = field(init=False)
@@ -84,17 +87,19 @@ def find_region(regions: Sequence[Region], offset: int) -> Region | None:
 
 def is_opaque(kind: type) -> bool:
     """Whether instances of a type hold no engine state worth walking."""
+    # Of the standard library, but engines use it as a plain bag of buffers.
     if issubclass(kind, types.SimpleNamespace):
         return False
     if issubclass(kind, (enum.Enum, type, types.ModuleType, types.FunctionType, BaseException)):
         return True
     module = getattr(kind, "__module__", None) or ""
     root = module.partition(".")[0]
-    if hasattr(kind, "__struct_fields__"):  # msgspec: our configs, frozen
+    if hasattr(kind, "__struct_fields__"):  # msgspec records: FuzzGraph's frozen configs
         return True
     return root in _FOREIGN or root in sys.stdlib_module_names or module.startswith(_HARNESS)
 
 
+# Looked up for every object of every walk, so it is found once for each type.
 _SLOT_NAMES: dict[type, tuple[str, ...]] = {}
 
 
@@ -109,13 +114,15 @@ def slot_names(kind: type) -> tuple[str, ...]:
 def _find_slot_names(kind: type) -> tuple[str, ...]:
     names: list[str] = []
     for base in kind.__mro__:
+        # `__slots__ = "name"` is allowed for a single slot.
         slots = base.__dict__.get("__slots__", ())
         names.extend((slots,) if isinstance(slots, str) else slots)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
 def children(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """Path and value of what an object holds; nothing for what is not to be walked."""
+    """Path and value of each thing an object holds; nothing for an opaque object."""
+    # Attributes are read from `__dict__` and slots only: a property would run the engine's code.
     if isinstance(value, Mapping):
         for key, item in list(value.items()):
             plain = isinstance(key, str) and key.isidentifier()
@@ -133,6 +140,7 @@ def children(path: str, value: object) -> Iterator[tuple[str, object]]:
 
 def walk_tensors(roots: Mapping[str, object]) -> Iterator[tuple[str, int]]:
     """Path and address of every tensor and array reachable from `roots`, nearest first."""
+    # Breadth first, so that a buffer reachable on two paths gets the shorter name.
     queue: deque[tuple[str, object]] = deque(roots.items())
     seen: set[int] = set()
     while queue and len(seen) < _MAX_NODES:

@@ -1,7 +1,7 @@
-"""Operations that resize what they write: `resize_`, and `out=` of another size.
+"""Gives a guarded tensor new memory before `resize_`, or `out=` of another size, makes it grow.
 
-A guarded tensor must not grow where it lies, because its neighbours come next in the same storage.
-It gets a region of its own, as a tensor that outgrows its storage gets new memory.
+All guarded tensors share one storage, so a tensor that grew in place would run into its neighbours.
+Torch moves a tensor that outgrows its storage; here it moves to a region of its own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fuzzgraph.relays import relay
 
 __all__ = ["Resizing"]
 
+# Result sizes kept, so that a long run stays flat.
 _REMEMBERED = 4096
-"""Result sizes kept, so that a long run stays flat."""
 
 
 class Resizing:
@@ -33,13 +33,18 @@ class Resizing:
     def make_room(
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any, segment: Segment
     ) -> tuple[torch.Tensor, ...]:
-        """Give each target that is about to outgrow its memory a new region; returns those."""
+        """Give each target that is about to outgrow its memory a new region.
+
+        Returns:
+            The targets that were moved.
+        """
         targets = _targets(facts, args, kwargs)
         if not any(storage_key(target) == self._storage for target in targets):
             return ()
         moved: list[torch.Tensor] = []
         sizes = self._sizes_after(func, facts, args, kwargs)
         for target, size in zip(targets, sizes, strict=True):
+            # Another shape of no more elements fits where the tensor lies.
             if target.shape != size and size.numel() > extent(target):
                 self._move(func, target, size, segment)
                 moved.append(target)
@@ -49,7 +54,7 @@ class Resizing:
     def _sizes_after(
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
     ) -> tuple[torch.Size, ...]:
-        """Sizes the operation gives its targets, found once by a dry run on other memory."""
+        """Sizes that the operation gives its targets."""
         key = (func, _shapes(args), _shapes(kwargs.items()))
         sizes = self._sizes.get(key)
         if sizes is not None:
@@ -58,6 +63,8 @@ class Resizing:
             like = args[1]
             sizes = (torch.Size(like.shape if isinstance(like, torch.Tensor) else like),)
         else:
+            # Only the operation knows: run it on empty results of our own, and see what they
+            # become. The answer is kept, because it depends on shapes and plain values alone.
             dry = {name: torch.empty_like(kwargs[name]).resize_(0) for name in facts.outs}
             func(*args, **{**kwargs, **dry})
             sizes = tuple(out.shape for out in dry.values())
@@ -71,6 +78,8 @@ class Resizing:
         like = torch.empty(size, dtype=target.dtype, device=target.device)
         slot = self._layout.slot(func, like, segment, born_empty=True)
         new = slot.base.as_strided(size, like.stride(), slot.element)
+        # The engine keeps its tensor object: `set_` gives that object the new memory. Then, as
+        # torch does in a resize, the elements it had come along.
         target.set_(new.untyped_storage(), new.storage_offset(), size, new.stride())
         target.view(-1)[: old.numel()].copy_(old)
 

@@ -1,6 +1,6 @@
-"""On which side each tensor of a session on a CPU lies: the device's or the host's.
+"""Says for each tensor of a session on a CPU whether it stands for device or for host memory.
 
-Guarded memory has it in its region, other memory in its storage.
+Guarded memory keeps the answer in its region, other memory in its storage.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from fuzzgraph.memory.arena import Arena
 from fuzzgraph.memory.operator_facts import Facts, tensors_in
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Segment
-from fuzzgraph.memory.transfers import HERE, Requests, Side, Transfers
+from fuzzgraph.memory.side_requests import SESSION_CPU, Requests, Side
+from fuzzgraph.memory.transfers import Transfers
 
 __all__ = ["Sides"]
 
@@ -22,21 +23,22 @@ _ATTRIBUTE = "_fuzzgraph_side"
 
 
 class Sides:
-    """Sides of one session's memory; nothing is watched where the device is a device."""
+    """Sides of one session's memory; does nothing where the session runs on a real device."""
 
     def __init__(self, arena: Arena, layout: Layout) -> None:
         self._layout = layout
         self._storage = arena.storage_key
-        self._one_memory = arena.device is HERE
+        self._one_memory = arena.device is SESSION_CPU
         self._wanted: Side | None = None
         self._requests = Requests(self._ask)
         self._transfers = Transfers(self.of, self._put)
 
-    def apart(self, *, watched: bool = False) -> AbstractContextManager[object]:
-        """Meanwhile copies between host and device are made as if these were two memories.
+    def separate(self, *, watched: bool = False) -> AbstractContextManager[object]:
+        """Inside, host and device copy to each other as if they were two memories.
 
         Args:
-            watched: whether buffers are made, so that what is asked for is noted.
+            watched: whether the devices that calls ask for are noted too; needed while buffers
+                are made.
         """
         if not self._one_memory:
             return nullcontext()
@@ -48,7 +50,7 @@ class Sides:
         return both
 
     def of(self, tensor: torch.Tensor) -> Side:
-        """Where a tensor lies."""
+        """The side of a tensor."""
         storage = tensor.untyped_storage()
         if storage._cdata != self._storage:
             side: Side = getattr(storage, _ATTRIBUTE, "")
@@ -57,9 +59,9 @@ class Sides:
         return "" if region is None else region.side
 
     def of_fresh(self, segment: Segment, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Side:
-        """Where a result lies that has memory of its own."""
+        """The side of a result that has memory of its own."""
         if segment == "graph":
-            return "device"
+            return "device"  # a graph holds device work only
         return self._inherited(facts, args, kwargs) if self._wanted is None else self._wanted
 
     def _ask(self, side: Side | None) -> Side | None:
@@ -69,17 +71,17 @@ class Sides:
     def _put(self, tensor: torch.Tensor, side: Side) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata != self._storage:
-            setattr(
-                storage, _ATTRIBUTE, side
-            )  # torch keeps one object for a storage while it lives
+            # Torch keeps one Python object for a storage as long as the storage lives.
+            setattr(storage, _ATTRIBUTE, side)
         elif (region := self._layout.region_of(tensor)) is not None:
             region.side = side
 
     def _inherited(self, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Side:
-        """Where a result lies for which no device was named: torch's default is the host."""
+        """The side of a result for which no device was named: torch's default is the host."""
         tensors = tensors_in([*args, *(kwargs or {}).values()])
         if facts.is_lift or not tensors:
             return "host"
+        # Scalars do not count: torch takes a host scalar beside device tensors.
         sides = {self.of(tensor) for tensor in tensors if tensor.dim()}
         if "device" in sides:
             return "device"

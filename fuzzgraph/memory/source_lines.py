@@ -1,4 +1,4 @@
-"""The source line that is to blame: the innermost frame that is neither torch's nor ours."""
+"""Finds the engine's source line on the stack: the innermost frame outside torch and FuzzGraph."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ __all__ = ["innermost_source"]
 
 
 def _folders(package: str) -> list[str]:
-    """Where a package that may be missing is installed, without importing it."""
+    """Folders of a package, without importing it; none where it is not installed."""
     spec = importlib.util.find_spec(package)
     return [folder + os.sep for folder in (spec and spec.submodule_search_locations) or ()]
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(_HERE)
+# Frames in these files are passed over. "<" begins the names of compiled text and frozen modules,
+# and `contextlib` is on the stack wherever the engine uses `with`.
 _SKIPPED = (
     _HERE + os.sep,
     os.path.join(_PACKAGE, "graphs") + os.sep,
@@ -32,12 +34,12 @@ _SKIPPED = (
 )
 
 
+# What a file of code is called in a source line, '' where it is skipped.
 _NAMES: dict[str, str] = {}
-"""What a file of code is called in a source line, '' where it is skipped."""
+# Source lines by code object and instruction; the code is kept, so that its id stays its own.
 _LINES: dict[tuple[int, int], tuple[CodeType, str]] = {}
-"""Source lines by code object and instruction; the code is kept, so that its id stays its own."""
+# Source lines kept, so that a long run stays flat.
 _REMEMBERED = 1 << 16
-"""Source lines kept, so that a long run stays flat."""
 
 
 def innermost_source(depth: int = 1) -> str:

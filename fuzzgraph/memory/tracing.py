@@ -1,4 +1,4 @@
-"""Traces what an engine runs: every operation and kernel launch, without guarding anything.
+"""Traces every operation and kernel launch of an engine, without guarding its memory.
 
 The repro exporter prints such traces as Python. `RecordedOp` is also what a captured graph keeps,
 so one printer serves both.
@@ -34,13 +34,13 @@ class RecordedOp:
     outputs: tuple[torch.Tensor, ...]
     """Results, in order; those of an in-place operation are its own arguments."""
     source: str
-    """Engine line that issued it: `file.py:123 in function`."""
+    """Line of the engine that issued it: `file.py:123 in function`."""
     kind: str = "operation"
     """`operation` or `launch`."""
     grid: Any = None
     """Launch grid of a kernel."""
     replayed: bool = field(default=True)
-    """Whether a replay runs it: views and `empty` allocate or address, they do no work."""
+    """Whether a replay runs it; views and `empty` do no work on a device."""
 
 
 class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: the wrapper would import the compiler."""
+        """No: torch would wrap the mode, which imports its compiler."""
         return False
 
     def __torch_dispatch__(
@@ -70,6 +70,7 @@ def tracing(callback: Callable[[RecordedOp], None]) -> Iterator[None]:
 
     @relay
     def launched(launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        # The interpreter copies arguments by torch operations, which are not the engine's.
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             result = launch(executor, *args, **kwargs)
         callback(launched_op(executor, args, kwargs))

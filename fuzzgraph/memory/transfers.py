@@ -1,118 +1,39 @@
-"""Copies between host and device where both lie in the memory of one CPU.
+"""Makes copies between host and device on a CPU, where both are the same memory.
 
-On a device `x.cpu()` and `x.to(device)` give a tensor of its own unless `x` lies there already. On
-a CPU torch gives `x` itself: a mirror made with it follows every later write, so that a stale one
-looks fresh. While an engine runs on the recorder, these methods copy as they do on a device.
+On a device `x.cpu()` and `x.to(device)` return a new tensor unless `x` lies there already. On a CPU
+torch returns `x` itself: a host mirror made that way follows every later write, so that a stale
+mirror looks fresh. While an engine runs on the recorder, these methods copy as they do on a device.
 
-Where memory lies follows from what was asked for:
+Which side a tensor is on: `side_requests` and `sides`.
 
-* on the device: "cuda", `graphs.device` itself, or a name read from it (`graphs.device.type`);
-* on the host: the word "cpu", pinned memory, memory for which no device was named, `from_numpy`,
-  and what `.cpu()` gave;
-* a result lies where the tensors lie that it was made of.
-
-What is asked for is watched while a session opens and captures, when buffers are made. Other memory
-is unknown: `.cpu()` copies it, `.to(device)` leaves it as torch does. So is the side that a
-`torch.device("cpu")` made anew names, `x.device` among them.
-
-Not modelled: that a copy with `non_blocking=True` has not arrived yet.
+Not modelled: a copy with `non_blocking=True` that has not arrived yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from fuzzgraph.errors import DeviceReadError
+from fuzzgraph.memory.side_requests import Side, side_named
 from fuzzgraph.relays import relay
 
-__all__ = [
-    "HERE",
-    "Requests",
-    "Side",
-    "Transfers",
-    "is_cuda",
-    "own_device",
-    "tensor_cpu",
-    "tensor_numpy",
-]
+__all__ = ["Transfers", "tensor_cpu", "tensor_numpy"]
 
-Side = Literal["device", "host", ""]
-"""Where an engine holds memory; "" where that is unknown."""
-
-HERE = torch.device("cpu")
-"""The device of every session on a CPU, known by identity: its name is the host's too."""
-
-_HOST_WORD = "cpu"
-# Python has one object for each word that code writes out; `device.type` and `str(device)` make new
-# ones. So "cpu" in the engine's code is the host, and a name that was read from HERE is the device.
-
-
-def own_device(device: torch.device) -> torch.device:
-    """The object by which a session's device is known."""
-    return HERE if device.type == "cpu" else device
-
-
-def is_cuda(device: object) -> bool:
-    """Whether this names a GPU."""
-    if isinstance(device, torch.device):
-        return device.type == "cuda"
-    return isinstance(device, str) and device.partition(":")[0] == "cuda"
-
-
-def _side_named(device: object) -> Side:
-    if device is _HOST_WORD:
-        return "host"
-    if device is HERE or device == _HOST_WORD or is_cuda(device):
-        # `torch.device("cpu") == "cpu"` does not hold, so a device made anew names no side.
-        return "device"
-    return ""
-
-
-class Requests(TorchFunctionMode):
-    """Tells `ask` where a call of torch wants its result; `ask` returns what it was told before."""
-
-    def __init__(self, ask: Callable[[Side | None], Side | None]) -> None:
-        super().__init__()
-        self._ask = ask
-
-    @relay
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if not kwargs:
-            return func(*args)
-        wanted = _side_wanted(kwargs)
-        if wanted is None:
-            return func(*args, **kwargs)
-        before = self._ask(wanted)
-        try:
-            return func(*args, **kwargs)
-        finally:
-            self._ask(before)
-
-
-def _side_wanted(kwargs: dict[str, Any]) -> Side | None:
-    if kwargs.get("pin_memory"):
-        return "host"
-    device = kwargs.get("device")
-    return None if device is None else _side_named(device)
-
-
+# Torch's own methods, kept before `_install` replaces them.
 _TO, _CPU, _NUMPY = torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.numpy
 _CUDA, _AS_TENSOR, _FROM_NUMPY = torch.Tensor.cuda, torch.as_tensor, torch.from_numpy
 
 
 class Transfers:
-    """Torch's conversions between host and device, as they are where these are apart.
+    """Torch's conversions between host and device, as they work with two memories.
 
     Args:
-        side_of: where a tensor lies.
-        put: notes where a tensor lies.
+        side_of: tells the side of a tensor.
+        put: notes the side of a tensor.
     """
 
     def __init__(
@@ -123,7 +44,7 @@ class Transfers:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Meanwhile tensors are converted so; may be nested."""
+        """Inside, tensors are converted this way; may be nested."""
         _install()
         _active.append(self)
         try:
@@ -138,10 +59,14 @@ class Transfers:
         if not wanted:
             return _TO(x, *args, **kwargs)
         held = self.side_of(x)
+        # Memory of unknown side moved to the device is left to torch: a copy would be wrong if it
+        # is the device's already.
         if held == wanted or (wanted == "device" and not held):
             return _TO(x, *args, **kwargs)
         if wanted == "host":
-            _CPU(x)  # which a capture refuses
+            _CPU(x)  # a capture refuses this call, as a device does
+        # `copy` is the third argument of `to(other, non_blocking, copy)` and the fourth of
+        # `to(device, dtype, non_blocking, copy)`. Dropped, because it is given by keyword here.
         before_copy = 2 if args and isinstance(args[0], torch.Tensor) else 3
         copy = _TO(x, *args[:before_copy], **{**kwargs, "copy": True})
         self.put(copy, wanted)
@@ -149,7 +74,7 @@ class Transfers:
 
     def _destination(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Side:
         named = kwargs.get("device", kwargs.get("other", args[0] if args else None))
-        return self.side_of(named) if isinstance(named, torch.Tensor) else _side_named(named)
+        return self.side_of(named) if isinstance(named, torch.Tensor) else side_named(named)
 
     @relay
     def cpu(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
@@ -178,12 +103,13 @@ class Transfers:
 
 _active: list[Transfers] = []
 _converting = [False]
-# A mode of torch looks a method up by its name and calls that: then it is ours a second time.
+# A mode of torch looks a method up by its name and calls what it finds. Within a conversion that is
+# our method a second time, so this flag lets the inner call through.
 
 
 @relay
 def _once(convert: Callable[..., Any], stock: Callable[..., Any], x: Any, *given: Any) -> Any:
-    """Convert; inside of a conversion, and where no engine runs, do as torch does."""
+    """Convert; within a conversion, and where no engine runs, do what torch does."""
     if _converting[0] or not _active:
         args, kwargs = given
         return stock(x, *args, **kwargs)
@@ -208,7 +134,7 @@ def tensor_cpu(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 @relay
 def tensor_cuda(x: torch.Tensor, device: Any = None, **kwargs: Any) -> Any:
-    """In place of `Tensor.cuda`: nothing and a number name a GPU too."""
+    """In place of `Tensor.cuda`: no device, or a number, names a GPU too."""
     if not _active:
         return _CUDA(x, device, **kwargs)
     return tensor_to(x, "cuda" if device is None or isinstance(device, int) else device, **kwargs)
@@ -227,7 +153,8 @@ def _as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor
     if isinstance(data, torch.Tensor):
         found: torch.Tensor = tensor_to(data, device, dtype or data.dtype)
         return found
-    return torch.tensor(data, dtype=dtype, device=device)  # never an array's own memory
+    # A device copies an array. `as_tensor` on a CPU would share the array's memory.
+    return torch.tensor(data, dtype=dtype, device=device)
 
 
 @relay
@@ -242,7 +169,7 @@ _METHODS = {"to": tensor_to, "cpu": tensor_cpu, "cuda": tensor_cuda, "numpy": te
 
 
 def _install() -> None:
-    # For good: each change of a class makes Python look all its attributes up anew.
+    # Never taken back: each change of a class makes Python drop its cached look-ups of that class.
     if torch.Tensor.to is tensor_to:
         return
     for name, method in _METHODS.items():

@@ -1,8 +1,7 @@
-"""Don't-care memory of an arena in two worlds: red zones, the graph pool, what nobody wrote.
+"""Changes memory that no correct engine reads: red zones, the graph pool, unwritten buffers.
 
-Everything here may be changed without a correct engine noticing. The home world is what memory
-holds normally; a `Perturbation` changes one piece of it into another world, and restoring a
-snapshot leads back.
+The home world is what this memory holds normally. A `Perturbation` changes one piece of it to
+another world; restoring a snapshot takes all perturbations back.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ from fuzzgraph.observation import ZoneHit
 
 __all__ = ["Perturbation", "Worlds"]
 
+# Zone plans of eager runs kept, one per sequence of allocations.
 _SCRATCH_PLANS = 64
-"""Zone plans of eager runs kept, one per sequence of allocations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Perturbation:
-    """One change of don't-care memory, to be undone by restoring a snapshot."""
+    """One change of memory that no correct engine reads; restoring a snapshot undoes it."""
 
     region: str
+    """What a finding calls the place."""
     apply: Callable[[], None]
 
 
@@ -40,10 +40,17 @@ class Worlds:
         self._layout = layout
         self._home = layout.world
         self._plan = ZonePlan(layout.arena, [])
+        # Regions are appended and never removed, so their number tells whether a plan is still
+        # complete.
         self._planned = 0
+        # What the zones must hold; None means the home world everywhere. `_resident` is the world
+        # that memory was moved to as a whole, `_region_worlds` has the regions that were moved
+        # alone since.
         self._expected: torch.Tensor | None = None
         self._region_worlds: dict[int, int] = {}
         self._resident = self._home
+        # The world that the next poisoning of the pool uses, and the one whose poison is there now.
+        # They differ after a restore from an image without a pool.
         self._pool_world = self._pool_holds = self._home
         self._pool: PoolPoison | None = None  # none before the first capture
         self._pooled = 0
@@ -80,7 +87,10 @@ class Worlds:
         return self._plan
 
     def _rebuilt_expectation(self) -> torch.Tensor:
-        """After an allocation in a perturbed world; new regions are born in the home world."""
+        """The expectation after an allocation in a perturbed world.
+
+        Fresh memory is poisoned for the home world, whatever world its neighbours are in.
+        """
         expected = self._plan.expected(self._home)
         for region in self._layout.persistent:
             world = self._region_worlds.get(id(region), self._resident)
@@ -89,6 +99,8 @@ class Worlds:
         return expected
 
     def _scratch_plan(self) -> ZonePlan:
+        # Scratch slots are reused, so the same sequence of allocations gives the same regions and
+        # one plan serves every eager run of a session.
         key = tuple(map(id, self._layout.scratch))
         plan = self._scratch_plans.get(key)
         if plan is None:
@@ -105,11 +117,14 @@ class Worlds:
         """Whether no red zone changed; one comparison, one flag read back."""
         plan = self._zone_plan()
         if self._pool_holds != self._pool_world:
-            self.poison_pool()  # no replay has done it since the world changed
+            # The zones between intermediates are part of the pool. They must be in the world that
+            # the plan expects, also where no replay poisoned them since the world changed.
+            self.poison_pool()
         if not plan.intact(self._expectation(plan)):
             return False
         if not self._layout.scratch:
             return True
+        # Scratch gets the home world's poison when it is allocated, and no perturbation moves it.
         plan = self._scratch_plan()
         return plan.intact(plan.expected(self._home))
 
@@ -124,7 +139,10 @@ class Worlds:
         return zone_hits_in(self._layout.arena, worlds, stage)
 
     def repair(self) -> None:
-        """Rewrite all red zones with what they must hold now."""
+        """Rewrite all red zones with what they must hold now.
+
+        Called after a hit, so that the next check reports only what happened since.
+        """
         plan = self._zone_plan()
         plan.write(self._expectation(plan))
         if self._layout.scratch:
@@ -136,6 +154,7 @@ class Worlds:
     def _move(self, regions: list[Region], world: int) -> None:
         """Write the red zones of some regions as `world` has them, and expect that."""
         plan = self._zone_plan()
+        # The usual case, all regions at once, needs no expectation mixed from two worlds.
         if len(regions) == len(self._layout.persistent):
             self._expected = plan.expected(world)
         else:
@@ -154,7 +173,7 @@ class Worlds:
         return Perturbation("red zones", apply)
 
     def each_zone(self, world: int) -> list[Perturbation]:
-        """The same, piece by piece: the graph pool, then the red zones of each engine buffer."""
+        """The same change in pieces: the graph pool, then the red zones of each engine buffer."""
         buffers = self._layout.engine
         return [self.pool(world), *(self._zones_of(region, world) for region in buffers)]
 
@@ -172,7 +191,7 @@ class Worlds:
         return Perturbation("graph pool", apply)
 
     def unwritten(self, world: int) -> list[Perturbation]:
-        """Engine buffers that were born empty and that nothing has written since."""
+        """One change for each engine buffer without initial content that nothing has written."""
         return [
             self._payload_of(region, world)
             for region in self._layout.engine
@@ -183,13 +202,15 @@ class Worlds:
         ]
 
     def _holds_poison(self, region: Region) -> bool:
-        """Whether the payload is still poison: NumPy and compiled kernels write unseen."""
+        """Whether the payload is still poison."""
+        # `touched` alone does not tell: no mode sees what NumPy and compiled kernels write.
         return torch.equal(self._payload(region), self._poison_bytes(region, self._home))
 
     def _payload(self, region: Region) -> torch.Tensor:
         return self._layout.arena.bytes[region.offset : region.offset + region.nbytes]
 
     def _poison_bytes(self, region: Region, world: int) -> torch.Tensor:
+        # A payload starts on a row, so poison begins with the first byte of the row pattern.
         row = self._layout.poison_row(region.dtype, world).view(torch.uint8)
         return row.repeat(-(-region.nbytes // ROW_BYTES))[: region.nbytes]
 
@@ -216,6 +237,7 @@ class Worlds:
         graph = self._layout.graph
         if not graph or graph[-1].start < offset:
             return
+        # Planned again only if a capture has added regions since.
         key = offset, len(graph)
         if self._behind is None or self._behind[0] != key:
             late = [region for region in graph if region.start >= offset]

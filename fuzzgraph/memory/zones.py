@@ -1,7 +1,7 @@
-"""Red zones: laid out, compared in three operations, and read closely only after a hit.
+"""Checks the red zones of many regions at once, and reads them element by element after a hit.
 
-Zones are compared in rows of 64 bytes. The first row behind a payload may still hold its last
-elements; these are masked out, so that an overrun by a single byte is seen.
+Zones are compared in rows of 64 bytes. A payload may end within a row; its own bytes are masked
+out there, so that an overrun by a single byte is seen.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fuzzgraph.observation import ZoneHit
 
 __all__ = ["ZonePlan", "zone_hits_in"]
 
+# Values of a hit that are reported.
 _SHOWN = 4
-"""Values of a hit that are reported."""
 
 
 class ZonePlan:
@@ -31,11 +31,15 @@ class ZonePlan:
         bounds = np.array(
             [(r.start, r.offset, r.offset + r.nbytes, r.end) for r in regions], dtype=np.int64
         ).reshape(-1, 4)
+        # Starts and payload starts lie on rows. Payload ends need not: round those up to the next
+        # row, and treat the row in which such a payload ends ("cut") apart.
         ends = bounds[:, 2]
         cut = np.flatnonzero(ends % ROW_BYTES)
         bounds[:, 2] += -ends % ROW_BYTES
         bounds //= ROW_BYTES
+        # Read in pairs, the four bounds are [zone before) and [zone after) of each region.
         full, counts = _rows_between(bounds.reshape(-1, 2))
+        # Cut rows come first, so that "apply the mask" is one slice of the gathered rows.
         rows = np.concatenate([bounds[cut, 2] - 1, full])
         self._partial = len(cut)
         self._regions = [*(regions[int(index)] for index in cut), *regions]
@@ -44,6 +48,7 @@ class ZonePlan:
         self.index = torch.from_numpy(rows).to(arena.device)
         self._mask_host = _edge_masks(np.array([regions[int(i)].nbytes for i in cut]))
         self._mask = torch.from_numpy(self._mask_host).to(arena.device)
+        # Allocated once: the check runs after each replay.
         self._seen = arena.rows.new_empty((len(rows), ROW_BYTES // 8))
         self._edges_seen = self._seen[: self._partial]
         self._expected: dict[int, torch.Tensor] = {}
@@ -53,6 +58,7 @@ class ZonePlan:
         found = self._expected.get(world)
         if found is None:
             rows = self._poison(world)
+            # `intact` clears payload bytes by the same mask before it compares.
             rows[: self._partial] &= self._mask_host
             found = self._expected[world] = torch.from_numpy(rows).to(self._arena.device)
         return found
@@ -68,6 +74,7 @@ class ZonePlan:
 
     def write(self, expected: torch.Tensor) -> None:
         """Fill all zones with `expected`; payload bytes that share a row keep their value."""
+        # Full rows are copied as they are. A cut row keeps the payload bytes it has now.
         rows = self._arena.rows
         edges = self.index[: self._partial]
         kept = rows.index_select(0, edges) & ~self._mask
@@ -85,7 +92,7 @@ class ZonePlan:
 def _rows_between(
     bounds: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """All numbers from bounds[i, 0] up to bounds[i, 1], one pair after the other; how many each."""
+    """([bounds[i, 0], bounds[i, 1]) for each i, one after the other; how many numbers each)."""
     first, counts = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
     starts = np.cumsum(counts) - counts
     return np.arange(counts.sum()) + np.repeat(first - starts, counts), counts
@@ -93,6 +100,7 @@ def _rows_between(
 
 def _edge_masks(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """int64 [n, 8]: 0xFF behind the payload in the row in which a payload of `nbytes` ends."""
+    # Made byte by byte and then viewed as int64, so that it holds for any byte order.
     behind = np.arange(ROW_BYTES) >= (nbytes % ROW_BYTES)[:, None]
     return np.where(behind, np.uint8(0xFF), np.uint8(0)).view(np.int64)
 
@@ -124,12 +132,15 @@ def _side_hit(
 ) -> ZoneHit | None:
     size = region.dtype.itemsize
     host = arena.bytes[start:end].cpu()
+    # Poison repeats every 64 bytes from the start of the arena, wherever the payload ends.
     wanted = pattern[np.arange(start, end) % ROW_BYTES]
     changed = (host.numpy() != wanted).reshape(-1, size).any(axis=1)
     where = np.flatnonzero(changed)
     if not len(where):
         return None
     values = host.view(region.dtype)
+    # The elements next to the payload tell most: they come first on either side. Distances count
+    # 0, 1, ... past the end, and -1, -2, ... before the start.
     shown = where[:_SHOWN] if side == "after" else where[::-1][:_SHOWN]
     distance = where if side == "after" else where - len(changed)
     nearest, farthest = (0, -1) if side == "after" else (-1, 0)
@@ -147,7 +158,7 @@ def _side_hit(
 
 
 def _plain(value: torch.Tensor) -> int | float | bool | str:
-    if value.dtype.is_complex:
+    if value.dtype.is_complex:  # JSON has no complex numbers
         return str(value.item())
     if value.dtype.itemsize == 1 and value.dtype.is_floating_point:
         return float(value.float())

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+
+if TYPE_CHECKING:
+    from fuzzgraph.run_spec import Profile
 
 __all__ = ["ASKED", "Asked", "add_options", "asked_of"]
 
@@ -27,7 +30,7 @@ class Asked:
     fault: str = ""
     device: str = "cpu"
     graphs: str = ""
-    profile: str = "ci"
+    profile: Profile = "ci"
     seconds: float | None = None
     examples: int | None = None
     seed: int = 0
@@ -135,9 +138,9 @@ def _setup(config: pytest.Config) -> dict[str, Any]:
 
 
 def _checked(config: pytest.Config, corpus: str) -> Asked:
-    from fuzzgraph.campaign.plan import parse_time
     from fuzzgraph.case_database import checked_database
     from fuzzgraph.errors import UsageError
+    from fuzzgraph.run_spec import parse_time
 
     time = config.getoption("--fuzz-time")
     examples = _whole_number(config, "examples")

@@ -71,11 +71,11 @@ class CorpusItem(_SuiteItem):
         self._suite = suite
 
     def runtest(self) -> None:
-        from fuzzgraph.strategies import dimensions
+        from fuzzgraph.coverage_values import coverage_values
 
         case = self._entry.case
         ledger = self._suite.standing.ledger
-        out = ledger.keeps_out(self._suite.setup.target, self._entry.digest, dimensions(case))
+        out = ledger.keeps_out(self._suite.setup.target, self._entry.digest, coverage_values(case))
         if out is not None:
             pytest.skip(f"quarantined: {out.name}")
         opened = self._suite.opened()

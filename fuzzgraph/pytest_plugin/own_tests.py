@@ -10,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target
+    from fuzzgraph.run_spec import Profile
 
 __all__ = ["fuzz_engine"]
 
@@ -31,7 +32,7 @@ def fuzz_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...,
         *,
         examples: int = 100,
         seed: int = 0,
-        profile: str = "ci",
+        profile: Profile = "ci",
         device: str = "cpu",
         graphs: str = "",
     ) -> None:
@@ -49,19 +50,20 @@ def _campaign(
     target: Any,
     examples: int,
     seed: int,
-    profile: str,
+    profile: Profile,
     device: str,
     graphs: str,
 ) -> str:
     """The text of what was found; '' for nothing."""
     from contextlib import closing
 
-    from fuzzgraph.campaign import Budget, Plan, checked_setup, open_setup, run_campaign
+    from fuzzgraph.campaign import checked_setup, open_setup, run_campaign
     from fuzzgraph.campaign.opening import open_target_object
     from fuzzgraph.policy import load_policy
     from fuzzgraph.ports import is_isolated
     from fuzzgraph.pytest_plugin.asked import ASKED
     from fuzzgraph.reporting import run_text
+    from fuzzgraph.run_spec import Budget, RunSpec
 
     asked = config.stash.get(ASKED, None)
     budget = Budget(None, examples)
@@ -72,8 +74,9 @@ def _campaign(
     apart = named or is_isolated(target) or device != "cpu"
     setup = checked_setup(name, device=device, graphs=graphs, isolation="" if apart else "off")
     opened = open_setup(setup) if named else open_target_object(target, setup)
-    plan = Plan(setup=setup, seed=seed, budget=budget, out=folder / "fuzzgraph", profile=profile)
-    plan.out.mkdir(exist_ok=True)
+    out = str(folder / "fuzzgraph")
+    plan = RunSpec(setup=setup, seed=seed, budget=budget, out=out, profile=profile)
+    plan.folder.mkdir(exist_ok=True)
     with closing(opened):
         summary = run_campaign(plan, lambda event: None, opened=opened, policy=load_policy())
     return run_text(summary) if summary.exit_code else ""

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign import (
-    Budget,
-    Opened,
-    Plan,
-    checked_setup,
-    fresh_folder,
-    join_shards,
-    open_setup,
-)
+from fuzzgraph.campaign import Opened, checked_setup, fresh_folder, join_shards, open_setup
 from fuzzgraph.campaign.opening import check_names
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import RunSummary, Setup
@@ -26,6 +18,7 @@ from fuzzgraph.policy import FindingPolicy, load_policy
 from fuzzgraph.pytest_plugin.asked import Asked
 from fuzzgraph.pytest_plugin.items import BadEntryItem, CorpusItem, FuzzItem, SuiteNode
 from fuzzgraph.reporting import verdict_line
+from fuzzgraph.run_spec import Budget, RunSpec
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter  # pytest 8 has no public name for it
@@ -103,24 +96,23 @@ class Suite:
             self._opened = open_setup(self.setup)
         return self._opened
 
-    def plan(self, shard: int) -> Plan:
+    def plan(self, shard: int) -> RunSpec:
         asked = self._asked
-        examples = asked.examples
-        if examples is not None:
-            examples = examples // self.shards + (shard < examples % self.shards)
-        return Plan(
-            setup=self.setup,
-            seed=asked.seed,
-            budget=Budget(asked.seconds, examples),
-            out=self.folder(),
-            profile=asked.profile,
-            ledger=asked.ledger,
-            baseline=asked.baseline,
-            only_new=asked.only_new,
-            database=asked.database,
-            shard=shard,
-            shards=self.shards,
-        ).patient()
+        return (
+            RunSpec(
+                setup=self.setup,
+                seed=asked.seed,
+                budget=Budget(asked.seconds, asked.examples),
+                out=str(self.folder()),
+                profile=asked.profile,
+                ledger=asked.ledger,
+                baseline=asked.baseline,
+                only_new=asked.only_new,
+                database=asked.database,
+            )
+            .with_profile_times()
+            .of_shard(shard, self.shards)
+        )
 
     def add_items(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Append the corpus, and the fuzzing items where each process gets one at once."""

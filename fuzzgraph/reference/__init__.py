@@ -14,19 +14,19 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.reference.attention import attention, model_for
-from fuzzgraph.reference.form import Form, form_of, rounding_dtype
 from fuzzgraph.reference.geometry import queries_of
 from fuzzgraph.reference.metadata import capture_truth, live_truth
+from fuzzgraph.reference.output_spec import OutputSpec, output_spec, rounding_dtype
 from fuzzgraph.reference.shard import live_tokens, local_outputs
 from fuzzgraph.reference.triton_ready import ready_triton
 from fuzzgraph.world import Batch, IntArray
 
 __all__ = [
     "Expected",
-    "Form",
+    "OutputSpec",
     "capture_truth",
     "expected",
-    "form_of",
+    "output_spec",
     "live_tokens",
     "live_truth",
     "new_tokens",

@@ -15,14 +15,14 @@ from fuzzgraph.content import Content, content_for
 from fuzzgraph.reference.geometry import encoder_keys, queries_of
 from fuzzgraph.world import Batch
 
-__all__ = ["Model", "attention", "model_for"]
+__all__ = ["ReferenceModel", "attention", "model_for"]
 
+# Logit of an unseen key, finite so that a row without keys gives no NaN; halved by dtypes whose
+# range it leaves.
 _UNSEEN = -1.0e30
-"""Logit of an unseen key, finite so that a row without keys gives no NaN; halved by dtypes whose
-range it leaves."""
 
 
-class Model:
+class ReferenceModel:
     """The tables of a config's content in one dtype: float64 for truth, else for the yardstick."""
 
     def __init__(self, content: Content, dtype: torch.dtype) -> None:
@@ -70,9 +70,9 @@ class Model:
 
 
 @lru_cache(maxsize=32)
-def model_for(config: EngineConfig, dtype: torch.dtype) -> Model:
+def model_for(config: EngineConfig, dtype: torch.dtype) -> ReferenceModel:
     """The model of `config` in `dtype`; kept, for building tables is slow."""
-    return Model(content_for(config), dtype)
+    return ReferenceModel(content_for(config), dtype)
 
 
 def _softmax_average(
@@ -85,7 +85,9 @@ def _softmax_average(
     return torch.matmul(weights, v.transpose(1, 2)).flatten(1, 2)
 
 
-def attention(batch: Batch, config: EngineConfig, model: Model) -> tuple[torch.Tensor, float]:
+def attention(
+    batch: Batch, config: EngineConfig, model: ReferenceModel
+) -> tuple[torch.Tensor, float]:
     """([T, Hq, Dv] in the model's dtype, max |V| that entered)."""
     found = queries_of(batch, config)
     shape = (len(found.tokens), config.num_q_heads, config.v_head_dim)

@@ -146,6 +146,7 @@ def _items_valid(batch: Batch, config: EngineConfig, step: int) -> IntArray:
     return np.ones(_chunks(batch, config, step).sum(), dtype=np.int64)
 
 
+# By name; a step of a draft follows behind a colon, as in 'draft_lens:2'.
 _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "last_page_lens": _last_page_lens,
     "one_each": _one_each,
@@ -163,4 +164,3 @@ _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "item_chunks": _item_chunks,
     "items_valid": _items_valid,
 }
-"""By name; a step of a draft follows behind a colon, as in 'draft_lens:2'."""

@@ -23,8 +23,8 @@ from fuzzgraph.world import Batch
 
 __all__ = ["second_opinion"]
 
+# Largest intermediate of an interpreted program, which computes many queries side by side.
 _INTERPRETED_ELEMENTS = 1 << 20
-"""Largest intermediate of an interpreted program, which computes many queries side by side."""
 
 
 @triton.jit

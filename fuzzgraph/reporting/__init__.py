@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.reporting.jsonl import EventFile
 from fuzzgraph.reporting.markdown import markdown
-from fuzzgraph.reporting.plain_text import (
-    as_json,
-    case_table,
-    config_line,
-    finding_head,
-    finding_text,
-)
+from fuzzgraph.reporting.plain_text import as_json, finding_text
 from fuzzgraph.reporting.skipped import unchecked
 from fuzzgraph.reporting.summary_text import run_text, setup_line, verdict_line
 from fuzzgraph.reporting.terminal import progress_line, progress_on, start_line
@@ -18,10 +12,7 @@ from fuzzgraph.reporting.terminal import progress_line, progress_on, start_line
 __all__ = [
     "EventFile",
     "as_json",
-    "case_table",
-    "config_line",
     "run_text",
-    "finding_head",
     "finding_text",
     "markdown",
     "progress_line",

@@ -9,8 +9,9 @@ from fuzzgraph.escaping import visible
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.finding_text import sentence
+from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.plain_text import finding_text
-from fuzzgraph.reporting.summary_text import run_text, setup_line
+from fuzzgraph.reporting.summary_text import figures_text, setup_line
 
 __all__ = ["junit"]
 
@@ -34,8 +35,9 @@ def junit(summary: RunSummary) -> bytes:
         suite.set("timestamp", summary.started[:19])
     _properties(suite, summary)
     _campaign(suite, summary)
-    for reported in summary.findings:
-        _finding(suite, summary, reported)
+    for entry in causes(summary.findings):
+        for reported in entry.members:
+            _finding(suite, summary, reported, entry.lead.id)
     root = ElementTree.Element("testsuites")
     root.append(suite)
     _clean(root)
@@ -68,8 +70,7 @@ def _campaign(suite: ElementTree.Element, summary: RunSummary) -> None:
     )
     for line in _errors(summary):
         ElementTree.SubElement(test, "error", message=line).text = line
-    figures = run_text(summary).rsplit("\n\n", 1)[-1]
-    ElementTree.SubElement(test, "system-out").text = figures
+    ElementTree.SubElement(test, "system-out").text = figures_text(summary)
 
 
 def _errors(summary: RunSummary) -> list[str]:
@@ -78,7 +79,9 @@ def _errors(summary: RunSummary) -> list[str]:
     return ["; ".join(filter(None, (summary.error, damage)))] if summary.error or damage else []
 
 
-def _finding(suite: ElementTree.Element, summary: RunSummary, reported: ReportedFinding) -> None:
+def _finding(
+    suite: ElementTree.Element, summary: RunSummary, reported: ReportedFinding, cause: str
+) -> None:
     test = ElementTree.SubElement(
         suite,
         "testcase",
@@ -86,6 +89,9 @@ def _finding(suite: ElementTree.Element, summary: RunSummary, reported: Reported
         name=reported.id,
         time=f"{reported.shrink_seconds:.3f}",
     )
+    group = ElementTree.SubElement(test, "properties")
+    for name, value in (("severity", reported.finding.severity), ("cause", cause)):
+        ElementTree.SubElement(group, "property", name=name, value=value)
     message = sentence(reported.finding)
     if not summary.counts(reported):
         why = f"{reported.status} {reported.issue}".strip()

@@ -9,9 +9,15 @@ from fuzzgraph.escaping import markdown_text as plain
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.finding_text import sentence
+from fuzzgraph.reporting.causes import causes, ranked
 from fuzzgraph.reporting.plain_text import finding_text
 from fuzzgraph.reporting.skipped import not_run, unchecked
-from fuzzgraph.reporting.summary_text import duration_text, setup_line, verdict_line
+from fuzzgraph.reporting.summary_text import (
+    duration_text,
+    setup_line,
+    stop_reason,
+    verdict_line,
+)
 from fuzzgraph.reporting.trend import TrendPoint
 
 __all__ = ["markdown"]
@@ -33,7 +39,7 @@ def markdown(summary: RunSummary, nights: Sequence[TrendPoint] = ()) -> str:
         parts.append(_table(summary))
     parts += [
         f"## {plain(sentence(reported.finding))}\n\n{code_block(finding_text(reported))}"
-        for reported in summary.findings[:_IN_FULL]
+        for reported in ranked(summary.findings)[:_IN_FULL]
     ]
     if summary.mended:
         lines = "\n".join(f"- {plain(line)}" for line in summary.mended)
@@ -63,7 +69,7 @@ def _figures(summary: RunSummary) -> str:
         "skipped": summary.skipped,
         "nondeterministic": summary.nondeterministic,
         "engine deaths": summary.deaths,
-        "ended by": summary.reason,
+        "stopped": stop_reason(summary),
         "fuzzgraph": summary.fuzzgraph,
     }
     return "\n".join(
@@ -76,21 +82,31 @@ def _figures(summary: RunSummary) -> str:
 
 
 def _table(summary: RunSummary) -> str:
-    head = ["| finding | broken clause | buffer | oracle | steps | rate | cases with it | status |"]
-    head.append("|---|---|---|---|---|---|---|---|")
-    return "\n".join([*head, *(_row(summary, reported) for reported in summary.findings)])
+    head = [
+        "| finding | severity | broken clause | buffer | oracle | steps | rate | cases with it"
+        " | cause | status |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    rows = [
+        _row(summary, reported, number)
+        for number, entry in enumerate(causes(summary.findings), start=1)
+        for reported in entry.members
+    ]
+    return "\n".join([*head, *rows])
 
 
-def _row(summary: RunSummary, reported: ReportedFinding) -> str:
+def _row(summary: RunSummary, reported: ReportedFinding, cause: int) -> str:
     finding = reported.finding
     cells = [
         f"[{reported.id}](findings/{reported.id}/case.json)",
+        finding.severity,
         CLAUSES[finding.clause],
         code_cell(finding.buffer),
         plain(finding.oracle),
         str(len(reported.case.steps)),
         plain(finding.confirmed),
         str(1 + summary.repeats.get(reported.id, 0)),
+        str(cause),
         " ".join(filter(None, (reported.status, web_link(reported.issue)))),
     ]
     return f"| {' | '.join(cells)} |"

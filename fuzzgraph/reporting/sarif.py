@@ -1,8 +1,9 @@
 """Findings as SARIF 2.1.0, for code hosts that show and compare them.
 
 One rule for each clause of the law. A result is the same from night to night by its fingerprint,
-which is the key of the finding; flaky ones are warnings, tolerated ones are suppressed with their
-issue. Locations are the case files, relative to the folder of the run.
+which is the key of the finding; the level follows the severity, flaky ones are warnings, tolerated
+ones are suppressed with their issue. Locations are the case files, relative to the folder of the
+run.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from fuzzgraph.case_text import case_table, config_line
 from fuzzgraph.escaping import visible
 from fuzzgraph.events import ReportedFinding, RunSummary
-from fuzzgraph.finding import CLAUSES, Clause
-from fuzzgraph.finding_text import LAW, seen, sentence
-from fuzzgraph.reporting.plain_text import case_table, config_line
+from fuzzgraph.finding import CLAUSES, SEVERITIES, Clause, Severity, severity_of
+from fuzzgraph.finding_text import LAW, observed, sentence
+from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.skipped import killed_text
 
 __all__ = ["SCHEMA", "sarif"]
@@ -22,6 +24,13 @@ __all__ = ["SCHEMA", "sarif"]
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _BASE = "RUN"
 _RULES: tuple[Clause, ...] = tuple(CLAUSES)
+_LEVELS: dict[Severity, str] = {
+    "critical": "error",
+    "high": "error",
+    "medium": "warning",
+    "low": "warning",
+}
+"""SARIF's `note` is kept for what is tolerated."""
 
 
 def sarif(summary: RunSummary) -> dict[str, Any]:
@@ -37,7 +46,11 @@ def sarif(summary: RunSummary) -> dict[str, Any]:
                     _BASE: {"description": {"text": "The folder of the run."}},
                 },
                 "invocations": [_invocation(summary)],
-                "results": [_result(summary, reported) for reported in summary.findings],
+                "results": [
+                    _result(summary, reported, entry.lead.id)
+                    for entry in causes(summary.findings)
+                    for reported in entry.members
+                ],
                 "columnKind": "unicodeCodePoints",
             }
         ],
@@ -69,7 +82,7 @@ def _rule(clause: Clause) -> dict[str, Any]:
         "name": f"Replay{clause.title()}",
         "shortDescription": {"text": f"A replay {CLAUSES[clause]}."},
         "fullDescription": {"text": LAW},
-        "defaultConfiguration": {"level": "error"},
+        "defaultConfiguration": {"level": _LEVELS[severity_of(clause)]},
         "properties": {"tags": ["correctness", "gpu-graph"], "precision": "very-high"},
     }
 
@@ -97,12 +110,13 @@ def _warnings(summary: RunSummary) -> tuple[str, ...]:
     return (*killed, *summary.bad_entries)
 
 
-def _result(summary: RunSummary, reported: ReportedFinding) -> dict[str, Any]:
+def _result(summary: RunSummary, reported: ReportedFinding, cause: str) -> dict[str, Any]:
     finding = reported.finding
     result: dict[str, Any] = {
         "ruleId": finding.clause,
         "ruleIndex": _RULES.index(finding.clause),
         "level": _level(reported),
+        "rank": _rank(finding.severity),
         "message": {"text": _message(reported)},
         "locations": [_location(reported)],
         "partialFingerprints": {"findingKey/v1": _fingerprint(reported)},
@@ -111,6 +125,8 @@ def _result(summary: RunSummary, reported: ReportedFinding) -> dict[str, Any]:
         "occurrenceCount": 1 + summary.repeats.get(reported.id, 0),
         "properties": {
             "id": reported.id,
+            "severity": finding.severity,
+            "cause": cause,
             "oracle": finding.oracle,
             "symptom": finding.symptom,
             "stage": finding.stage,
@@ -133,13 +149,18 @@ def _result(summary: RunSummary, reported: ReportedFinding) -> dict[str, Any]:
 def _level(reported: ReportedFinding) -> str:
     if reported.status == "tolerated":
         return "note"
-    return "warning" if reported.flaky or reported.finding.severity == "nan" else "error"
+    return "warning" if reported.flaky else _LEVELS[reported.finding.severity]
+
+
+def _rank(severity: Severity) -> float:
+    """SARIF's priority, 0.0 to 100.0: 100, 75, 50 and 25."""
+    return 100.0 - 25.0 * list(SEVERITIES).index(severity)
 
 
 def _message(reported: ReportedFinding) -> str:
     finding = reported.finding
     rate = f" Shows {finding.confirmed} in fresh sessions." if finding.confirmed else ""
-    return f"{sentence(finding)}. {seen(finding)}.{rate}"
+    return f"{sentence(finding)}. {observed(finding)}.{rate}"
 
 
 def _fingerprint(reported: ReportedFinding) -> str:

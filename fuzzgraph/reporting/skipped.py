@@ -1,4 +1,4 @@
-"""What did not run and why: skipped, quarantined, unreadable, beyond the target, not executed."""
+"""What did not run and why: skipped, quarantined, unreadable, unsupported, out of time."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from fuzzgraph.format_numbers import counted
 
 __all__ = ["undone_of_run", "killed_text", "not_run", "undone_text", "unchecked"]
 
-_UNDONE: dict[Left, str] = {
-    "confirm": "not confirmed",
-    "shrink": "not shrunk to the end",
-    "export": "repro not executed",
+_UNDONE: dict[Left, tuple[str, str]] = {
+    "confirm": ("finding", "not confirmed"),
+    "shrink": ("finding", "not fully shrunk"),
+    "export": ("repro script", "not run"),
 }
+"""What is counted, and what was not done with it."""
 
 
 def undone_text(reported: ReportedFinding) -> str:
     """What there was no time for; '' for nothing."""
-    return ", ".join(_UNDONE[one] for one in reported.left)
+    return ", ".join(" ".join(_UNDONE[one]) for one in reported.left)
 
 
 def undone_of_run(summary: RunSummary) -> str:
-    """How much the end of the budget left undone, and the command that does it; '' for nothing."""
+    """What the end of the budget left undone, and the command that does it; '' for nothing."""
     parts = [
-        f"{count} {words}"
-        for kind, words in _UNDONE.items()
+        f"{counted(count, noun)} {words}"
+        for kind, (noun, words) in _UNDONE.items()
         if (count := sum(kind in reported.left for reported in summary.findings))
     ]
     if summary.cut_off:
         parts.append(f"case {summary.cut_off} cut off")
     if not parts:
         return ""
-    return f"{', '.join(parts)}; finish with: {_resume_command(summary)}"
+    return f"not verified (out of time): {', '.join(parts)}; to finish: {_resume_command(summary)}"
 
 
 def _resume_command(summary: RunSummary) -> str:
@@ -60,7 +61,7 @@ def unchecked(launches: Mapping[str, int]) -> list[str]:
     """
     return [
         f"access and race checks are off for Triton kernels: {reason.rstrip('.')}"
-        f" ({count} launch{'es' * (count != 1)})"
+        f" ({counted(count, 'launch')})"
         for reason, count in launches.items()
     ]
 
@@ -68,12 +69,12 @@ def unchecked(launches: Mapping[str, int]) -> list[str]:
 def not_run(summary: RunSummary) -> list[tuple[str, str]]:
     """What, and why; empty where everything ran."""
     rows = [
-        (counted(count, "case"), f"skipped: {reason or 'the target cannot express it'}")
+        (counted(count, "case"), f"skipped: {reason or 'unsupported by target'}")
         for reason, count in summary.skips.items()
     ]
     untold = summary.skipped - sum(summary.skips.values())
     if untold > 0:
-        rows.append((counted(untold, "case"), "skipped: the target cannot express them"))
+        rows.append((counted(untold, "case"), "skipped: unsupported by target"))
     rows += [
         (counted(count, "case"), f"quarantined, never launched: {entry}")
         for entry, count in summary.quarantined.items()
@@ -84,9 +85,9 @@ def not_run(summary: RunSummary) -> list[tuple[str, str]]:
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
     rows += [("a check", line) for line in unchecked(summary.unchecked)]
     rows += _repros(summary)
-    rows += [("not drawn", f"beyond the target: {line}") for line in summary.beyond]
+    rows += [("not generated", f"unsupported by target: {line}") for line in summary.beyond]
     if undone := undone_of_run(summary):
-        rows.append(("for lack of time", undone))
+        rows.append(("out of time", undone))
     if summary.reason in ("killed", "interrupted", "failed"):
         rows.append(("the rest of the budget", _CUT[summary.reason]))
     return rows
@@ -107,7 +108,7 @@ def _repros(summary: RunSummary) -> list[tuple[str, str]]:
                 why = export.error if export.path else f"not written: {export.error}"
                 rows.append((f"{export.kind} of {reported.id}", why))
             elif export.kind == "script" and not export.rate:
-                why = "written, not executed: no time left"
+                why = "written, not run: out of time"
                 rows.append((f"script of {reported.id}", why))
         if not reported.finding.confirmed:
             rows.append((f"fresh sessions for {reported.id}", "the run ended first"))

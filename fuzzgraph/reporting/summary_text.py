@@ -5,10 +5,12 @@ from __future__ import annotations
 from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Reason, RunSummary, Setup
 from fuzzgraph.format_numbers import counted, short
-from fuzzgraph.reporting.plain_text import finding_text
+from fuzzgraph.reporting.causes import Cause, causes
+from fuzzgraph.reporting.plain_text import finding_brief, finding_text
 from fuzzgraph.reporting.skipped import killed_text, unchecked, undone_of_run
 
 __all__ = [
+    "figures_text",
     "run_text",
     "outcome",
     "nothing_found",
@@ -19,14 +21,18 @@ __all__ = [
 ]
 
 _REASONS: dict[Reason, str] = {
-    "time": "the time is up",
-    "examples": "all examples were run",
-    "findings": "enough was found",
-    "interrupted": "it was interrupted",
-    "corpus": "the corpus was run",
+    "time": "time is up",
+    "examples": "--examples reached",
+    "findings": "--findings reached",
+    "interrupted": "interrupted",
+    "corpus": "end of the corpus",
     "failed": "the run failed",
-    "killed": "it was killed",
+    "killed": "killed",
 }
+_NEXT = (
+    "run a replay command, read repro.py, or send issue.md; docs/read-a-finding.md explains each"
+    " line"
+)
 
 
 def stop_reason(summary: RunSummary) -> str:
@@ -45,34 +51,50 @@ def setup_line(setup: Setup) -> str:
 
 
 def run_text(summary: RunSummary) -> str:
-    """What a run came to, for a terminal or a log."""
-    parts = [finding_text(reported) for reported in summary.findings]
-    return "\n\n".join([*parts, "\n".join(map(one_line, _figures(summary)))])
+    """How a run ended, for a terminal or a log: findings, worst first, then the figures."""
+    parts = [_entry_text(entry) for entry in causes(summary.findings)]
+    return "\n\n".join([*parts, figures_text(summary)])
+
+
+def figures_text(summary: RunSummary) -> str:
+    """The figures of a run without its findings."""
+    return "\n".join(map(one_line, _figures(summary)))
+
+
+def _entry_text(entry: Cause) -> str:
+    if not entry.others:
+        return finding_text(entry.lead)
+    others = "\n\n".join(finding_brief(reported, why) for reported, why in entry.others)
+    count = counted(len(entry.others), "more finding")
+    return f"{finding_text(entry.lead)}\n\n  {count}, probably of the same cause:\n\n{others}"
 
 
 def outcome(summary: RunSummary) -> str:
     """What was found, and how much of it is flaky, known or tolerated."""
     found = summary.findings
-    shown = counted(len(found), "finding") if found else nothing_found(summary)
     kinds = {
         "flaky": sum(reported.flaky for reported in found),
         "known": sum(reported.status == "known" for reported in found),
         "tolerated": sum(reported.status == "tolerated" for reported in found),
     }
-    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    told = [f"{count} {kind}" for kind, count in kinds.items() if count]
+    if 1 < (entries := len(causes(found))) < len(found):
+        told.insert(0, f"probably {entries} causes")
+    elif entries == 1 < len(found):
+        told.insert(0, "probably 1 cause")
+    shown = counted(len(found), "finding") if found else nothing_found(summary)
+    kinds_told = f" ({', '.join(told)})" if told else ""
     failed = "the run failed, " if summary.error else ""
     damaged = "the log is damaged, " if summary.damaged else ""
-    return f"{failed}{damaged}{shown}{f' ({told})' if told else ''}"
+    return f"{failed}{damaged}{shown}{kinds_told}"
 
 
 def nothing_found(summary: RunSummary) -> str:
-    """What to say of a run without a finding: of one whose record is damaged not that it had
-    none."""
+    """What to say of a run without a finding; one whose record is damaged may have had some."""
     if summary.damaged:
         return "no finding could be read"
-    if summary.error:
-        return "nothing found"
-    return "nothing found before it was killed" if summary.reason == "killed" else "nothing found"
+    killed = summary.reason == "killed" and not summary.error
+    return "nothing found before it was killed" if killed else "nothing found"
 
 
 def duration_text(summary: RunSummary) -> str:
@@ -94,14 +116,14 @@ def _figures(summary: RunSummary) -> list[str]:
     mean = summary.steps / summary.cases if summary.cases else 0.0
     counts = [f"{summary.corpus_cases} from the corpus", f"{mean:.1f} steps each"]
     if summary.skipped:
-        counts.append(f"{summary.skipped} beyond the target")
+        counts.append(f"{counted(summary.skipped, 'case')} skipped (unsupported by target)")
     if summary.nondeterministic:
         counts.append(f"{summary.nondeterministic} nondeterministic")
     lines = [
         verdict_line(summary),
         f"  {', '.join(counts)}; seed {summary.seed}; {setup_line(summary.setup)}",
-        f"  stopped because {stop_reason(summary)}"
-        + (f"; {_left_in(summary)} {summary.out}" if summary.out else ""),
+        f"  stopped: {stop_reason(summary)}"
+        + (f"; {_report_in(summary)} {summary.out}" if summary.out else ""),
     ]
     lines += [f"  {line}" for line in unchecked(summary.unchecked)]
     lines += [
@@ -116,14 +138,16 @@ def _figures(summary: RunSummary) -> list[str]:
     if summary.killed:
         lines.append(f"  {killed_text(summary.killed)}")
     lines += [f"  damaged: {line}" for line in summary.damaged]
-    lines += [f"  left out: {line}" for line in summary.bad_entries]
+    lines += [f"  ignored: {line}" for line in summary.bad_entries]
     if undone := undone_of_run(summary):
-        lines.append(f"  for lack of time: {undone}")
+        lines.append(f"  {undone}")
     if summary.error:
         lines.append(f"  run failed: {summary.error}")
+    if summary.findings:
+        lines.append(f"  next: {_NEXT}")
     return lines
 
 
-def _left_in(summary: RunSummary) -> str:
+def _report_in(summary: RunSummary) -> str:
     """A run that failed, at a full disk say, may not have come to its report."""
-    return "what it has written is in" if summary.error else "report in"
+    return "what was written is in" if summary.error else "report in"

@@ -19,6 +19,7 @@ from fuzzgraph.events import (
     Progress,
     Shrunk,
 )
+from fuzzgraph.finding_text import sentence
 from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.plain_text import finding_head
 from fuzzgraph.reporting.summary_text import setup_line
@@ -32,19 +33,20 @@ _BAR = 24
 
 def start_line(event: CampaignStarted) -> str:
     """What is about to run."""
-    begin = f"fuzzing {setup_line(event.setup)}; seed {event.seed}; "
-    if event.examples == 0:
+    budget = event.spec.budget
+    begin = f"fuzzing {setup_line(event.spec.setup)}; seed {event.spec.seed}; "
+    if budget.examples == 0:
         return f"{begin}the corpus only, {counted(event.corpus_cases, 'case')}"
     limits = []
-    if event.seconds is not None:
-        limits.append(short(event.seconds))
-    if event.examples is not None:
-        limits.append(counted(event.examples, "example"))
-    if event.max_findings is not None:
-        limits.append(f"{counted(event.max_findings, 'finding')} at most")
-    budget = ", ".join(limits) or "no limit, Ctrl-C ends it"
+    if budget.seconds is not None:
+        limits.append(short(budget.seconds))
+    if budget.examples is not None:
+        limits.append(counted(budget.examples, "example"))
+    if budget.findings is not None:
+        limits.append(f"{counted(budget.findings, 'finding')} at most")
+    limit = ", ".join(limits) or "no limit, Ctrl-C ends it"
     corpus = f", {counted(event.corpus_cases, 'corpus case')} first" if event.corpus_cases else ""
-    return f"{begin}{budget}{corpus}"
+    return f"{begin}{limit}{corpus}"
 
 
 def progress_line(event: Progress) -> str:
@@ -79,7 +81,7 @@ class PlainProgress:
         if isinstance(event, CampaignStarted):
             self._say(start_line(event))
         elif isinstance(event, FindingNew):
-            self._say(f"found {event.id}: {event.finding.message}")
+            self._say(f"found {event.id}: {sentence(event.finding)}")
         elif isinstance(event, Shrunk):
             self._say(
                 f"shrunk {event.id} to {counted(event.steps, 'step')}, "

@@ -69,7 +69,7 @@ class Form(Check):
         self.run = recording.add(batch, "eager" if self._eagerly else "step")
         if self.run.failure is not None or self.run.seen is None:
             raise Unsupported("the step itself raised")
-        form = reference.form_of(self.finding.buffer, self.run.seen, batch, self.config)
+        form = reference.output_spec(self.finding.buffer, self.run.seen, batch, self.config)
         if form is None:
             raise Unsupported(f"{self.finding.buffer!r} has no reference")
         self._form = form

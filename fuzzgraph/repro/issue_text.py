@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import platform
-import re
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from fuzzgraph import __version__
 from fuzzgraph.case import Case, digest
+from fuzzgraph.case_text import case_cells, config_line
 from fuzzgraph.escaping import code_span as code
 from fuzzgraph.escaping import markdown_text
 from fuzzgraph.events import Setup, finding_id
-from fuzzgraph.finding import Finding
+from fuzzgraph.finding import SEVERITIES, Finding
+from fuzzgraph.finding_text import confirmation, law, sentence
 from fuzzgraph.repro.files import file_names
 from fuzzgraph.repro.through import setup_words
-from fuzzgraph.repro.wording import case_table, config_text, law, plain
+from fuzzgraph.repro.wording import plain
 
 __all__ = ["issue_text"]
 
@@ -48,11 +49,13 @@ def issue_text(case: Case, finding: Finding, setup: Setup) -> str:
         "",
         law(finding),
         "",
+        f"Severity: {finding.severity} ({SEVERITIES[finding.severity]}).",
+        "",
         "## Minimal case",
         "",
-        *_table(case),
+        *_table(case, finding.step),
         "",
-        f"Engine config: {code(config_text(case.config))}",
+        f"Engine config: {code(config_line(case.config))}",
         "",
         *_measured(finding),
         "## Reproduce",
@@ -61,7 +64,7 @@ def issue_text(case: Case, finding: Finding, setup: Setup) -> str:
         " gone. Its first lines say what it needs.",
         f"2. {code('pytest ' + names['pytest'])}: the same as a test, with FuzzGraph installed.",
         "",
-        *_rate(finding),
+        *_confirmed(finding),
         "## Environment",
         "",
         *(f"- {markdown_text(line)}" for line in environment(setup)),
@@ -72,40 +75,21 @@ def issue_text(case: Case, finding: Finding, setup: Setup) -> str:
 
 
 def _title(finding: Finding) -> str:
-    """What happens, in few words."""
-    buffer = plain(finding.buffer) or finding.stage
-    what = {
-        "red_zone_hit": f"write outside {buffer}",
-        "foreign_write": f"write to memory of {buffer} that the batch does not own",
-        "stray_access": f"kernel access outside {buffer}",
-        "race": f"programs of a kernel race for {buffer}",
-        "broken_contract": f"{buffer} does not hold what it must",
-        "broken_form": f"{buffer} has the wrong shape or dtype",
-        "missing": f"{buffer} is missing",
-        "exception": f"exception at {finding.stage}",
-        "hang": f"hang at {finding.stage}",
-    }.get(finding.symptom, _MISMATCH[finding.clause].format(buffer))
-    run = "eager run" if finding.stage == "eager" else "graph replay"
-    return markdown_text(f"{plain(finding.target)}: {what} ({run}, mode {finding.mode})")
+    return markdown_text(f"{finding.target}: {sentence(finding)}")
 
 
-_MISMATCH = {
-    "reads": "{} depends on memory that the batch does not name",
-    "writes": "{} is written where it must not be",
-    "computes": "{} is wrong",
-    "history": "{} depends on what was replayed before",
-    "metadata": "{} does not hold what it must",
-    "survives": "the run does not come back ({})",
-}
-
-
-def _table(case: Case) -> list[str]:
-    rows = [re.split(r"  +", line, maxsplit=4) for line in case_table(case)]
-    return [
-        f"| {' | '.join(map(markdown_text, rows[0]))} |",
-        "|" + "---|" * len(rows[0]),
-        *(f"| {' | '.join(map(markdown_text, row))} |" for row in rows[1:]),
+def _table(case: Case, step: int) -> list[str]:
+    """The steps; the one that breaks the law in bold."""
+    header, *rows = case_cells(case)
+    lines = [
+        f"| {' | '.join(map(markdown_text, header))} |",
+        "|" + "---|" * len(header),
     ]
+    for index, row in enumerate(rows):
+        cells = [markdown_text(cell) for cell in row]
+        shown = [f"**{cell}**" for cell in cells] if index == step else cells
+        lines.append(f"| {' | '.join(shown)} |")
+    return lines
 
 
 def _measured(finding: Finding) -> list[str]:
@@ -117,10 +101,9 @@ def _measured(finding: Finding) -> list[str]:
     return ["## Measured", "", *facts, ""]
 
 
-def _rate(finding: Finding) -> list[str]:
-    if not finding.confirmed:
-        return []
-    return [f"It showed in {markdown_text(finding.confirmed)} fresh sessions.", ""]
+def _confirmed(finding: Finding) -> list[str]:
+    said = confirmation(finding)
+    return [f"The case {markdown_text(said)}.", ""] if said else []
 
 
 def environment(setup: Setup) -> list[str]:

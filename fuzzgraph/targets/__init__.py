@@ -40,7 +40,7 @@ def _metadata(name: str, mode: Mode) -> Callable[[], Target]:
     """A backend of sglang without its kernels."""
 
     def opener() -> Target:
-        from fuzzgraph.targets.sglang.metadata_only import metadata_target
+        from fuzzgraph.targets.sglang.backends.metadata_only import metadata_target
 
         return metadata_target(name.replace("-", "_"), mode)
 
@@ -53,23 +53,23 @@ _VERIFYING = ("fa3", "flashinfer", "flashinfer-mla", "flashmla", "nsa", "trtllm-
 BUILT_IN: tuple[tuple[str, Callable[[], Target]], ...] = (
     ("builtin", _from("builtin", "BuiltinTarget")),
     ("builtin-triton", _builtin_triton),
-    ("sglang-aiter", _from("sglang.aiter", "AiterTarget")),
-    ("sglang-aiter-verify", _from("sglang.aiter", "verify_target")),
-    ("sglang-breakable-prefill", _from("sglang.prefill", "breakable")),
-    ("sglang-buffers", _from("sglang.buffers", "BufferTarget")),
-    ("sglang-buffers-verify", _from("sglang.buffers", "verify_target")),
-    ("sglang-cpu-graph", _from("sglang.cpu_graph", "CpuGraphTarget")),
-    ("sglang-dsv4", _from("sglang.dsv4", "Dsv4Target")),
-    ("sglang-eagle-draft", _from("sglang.drafts", "draft")),
-    ("sglang-eagle-draft-extend", _from("sglang.drafts", "draft_extend")),
-    ("sglang-flashinfer-draft", _from("sglang.draft_backends", "StepsTarget")),
-    ("sglang-frozen-kv-mtp", _from("sglang.drafts", "frozen_kv_mtp")),
-    ("sglang-multi-layer-draft-extend", _from("sglang.drafts", "multi_layer")),
+    ("sglang-aiter", _from("sglang.backends.aiter", "AiterTarget")),
+    ("sglang-aiter-verify", _from("sglang.backends.aiter", "verify_target")),
+    ("sglang-breakable-prefill", _from("sglang.runners.prefill", "breakable")),
+    ("sglang-buffers", _from("sglang.runners.decode_input_buffers", "BufferTarget")),
+    ("sglang-buffers-verify", _from("sglang.runners.decode_input_buffers", "verify_target")),
+    ("sglang-cpu-graph", _from("sglang.runners.cpu_graph_runner", "CpuGraphTarget")),
+    ("sglang-dsv4", _from("sglang.backends.dsv4", "Dsv4Target")),
+    ("sglang-eagle-draft", _from("sglang.runners.eagle_draft", "draft")),
+    ("sglang-eagle-draft-extend", _from("sglang.runners.eagle_draft", "draft_extend")),
+    ("sglang-flashinfer-draft", _from("sglang.backends.flashinfer_draft", "StepsTarget")),
+    ("sglang-frozen-kv-mtp", _from("sglang.runners.eagle_draft", "frozen_kv_mtp")),
+    ("sglang-multi-layer-draft-extend", _from("sglang.runners.eagle_draft", "multi_layer")),
     *((f"sglang-{name}", _metadata(name, "decode")) for name in ("cutlass-mla", *_VERIFYING)),
     *((f"sglang-{name}-verify", _metadata(name, "target_verify")) for name in _VERIFYING),
-    ("sglang-piecewise-prefill", _from("sglang.prefill", "piecewise")),
-    ("sglang-triton", _from("sglang.triton", "TritonTarget")),
-    ("sglang-triton-verify", _from("sglang.triton", "verify_target")),
+    ("sglang-piecewise-prefill", _from("sglang.runners.prefill", "piecewise")),
+    ("sglang-triton", _from("sglang.backends.triton", "TritonTarget")),
+    ("sglang-triton-verify", _from("sglang.backends.triton", "verify_target")),
 )
 """Name and opener of the targets that come with FuzzGraph."""
 

@@ -103,8 +103,12 @@ def test_a_bad_case_file_is_named_with_its_field_and_the_way_out(
 
 
 BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
-    "time": (["run", "--time", "10x"], "--time='10x' is no duration", "e.g. 60s, 10m or 8h"),
-    "time zero": (["run", "--time", "0s"], "--time='0s' is no duration", "60s"),
+    "time": (
+        ["run", "--time", "10x"],
+        "--time='10x' is not a valid duration",
+        "e.g. 60s, 10m or 8h",
+    ),
+    "time zero": (["run", "--time", "0s"], "--time='0s' is not a valid duration", "60s"),
     "examples": (["run", "--examples", "-3"], "--examples='-3' is no whole number >= 0", "Use"),
     "findings": (["run", "--findings", "0"], "--findings='0' is no whole number >= 1", "Use"),
     "seed": (["run", "--seed", "abc"], "--seed='abc' is no whole number >= 0", "Use one"),

@@ -116,8 +116,8 @@ class Released(BuiltinTarget):
 
     def load(self):
         import engine
-        faults = {fault.name: fault.parts for fault in FAULTS}
-        self.parts = faults.get(engine.FAULT, self.parts)
+        faults = {fault.name: fault.components for fault in FAULTS}
+        self.components = faults.get(engine.FAULT, self.components)
 """
 
 

@@ -107,8 +107,8 @@ def cut_off(folder: Path, **changes: str) -> Path:
     lines = log.read_bytes().splitlines(keepends=True)[:-2]
     start = json.loads(lines[0])
     if "target" in changes:
-        start["setup"]["target"] = changes["target"]
-    start["database"] = changes.get("database", "")
+        start["spec"].setdefault("setup", {})["target"] = changes["target"]
+    start["spec"]["database"] = changes.get("database", "")
     first = json.dumps(start, separators=(",", ":")).encode() + b"\n"
     log.write_bytes(b"".join([first, *lines[1:]]))
     return folder / "r"
@@ -122,7 +122,7 @@ def test_resume_imports_no_module_that_only_the_log_names(
     run = cut_off(folder, target="mine:factory")
     if shards > 1:
         log = (run / "events.jsonl").read_bytes()
-        (run / "events-0.jsonl").write_bytes(log.replace(b'"shards":1', b'"shards":2'))
+        (run / "events-0.jsonl").write_bytes(log.replace(b'"spec":{', b'"spec":{"shards":2,'))
         (run / "events.jsonl").unlink()
     monkeypatch.undo()
     monkeypatch.chdir(folder)

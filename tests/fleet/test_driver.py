@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.campaign import Budget, Opened, Plan
+from fuzzgraph.campaign import Opened
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import UsageError
@@ -21,6 +21,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.fleet.driver import FleetFailed
 from fuzzgraph.fleet.messages import Order
 from fuzzgraph.fleet.run import run_fleet
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, finding, no_exporting, paged
 from tests.fleet.members import Killed, SlowMember, ThreadCluster
 
@@ -53,7 +54,7 @@ class Fleet:
             yield self.cluster
 
         budget = Budget(rest.pop("seconds", None), examples)
-        plan = Plan(out=self.out, seed=3, budget=budget, **rest.pop("plan", {}))
+        plan = RunSpec(out=str(self.out), seed=3, budget=budget, **rest.pop("plan", {}))
         return run_fleet(plan, join, self.emit, **rest)
 
     def lose_machines(self) -> None:
@@ -70,7 +71,7 @@ def test_shards_divide_the_examples_and_make_one_report(
     fleet = Fleet(tmp_path, monkeypatch)
     summary = fleet.run(121)
     assert (summary.cases, summary.shards, summary.reason) == (121, 2, "examples")
-    assert [order.examples for order in fleet.cluster.orders] == [61, 60]
+    assert [order.spec.budget.examples for order in fleet.cluster.orders] == [61, 60]
     assert (fleet.out / "report.html").is_file()
     assert summary.out == str(fleet.out)
 
@@ -132,7 +133,7 @@ def test_a_lost_shard_goes_on_where_it_was(
 
     def before(order: Order) -> None:
         if with_its_machine and len(fleet.cluster.orders) > 2:
-            shutil.rmtree(fleet.machines / f"fuzzgraph-{order.run}" / f"shard-{order.shard}")
+            shutil.rmtree(fleet.machines / f"fuzzgraph-{order.run}" / f"shard-{order.spec.shard}")
 
     fleet.cluster = ThreadCluster(2, before)
     fleet.runner = runner

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.campaign import Budget, Plan, run_campaign
+from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.case import Case, digest
 from fuzzgraph.case_database import checked_database, open_database
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Event, RunSummary, Setup
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, paged
 from tests.fleet.artifacts import LISTING, STORAGE, ZIP, Artifacts, github, zipped
 from tests.fleet.servers import BINARY, WHY_NOT, redis_server
@@ -31,7 +32,7 @@ def redis_client() -> None:
 def run(out: Path, runner: FakeRunner, database: str, *, seed: int = 1) -> RunSummary:
     out.mkdir()
     opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
-    plan = Plan(out=out, seed=seed, budget=Budget(None, 60), database=database)
+    plan = RunSpec(out=str(out), seed=seed, budget=Budget(None, 60), database=database)
     return run_campaign(plan, events.append, opened=opened, export=no_export)
 
 

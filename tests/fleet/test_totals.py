@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fuzzgraph.events import CampaignStarted, Event, Progress, Setup
+from fuzzgraph.events import CampaignStarted, Event, Progress
 from fuzzgraph.fleet.totals import Totals
+from fuzzgraph.run_spec import RunSpec
 
 
 def progress(shard: int, cases: int) -> Progress:
@@ -23,5 +24,5 @@ def test_a_run_starts_once() -> None:
     events: list[Event] = []
     totals = Totals(events.append)
     for shard in (0, 1):
-        totals(CampaignStarted(shard=shard, setup=Setup(), seed=1))
+        totals(CampaignStarted(shard=shard, spec=RunSpec(seed=1)))
     assert len(events) == 1

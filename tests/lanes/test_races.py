@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.lanes import Race, lanes
-from fuzzgraph.lanes.races import Event, judge
+from fuzzgraph.lanes.races import Event, check_races
 from tests.lanes.kernels import planted
 
 
@@ -85,21 +85,21 @@ def event(writes: bool, *pairs: tuple[int, int], size: int = 4, atomic: str = ""
 
 
 def test_accesses_of_different_width_meet_where_they_overlap() -> None:
-    verdict = judge([event(True, (100, 0), size=8), event(False, (104, 1), size=2)])
+    verdict = check_races([event(True, (100, 0), size=8), event(False, (104, 1), size=2)])
     assert verdict.conflicts[0].address == 104
-    assert not judge([event(True, (100, 0), size=4), event(True, (104, 1), size=2)]).conflicts
-    assert judge([event(True, (100, 0), size=4), event(True, (103, 1), size=1)]).conflicts
+    assert not check_races([event(True, (100, 0), size=4), event(True, (104, 1), size=2)]).conflicts
+    assert check_races([event(True, (100, 0), size=4), event(True, (103, 1), size=1)]).conflicts
 
 
 def test_the_order_matters_only_if_it_is_not_that_of_the_programs() -> None:
-    assert not judge([event(True, (8, 0)), event(False, (8, 1))]).misordered
-    assert judge([event(False, (8, 1)), event(True, (8, 0))]).misordered
-    assert judge([event(True, (8, 1)), event(True, (8, 0))]).misordered
+    assert not check_races([event(True, (8, 0)), event(False, (8, 1))]).misordered
+    assert check_races([event(False, (8, 1)), event(True, (8, 0))]).misordered
+    assert check_races([event(True, (8, 1)), event(True, (8, 0))]).misordered
 
 
 def test_places_far_apart_take_no_table_of_all_memory_between() -> None:
     far = 1 << 40
-    verdict = judge([event(True, (8, 0), (far, 0)), event(True, (16, 1), (far, 2))])
+    verdict = check_races([event(True, (8, 0), (far, 0)), event(True, (16, 1), (far, 2))])
     (conflict,) = verdict.conflicts
     assert (conflict.address, conflict.programs, conflict.places) == (far, (0, 2), 1)
 
@@ -126,7 +126,7 @@ def test_random_logs_are_judged_like_a_walk_through_all_pairs() -> None:
             if one[0] == two[0] and one[1] != two[1] and (one[2] or two[2])
         ]
         raced = {one[0] for one, _ in meetings}
-        verdict = judge(log)
+        verdict = check_races(log)
         assert bool(verdict.conflicts) == bool(raced)
         if any(one[1] > two[1] for one, two in meetings):
             assert verdict.misordered, "an order that matters must not be missed"

@@ -17,7 +17,7 @@ import sys, warnings
 import numpy as np, torch
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.lanes import lanes
-from fuzzgraph.targets.sglang.loading import engine_module
+from fuzzgraph.targets.sglang.release import engine_module
 
 sys.path.insert(0, sys.argv[1])
 warnings.simplefilter("ignore")

@@ -30,10 +30,10 @@ CASE = Case(
 FAULTY = BuiltinTarget(replace(Components(), model=WeighsAStrangerWithZero))
 
 
-def test_a_zero_weight_on_a_strangers_value_is_found_with_its_own_severity() -> None:
+def test_a_zero_weight_on_a_strangers_value_is_found_with_its_own_symptom() -> None:
     findings = Execution(FAULTY, strict_nan=True).run_case(CASE).findings
     assert findings
-    assert {(one.oracle, one.severity) for one in findings} == {("noninterference", "nan")}
+    assert {(one.oracle, one.symptom) for one in findings} == {("noninterference", "nan_mismatch")}
     assert "slots the batch does not own" in findings[0].message
 
 

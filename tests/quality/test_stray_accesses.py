@@ -12,7 +12,7 @@ from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.event_log import read_log
-from fuzzgraph.events import CampaignFinished, RunSummary, Setup
+from fuzzgraph.events import CampaignFinished, RunSummary
 from fuzzgraph.execution import Execution, Verdict
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
@@ -24,6 +24,7 @@ from fuzzgraph.ports import Target
 from fuzzgraph.reporting import markdown
 from fuzzgraph.reporting.html import html
 from fuzzgraph.reporting.summary_text import run_text
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.run_state import RunState, join_summaries
 from fuzzgraph.targets import open_target
 
@@ -70,7 +71,7 @@ def test_the_healthy_engine_makes_no_stray_access(kernels: str) -> None:
 
 def test_launches_that_fall_back_are_counted_and_said() -> None:
     verdict_of = {"printing: device_print": 3}
-    summary = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, fallbacks=verdict_of)
+    summary = RunSummary(fuzzgraph="0", spec=RunSpec(seed=1), fallbacks=verdict_of)
     assert (
         "  kernels run by Triton's own interpreter, 3 times: printing: device_print"
         in run_text(join_summaries([summary])).splitlines()
@@ -106,7 +107,7 @@ def test_where_every_launch_was_checked_nothing_is_told(kernels: str) -> None:
 
 def test_the_reports_say_what_was_not_checked_and_why() -> None:
     summary = RunSummary(
-        fuzzgraph="0", setup=Setup(), seed=1, unchecked={"the kernels are compiled": 2}
+        fuzzgraph="0", spec=RunSpec(seed=1), unchecked={"the kernels are compiled": 2}
     )
     line = "access and race checks are off for Triton kernels: the kernels are compiled"
     shards = join_summaries([summary, summary])
@@ -139,7 +140,7 @@ def test_a_run_without_the_lanes_says_so_at_its_end_and_in_its_folder(
 
 
 def clean() -> RunSummary:
-    return RunSummary(fuzzgraph="0", setup=Setup(), seed=1)
+    return RunSummary(fuzzgraph="0", spec=RunSpec(seed=1))
 
 
 def step() -> StepRecord:

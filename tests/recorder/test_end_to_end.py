@@ -86,7 +86,7 @@ def test_a_case_that_needs_more_pages_than_there_are_is_a_wrong_call(
 
 def test_check_passes_on_a_healthy_engine_and_fails_with_the_finding_on_a_faulty_one() -> None:
     fuzzgraph.check(padded_beyond_the_pool())
-    with pytest.raises(fuzzgraph.FindingError, match="BROKEN") as caught:
+    with pytest.raises(fuzzgraph.FindingError, match="FINDING") as caught:
         fuzzgraph.check(padded_beyond_the_pool(), faulty())
     assert caught.value.reported.case == padded_beyond_the_pool()
 
@@ -144,5 +144,5 @@ def test_ctrl_c_ends_a_run_with_its_report_and_the_exit_code_of_what_was_found(
         running.send_signal(signal.SIGINT)
         said = running.stdout.read()
     assert running.returncode == 0, said
-    assert "stopped because it was interrupted" in said
+    assert "stopped: interrupted" in said
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["reason"] == "interrupted"

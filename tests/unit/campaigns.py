@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fuzzgraph.campaign import Budget, Campaign, Opened, Plan, SavedCases, Tools
+from fuzzgraph.campaign import Campaign, Opened, SavedCases, Tools
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.case import Case
 from fuzzgraph.corpus import Entry
 from fuzzgraph.events import Event, RunSummary, Setup
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Budget, RunSpec
 from fuzzgraph.strategies import minimise
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, finding
 
@@ -49,7 +50,7 @@ class Hunt:
         budget = Budget(
             rest.pop("seconds", None), rest.pop("examples", 200), rest.pop("findings", None)
         )
-        self.plan = Plan(out=folder, budget=budget, **rest)
+        self.plan = RunSpec(out=str(folder), budget=budget, **rest)
         self.campaign = Campaign(
             self.plan,
             Opened(Setup(), FakeTarget(), runner, lambda: None, cut_off=cut_off),

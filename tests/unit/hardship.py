@@ -8,16 +8,18 @@ import json
 import resource
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from fuzzgraph import corpus
-from fuzzgraph.campaign import Budget, Plan, load_corpus, run_campaign
+from fuzzgraph.campaign import load_corpus, run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.resume import load_run_state, resumed_plan
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import Setup
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget
 from tests.unit.campaigns import many_bugs
 
@@ -35,10 +37,12 @@ def main() -> int:
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
     seeds = load_corpus(asked.corpus) if asked.corpus else None
     state = None
-    plan = Plan(out=asked.out, seed=asked.seed, budget=Budget(None, 300), progress_seconds=0.0)
+    plan = RunSpec(
+        out=str(asked.out), seed=asked.seed, budget=Budget(None, 300), progress_seconds=0.0
+    )
     if (asked.out / "events.jsonl").exists():
         state = load_run_state(asked.out)
-        plan = replace(resumed_plan(state, asked.out, 600.0), progress_seconds=0.0)
+        plan = msgspec.structs.replace(resumed_plan(state, asked.out, 600.0), progress_seconds=0.0)
     asked.out.mkdir(exist_ok=True)
     try:
         summary = run_campaign(

@@ -11,12 +11,13 @@ import os
 import random
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fuzzgraph.campaign import Budget, Plan, run_campaign
+import msgspec
+
+from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.reports import rebuilt
@@ -25,6 +26,7 @@ from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding
 
 EXAMPLES = 80
@@ -53,10 +55,10 @@ def campaign(out: Path) -> None:
     opened = Opened(Setup(), FakeTarget(), FakeRunner(bugs), lambda: None)
     seeds = Loaded(entries=[Entry(Path(f"{i}.json"), c, digest(c)) for i, c in enumerate(CORPUS)])
     state = None
-    plan = Plan(out=out, seed=1, budget=Budget(None, EXAMPLES), progress_seconds=0.0)
+    plan = RunSpec(out=str(out), seed=1, budget=Budget(None, EXAMPLES), progress_seconds=0.0)
     if (out / "events.jsonl").exists() and (out / "events.jsonl").read_bytes().count(b"\n"):
         state = load_run_state(out)
-        plan = replace(resumed_plan(state, out), progress_seconds=0.0)
+        plan = msgspec.structs.replace(resumed_plan(state, out), progress_seconds=0.0)
     run_campaign(
         plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, state=state
     )

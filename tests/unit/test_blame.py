@@ -46,7 +46,7 @@ import torch
 class Target:
     name = "made-up"
 
-class StandIn:
+class Stub:
     pass
 
 def fails():
@@ -153,7 +153,7 @@ def test_what_stands_in_for_a_device_passes_on_what_torch_raises(engine: Any, ta
 def test_a_stand_in_that_lacks_what_the_engine_asks_for_is_the_targets_fault(
     engine: Any, target: Any
 ) -> None:
-    assert side(target, lambda: engine.asks(target.StandIn())) == "target"
+    assert side(target, lambda: engine.asks(target.Stub())) == "target"
     assert side(target, lambda: engine.asks(None)) == "engine"
     assert side(target, lambda: engine.asks(torch.zeros(1))) == "engine"
 

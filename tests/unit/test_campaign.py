@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuzzgraph.campaign import RunFolder, fresh_folder, parse_time
+from fuzzgraph.campaign import RunFolder, fresh_folder
 from fuzzgraph.campaign.budget import StopCampaign
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
@@ -24,6 +24,7 @@ from fuzzgraph.events import (
     finding_id,
 )
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import parse_time
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 from tests.unit.campaigns import Clock, Hunt
 
@@ -265,7 +266,9 @@ def test_a_time_without_a_unit_counts_seconds() -> None:
 
 @pytest.mark.parametrize("text", ["10x", "", "s", "0s", "-5s", "1e400", "nan", "10 s", "١s"])
 def test_a_time_that_is_none_is_refused_with_the_way_out(text: str) -> None:
-    with pytest.raises(UsageError, match="is no duration. Write a number and a unit, e.g. 60s"):
+    with pytest.raises(
+        UsageError, match="is not a valid duration. Write a number and a unit, e.g. 60s"
+    ):
         parse_time(text)
 
 

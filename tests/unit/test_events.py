@@ -30,13 +30,14 @@ from fuzzgraph.events import (
     finding_id,
 )
 from fuzzgraph.reporting import EventFile
+from fuzzgraph.run_spec import RunSpec
 from tests.fakes import case, finding
 
 ID = finding_id(finding().key)
 REPORTED = ReportedFinding(id=ID, finding=finding(), case=case(1), digest="d")
-SUMMARY = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, cases=10, seconds=2.0)
+SUMMARY = RunSummary(fuzzgraph="0", spec=RunSpec(seed=1), cases=10, seconds=2.0)
 EVENTS: tuple[Event, ...] = (
-    CampaignStarted(setup=Setup(target="t"), seed=3),
+    CampaignStarted(spec=RunSpec(setup=Setup(target="t"), seed=3)),
     CaseRun(index=0, digest="d", source="corpus", outcome="clean", steps=2, seconds=0.5),
     FindingNew(id=ID, finding=finding(), case=case(1, 2)),
     FindingRepeated(id=ID, digest="d", count=1),
@@ -140,7 +141,7 @@ def test_a_finding_name_is_fit_for_a_file() -> None:
 def test_a_summary_knows_its_exit_code(
     findings: tuple[ReportedFinding, ...], error: str, code: int
 ) -> None:
-    summary = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, findings=findings, error=error)
+    summary = RunSummary(fuzzgraph="0", spec=RunSpec(seed=1), findings=findings, error=error)
     assert summary.exit_code == code
 
 

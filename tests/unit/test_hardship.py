@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign import Budget, Plan, run_campaign
+from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import Event, FindingNew, Progress, Setup
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +123,7 @@ def test_a_clock_that_jumps_neither_ends_nor_prolongs_a_run(
     monkeypatch.setattr(time, "time", lambda: real() + (-1) ** next(jumps) * 86400.0)
     events: list[Event] = []
     opened = Opened(Setup(), FakeTarget(), FakeRunner(), lambda: None)
-    plan = Plan(out=tmp_path, seed=1, budget=Budget(1.0), progress_seconds=0.0)
+    plan = RunSpec(out=str(tmp_path), seed=1, budget=Budget(1.0), progress_seconds=0.0)
     summary = run_campaign(plan, events.append, opened=opened, export=no_export)
     seconds = [event.seconds for event in events if isinstance(event, Progress)]
     assert summary.reason == "time"

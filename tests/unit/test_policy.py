@@ -6,16 +6,17 @@ from datetime import date
 from pathlib import Path
 
 from fuzzgraph.baseline import Baseline, known_of
-from fuzzgraph.campaign import Budget, Campaign, Opened, Plan, SavedCases, Tools
+from fuzzgraph.campaign import Campaign, Opened, SavedCases, Tools
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, digest, validate
 from fuzzgraph.corpus import Entry, readable_json
+from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.events import ReportedFinding, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
 from fuzzgraph.policy import FindingPolicy
-from fuzzgraph.strategies import dimensions
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, finding, paged
 
 ISSUE = 'issue = "https://example.org/1"\nexpires = 2026-12-31\n'
@@ -27,7 +28,7 @@ def ledger(text: str, folder: Path = Path()) -> Ledger:
 
 def run(folder: Path, runner: FakeRunner, policy: FindingPolicy, *corpus: Case) -> RunSummary:
     campaign = Campaign(
-        Plan(out=folder, budget=Budget(None, 200), only_new=policy.only_new),
+        RunSpec(out=str(folder), budget=Budget(None, 200), only_new=policy.only_new),
         Opened(Setup(), FakeTarget(), runner, lambda: None),
         lambda event: None,
         SavedCases(
@@ -80,7 +81,7 @@ def test_a_quarantined_case_is_never_launched_not_even_by_the_shrinker(tmp_path:
     deadly = case(2, page_size=16)
     summary = run(tmp_path, runner, policy, deadly)
     assert deadly not in runner.ran
-    assert not [one for one in runner.ran if {"page_size=16", "2 rows"} <= dimensions(one)]
+    assert not [one for one in runner.ran if {"page_size=16", "2 rows"} <= coverage_values(one)]
     ((name, count),) = summary.quarantined.items()
     assert name == "page_size=16 + 2 rows (https://example.org/1)"
     assert count >= 1

@@ -149,19 +149,3 @@ def test_options_named_in_the_text_exist(tmp_path: Path) -> None:
     assert named
     shown = pytest_command(["--help"], tmp_path).stdout
     assert not {option for option in named if option not in shown}
-
-
-def prose(document: Path) -> str:
-    """A document without its blocks of code."""
-    return re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
-
-
-def test_the_links_of_every_document_lead_to_files() -> None:
-    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests" / "README.md"]
-    broken = [
-        f"{document.name}: {link}"
-        for document in documents
-        for link in re.findall(r"\]\(([^)#:]+)\)", prose(document))
-        if not (document.parent / link).exists()
-    ]
-    assert not broken

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.case_text import case_table
 from fuzzgraph.events import (
     CampaignStarted,
     Event,
@@ -22,7 +23,6 @@ from fuzzgraph.events import (
     Shrunk,
 )
 from fuzzgraph.reporting import (
-    case_table,
     finding_text,
     markdown,
     progress_on,
@@ -30,6 +30,7 @@ from fuzzgraph.reporting import (
     verdict_line,
 )
 from fuzzgraph.reporting.terminal import LiveProgress, PlainProgress, progress_line, start_line
+from fuzzgraph.run_spec import Budget, RunSpec
 from fuzzgraph.run_state import join_summaries
 from tests.fakes import case, finding
 
@@ -99,32 +100,33 @@ def reported(confirmed: str = "3/3") -> ReportedFinding:
 
 
 FINDING = """\
-BROKEN "writes only what its batch owns": kv_indices
-  footprint: 16 elements changed in the red zone after kv_indices (+0..+15)
-  step 1 (decode) at stage replay, target fake; confirmed 3/3 in fresh sessions
+FINDING [critical] A decode replay writes memory past the end of kv_indices
+  observed 16 elements changed in the red zone after kv_indices (+0..+15)
+  rule     a replay writes only what its batch owns (oracle footprint)
+  where    at step 1 (decode), stage replay, target fake
+  sure     shows in 3 of 3 fresh sessions
 
     step mode   via   raw/padded rows (request:seq_len)
     0    decode graph 2/2        0:1 1:1
   > 1    decode graph 1/1        0:1
 
-  config: capture_bs=[1,2,4] page_size=16
-  the same case also breaks:
-    "computes what attention defines": attention (reference)
+  config   capture_bs=[1,2,4] page_size=16
+  also     A decode replay writes memory past the end of attention (oracle reference)
+  id       footprint-kv_indices-decode-f9ab92
+  found    after 41 cases, 3.2 s; shrunk in 57 tries, 0.8 s
+  case     r/findings/x/case.json
+  script   r/findings/x/repro.py (fails 3/3)
+  pytest   r/findings/x/t.py (could not be executed: exit)
+  issue    none: ValueError: no words
+  replay   fuzzgraph replay r/findings/x/case.json --target fake"""
 
-  found   after 41 cases, 3.2 s; shrunk in 57 tries, 0.8 s
-  case    r/findings/x/case.json
-  script  r/findings/x/repro.py (fails 3/3)
-  pytest  r/findings/x/t.py (could not be executed: exit)
-  issue   none: ValueError: no words
-  replay  fuzzgraph replay r/findings/x/case.json --target fake"""
 
-
-def test_a_finding_reads_clause_and_buffer_first_then_the_case_then_what_to_do() -> None:
+def test_a_finding_reads_its_sentence_first_then_the_case_then_what_to_do() -> None:
     assert finding_text(reported()) == FINDING
 
 
 def test_a_flaky_finding_says_so_with_its_rate() -> None:
-    assert "; FLAKY, seen 1/3 in fresh sessions" in finding_text(reported("1/3"))
+    assert "FLAKY, shows in 1 of 3 fresh sessions" in finding_text(reported("1/3"))
 
 
 @pytest.mark.parametrize(
@@ -160,8 +162,7 @@ def test_one_of_anything_is_one() -> None:
 def summary(*findings: ReportedFinding, **changes: object) -> RunSummary:
     record = RunSummary(
         fuzzgraph="0.1.0",
-        setup=Setup(target="builtin", fault="short-kv"),
-        seed=7,
+        spec=RunSpec(setup=Setup(fault="short-kv"), seed=7, out="reports/runs/x"),
         seconds=60.0,
         cases=6000,
         corpus_cases=12,
@@ -169,16 +170,15 @@ def summary(*findings: ReportedFinding, **changes: object) -> RunSummary:
         skipped=3,
         findings=findings,
         repeats={"footprint-kv_indices-decode-f9ab92": 250},
-        out="reports/runs/x",
     )
     return msgspec.structs.replace(record, **changes)
 
 
 END = """\
 nothing found in 6000 cases, 1m00s, 100 cases/s
-  12 from the corpus, 3.0 steps each, 3 beyond the target; seed 7; \
+  12 from the corpus, 3.0 steps each, 3 cases skipped (unsupported by target); seed 7; \
 builtin with planted fault short-kv, recorder on cpu
-  stopped because the time is up; report in reports/runs/x"""
+  stopped: time is up; report in reports/runs/x"""
 
 
 def test_a_run_ends_with_its_figures() -> None:
@@ -187,13 +187,13 @@ def test_a_run_ends_with_its_figures() -> None:
 
 def test_the_end_of_a_run_shows_its_findings_before_the_figures() -> None:
     text = run_text(summary(reported(), reported("1/3")))
-    assert text.startswith('BROKEN "writes')
-    assert "\n2 findings (1 flaky) in 6000 cases" in text
+    assert text.startswith("FINDING [critical] A decode replay writes")
+    assert "\n2 findings (probably 1 cause, 1 flaky) in 6000 cases" in text
 
 
 def test_what_went_wrong_beside_the_findings_is_said_too() -> None:
     text = run_text(summary(bad_entries=("a.json: not valid JSON",), error="RuntimeError: x"))
-    assert "  left out: a.json: not valid JSON\n" in text
+    assert "  ignored: a.json: not valid JSON\n" in text
     assert text.startswith("the run failed, nothing found in 6000 cases")
     assert text.endswith("  run failed: RuntimeError: x")
 
@@ -204,7 +204,8 @@ def test_the_markdown_page_has_the_table_and_every_finding_in_full() -> None:
     assert (
         "| [footprint-kv_indices-decode-f9ab92]"
         "(findings/footprint-kv_indices-decode-f9ab92/case.json) "
-        "| writes only what its batch owns | `kv_indices` | footprint | 2 | 3/3 | 251 |"
+        "| critical | writes only what its batch owns | `kv_indices` "
+        "| footprint | 2 | 3/3 | 251 | 1 |"
     ) in page
     assert f"```text\n{FINDING}\n```" in page
 
@@ -216,7 +217,7 @@ def test_the_shards_of_a_run_add_up() -> None:
     assert (len(one.findings), one.exit_code, one.rate) == (1, 1, 196.7)
 
 
-STARTED = CampaignStarted(setup=Setup(), seed=1, seconds=60.0, corpus_cases=4)
+STARTED = CampaignStarted(spec=RunSpec(seed=1, budget=Budget(60.0)), corpus_cases=4)
 TOLD = Progress(seconds=12.0, cases=1200, steps=3600, findings=1, rate=101.4, seconds_left=48.0)
 
 
@@ -253,7 +254,7 @@ def events() -> list[Event]:
 
 PLAIN = """\
 fuzzing builtin, recorder on cpu; seed 1; 1m00s, 4 corpus cases first
-found NAME: 16 elements changed in the red zone after kv_indices (+0..+15)
+found NAME: A decode replay writes memory past the end of kv_indices
    12s  1200 cases  101/s  48s left  1 finding
 shrunk NAME to 2 steps, 1 request
 """.replace("NAME", "footprint-kv_indices-decode-f9ab92")
@@ -277,7 +278,7 @@ def test_a_terminal_gets_a_moving_line_and_keeps_the_findings() -> None:
     progress.close()
     text = stream.getvalue()
     assert "1200 cases  101/s  48s left" in text
-    assert 'BROKEN "writes only what its batch owns": kv_indices' in text
+    assert "FINDING [critical] A decode replay writes memory past the end of kv_indices" in text
 
 
 @pytest.mark.parametrize("left", [None, 40])

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fuzzgraph.campaign import Budget, Plan, RunFolder, run_campaign
+from fuzzgraph.campaign import RunFolder, run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.resume import RunState, load_run_state, resumed_plan
@@ -22,6 +22,7 @@ from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding, paged
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,9 @@ def run(
     opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
     state = load_run_state(folder) if resume else None
     plan = (
-        resumed_plan(state, folder) if state else Plan(out=folder, budget=Budget(None, 60), seed=2)
+        resumed_plan(state, folder)
+        if state
+        else RunSpec(out=str(folder), budget=Budget(None, 60), seed=2)
     )
     return run_campaign(plan, events.append, opened=opened, export=no_export, state=state)
 
@@ -96,8 +99,10 @@ def searched(folder: Path, *kills: int, examples: int = 250) -> list[str]:
 
         runner.bugs = killing
         opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
-        plan = Plan(out=folder, budget=Budget(None, examples), seed=2)
-        plan = replace(resumed_plan(state, folder) if state else plan, progress_seconds=0.0)
+        plan = RunSpec(out=str(folder), budget=Budget(None, examples), seed=2)
+        plan = msgspec.structs.replace(
+            resumed_plan(state, folder) if state else plan, progress_seconds=0.0
+        )
         with pytest.raises(Killed) if kill else nullcontext():
             run_campaign(
                 plan, events.append, opened=opened, export=no_export, state=state, seeds=SEEDS
@@ -189,7 +194,7 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 def test_workers_killed_before_and_after_a_resume_are_counted_together(tmp_path: Path) -> None:
     def hunted(state: RunState | None) -> RunSummary:
         opened = Opened(Setup(), FakeTarget(), FakeRunner(), lambda: None, killed=lambda: 2)
-        plan = Plan(out=tmp_path, budget=Budget(None, 60 if state is None else 90), seed=2)
+        plan = RunSpec(out=str(tmp_path), budget=Budget(None, 60 if state is None else 90), seed=2)
         return run_campaign(plan, events.append, opened=opened, export=no_export, state=state)
 
     assert hunted(None).killed == 2
@@ -213,7 +218,7 @@ def test_a_full_disk_ends_the_run_with_what_was_found(
 
     runner = FakeRunner(bugs)
     opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
-    plan = Plan(out=tmp_path, budget=Budget(None, 400), seed=2)
+    plan = RunSpec(out=str(tmp_path), budget=Budget(None, 400), seed=2)
     summary = run_campaign(plan, events.append, opened=opened, export=no_export)
     assert (summary.reason, summary.exit_code, len(summary.findings)) == ("failed", 3, 1)
     assert "No space left on device" in summary.error

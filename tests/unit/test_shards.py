@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.campaign import Budget, Plan, RunFolder, join_shards, run_campaign
+from fuzzgraph.campaign import RunFolder, join_shards, run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.shards import resume_shards, shards_of
 from fuzzgraph.errors import UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import Event, FindingNew, RunSummary, Setup, finding_id
+from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, finding
 from tests.unit.campaigns import many_bugs
 
@@ -34,7 +35,9 @@ def killed_shard(out: Path, shard: int, *, after: int) -> None:
         if left[0] == 0:
             raise Killed
 
-    plan = Plan(seed=1, budget=Budget(None, 40), out=out, shard=shard, shards=2, progress_seconds=0)
+    plan = RunSpec(
+        seed=1, budget=Budget(None, 40), out=str(out), shard=shard, shards=2, progress_seconds=0
+    )
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
     with pytest.raises(Killed):
         run_campaign(plan, emit, opened=opened, export=no_export)
@@ -86,7 +89,7 @@ DAMAGE = [b"", b'{"reason":"\xff"}', b'{"a":' + b"[" * 100_000]
 def test_a_damaged_summary_of_a_shard_is_named_and_costs_that_shard_only(
     content: bytes, tmp_path: Path
 ) -> None:
-    whole = RunSummary(fuzzgraph="0", setup=Setup(), seed=1, cases=7, bad_entries=("x.json: bad",))
+    whole = RunSummary(fuzzgraph="0", spec=RunSpec(seed=1), cases=7, bad_entries=("x.json: bad",))
     RunFolder(tmp_path, 1, 2).finish_run(whole)
     RunFolder(tmp_path, 0, 2).summary.write_bytes(content)
     summary = join_shards(tmp_path)

@@ -16,7 +16,8 @@ from fuzzgraph.errors import UNREADABLE, InvalidCase, UsageError
 from fuzzgraph.events import decode_event, encode_event
 from fuzzgraph.fleet.messages import Batch, Order
 from fuzzgraph.fleet.run import FleetRecord, fleet_of
-from fuzzgraph.records import RunSummary, Setup
+from fuzzgraph.records import RunSummary
+from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.strict_json import decode_json
 from tests.fakes import case
 from tests.unit.reporting.runs import STARTED, overrun, reported, summary
@@ -94,11 +95,11 @@ READERS: dict[str, tuple[Callable[[Path, bytes], object], bytes]] = {
     "a shard's summary": (read_shard_summary, msgspec.json.encode(summary())),
     "a fleet's record": (
         read_fleet,
-        msgspec.json.encode(FleetRecord(run="r", shards=1, setup=Setup(), seed=0)),
+        msgspec.json.encode(FleetRecord(run="r", address="", spec=RunSpec())),
     ),
     "an order": (
         lambda folder, text: decode_json(text, Order),
-        msgspec.json.encode(Order(run="r", setup=Setup(), seed=0, shard=0, shards=1)),
+        msgspec.json.encode(Order(run="r", spec=RunSpec())),
     ),
     "a batch": (
         lambda folder, text: decode_json(text, Batch),

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fuzzgraph.finding import Finding
-from fuzzgraph.finding_text import seen
+from fuzzgraph.finding_text import observed
 
 __all__ = ["Evidence", "evidence"]
 
@@ -35,7 +35,7 @@ _FACTS = {
     "log": "log of the engine",
 }
 _UNTOUCHED = {
-    "red_zone_hit": "red zones as they were painted",
+    "red_zone_hit": "red zones unchanged",
     "stray_access": "every access inside what the kernel was passed",
     "race": "no place that one program writes and another touches",
     "foreign_write": "every slot, row and state outside the batch's own keeps its bytes",
@@ -72,7 +72,7 @@ def _sides(finding: Finding) -> tuple[str, str]:
         return _UNTOUCHED[finding.symptom], _written(finding)
     if "want" in finding.detail and "got" in finding.detail:
         return _apart(finding.detail["want"], finding.detail["got"])
-    message = seen(finding)
+    message = observed(finding)
     for pattern in _SPLITS:
         if (match := re.fullmatch(pattern, message)) is not None:
             return match["expected"], match["got"]
@@ -90,7 +90,7 @@ def _apart(want: object, got: object) -> tuple[str, str]:
 def _written(finding: Finding) -> str:
     found = str(finding.detail.get("found", ""))
     if not found:
-        return seen(finding)
+        return observed(finding)
     offset, reach = finding.detail.get("offset"), finding.detail.get("reach")
     place = f"at {offset:+d}" if offset == reach else f"from {offset:+d} to {reach:+d}"
     values = ", ".join(found.split())

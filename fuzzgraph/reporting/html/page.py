@@ -11,19 +11,28 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import msgspec
+
+from fuzzgraph.case import encode_case
+from fuzzgraph.case_text import case_table, config_line
 from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
-from fuzzgraph.finding import CLAUSES
+from fuzzgraph.finding import CLAUSES, SEVERITIES
 from fuzzgraph.finding_text import law_parts, place, sentence
 from fuzzgraph.format_numbers import counted, short
-from fuzzgraph.reporting.families import Crossing, crossings, families_of
+from fuzzgraph.reporting.causes import causes
+from fuzzgraph.reporting.coverage_groups import Crossing, crossings, families_of
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
 from fuzzgraph.reporting.html.timeline import timeline
 from fuzzgraph.reporting.html.trend_chart import trend_chart
-from fuzzgraph.reporting.plain_text import case_table, config_line
 from fuzzgraph.reporting.skipped import not_run, unchecked, undone_text
-from fuzzgraph.reporting.summary_text import nothing_found, outcome, setup_line, stop_reason
+from fuzzgraph.reporting.summary_text import (
+    nothing_found,
+    outcome,
+    setup_line,
+    stop_reason,
+)
 from fuzzgraph.reporting.trend import TrendPoint
 
 if TYPE_CHECKING:
@@ -33,7 +42,8 @@ __all__ = ["Material", "html"]
 
 _SCRIPTS_BYTES = 500_000
 _DRAWINGS_BYTES = 600_000
-"""Room for either, as written on the page, which stays below 2 MB: beyond it a history is a table
+_CASES_BYTES = 300_000
+"""Room for each, as written on the page, which stays below 2 MB: beyond it a history is a table
 and a repro is named by its file."""
 _DRAWN = 200
 """Findings told in full; those beyond are in the table."""
@@ -57,6 +67,8 @@ class _Chapter:
     number: int
     reported: ReportedFinding
     sentence: str
+    why: str
+    """Why it stands below the entry above; '' for an entry of its own."""
     clause: str
     law: tuple[str, str, str]
     place: str
@@ -90,19 +102,29 @@ class _Room:
         return True
 
 
+class _Rooms:
+    """The room of a page, kind by kind: a page of many findings keeps the case of each."""
+
+    def __init__(self) -> None:
+        self.cases = _Room(_CASES_BYTES)
+        self.scripts = _Room(_SCRIPTS_BYTES)
+        self.drawings = _Room(_DRAWINGS_BYTES)
+
+
 def html(summary: RunSummary, material: Material | None = None) -> str:
     """The whole page, self-contained."""
     material = material or Material()
-    scripts_room, drawings_room = _Room(_SCRIPTS_BYTES), _Room(_DRAWINGS_BYTES)
+    rooms = _Rooms()
     chapters = [
         _chapter(
             number,
             summary,
             reported,
-            _repros(material.scripts.get(reported.id, {}), scripts_room),
-            drawings_room,
+            why,
+            _repros(reported, material.scripts.get(reported.id, {}), rooms),
+            rooms.drawings,
         )
-        for number, reported in enumerate(summary.findings[:_DRAWN], start=1)
+        for number, (reported, why) in enumerate(_in_order(summary)[:_DRAWN], start=1)
     ]
     page = _template().render(
         summary=summary,
@@ -165,10 +187,18 @@ def _figures(summary: RunSummary) -> list[tuple[str, str]]:
     return figures
 
 
+def _in_order(summary: RunSummary) -> list[tuple[ReportedFinding, str]]:
+    """The findings by their causes, each with why it stands below another one."""
+    return [
+        pair for entry in causes(summary.findings) for pair in ((entry.lead, ""), *entry.others)
+    ]
+
+
 def _chapter(
     number: int,
     summary: RunSummary,
     reported: ReportedFinding,
+    why: str,
     repros: Sequence[tuple[str, str]],
     room: _Room,
 ) -> _Chapter:
@@ -178,6 +208,7 @@ def _chapter(
         number=number,
         reported=reported,
         sentence=sentence(finding),
+        why=why,
         clause=CLAUSES[finding.clause],
         law=law_parts(finding),
         place=place(finding),
@@ -215,6 +246,7 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
     confirmed = finding.confirmed or "the run ended before it was tried"
     times = 1 + summary.repeats.get(reported.id, 0)
     facts = [
+        ("severity", f"{finding.severity}: {SEVERITIES[finding.severity]}"),
         ("shows in fresh sessions", confirmed),
         ("oracle", finding.oracle),
         ("symptom", finding.symptom.replace("_", " ")),
@@ -228,24 +260,28 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
         effort = f"{counted(reported.shrink_tries, 'try')}, {reported.shrink_seconds:.1f} s"
         facts.append(("shrunk with", effort))
     if reported.left:
-        facts.append(("for lack of time", undone_text(reported)))
-    if finding.severity == "nan":
-        facts.append(("severity", "NaN that no mask lets through changed the result"))
+        facts.append(("not done (out of time)", undone_text(reported)))
+    if finding.symptom == "nan_mismatch":
+        facts.append(("note", "only NaN in memory that the batch does not own shows this"))
     return facts
 
 
-_COPIED: dict[ExportKind, str] = {
+_COPIED: dict[str, str] = {
+    "case": "Case (save it as case.json)",
     "script": "Script (its first lines say how to run it)",
     "pytest": "Test (run by pytest, with FuzzGraph installed)",
 }
 
 
-def _repros(scripts: Mapping[ExportKind, str], room: _Room) -> list[tuple[str, str]]:
-    """Those that still fit; the short test goes in first."""
-    chosen: dict[ExportKind, str] = {}
+def _repros(
+    reported: ReportedFinding, scripts: Mapping[ExportKind, str], rooms: _Rooms
+) -> list[tuple[str, str]]:
+    """The case, and the scripts that still fit: whoever was sent the page alone can replay it."""
+    case = msgspec.json.format(encode_case(reported.case)).decode()
+    chosen: dict[str, str] = {"case": case} if rooms.cases.takes(escape(case)) else {}
     for kind in ("pytest", "script"):
         text = scripts.get(kind, "")
-        if text and room.takes(escape(text)):
+        if text and rooms.scripts.takes(escape(text)):
             chosen[kind] = text
     return [(name, chosen[kind]) for kind, name in _COPIED.items() if kind in chosen]
 

@@ -14,7 +14,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.targets.sglang.loading import call_with_known, engine_module, has_module
+from fuzzgraph.targets.sglang.release import call_with_known, engine_module, has_module
 
 __all__ = ["AttentionModel", "as_logits", "in_forward_context"]
 

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.targets.sglang.batches import forward_batch
-from fuzzgraph.targets.sglang.configuration import context_len
-from fuzzgraph.targets.sglang.decode_runner import DecodeRunner, open_decode_runner, runner_module
-from fuzzgraph.targets.sglang.loading import engine_module
-from fuzzgraph.targets.sglang.runner_session import RunnerSession
-from fuzzgraph.targets.sglang.stand_ins import ModelRunner, model_runner
+from fuzzgraph.targets.offline.session import RunnerSession
+from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.runners.decode import DecodeRunner, open_decode_runner, runner_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
+from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.world import Batch
 
 __all__ = ["BY_TOKEN", "DecodeSession", "captures_drafts", "keeps_ladder", "load_once"]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, as_logits
-from fuzzgraph.targets.sglang.plain_objects import StandIn
 
 __all__ = ["Body", "PrefillModel"]
 
@@ -25,7 +25,7 @@ class Body(torch.nn.Module):
         super().__init__()
         # The engine walks its modules and their layers; parameters it finds none.
         self.attention = AttentionModel(config, device)
-        self.layers = [StandIn(self_attn=StandIn(attn=self.attention.layer))]
+        self.layers = [Stub(self_attn=Stub(attn=self.attention.layer))]
 
     def forward(
         self,

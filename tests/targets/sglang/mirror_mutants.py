@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.metadata_only import MetadataTarget, metadata_target
+from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget, metadata_target
 
 __all__ = ["stale_mirror"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.prefill import PrefillTarget, breakable, piecewise
-from fuzzgraph.targets.sglang.prefill_session import PrefillSession
+from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget, breakable, piecewise
+from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.world import Batch
 
 __all__ = [

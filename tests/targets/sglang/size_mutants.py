@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.buffers import BufferTarget
+from fuzzgraph.targets.sglang.runners.decode_input_buffers import BufferTarget
 
 __all__ = ["unsliced"]
 

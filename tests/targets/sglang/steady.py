@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.triton import TritonTarget, verify_target
+from fuzzgraph.targets.sglang.backends.triton import TritonTarget, verify_target
 
 __all__ = ["steady_verify"]
 

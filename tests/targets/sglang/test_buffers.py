@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.buffers import BufferTarget
-from fuzzgraph.targets.sglang.cpu_graph import CpuGraphTarget
+from fuzzgraph.targets.sglang.runners.cpu_graph_runner import CpuGraphTarget
+from fuzzgraph.targets.sglang.runners.decode_input_buffers import BufferTarget
 from tests.targets.sglang.released import Workers, decode_case
 
 _DECODE = "sglang-buffers"

@@ -7,7 +7,7 @@ import sys
 
 DECORATES = """
 import sys, torch
-from fuzzgraph.targets.sglang.compiling import compile_at_first_call
+from fuzzgraph.targets.offline.lazy_compile import compile_at_first_call
 {wait}
 seen = []
 

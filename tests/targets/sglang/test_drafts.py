@@ -12,9 +12,9 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, valid
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import CI
 from fuzzgraph.strategies.configs import swarm_config
-from fuzzgraph.targets.sglang.draft_backends import StepsTarget
-from fuzzgraph.targets.sglang.draft_batches import live_places, select_index
-from fuzzgraph.targets.sglang.drafts import (
+from fuzzgraph.targets.sglang.backends.flashinfer_draft import StepsTarget
+from fuzzgraph.targets.sglang.forward_batch.draft import live_places, select_index
+from fuzzgraph.targets.sglang.runners.eagle_draft import (
     DraftTarget,
     draft,
     draft_extend,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.targets.sglang.dsv4 import Dsv4Target
+from fuzzgraph.targets.sglang.backends.dsv4 import Dsv4Target
 from tests.targets.sglang.released import Workers, decode_case
 
-_MUTANT = "fuzzgraph.targets.sglang.dsv4:without_upgrade"
+_MUTANT = "fuzzgraph.targets.sglang.backends.dsv4:without_upgrade"
 
 
 def paged_case() -> Case:

@@ -13,11 +13,12 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.layout import plan
-from fuzzgraph.targets.sglang import absent, loading
-from fuzzgraph.targets.sglang.absent import ABSENT, allow_absent
-from fuzzgraph.targets.sglang.aiter import AiterTarget, _below, verify_target
-from fuzzgraph.targets.sglang.batches import _tree_mask
-from fuzzgraph.targets.sglang.drafts import frozen_kv_mtp
+from fuzzgraph.targets.offline import import_stubs
+from fuzzgraph.targets.offline.import_stubs import ABSENT, allow_absent
+from fuzzgraph.targets.sglang import release
+from fuzzgraph.targets.sglang.backends.aiter import AiterTarget, _below, verify_target
+from fuzzgraph.targets.sglang.forward_batch.decode import _tree_mask
+from fuzzgraph.targets.sglang.runners.eagle_draft import frozen_kv_mtp
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     modules, finders = dict(sys.modules), list(sys.meta_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(loading, "_interpret_triton", lambda: None)
+    monkeypatch.setattr(release, "_interpret_triton", lambda: None)
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield package
@@ -41,18 +42,18 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_packages_own_init_is_not_run(toy: Path) -> None:
     (toy / "part.py").write_text("VALUE = 3\n")
-    assert loading.engine_module("sglang.srt.part").VALUE == 3
+    assert release.engine_module("sglang.srt.part").VALUE == 3
 
 
 def test_a_missing_companion_is_named_with_the_way_out(toy: Path) -> None:
     (toy / "part.py").write_text("import no_such_companion.inner\n")
     with pytest.raises(AdapterUnavailable, match="'no_such_companion'.*make sglang"):
-        loading.engine_module("sglang.srt.part")
+        release.engine_module("sglang.srt.part")
 
 
 def test_a_module_that_the_release_lacks_is_named(toy: Path) -> None:
     with pytest.raises(AdapterUnavailable, match="no module 'sglang.srt.absent_part'"):
-        loading.engine_module("sglang.srt.absent_part")
+        release.engine_module("sglang.srt.absent_part")
 
 
 def test_a_listed_module_is_stood_in_for(toy: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_listed_module_is_stood_in_for(toy: Path) -> None:
         "class Mine(Plan):\n    pass\n"
         "@launch\ndef kept(): return 5\n"
     )
-    part = loading.engine_module("sglang.srt.part")
+    part = release.engine_module("sglang.srt.part")
     assert part.kept() == 5
     assert isinstance(part.Mine(), part.Plan)
 
@@ -69,17 +70,17 @@ def test_a_listed_module_is_stood_in_for(toy: Path) -> None:
 def test_an_installed_module_wins_over_its_stand_in(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(absent.ABSENT, "installed_here", "for this test")
+    monkeypatch.setitem(import_stubs.ABSENT, "installed_here", "for this test")
     (toy.parent.parent / "installed_here.py").write_text("REAL = True\n")
     (toy / "part.py").write_text("import installed_here\nSEEN = installed_here.REAL\n")
-    assert loading.engine_module("sglang.srt.part").SEEN is True
+    assert release.engine_module("sglang.srt.part").SEEN is True
 
 
 def test_what_the_engine_prints_at_import_stays_off_stdout(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (toy / "part.py").write_text("print('hint about kernels')\n")
-    loading.engine_module("sglang.srt.part")
+    release.engine_module("sglang.srt.part")
     seen = capsys.readouterr()
     assert (seen.out, seen.err) == ("", "hint about kernels\n")
 
@@ -90,7 +91,7 @@ def test_a_setting_of_the_shell_that_changes_the_engine_is_refused(
     monkeypatch.setenv("SGLANG_USE_AITER_UNIFIED_ATTN", "1")
     (toy / "part.py").write_text("")
     with pytest.raises(AdapterUnavailable, match="SGLANG_USE_AITER_UNIFIED_ATTN='1'.*Unset it"):
-        loading.engine_module("sglang.srt.part")
+        release.engine_module("sglang.srt.part")
 
 
 def test_every_stand_in_has_its_reason() -> None:
@@ -103,7 +104,7 @@ def test_the_finder_is_last_and_there_once(monkeypatch: pytest.MonkeyPatch) -> N
     once = len(sys.meta_path)
     allow_absent()
     assert len(sys.meta_path) == once
-    assert isinstance(sys.meta_path[-1], absent._Finder)
+    assert isinstance(sys.meta_path[-1], import_stubs._Finder)
 
 
 @pytest.mark.parametrize(
@@ -155,4 +156,4 @@ def test_only_arguments_that_a_release_knows_are_given() -> None:
     def older(size: int) -> int:
         return size
 
-    assert loading.call_with_known(older, size=3, layout="later") == 3
+    assert release.call_with_known(older, size=3, layout="later") == 3

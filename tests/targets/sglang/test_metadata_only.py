@@ -10,8 +10,8 @@ import torch
 
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.memory.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
-from fuzzgraph.targets.sglang.flashinfer_wrappers import _Decode
-from fuzzgraph.targets.sglang.metadata_only import _below, _packed, metadata_target
+from fuzzgraph.targets.offline.flashinfer_wrappers import _Decode
+from fuzzgraph.targets.sglang.backends.metadata_only import _below, _packed, metadata_target
 from tests.targets.sglang.released import Workers, decode_case
 
 released = [pytest.mark.sglang, pytest.mark.slow]

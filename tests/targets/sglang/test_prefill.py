@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
-from fuzzgraph.targets.sglang.prefill import breakable, piecewise
-from fuzzgraph.targets.sglang.split_forward import SplitForward
+from fuzzgraph.targets.sglang.runners.prefill import breakable, piecewise
+from fuzzgraph.targets.sglang.stubs.piecewise_compiler import SplitForward
 from tests.targets.sglang.released import Workers
 
 _MUTANTS = "tests.targets.sglang.prefill_mutants"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.case import EngineConfig, Mode, ReplayStep
-from fuzzgraph.targets.sglang.triton import TritonTarget
+from fuzzgraph.targets.sglang.backends.triton import TritonTarget
 from tests.targets.sglang.released import Workers, decode_case
 
 _TARGET = "sglang-triton"

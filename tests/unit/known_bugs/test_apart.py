@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from fuzzgraph.errors import FuzzGraphError, UsageError
-from fuzzgraph.events import RunSummary, Setup
+from fuzzgraph.events import RunSummary
 from fuzzgraph.known_bugs import Apart, Search, run_folder, score
+from fuzzgraph.run_spec import RunSpec
 from tests.unit.known_bugs.test_scoring import bug
 
 SEARCH = Search("fake", "1.1", lacks={"b": bug(broken=(), fixed=("1.1",))})
@@ -40,7 +41,7 @@ def test_a_process_whose_run_failed_ends_the_score_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = RunSummary(
-        fuzzgraph="0", setup=Setup(), seed=1, reason="failed", error="WorkerFailed: boom"
+        fuzzgraph="0", spec=RunSpec(seed=1), reason="failed", error="WorkerFailed: boom"
     )
     folder = run_folder(tmp_path, SEARCH)
     ending(monkeypatch, folder, 3, "fuzzgraph: WorkerFailed: boom", msgspec.json.encode(failed))

@@ -9,6 +9,7 @@ from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup, Source, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.known_bugs import Expectation, KnownBug, Search, score
+from fuzzgraph.run_spec import RunSpec
 from tests.fakes import case, finding
 
 
@@ -47,7 +48,9 @@ class Releases:
         self.asked.append((search.release, search.wanted))
         found = tuple(self._found.get(f"v{search.release}", ()))
         setup = Setup(target=search.target, release=search.release)
-        return RunSummary(fuzzgraph="0", setup=setup, seed=1, cases=100, findings=found)
+        return RunSummary(
+            fuzzgraph="0", spec=RunSpec(setup=setup, seed=1), cases=100, findings=found
+        )
 
 
 SEEN = finding(confirmed="3/3")
@@ -126,7 +129,7 @@ def test_a_mutant_is_acquitted_by_the_target_that_it_is_a_mutant_of() -> None:
         asked.append(search.target)
         found = (reported(SEEN),) if search.target == "fake:mutant" else ()
         setup = Setup(target=search.target, release=search.release)
-        return RunSummary(fuzzgraph="0", setup=setup, seed=1, cases=9, findings=found)
+        return RunSummary(fuzzgraph="0", spec=RunSpec(setup=setup, seed=1), cases=9, findings=found)
 
     (one,), _ = score({"b": mutant}, hunt)
     assert (one.found, one.false_alarms) == (True, 0)
@@ -148,8 +151,10 @@ def test_a_run_that_did_not_come_to_its_end_acquits_no_bug_and_misses_none(
     def hunt(search: Search) -> RunSummary:
         setup = Setup(target=search.target, release=search.release)
         if search.release == unfinished:
-            return RunSummary(fuzzgraph="0", setup=setup, seed=1, reason=reason, error=error)
-        return RunSummary(fuzzgraph="0", setup=setup, seed=1)
+            return RunSummary(
+                fuzzgraph="0", spec=RunSpec(setup=setup, seed=1), reason=reason, error=error
+            )
+        return RunSummary(fuzzgraph="0", spec=RunSpec(setup=setup, seed=1))
 
     with pytest.raises(FuzzGraphError, match=rf"^fake=={unfinished}: .*\({said}\)"):
         score({"b": bug(broken=("1.0",), fixed=("1.1",))}, hunt)

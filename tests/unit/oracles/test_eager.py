@@ -47,7 +47,10 @@ def test_where_the_truth_agrees_with_the_replay_the_eager_run_is_at_fault() -> N
     (finding,) = Eager().judge(_differing(1.0, 1.5))
     assert finding.stage == "eager"
     assert "the eager run's attention[0, 0]: got 1.5, expected 1" in finding.message
-    assert sentence(finding) == "the eager run's attention[0, 0] is 1.5 where the replay gives 1"
+    assert sentence(finding) == (
+        "An eager decode step computes attention[0, 0] = 1.5; the replay, which float64 attention"
+        " confirms, gives 1"
+    )
 
 
 def test_where_the_truth_agrees_with_the_eager_run_the_replay_is_at_fault() -> None:

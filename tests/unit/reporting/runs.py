@@ -14,11 +14,11 @@ from fuzzgraph.events import (
     Event,
     ReportedFinding,
     RunSummary,
-    Setup,
     encode_event,
     finding_id,
 )
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import RunSpec
 
 
 def overrun(buffer: str = "kv_indices", step: int = 1) -> Finding:
@@ -64,8 +64,7 @@ def summary(*findings: ReportedFinding, **changes: Any) -> RunSummary:
     covered.add(["mode idle", "page_size=1"])
     record = RunSummary(
         fuzzgraph="0.1.0",
-        setup=Setup(),
-        seed=7,
+        spec=_asked(changes),
         started="2026-01-02T01:00:00+00:00",
         seconds=60.0,
         cases=600,
@@ -78,9 +77,15 @@ def summary(*findings: ReportedFinding, **changes: Any) -> RunSummary:
     return msgspec.structs.replace(record, **changes)
 
 
+def _asked(changes: dict[str, Any]) -> RunSpec:
+    """What the run was asked, with those changes that concern it, which are taken out."""
+    asked = {name: changes.pop(name) for name in RunSpec.__struct_fields__ if name in changes}
+    return msgspec.structs.replace(RunSpec(seed=7, out=""), **asked)
+
+
 def write_log(folder: Path, *events: Event, name: str = "events.jsonl") -> None:
     folder.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"".join(map(encode_event, events)))
 
 
-STARTED = CampaignStarted(setup=Setup(), seed=7, fuzzgraph="0.1.0", beyond=("modes: draft",))
+STARTED = CampaignStarted(spec=RunSpec(seed=7), fuzzgraph="0.1.0", beyond=("modes: draft",))

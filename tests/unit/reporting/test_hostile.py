@@ -44,6 +44,7 @@ from fuzzgraph.events import (
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting import progress_on, run_text
 from fuzzgraph.repro.issue_text import issue_text
+from fuzzgraph.run_spec import RunSpec
 from tests.unit.reporting.runs import history, overrun, reported, summary
 
 HOSTILE = (
@@ -72,9 +73,11 @@ COVERED = CoverageMap()
 COVERED.add(["mode decode", "page_size=2"])
 EVENTS: tuple[Event, ...] = (
     CampaignStarted(
-        setup=Setup(target="t", release="1", fault="f"), seed=1, out="o",
-        started="2026", corpus="c",
-        ledger="l", baseline="b", database="d", fuzzgraph="0", beyond=("x",), profile="ci",
+        spec=RunSpec(
+            setup=Setup(target="t", release="1", fault="f"), seed=1, out="o", corpus="c",
+            ledger="l", baseline="b", database="d", profile="nightly",
+        ),
+        started="2026", fuzzgraph="0", beyond=("x",),
     ),
     CaseRun(
         index=0, digest="d", source="corpus", outcome="skipped", steps=1, seconds=0.1, note="n"

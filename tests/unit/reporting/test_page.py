@@ -62,7 +62,7 @@ def test_the_page_says_clause_and_buffer_in_a_sentence_and_shows_the_rest() -> N
         "20, 21 from +0 to +1",
         "fuzzgraph replay r/case.json",
         "kernels='triton' is not here",
-        "beyond the target: modes: draft",
+        "unsupported by target: modes: draft",
     ):
         assert words in text
     assert page.stack == []
@@ -115,19 +115,20 @@ def of_clause(clause: Clause, symptom: Any, **changes: Any) -> Finding:
 KINDS: tuple[tuple[Finding, str], ...] = (
     (
         of_clause("computes", "mismatch", detail={"got": 1.5, "want": 2.0, "index": [0, 1]}),
-        "attention[0, 1] is 1.5 where attention is 2",
+        "A decode replay computes attention[0, 1] = 1.5; float64 attention gives 2",
     ),
     (
         of_clause("computes", "mismatch", detail={"got": 0.1, "want": 0.1 + 1e-12}),
-        "attention is 0.1 where attention is 0.100000000001",
+        "A decode replay computes attention = 0.1; float64 attention gives 0.100000000001",
     ),
     (
         of_clause("reads", "mismatch", detail={"blamed": "kv_pool.k"}),
-        "attention depends on memory that its batch does not name: it reads kv_pool.k",
+        "In a decode replay, attention depends on memory that its batch does not name: it reads"
+        " kv_pool.k",
     ),
     (
         of_clause("history", "mismatch", detail={"kept_from": 0}),
-        "attention, handed out at step 0, is overwritten by a later replay",
+        "A decode replay overwrites attention, which step 0 handed out",
     ),
     (
         of_clause(
@@ -146,7 +147,7 @@ KINDS: tuple[tuple[Finding, str], ...] = (
     ),
     (
         of_clause("survives", "signal", buffer="", detail={"child": "ended by SIGSEGV"}),
-        "A decode replay takes its process down: ended by SIGSEGV",
+        "A decode replay kills the engine's process: ended by SIGSEGV",
     ),
 )
 

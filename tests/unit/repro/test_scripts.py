@@ -163,8 +163,8 @@ def test_a_script_shows_where_the_buffer_was_allocated(exported: dict[str, Expor
 
 def test_a_script_tells_the_case_as_a_table(exported: dict[str, Exported]) -> None:
     text = exported["history"].bad
-    assert "raw_bs 1 -> 2" in text
-    assert "r0 (5, 1), r1 left" in text
+    assert "raw/padded rows (request:seq_len)" in text
+    assert "1/2        0:5  after finishing 1" in text
 
 
 def test_a_script_is_the_same_each_time_it_is_exported(exported: dict[str, Exported]) -> None:

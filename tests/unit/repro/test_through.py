@@ -146,12 +146,12 @@ def test_the_issue_tells_case_finding_and_how_to_reproduce() -> None:
     finding = msgspec.structs.replace(kind.finding(), confirmed="3/3")
     text = export_issue(kind.case, finding, Setup(target="builtin", fault="mine"))
     assert text.startswith(
-        "# builtin: write outside decode.kv\\_indices (graph replay, mode decode)"
+        "# builtin: A decode replay writes 10 elements past the end of decode.kv\\_indices\n"
     )
-    assert "| 0 | decode | graph | raw\\_bs 2 -\\> 2 | r0 (9, 1), r1 (9, 1) |" in text
+    assert "| **0** | **decode** | **graph** | **2/2** | **0:9 1:9** |" in text
     assert "`python repro.py`" in text
     assert f"`pytest {file_names(finding_id(finding.key))['pytest']}`" in text
-    assert "It showed in 3/3 fresh sessions." in text
+    assert "The case shows in 3 of 3 fresh sessions." in text
     assert "- Allocated at: `kv_indices.py:" in text
 
 

@@ -12,9 +12,10 @@ from hypothesis import Phase, find, given, seed, settings
 
 from fuzzgraph.capabilities import WIDEST, Capabilities
 from fuzzgraph.case import Case, EngineConfig, digest, validate
+from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, dimensions, profile_named
+from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, profile_named
 
 EPOCHS, PER_EPOCH = 12, 100
 
@@ -87,7 +88,7 @@ def sample() -> tuple[Case, ...]:
 
 @cache
 def reached() -> frozenset[str]:
-    return frozenset().union(*map(dimensions, sample()))
+    return frozenset().union(*map(coverage_values, sample()))
 
 
 @pytest.mark.parametrize("dimension", REACHED.strip().replace("\n", "|").split("|"))
@@ -208,7 +209,7 @@ def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None
 
 def test_a_wide_profile_reaches_the_large_ladder_and_what_lies_above_it() -> None:
     found = drawn(replace(WIDEST, max_batch=128), Profile(max_batch=128, fresh=100), 300, 4)
-    names = frozenset().union(*map(dimensions, found))
+    names = frozenset().union(*map(coverage_values, found))
     assert {"ladder [64, 128]", "65 rows", "63 rows"} <= names
 
 

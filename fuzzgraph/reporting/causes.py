@@ -1,0 +1,122 @@
+"""Findings of a run that seem to have one cause, put below the worst of them.
+
+A guess from the records alone, and a careful one: two findings are put together only where
+something beside their nearness links them. Nothing is hidden by it: each finding keeps its id, its
+case and its weight in the exit code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from fuzzgraph.case import Mode
+from fuzzgraph.events import ReportedFinding
+from fuzzgraph.finding import Finding, by_severity
+from fuzzgraph.finding_text import observed
+
+__all__ = ["Cause", "causes", "ranked"]
+
+_KINDS_OF_STEP = {*get_args(Mode), "eager", "graph"}
+"""What engines put before the name of a buffer that they have once for each kind of step."""
+_NUMBER = re.compile(r"-?\d+")
+_EFFECTS = ("computes", "history", "reads")
+"""Clauses that a wrong buffer breaks in turn."""
+
+
+@dataclass(slots=True)
+class Cause:
+    """One entry of a report: the worst finding, and what else seems to come from its cause."""
+
+    lead: ReportedFinding
+    others: list[tuple[ReportedFinding, str]] = field(default_factory=list)
+    """Each with the reason that it is here."""
+
+    @property
+    def members(self) -> list[ReportedFinding]:
+        return [self.lead, *(other for other, _ in self.others)]
+
+
+def causes(findings: Iterable[ReportedFinding]) -> list[Cause]:
+    """Every finding once, in entries; the worst entry first, in each the worst finding first."""
+    entries: list[Cause] = []
+    for reported in sorted(findings, key=lambda one: by_severity(one.finding)):
+        entry, why = _entry_of(reported, entries)
+        if entry is None:
+            entries.append(Cause(reported))
+        else:
+            entry.others.append((reported, why))
+    return entries
+
+
+def ranked(findings: Iterable[ReportedFinding]) -> list[ReportedFinding]:
+    """Every finding once, in the order of `causes`."""
+    return [one for entry in causes(findings) for one in entry.members]
+
+
+def _entry_of(reported: ReportedFinding, entries: Sequence[Cause]) -> tuple[Cause | None, str]:
+    for entry in entries:
+        for member in entry.members:
+            if why := _link(member, reported):
+                return entry, why
+    return None, ""
+
+
+def _link(one: ReportedFinding, other: ReportedFinding) -> str:
+    """Why the two seem to have one cause; '' where nothing says so."""
+    first, second = one.finding, other.finding
+    if first.target != second.target:
+        return ""
+    if (line := _line(first)) and line == _line(second):
+        return f"same line, {line}"
+    both_ways = _shows(one, second) and _shows(other, first)
+    if (buffer := _buffer(first)) and buffer == _buffer(second):
+        if (pattern := _pattern(first)) and pattern == _pattern(second):
+            return f"same fault of {buffer} in another kind of step"
+        if both_ways or one.digest == other.digest:
+            return f"same buffer, {buffer}, broken by the same case"
+    effects = (first.clause in _EFFECTS) != (second.clause in _EFFECTS)
+    if both_ways and effects and first.step == second.step:
+        return "each shows in the other's smallest case, at the same step"
+    return ""
+
+
+def _shows(reported: ReportedFinding, finding: Finding) -> bool:
+    """Whether the case of one finding shows another; only a shrunk case says something by it."""
+    shrunk = "shrink" not in reported.left
+    return shrunk and any(other.key == finding.key for other in reported.also)
+
+
+def _line(finding: Finding) -> str:
+    """The source line at fault, where one is known: of an exception or of a kernel's access."""
+    if finding.symptom == "exception":
+        error = str(finding.detail.get("error", "")).partition(":")[0]
+        where = str(finding.detail.get("where", ""))
+        return f"{error} at {where}" if where else ""
+    if finding.symptom in ("stray_access", "race"):
+        verb = "reads" if finding.clause == "reads" else "writes"
+        return f"{finding.detail.get('kernel')} {verb} at {finding.detail.get('source')}"
+    return ""
+
+
+def _buffer(finding: Finding) -> str:
+    """The buffer without the kind of step: 'decode.eager.kv_indices' is kv_indices."""
+    words = [word for word in finding.buffer.split(".") if word not in _KINDS_OF_STEP]
+    return ".".join(words)
+
+
+def _pattern(finding: Finding) -> tuple[str, ...]:
+    """What is wrong, without numbers and kind of step; () where the record does not say.
+
+    A wrong value of an output says nothing of what made it wrong: two of them have no pattern.
+    """
+    buffer = _buffer(finding)
+    if finding.symptom == "red_zone_hit":
+        known = (finding.detail.get(name, "") for name in ("side", "allocated_at"))
+        return (finding.symptom, *map(str, known))
+    if finding.symptom in ("broken_contract", "broken_form"):
+        told = observed(finding).replace(finding.buffer, buffer)
+        return (finding.oracle, finding.symptom, _NUMBER.sub("#", told))
+    return ()

@@ -1,0 +1,97 @@
+"""An attention backend that builds nothing and remembers what a runner handed it.
+
+It stands in where the runner is the subject: padding and input buffers, not one backend's metadata.
+What a runner hands over at a replay is what every backend would build its metadata from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fuzzgraph.targets.sglang.release import engine_module
+
+__all__ = ["HANDED", "recording_backend"]
+
+_CAPTURED = ("bs", "num_tokens", "req_pool_indices", "seq_lens")
+_REPLAYED = ("bs", "req_pool_indices", "seq_lens", "seq_lens_sum", "encoder_lens", "forward_mode",
+             "spec_info", "seq_lens_cpu")  # fmt: skip
+HANDED = ("req_pool_indices", "seq_lens", "seq_lens_cpu", "encoder_lens", "seq_lens_sum")
+
+
+def recording_backend(fill_value: int) -> Any:
+    """A backend of this release's own kind.
+
+    Args:
+        fill_value: length of padded rows that it asks for.
+    """
+    base: Any = engine_module("sglang.srt.layers.attention.base_attn_backend").AttentionBackend
+
+    class RecordingBackend(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.handed: dict[str, Any] = {}
+            """Name -> what was handed over last: views of the runner's buffers, and numbers."""
+            self.on_look: Callable[[], None] = lambda: None
+            """Called when something is handed over: inputs are filled, nothing has run yet."""
+            self.attn_backends = [self]
+            """As a backend of several draft steps has one for each."""
+
+        def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int, **_: Any) -> None: ...
+
+        def get_cuda_graph_seq_len_fill_value(self) -> int:
+            return fill_value
+
+        def init_cpu_graph_state(self, max_bs: int, max_num_tokens: int) -> None: ...
+
+        def get_cpu_graph_seq_len_fill_value(self) -> int:
+            return fill_value
+
+        get_graph_seq_len_fill_value = get_cpu_graph_seq_len_fill_value  # in 0.5.9
+
+        def init_forward_metadata_capture_cpu_graph(self, *_: Any, **__: Any) -> None: ...
+
+        def init_forward_metadata(self, forward_batch: Any) -> None:
+            self._take(forward_batch)
+
+        def init_forward_metadata_out_graph(
+            self, forward_batch: Any, in_capture: bool = False
+        ) -> None:
+            self._take(forward_batch)
+
+        def init_forward_metadata_capture_cuda_graph(self, *args: Any, **named: Any) -> None:
+            """A backend of one step gets arguments, one of several steps a forward batch."""
+            if args and not isinstance(args[0], int):
+                self._take(args[0])
+                return
+            given = {**dict(zip(_CAPTURED, args, strict=False)), **named}
+            self._keep(given)
+
+        def init_forward_metadata_replay_cuda_graph(self, *args: Any, **named: Any) -> None:
+            if args and not isinstance(args[0], int):
+                self._take(args[0])
+                return
+            self._keep({**dict(zip(_REPLAYED, args, strict=False)), **named})
+
+        def take_padded(self, forward_batch: Any, seq_lens_sum: Any) -> None:
+            """What a worker hands on for its backend, with a sum of its own."""
+            self._take(forward_batch)
+            self._keep({**self.handed, "seq_lens_sum": seq_lens_sum})
+
+        def _take(self, forward_batch: Any) -> None:
+            self._keep({name: getattr(forward_batch, name, None) for name in HANDED})
+
+        def _keep(self, given: Mapping[str, Any]) -> None:
+            """As handed over: backends take the number of rows from these sizes."""
+            self.on_look()
+            self.handed = {name: given[name] for name in HANDED if given.get(name) is not None}
+
+        def handed_tensors(self) -> dict[str, torch.Tensor]:
+            """Copies; numbers as tensors of one."""
+            return {
+                name: value.clone() if isinstance(value, torch.Tensor) else torch.tensor([value])
+                for name, value in self.handed.items()
+            }
+
+    return RecordingBackend()

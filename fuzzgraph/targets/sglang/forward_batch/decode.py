@@ -1,0 +1,159 @@
+"""Translates a logical batch into the engine's own `ForwardBatch`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch, IntArray
+
+__all__ = ["bound", "decode_values", "forward_batch", "given"]
+
+
+def _tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
+    """A tensor of its own: the batch is the harness's, and is used again for the twins."""
+    return torch.tensor(values, device=device)
+
+
+def given(struct: type, values: dict[str, Any]) -> Any:
+    """An instance of the engine's dataclass from those `values` that this release knows."""
+    known = {entry.name for entry in dataclasses.fields(struct)}
+    return struct(**{name: value for name, value in values.items() if name in known})
+
+
+def bound(forward_batch: Any, runner: ModelRunner) -> Any:
+    """The batch with the plan of its reads, as `ForwardBatch.init_new` leaves it from 0.5.22 on."""
+    translator = runner.kv_index_translator
+    if hasattr(translator, "own_plan"):
+        translator.own_plan(forward_batch).bind(forward_batch, translator)
+    return forward_batch
+
+
+def _engine_lens(batch: Batch) -> IntArray:
+    """`seq_lens` as the scheduler says them: before a verify, without the tokens it checks.
+
+    Source: sglang EagleVerifyInput.prepare_for_verify allocates slots and leaves seq_lens.
+    """
+    return batch.cached_lens if batch.mode == "target_verify" else batch.seq_lens
+
+
+def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
+    """A decode, verify or idle batch."""
+    info = engine_module("sglang.srt.model_executor.forward_batch_info")
+    lens = _engine_lens(batch)
+    mode = {
+        "decode": info.ForwardMode.DECODE,
+        "idle": info.ForwardMode.IDLE,
+        "target_verify": info.ForwardMode.TARGET_VERIFY,
+    }[batch.mode]
+    # A rank without requests gets an empty one (sglang EagleVerifyInput.create_idle_input, which
+    # names device='cuda' in old releases); without any, the runner would capture all graphs anew.
+    verifies = mode.is_target_verify() or (mode.is_idle() and not runner.spec_algorithm.is_none())
+    spec = _verify_input(batch, runner, lens) if verifies else None
+    hidden = spec.capture_hidden_mode if spec else info.CaptureHiddenMode.NULL
+    values = {
+        **decode_values(batch, runner, lens),
+        "forward_mode": mode,
+        "capture_hidden_mode": hidden,
+        "spec_info": spec,
+    }
+    return bound(given(info.ForwardBatch, values), runner)
+
+
+def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str, Any]:
+    """What every batch says, with the dtypes of sglang's scheduler: int64 throughout.
+
+    Args:
+        lens: lengths as the scheduler says them.
+    """
+    info = engine_module("sglang.srt.model_executor.forward_batch_info")
+    device = runner.device
+    return {
+        "batch_size": batch.raw_bs,
+        "input_ids": _tensor(batch.input_ids, device),
+        "req_pool_indices": _tensor(batch.req_pool_indices, device),
+        "seq_lens": _tensor(lens, device),
+        "seq_lens_cpu": torch.tensor(lens),
+        "seq_lens_sum": int(lens.sum()),
+        "out_cache_loc": _tensor(batch.slot_mapping, device),
+        "positions": _tensor(batch.positions, device),
+        "mrope_positions": _mrope(batch, device),
+        "encoder_lens": _encoder_lens(batch, runner),
+        **_token_counts(info.ForwardBatch, batch.num_tokens, device),
+        # All data-parallel ranks agree to take the graph.
+        "can_run_dp_cuda_graph": True,
+        "can_run_decode_cuda_graph": True,
+        "return_logprob": False,
+        "spec_algorithm": runner.spec_algorithm,
+        "req_to_token_pool": runner.req_to_token_pool,
+        "token_to_kv_pool": runner.token_to_kv_pool,
+        "attn_backend": runner.attn_backend,
+    }
+
+
+def _mrope(batch: Batch, device: str) -> torch.Tensor | None:
+    """[3, tokens]: time, height and width of each token's place in an image, here all alike."""
+    if batch.mrope is None:
+        return None
+    return _tensor(np.tile(batch.mrope, (3, 1)), device)
+
+
+def _token_counts(struct: type, num_tokens: int, device: str) -> dict[str, Any]:
+    """The data-parallel rank's tokens; the runner works out its own share of them.
+
+    The whole count got a field of its own in 0.5.20; the other one is left empty since.
+    """
+    count = _tensor([num_tokens], device).int()
+    if "global_num_token_non_padded" not in {entry.name for entry in dataclasses.fields(struct)}:
+        return {"num_token_non_padded": count}
+    return {"global_num_token_non_padded": count, "global_num_token_non_padded_cpu": num_tokens}
+
+
+def _encoder_lens(batch: Batch, runner: ModelRunner) -> torch.Tensor | None:
+    if not runner.model_config.is_encoder_decoder:
+        return None
+    return _tensor(batch.encoder_lens, runner.device)
+
+
+def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
+    eagle = engine_module("sglang.srt.speculative.eagle_info").EagleVerifyInput
+    hidden = engine_module("sglang.srt.model_executor.forward_batch_info").CaptureHiddenMode
+    args = runner.server_args
+    none_read_before_sampling = dict.fromkeys(
+        f"{word}_{name}"
+        for word in ("retrieve", "retrive")  # spelled either way, by release
+        for name in ("index", "next_token", "next_sibling", "cum_len")
+    )
+    return given(
+        eagle,
+        {
+            **none_read_before_sampling,
+            "draft_token": _tensor(batch.input_ids, runner.device),
+            "custom_mask": _tree_mask(batch, lens, runner.device),
+            "positions": _tensor(batch.positions, runner.device),
+            "spec_steps": args.speculative_num_steps,
+            "topk": args.speculative_eagle_topk,
+            "draft_token_num": args.speculative_num_draft_tokens,
+            "capture_hidden_mode": hidden.FULL,
+            "seq_lens_sum": int(lens.sum()),
+            "seq_lens_cpu": torch.tensor(lens),
+        },
+    )
+
+
+def _tree_mask(batch: Batch, lens: IntArray, device: str) -> torch.Tensor:
+    """Flat bool: for each draft token its row of [cached length + draft tokens] visible keys."""
+    parts = []
+    for row, parents in enumerate(() if batch.tree_parents is None else batch.tree_parents):
+        seen = np.eye(len(parents), dtype=bool)
+        for child, parent in enumerate(parents):
+            if parent >= 0:
+                seen[child] |= seen[parent]
+        past = np.ones((len(parents), int(lens[row])), dtype=bool)
+        parts.append(np.concatenate((past, seen), axis=1).reshape(-1))
+    return torch.tensor(np.concatenate(parts) if parts else np.zeros(0, bool), device=device)

@@ -1,0 +1,121 @@
+"""Translates a logical draft or draft-extend batch into the engine's own `ForwardBatch`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.forward_batch.decode import bound, decode_values, given
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch, IntArray
+
+__all__ = ["draft_batch", "extend_batch", "live_places", "select_index"]
+
+_INFO = "sglang.srt.model_executor.forward_batch_info"
+_EAGLE = "sglang.srt.speculative.eagle_info"
+_FROZEN = "sglang.srt.speculative.frozen_kv_mtp_info"
+
+
+def draft_batch(batch: Batch, runner: ModelRunner, config: EngineConfig, *, frozen: bool) -> Any:
+    """A batch from which branches of drafts are grown; positions are those of the first drafts."""
+    info = engine_module(_INFO)
+    rows, hidden = batch.raw_bs, runner.model_config.spec_hidden_size
+    tokens = torch.tensor(batch.input_ids).view(rows, config.spec_topk)
+    kind = engine_module(_FROZEN).FrozenKVMTPDraftInput if frozen else _draft_input()
+    spec = given(
+        kind,
+        {
+            "topk_p": torch.ones(rows, config.spec_topk),
+            "topk_index": tokens,
+            "hidden_states": torch.zeros(rows, hidden, dtype=runner.dtype),
+            "capture_hidden_mode": info.CaptureHiddenMode.LAST,
+            "bonus_tokens": tokens[:, 0].clone(),
+            "num_tokens_per_req": config.spec_topk,
+            "num_tokens_for_logprob_per_req": config.spec_topk,
+        },
+    )
+    values = {
+        **decode_values(batch, runner, batch.seq_lens),
+        "forward_mode": info.ForwardMode.DECODE,
+        "spec_info": spec,
+        "capture_hidden_mode": info.CaptureHiddenMode.LAST,
+    }
+    return bound(given(info.ForwardBatch, values), runner)
+
+
+def _draft_input() -> type:
+    kind: type = engine_module(_EAGLE).EagleDraftInput
+    return kind
+
+
+def live_places(batch: Batch, width: int) -> IntArray:
+    """[num_tokens] where each token lies if every row has `width` places."""
+    starts = np.repeat(np.arange(batch.raw_bs) * width, batch.new_lens)
+    first = np.repeat(np.cumsum(batch.new_lens) - batch.new_lens, batch.new_lens)
+    places: IntArray = starts + np.arange(batch.num_tokens) - first
+    return places
+
+
+def select_index(batch: Batch, width: int) -> torch.Tensor:
+    """[raw_bs] the place of each row's last accepted token."""
+    last = np.maximum(batch.new_lens - 1, 0) + np.arange(batch.raw_bs) * width
+    return torch.tensor(last, dtype=torch.int64)
+
+
+def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool) -> Any:
+    """A batch whose accepted tokens the draft model catches up with.
+
+    Args:
+        width: places of a row.
+        packed: whether it holds the accepted tokens only; otherwise rows have all their places,
+            and what was not accepted goes to the reserved slot.
+    """
+    info = engine_module(_INFO)
+    lens = batch.new_lens if packed else np.full(batch.raw_bs, width)
+    values = {
+        **decode_values(batch, runner, batch.seq_lens),
+        "forward_mode": _extend_mode(info, packed=packed),
+        "extend_seq_lens": torch.tensor(lens, dtype=torch.int32),
+        "extend_seq_lens_cpu": lens.tolist(),
+        "extend_start_loc": torch.tensor(np.cumsum(lens) - lens, dtype=torch.int32),
+        "capture_hidden_mode": info.CaptureHiddenMode.LAST,
+    }
+    if not packed:
+        for name in ("input_ids", "positions", "out_cache_loc"):
+            values[name] = _spread(values[name], batch, width)
+    values["spec_info"] = _extend_input(batch, runner, int(lens.sum()))
+    return bound(given(info.ForwardBatch, values), runner)
+
+
+def _extend_mode(info: Any, *, packed: bool) -> Any:
+    return info.ForwardMode.DRAFT_EXTEND if packed else info.ForwardMode.DRAFT_EXTEND_V2
+
+
+def _spread(tokens: torch.Tensor, batch: Batch, width: int) -> torch.Tensor:
+    found = torch.zeros(batch.raw_bs * width, dtype=tokens.dtype)
+    found[torch.tensor(live_places(batch, width))] = tokens
+    return found
+
+
+def _extend_input(batch: Batch, runner: ModelRunner, tokens: int) -> Any:
+    eagle = engine_module(_EAGLE)
+    kind = getattr(eagle, "EagleDraftExtendInput", None) or eagle.EagleDraftInput
+    accepted = torch.tensor(batch.new_lens, dtype=torch.int32)
+    hidden = runner.model_config.spec_hidden_size
+    spec = given(
+        kind,
+        {
+            "hidden_states": torch.zeros(tokens, hidden, dtype=runner.dtype),
+            "num_correct_drafts": (accepted - 1).clamp(min=0),
+            # By release.
+            "num_accept_tokens": accepted.clone(),
+            "accept_length": accepted.clone(),
+            "num_accepted_drafts": (accepted - 1).clamp(min=0),
+            "num_accepted_tokens": accepted.clone(),
+        },
+    )
+    return spec

@@ -1,0 +1,49 @@
+"""What the engine's graph runners show of themselves and how they capture, whatever their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from fuzzgraph.targets.sglang.runners.capture import capture_mode
+
+__all__ = ["RunnerDriver"]
+
+
+class RunnerDriver:
+    """Reads a runner of the engine, and lets it capture."""
+
+    _engine: Any
+    _device: Callable[[], AbstractContextManager[None]]
+    """Around everything that the engine opens or captures."""
+    _modes: str
+    """Module of the release's decode runner."""
+
+    @property
+    def buffers(self) -> Any:
+        """The static inputs, one attribute each."""
+        return self._engine.buffers
+
+    @property
+    def width(self) -> int:
+        """Tokens of each row."""
+        if hasattr(self._engine, "captured_req_width"):  # its name from 0.5.16 on
+            return int(self._engine.captured_req_width)
+        return int(self._engine.num_tokens_per_bs)
+
+    @property
+    def padded_bs(self) -> int:
+        """Of the last replay; before any the largest captured size."""
+        return int(getattr(self._engine, "bs", self._engine.max_bs))
+
+    def capture(self) -> None:
+        """The engine's own capture loop, largest size first."""
+        with self._device(), capture_mode(self._modes):
+            for engine in self._capturing():
+                engine.may_capture = True
+                engine.capture()
+
+    def _capturing(self) -> tuple[Any, ...]:
+        """The engine's runners that capture, in its order."""
+        return (self._engine,)

@@ -1,0 +1,159 @@
+"""While a runner of the engine opens and captures: what stands in for the device around it.
+
+Padding, sizes and order stay the engine's. Replaced, in the modules that look them up, are the
+stream, the object that captures (since 0.5.14 runners ask for one) and, only where a case captures
+more rows than the request pool has and there is one rank, the filter on the ladder. A server gets
+such a ladder by rounding the pool up to the attention-TP size (sglang get_batch_sizes_to_capture,
+PR 20978), which the engine does itself where a case has several ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import CapturedGraph, GraphEngine
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+
+__all__ = [
+    "DeviceGraph",
+    "backend_class",
+    "capture_mode",
+    "deferred_capture",
+    "on_device",
+    "replaced_names",
+]
+
+_BACKEND = "sglang.srt.model_executor.runner_backend.base_cuda_graph_backend"
+_MODES = "sglang.srt.model_executor.runner_utils.capture_mode"
+_WARM_UPS = 2
+"""As often as the engine's own full-graph backend runs a forward before it captures."""
+
+
+class DeviceGraph:
+    """What a runner up to 0.5.13 keeps in place of a `torch.cuda.CUDAGraph`."""
+
+    captured: CapturedGraph[Any]
+
+    def replay(self) -> None:
+        self.captured.replay()
+
+    def pool(self) -> str:
+        return "the graph engine's"
+
+
+def deferred_capture(base: Any) -> type:
+    """A runner of the engine whose constructor does not capture: the session decides when."""
+
+    class DeferredCapture(base):  # type: ignore[misc]
+        may_capture = False
+
+        def capture(self) -> None:
+            if self.may_capture:
+                super().capture()
+
+    return DeferredCapture
+
+
+def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: str) -> type:
+    """A `BaseCudaGraphBackend` of this release that captures by `graphs`.
+
+    Args:
+        graphs: captures and replays.
+        on_capture: called with each size as soon as its graph is captured.
+        kind: names the graphs.
+    """
+    base: Any = engine_module(_BACKEND).BaseCudaGraphBackend
+
+    class RecordedBackend(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.captured: dict[Any, CapturedGraph[Any]] = {}
+
+        @contextlib.contextmanager
+        def capture_session(self, stream: Any) -> Iterator[None]:
+            yield
+
+        def capture_one(
+            self,
+            shape_key: Any,
+            forward_fn: Callable[[], Any],
+            *_: Any,
+            post_warmup_hook: Callable[[], None] | None = None,
+            **__: Any,
+        ) -> None:
+            for _once in range(_WARM_UPS):
+                forward_fn()
+                if post_warmup_hook is not None:
+                    post_warmup_hook()
+            self.captured[shape_key] = graphs.capture(forward_fn, key=f"{kind}/{shape_key.size}")
+            on_capture(shape_key.size)
+
+        def can_run(self, forward_batch: Any, shape_key: Any) -> bool:
+            return shape_key in self.captured
+
+        @contextlib.contextmanager
+        def replay_session(self) -> Iterator[None]:
+            yield
+
+        def replay(self, shape_key: Any, static_forward_batch: Any, **_: Any) -> Any:
+            self.captured[shape_key].replay()
+            return self.captured[shape_key].outputs
+
+        def cleanup(self) -> None:
+            self.captured.clear()
+
+    return RecordedBackend
+
+
+@contextlib.contextmanager
+def on_device(
+    modules: Sequence[Any], config: EngineConfig, backend: Callable[[], Any]
+) -> Iterator[None]:
+    """Our backend, no stream, and the case's ladder.
+
+    Args:
+        modules: of the engine, in which names are replaced.
+        config: of the case.
+        backend: called by each runner that asks for one.
+    """
+    if not hasattr(torch.cpu, "is_current_stream_capturing"):
+        torch.cpu.is_current_stream_capturing = lambda: False  # type: ignore[attr-defined]
+    replaced: dict[str, Any] = {
+        "resolve_decode_backend": lambda *_, **__: backend(),
+        "graph_capture": _no_stream,
+        "get_or_create_global_graph_capture_stream": lambda *_: None,
+    }
+    if config.attn_tp_size == 1 and config.capture_bs[-1] > config.req_pool_size:
+        replaced["get_batch_sizes_to_capture"] = lambda *_, **__: (list(config.capture_bs), [])
+    with replaced_names(modules, replaced):
+        yield
+
+
+@contextlib.contextmanager
+def replaced_names(modules: Sequence[Any], replaced: Mapping[str, Any]) -> Iterator[None]:
+    """Names of modules stand for something else; a module that lacks one is left alone."""
+    own = [(m, name, getattr(m, name)) for m in modules for name in replaced if hasattr(m, name)]
+    for module, name, _ in own:
+        setattr(module, name, replaced[name])
+    try:
+        yield
+    finally:
+        for module, name, value in own:
+            setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def _no_stream(*_: Any, **__: Any) -> Iterator[Any]:
+    yield Stub(stream=None)
+
+
+def capture_mode(runner_module: str) -> contextlib.AbstractContextManager[Any]:
+    """The engine's own sign that it captures, which lies beside its decode runner at first."""
+    module = engine_module(_MODES if has_module(_MODES) else runner_module)
+    mode: contextlib.AbstractContextManager[Any] = module.model_capture_mode()
+    return mode

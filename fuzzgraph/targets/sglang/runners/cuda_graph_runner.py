@@ -1,0 +1,81 @@
+"""The engine's own decode runner up to sglang 0.5.13, opened without a server.
+
+Everything that pads, sizes or orders is the engine's: its constructor, its capture loop, its
+`replay_prepare`. Put in its place are the device (`capturing`), its graph (a `GraphEngine` captures
+instead) and the model (there is none: the subject is metadata).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
+from fuzzgraph.targets.sglang.runners.capture import DeviceGraph, deferred_capture, on_device
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
+
+__all__ = ["RUNNER_MODULE", "CudaGraphRunnerDriver"]
+
+RUNNER_MODULE = "sglang.srt.model_executor.cuda_graph_runner"
+
+
+def _runner_class(base: Any, graphs: GraphEngine, on_capture: Callable[[int], None]) -> type:
+    class DecodeRunner(deferred_capture(base)):  # type: ignore[misc]
+        def capture_one_batch_size(self, bs: int, *args: Any, **kwargs: Any) -> Any:
+            self.capturing = bs
+            return super().capture_one_batch_size(bs, *args, **kwargs)
+
+        def _create_device_graph(self) -> DeviceGraph:
+            return DeviceGraph()
+
+        def _capture_graph(
+            self, graph: DeviceGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
+        ) -> Any:
+            graph.captured = graphs.capture(run_once_fn, key=f"decode/{self.capturing}")
+            on_capture(self.capturing)
+            return graph.captured.outputs
+
+    return DecodeRunner
+
+
+class CudaGraphRunnerDriver(RunnerDriver):
+    """`CudaGraphRunner`: one class that pads, captures and replays. Nothing captured yet.
+
+    Args:
+        runner: has its attention backend.
+        on_capture: called with each size as soon as its graph is captured.
+    """
+
+    _modes = RUNNER_MODULE
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: EngineConfig,
+        graphs: GraphEngine,
+        on_capture: Callable[[int], None],
+    ) -> None:
+        module = engine_module(RUNNER_MODULE)
+        module.set_global_graph_memory_pool("the graph engine's")
+        if runner.model is None:
+            runner.model = Stub(forward=no_forward)
+        self._device = partial(on_device, (module,), config, lambda: None)
+        with self._device():
+            self._engine = _runner_class(module.CudaGraphRunner, graphs, on_capture)(runner)
+
+    def can_run(self, forward_batch: Any) -> bool:
+        return bool(self._engine.can_run(forward_batch))
+
+    def prepare(self, forward_batch: Any) -> None:
+        self._engine.replay_prepare(forward_batch)
+
+    def replay(self) -> Any:
+        """What the captured forward returned."""
+        graph = self._engine.graphs[self._engine.bs]
+        graph.replay()
+        return graph.captured.outputs

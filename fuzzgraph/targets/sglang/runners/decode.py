@@ -1,0 +1,77 @@
+"""Opens the decode runner that the release of this process has, whatever it is called there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.runners import cuda_graph_runner, decode_cuda_graph_runner
+from fuzzgraph.targets.sglang.runners.cuda_graph_runner import CudaGraphRunnerDriver
+from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import DecodeCudaGraphRunnerDriver
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+
+__all__ = ["DecodeRunner", "open_decode_runner", "runner_module"]
+
+_INPUTS = "sglang.srt.model_executor.input_buffers"
+
+
+class DecodeRunner(Protocol):
+    """What sessions ask of a decode runner, in any of its shapes."""
+
+    @property
+    def buffers(self) -> Any:
+        """The static inputs, one attribute each."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Tokens of each row."""
+        ...
+
+    @property
+    def padded_bs(self) -> int:
+        """Of the last replay; before any the largest captured size."""
+        ...
+
+    def capture(self) -> None: ...
+
+    def can_run(self, forward_batch: Any) -> bool:
+        """The engine's own answer; where it is no, the engine goes eager."""
+        ...
+
+    def prepare(self, forward_batch: Any) -> None: ...
+
+    def replay(self) -> Any:
+        """What the captured forward returned; its tensors are rewritten by each replay."""
+        ...
+
+
+def runner_module() -> str:
+    """The module that holds the decode runner of this release."""
+    if has_module(decode_cuda_graph_runner.RUNNER_MODULE):
+        return decode_cuda_graph_runner.RUNNER_MODULE
+    return cuda_graph_runner.RUNNER_MODULE
+
+
+def open_decode_runner(
+    runner: ModelRunner,
+    config: EngineConfig,
+    graphs: GraphEngine,
+    on_capture: Callable[[int], None],
+) -> DecodeRunner:
+    """A decode runner of this release on `runner.attn_backend`, nothing captured yet.
+
+    Args:
+        runner: with its attention backend.
+        config: of the case.
+        graphs: captures and replays.
+        on_capture: called with each size as soon as its graph is captured.
+    """
+    # Shared by all runners of a process; sessions stand for processes.
+    getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
+    if has_module(decode_cuda_graph_runner.RUNNER_MODULE):
+        return DecodeCudaGraphRunnerDriver(runner, config, graphs, on_capture)
+    return CudaGraphRunnerDriver(runner, config, graphs, on_capture)

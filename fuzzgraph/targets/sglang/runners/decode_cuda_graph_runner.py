@@ -1,0 +1,70 @@
+"""The engine's own decode runner from sglang 0.5.14 on, opened without a server.
+
+It captures and replays through an object that it asks for once, `BaseCudaGraphBackend`. Ours hands
+both to a `GraphEngine`; padding, sizes and order stay the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
+from fuzzgraph.targets.sglang.runners.capture import backend_class, deferred_capture, on_device
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
+
+__all__ = ["RUNNER_MODULE", "DecodeCudaGraphRunnerDriver", "shared_output"]
+
+RUNNER_MODULE = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
+
+
+def shared_output(config: EngineConfig) -> Any:
+    """The buffer that all graphs write their logits to; nobody promises anything of it here."""
+    return Stub(
+        get_logits_buffer=lambda vocab, rows=None: torch.zeros(rows or config.capture_bs[-1], vocab)
+    )
+
+
+class DecodeCudaGraphRunnerDriver(RunnerDriver):
+    """`DecodeCudaGraphRunner` over a backend of ours. Nothing captured yet.
+
+    Args:
+        runner: has its attention backend.
+        on_capture: called with each size as soon as its graph is captured.
+    """
+
+    _modes = RUNNER_MODULE
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: EngineConfig,
+        graphs: GraphEngine,
+        on_capture: Callable[[int], None],
+    ) -> None:
+        module = engine_module(RUNNER_MODULE)
+        backend = backend_class(graphs, on_capture, "decode")
+        runner.graph_shared_output = shared_output(config)
+        runner.attn_tp_sequence_sharded = lambda tokens: config.attn_tp_size > 1
+        if runner.model is None:
+            runner.model = Stub(forward=no_forward, shared_experts_config=None)
+        self._device = partial(on_device, (module,), config, backend)
+        with self._device():
+            self._engine = deferred_capture(module.DecodeCudaGraphRunner)(runner)
+
+    def can_run(self, forward_batch: Any) -> bool:
+        return bool(self._engine.can_run_graph(forward_batch))
+
+    def prepare(self, forward_batch: Any) -> None:
+        self._engine.load_batch(forward_batch)
+
+    def replay(self) -> Any:
+        """What the captured forward returned."""
+        return self._engine.backend.replay(self._engine._replay_graph_key, None)

@@ -1,0 +1,139 @@
+"""The engine's own graph runners for drafts, opened without a server, in both of their shapes.
+
+Up to 0.5.13 each has its own capture and replay; since 0.5.14 they are subclasses of the decode
+runner and capture through its backend. A replay prepares its inputs itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
+from fuzzgraph.targets.sglang.runners.capture import (
+    DeviceGraph,
+    backend_class,
+    deferred_capture,
+    on_device,
+)
+from fuzzgraph.targets.sglang.runners.decode import runner_module
+
+__all__ = ["DRAFT", "DRAFT_EXTEND", "FROZEN", "DraftRunnerDriver", "RunnerKind"]
+
+_POOL = "sglang.srt.model_executor.cuda_graph_runner"
+_INPUTS = "sglang.srt.model_executor.input_buffers"
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerKind:
+    """Where a runner of the engine is found."""
+
+    name: str
+    module: str
+    runner: str
+
+
+DRAFT = RunnerKind(
+    "draft", "sglang.srt.speculative.eagle_draft_cuda_graph_runner", "EAGLEDraftCudaGraphRunner"
+)
+DRAFT_EXTEND = RunnerKind(
+    "draft_extend",
+    "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
+    "EAGLEDraftExtendCudaGraphRunner",
+)
+FROZEN = RunnerKind(
+    "frozen",
+    "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner",
+    "FrozenKVMTPCudaGraphRunner",
+)
+
+
+class DraftRunnerDriver(RunnerDriver):
+    """A draft runner of this release on `worker`; nothing captured yet.
+
+    Args:
+        kind: which runner.
+        worker: the stand-in of `draft_worker`.
+        on_capture: called with each size as soon as its graph is captured.
+    """
+
+    def __init__(
+        self,
+        kind: RunnerKind,
+        worker: Any,
+        config: EngineConfig,
+        graphs: GraphEngine,
+        on_capture: Callable[[int], None],
+    ) -> None:
+        # Shared by all runners of a process; sessions stand for processes.
+        getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
+        module = engine_module(kind.module)
+        self._modes = runner_module()
+        base = getattr(module, kind.runner)
+        backend: Any = None
+        if has_module(decode_cuda_graph_runner.RUNNER_MODULE):
+            backend = backend_class(graphs, on_capture, kind.name)
+            runner = deferred_capture(base)
+        else:
+            engine_module(_POOL).set_global_graph_memory_pool("the graph engine's")
+            runner = _recorded(base, kind, graphs, on_capture)
+        self._device = partial(on_device, (module, engine_module(self._modes)), config, backend)
+        with self._device():
+            self._engine = self._open(runner, worker)
+        self._given: tuple[Any, ...] = ()
+
+    def _open(self, runner: type, worker: Any) -> Any:
+        """The engine's object that replays, made of runners of this class."""
+        return runner(worker)
+
+    @property
+    def buffers(self) -> Any:
+        """The static inputs, one attribute each; in 0.5.9 they are the runner's own."""
+        return getattr(self._engine, "buffers", self._engine)
+
+    def can_run(self, forward_batch: Any) -> bool:
+        ask = getattr(self._engine, "can_run_graph", None) or self._engine.can_run
+        return bool(ask(forward_batch))
+
+    def prepare(self, forward_batch: Any, *more: Any) -> None:
+        """Its replay prepares and replays in one go: here is what it will be given."""
+        self._given = (forward_batch, *more)
+
+    def replay(self) -> Any:
+        """What the engine hands to its caller."""
+        run = getattr(self._engine, "execute", None) or self._engine.replay
+        return run(*self._given)
+
+
+def _recorded(
+    base: Any, kind: RunnerKind, graphs: GraphEngine, on_capture: Callable[[int], None]
+) -> type:
+    class Recorded(deferred_capture(base)):  # type: ignore[misc]
+        def capture_one_batch_size(self, num_seqs: int, *args: Any, **kwargs: Any) -> Any:
+            self.capturing = num_seqs
+            return super().capture_one_batch_size(num_seqs, *args, **kwargs)
+
+        def _create_graph(self) -> DeviceGraph:
+            return DeviceGraph()
+
+        def _capture_init(self, run_once_fn: Callable[[], Any]) -> None:
+            for _ in range(2):  # as the engine does, without waiting for a device
+                run_once_fn()
+
+        def _capture_graph(
+            self, graph: DeviceGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
+        ) -> Any:
+            with torch.no_grad():
+                graph.captured = graphs.capture(run_once_fn, key=f"{kind.name}/{self.capturing}")
+            on_capture(self.capturing)
+            return graph.captured.outputs
+
+    return Recorded

@@ -1,0 +1,219 @@
+"""Metadata targets of speculative decoding: the graph runners of the draft worker.
+
+`sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted, so
+does `sglang-multi-layer-draft-extend` with a layer for each step, and `sglang-frozen-kv-mtp` drafts
+on the target's KV. The release's own runner pads and fills its
+inputs; its attention backend only records, and the draft model computes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.target import ReleasedTarget
+from fuzzgraph.targets.sglang.backends.recording import recording_backend
+from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession, load_once
+from fuzzgraph.targets.sglang.fields import FREE_TAIL, input_fields
+from fuzzgraph.targets.sglang.forward_batch.draft import (
+    draft_batch,
+    extend_batch,
+    live_places,
+    select_index,
+)
+from fuzzgraph.targets.sglang.release import has_module, release
+from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
+    DRAFT,
+    DRAFT_EXTEND,
+    FROZEN,
+    DraftRunnerDriver,
+    RunnerKind,
+)
+from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER, MultiLayerRunnerDriver
+from fuzzgraph.targets.sglang.stubs.draft_worker import draft_worker, packs_accepted_tokens
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
+
+__all__ = ["DraftSession", "DraftTarget", "draft", "draft_extend", "frozen_kv_mtp", "multi_layer"]
+
+_SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
+_CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
+_WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
+
+
+class DraftTarget(ReleasedTarget):
+    """One kind of draft runner of the sglang release that this process holds."""
+
+    def __init__(self, name: str, kind: RunnerKind, mode: Mode, *, max_topk: int) -> None:
+        self.name = name
+        self.about = f"{kind.runner}'s inputs, {mode} graphs; no outputs"
+        self._kind = kind
+        self.capabilities = Capabilities(
+            modes=(mode,),
+            max_batch=16,
+            max_context_len=64,
+            seq_len_fill_values=(1, 0),
+            max_spec_steps=3,
+            max_spec_topk=max_topk,
+            max_draft_tokens=4,
+            capture_beyond_pool=True,
+        )
+
+    def _refused(self, config: EngineConfig) -> str | None:
+        if config.spec_topk > self.capabilities.max_spec_topk:
+            most = self.capabilities.max_spec_topk
+            return f"spec_topk={config.spec_topk} is not driven, only {most}"
+        return None
+
+    def _session(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
+        return DraftSession(config, graphs, self._kind)
+
+    def load(self) -> None:
+        """Import the release of this process; `open` does it where nobody has."""
+        if not has_module(self._kind.module):
+            raise AdapterUnavailable(
+                f"sglang {release()} has no {self._kind.runner}, which target {self.name!r} "
+                "drives. Name a release that has it: fuzzgraph targets lists them."
+            )
+        load_once(self._kind.module)
+
+
+def draft() -> DraftTarget:
+    """`sglang-eagle-draft`."""
+    return DraftTarget("sglang-eagle-draft", DRAFT, "draft", max_topk=4)
+
+
+def draft_extend() -> DraftTarget:
+    """`sglang-eagle-draft-extend`; the number of steps follows from that of draft tokens."""
+    return DraftTarget("sglang-eagle-draft-extend", DRAFT_EXTEND, "draft_extend", max_topk=1)
+
+
+def multi_layer() -> DraftTarget:
+    """`sglang-multi-layer-draft-extend`; one step, so one layer, fewer than draft tokens."""
+    return DraftTarget("sglang-multi-layer-draft-extend", MULTI_LAYER, "draft_extend", max_topk=1)
+
+
+def frozen_kv_mtp() -> DraftTarget:
+    """`sglang-frozen-kv-mtp`; with several branches its rows are branches, which is not driven."""
+    return DraftTarget("sglang-frozen-kv-mtp", FROZEN, "draft", max_topk=1)
+
+
+class DraftSession(DecodeSession):
+    """One draft runner whose backend only looks on."""
+
+    runner: DraftRunnerDriver
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
+        self._kind = kind
+        self._batch: Batch | None = None
+        self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
+        self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
+        self.inputs = _inputs(kind)
+        self.fields = _fields(config, self._extends, self._packed)
+        super().__init__(config, graphs, backend="triton", drafts=True)
+        self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
+        self._filled: dict[str, torch.Tensor] = {}
+        self.backend.on_look = self._copy_inputs
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        return recording_backend(self._config.seq_len_fill_value)
+
+    def _open_runner(self, graphs: GraphEngine) -> DraftRunnerDriver:
+        worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
+        runner = MultiLayerRunnerDriver if self._kind is MULTI_LAYER else DraftRunnerDriver
+        return runner(self._kind, worker, self._config, graphs, self._remember)
+
+    def _translate(self, batch: Batch) -> Any:
+        self._batch = batch
+        runner = self._model_runner
+        if not self._extends:
+            return draft_batch(batch, runner, self._config, frozen=self._kind is FROZEN)
+        return extend_batch(batch, runner, self.runner.width, packed=self._packed)
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if self._eager:
+            return
+        if self._kind is MULTI_LAYER:
+            self.runner.prepare(self._last_batch, torch.tensor(batch.new_lens, dtype=torch.int32))
+        elif self._extends and _wants_select_index(self.runner):
+            self.runner.prepare(self._last_batch, select_index(batch, self.runner.width))
+
+    def _tokens(self, batch: Batch) -> int:
+        return len(batch.slot_mapping) if self._kind is DRAFT else batch.num_tokens
+
+    def _padded_tokens(self, padded_bs: int) -> int:
+        per_token = self._config.spec_steps if self._kind is DRAFT else 1
+        return padded_bs * self.runner.width * per_token
+
+    def _copy_inputs(self) -> None:
+        """As a replay starts from them: drafts move their positions on, up to 0.5.11 for good."""
+        self._filled = {name: getattr(self.runner.buffers, name).clone() for name in self.inputs}
+
+    def _input(self, name: str, padded_bs: int) -> torch.Tensor:
+        """Where rows have all their places, live tokens come first, as the batch has them."""
+        covered = self._padded_tokens(padded_bs) if name in BY_TOKEN else padded_bs
+        if name == "positions":  # one for each branch; its steps count on from there
+            covered = padded_bs * self.runner.width
+        found = self._filled[name][:covered]
+        if name not in BY_TOKEN or not self._extends or self._packed or self._batch is None:
+            return found
+        live = torch.tensor(live_places(self._batch, self.runner.width))
+        rest = torch.ones(len(found), dtype=torch.bool)
+        rest[live] = False
+        return torch.cat((found[live], found[rest]))
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the backend was handed; it must be what the buffers hold.
+
+        Runners of draft-extend hand over whole buffers, and `bs`, by which backends cut them.
+        Source: sglang EAGLEDraftExtendCudaGraphRunner.replay, req_pool_indices=buffers.req_...
+        """
+        handed: dict[str, torch.Tensor] = self.backend.handed_tensors()
+        if not self._extends or self._eager:
+            return handed
+        rows = {name for name in handed if name != "seq_lens_sum"}
+        return handed | {name: handed[name][: len(lens)] for name in rows}
+
+
+def _wants_select_index(runner: Any) -> bool:
+    return hasattr(runner.buffers, "select_index")
+
+
+def _inputs(kind: RunnerKind) -> list[str]:
+    names = ["positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
+    if kind is not FROZEN:
+        names.append("out_cache_loc")
+    if kind is DRAFT:
+        names.append("topk_index")
+    if kind in (DRAFT_EXTEND, MULTI_LAYER):
+        names += ["input_ids", "extend_seq_lens"]
+    if kind is DRAFT_EXTEND:  # with several layers, counts choose among tokens, no memory
+        names += ["num_accept_tokens", "accept_length"]
+    return names
+
+
+def _fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, ...]:
+    common = input_fields(config, config.seq_len_fill_value)
+    total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
+    if not extends:
+        chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,
+                       repeats="input_ids")  # fmt: skip
+        return (*common, total, chosen)
+    width = PaddingRule("fill", config.draft_tokens)
+    repeated = {
+        "extend_seq_lens": "new_lens" if packed else "draft_width",
+        "num_accept_tokens": "new_lens",
+        "accept_length": "new_lens",
+    }
+    widths = tuple(
+        Field(name, "requests", "length", width, source=_WIDTH, repeats=repeats)
+        for name, repeats in repeated.items()
+    )
+    return (*common, total, *widths)

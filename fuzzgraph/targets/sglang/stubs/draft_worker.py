@@ -1,0 +1,125 @@
+"""The draft worker of a server with speculation, as far as its graph runners look at it.
+
+The real one loads a draft model. Here the model computes nothing: its forward returns tensors of
+the right shape, and a draft returns tokens that follow from what the graph was given, so that a
+wrong input shows in an output. Its attention backend only records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.backends.recording import recording_backend
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+
+__all__ = ["draft_worker", "packs_accepted_tokens"]
+
+_FIRST_WORKER = "sglang.srt.speculative.eagle_worker"
+
+
+def packs_accepted_tokens() -> bool:
+    """Whether draft-extend gets the accepted tokens only, row after row.
+
+    Up to 0.5.12 it does; since then every row has the whole width, and what was not accepted is
+    computed and dropped.
+    """
+    return has_module(_FIRST_WORKER)
+
+
+def _forward(input_ids: Any, positions: Any, forward_batch: Any, *_: Any, **__: Any) -> Any:
+    """A draft model's forward: logits and hidden states of zeros."""
+    logits = engine_module("sglang.srt.layers.logits_processor")
+    buffer = forward_batch.next_token_logits_buffer
+    hidden = forward_batch.spec_info.hidden_states
+    return logits.LogitsProcessorOutput(
+        next_token_logits=buffer * 0,
+        hidden_states=hidden[: buffer.shape[0]] * 0,
+    )
+
+
+def _draft_forward(steps: int, *, eagle: bool) -> Any:
+    """Parents, scores and tokens of a draft; EAGLE's probabilities, which only sampling needs.
+
+    Args:
+        steps: of a draft.
+        eagle: whether it is EAGLE's, where positions move on by one for each step but the last.
+    """
+    probabilities = (None,) if eagle and has_module(decode_cuda_graph_runner.RUNNER_MODULE) else ()
+
+    def draft(forward_batch: Any, **_: Any) -> tuple[torch.Tensor | None, ...]:
+        if eagle:
+            forward_batch.positions.add_(steps - 1)
+        first = forward_batch.spec_info.topk_index
+        return first + 0, first + 1, first + 2, *probabilities
+
+    return draft
+
+
+def _backends(first: Any, config: EngineConfig, steps: int) -> list[Any]:
+    """Each step of multi-layer EAGLE has a backend; what the first one sees is judged."""
+    return [first, *(recording_backend(config.seq_len_fill_value) for _ in range(1, steps))]
+
+
+def _hidden_states_pool(runner: ModelRunner, steps: int) -> torch.Tensor:
+    """[rows, steps - 1, hidden] what a step takes for tokens before its window, up to 0.5.14."""
+    rows = runner.req_to_token_pool.req_to_token.shape[0]
+    width = runner.model_config.spec_hidden_size
+    return torch.zeros(rows, steps - 1, width, dtype=runner.dtype, device=runner.device)
+
+
+def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kind: str) -> Any:
+    """A worker for the runner of one kind: "draft", "draft_extend", "multi_layer" or "frozen"."""
+    runner.model = Stub(forward=_forward, shared_experts_config=None)
+    runner.draft_attn_backend = backend
+    runner.graph_shared_output = decode_cuda_graph_runner.shared_output(config)
+    steps = runner.server_args.speculative_num_steps
+    backends = _backends(backend, config, steps)
+    for one in backends:
+        one.token_to_kv_pool = runner.token_to_kv_pool
+        one.req_to_token_pool = runner.req_to_token_pool
+    if kind == "multi_layer":  # up to 0.5.12 its graphs ask for the slots of a sliding window too
+        runner.token_to_kv_pool.translate_loc_from_full_to_swa = lambda slots: slots
+    worker = Stub(
+        draft_attn_backend=backend,
+        draft_extend_attn_backend=backend,
+        draft_extend_attn_backend_list=backends,
+        draft_extend_num_front_tokens=0,
+        device=runner.device,
+        gpu_id=runner.gpu_id,
+        chain_mtp_hidden_states=False,
+        mtp_model_runner=lambda step: runner,
+        req_to_hidden_states_pool=_hidden_states_pool(runner, steps),
+        use_rejection_sampling=False,
+        draft_forward=_draft_forward(steps, eagle=kind == "draft"),
+        draft_model_runner=runner,
+        draft_runner=runner,
+        dsa_seed_topk_width=0,
+        eagle_use_aux_hidden_state=False,
+        hot_token_id=None,
+        kv_context=Stub(target_token_to_kv_pool=runner.token_to_kv_pool),
+        seed_dsa_topk_from_draft_extend=False,
+        server_args=runner.server_args,
+        speculative_algorithm=runner.spec_algorithm,
+        speculative_num_steps=steps,
+        target_worker=Stub(model_runner=runner),
+        topk=config.spec_topk,
+        # The pool that drafts read is the target's from the start.
+        _frozen_kv_target_view=lambda batch: contextlib.nullcontext(),
+        _recurrent_hidden_size=runner.model_config.spec_hidden_size,
+        _init_frozen_kv_metadata_capture_cuda_graph=lambda batch, *_, **__: (
+            backend.init_forward_metadata_out_graph(batch, in_capture=True)
+        ),
+        _init_frozen_kv_metadata_replay_cuda_graph=lambda batch, _bs, total, *_, **__: (
+            backend.take_padded(batch, total)
+        ),
+    )
+    if packs_accepted_tokens():  # by this attribute the runners tell the first worker
+        worker.model_runner = runner
+    return worker

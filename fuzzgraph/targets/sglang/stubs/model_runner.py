@@ -1,0 +1,264 @@
+"""What surrounds the engine's code on one process without a server, each piece with its reason.
+
+Real here: `ServerArgs` (its defaults, without the probing of its constructor), `ReqToTokenPool`,
+`MHATokenToKVPool` and `MLATokenToKVPool`, `ForwardBatch`, the spec-decode inputs, the attention
+backend, the whole decode runner. Stood in for:
+
+* the distributed groups, because there is one process: `ranks`;
+* the device and its graphs: `capturing`, `without_gpu`, for prefills `prefill_device`, `segments`;
+* torch's compiler in piecewise prefill graphs: `split_forward`;
+* the model runner and its model config, because their constructors load a model: plain objects
+  with the attributes that the code under test reads, each from the case's config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.attention_model import as_logits
+from fuzzgraph.targets.sglang.release import call_with_known, engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
+from fuzzgraph.targets.sglang.stubs.tp_groups import Group
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
+
+__all__ = ["ModelRunner", "model_runner", "no_forward"]
+
+_EXTRA_CONTEXT = 4
+"""Columns of `req_to_token` beyond the context (sglang ModelRunner, init of the memory pool)."""
+_MLA_HEADS = 16
+"""AITER's MLA takes 4, 8 or multiples of 16 heads; the metadata does not depend on the number."""
+
+_LATENT = 1
+"""Width of latent rows, which nobody reads."""
+
+
+class ModelRunner:
+    """The attributes of sglang's model runner that backend and decode runner read.
+
+    They lie in a slot, so that a walk over the engine's state ends here: what hangs below is
+    configuration, or a pool that is reached by its own name.
+    """
+
+    __slots__ = ("_attributes",)
+
+    def __init__(self, **attributes: Any) -> None:
+        object.__setattr__(self, "_attributes", attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._attributes[name]
+        except KeyError:
+            raise AttributeError(
+                f"the model runner's stand-in has no {name!r}, which this release reads"
+            ) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._attributes[name] = value
+
+
+def no_forward(*_: Any, **__: Any) -> Any:
+    """A model's forward without outputs: no kernel runs, the metadata is the subject."""
+    return as_logits(None)
+
+
+def _hf_config(config: EngineConfig) -> Any:
+    """A real model description, by which the engine tells architectures apart."""
+    from transformers import LlamaConfig
+
+    described = LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        hidden_size=config.num_q_heads * config.head_dim,
+        intermediate_size=1,
+        num_attention_heads=config.num_q_heads,
+        num_hidden_layers=1,
+        num_key_value_heads=config.num_kv_heads,
+        vocab_size=32,
+    )
+    described.max_source_positions = config.max_encoder_len
+    return described
+
+
+def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
+    arch = engine_module("sglang.srt.configs.model_config").AttentionArch
+    mla = config.attention == "mla"
+    hf_config = _hf_config(config)
+    heads = (_MLA_HEADS if mla else config.num_q_heads) * config.attn_tp_size
+    return Stub(
+        attention_arch=arch.MLA if mla else arch.MHA,
+        context_len=context_len(config),
+        dtype=dtype,
+        # A rank's share is what the case says.
+        get_num_kv_heads=lambda *_: config.num_kv_heads,
+        head_dim=config.head_dim,
+        hf_config=hf_config,
+        hf_text_config=hf_config,
+        hidden_size=config.num_q_heads * config.head_dim,
+        is_encoder_decoder=config.max_encoder_len > 0,
+        is_hybrid_swa=False,
+        is_local_attention_model=False,
+        is_mla_breakable_cuda_graph_supported=False,
+        is_multimodal=False,
+        kv_lora_rank=_LATENT,
+        linear_attn_registry_result=None,
+        model_is_mrope=False,
+        get_max_num_attention_heads=lambda *_: heads,
+        num_attention_heads=heads,
+        num_hidden_layers=1,
+        qk_nope_head_dim=_LATENT,
+        qk_rope_head_dim=_LATENT,
+        scaling=1.0,
+        spec_hidden_size=config.num_q_heads * config.head_dim,
+        swa_v_head_dim=config.v_head_dim,
+        v_head_dim=config.v_head_dim,
+        vocab_size=32,
+    )
+
+
+def request_pool(config: EngineConfig, device: torch.device) -> Any:
+    """The engine's request pool with the world's rows: reserved, traps, then `req_pool_size`.
+
+    Its `size`, which sizes the backend's buffers, counts the requests only: the rows below
+    FIRST_ROW are the harness's. Releases differ in whether they add a padding row themselves.
+    """
+    pool_class = engine_module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool
+    draft = config.draft_tokens if "target_verify" in config.modes else 0
+    draft += config.spec_topk * config.spec_steps if "draft" in config.modes else 0
+    rows = config.req_pool_size + FIRST_ROW
+    with torch.device("meta"):
+        added = pool_class(1, 1, "meta", False).req_to_token.shape[0] - 1
+    width = config.max_context_len + _EXTRA_CONTEXT + draft
+    pool = pool_class(rows - added, width, device.type, False)
+    pool.size = config.req_pool_size
+    return pool
+
+
+def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Any:
+    """The engine's KV pool, of one layer; latent rows have the smallest width, unread."""
+    pools = engine_module("sglang.srt.mem_cache.memory_pool")
+    slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
+    common = dict(
+        page_size=config.page_size, dtype=dtype, layer_num=1, device=device.type,
+        enable_memory_saver=False,
+    )  # fmt: skip
+    if config.attention == "mla":
+        return pools.MLATokenToKVPool(
+            slots, kv_lora_rank=_LATENT, qk_rope_head_dim=_LATENT, **common
+        )
+    return pools.MHATokenToKVPool(
+        slots,
+        head_num=config.num_kv_heads,
+        head_dim=config.head_dim,
+        v_head_dim=config.v_head_dim,
+        **common,
+    )
+
+
+def model_runner(
+    config: EngineConfig,
+    device: torch.device,
+    *,
+    backend: str,
+    speculative: bool = False,
+    drafts: bool = False,
+    prefill: str = "",
+) -> ModelRunner:
+    """A model runner for `config` with the engine's own pools, without backend and model.
+
+    Args:
+        backend: name of the attention backend.
+        speculative: whether it verifies drafts.
+        drafts: whether it is the draft worker's.
+        prefill: which kind of graphs prefills get, by the engine's name.
+    """
+    dtype = getattr(torch, config.dtype)
+    spec = speculative or drafts
+    settings = Configuration(config, device, backend=backend, speculative=spec, prefill=prefill)
+    kv = kv_pool(config, device, dtype)
+    width = config.draft_tokens if speculative else 1
+    allocator = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
+    runner = ModelRunner(
+        **_ABSENT,
+        configuration=settings,
+        attn_backend=None,
+        attn_cp_size=1,
+        decode_attention_backend_str=backend,
+        decode_num_tokens_per_bs=lambda *_, **__: width,
+        decode_num_tokens_per_req=lambda *_, **__: width,
+        device=device.type,
+        dp_size=1,
+        dtype=dtype,
+        gpu_id=device.index or 0,
+        is_draft_worker=drafts,
+        kv_cache_dtype=dtype,
+        kv_cache_dtype_str="auto",
+        max_running_requests=config.req_pool_size,
+        model_config=_model_config(config, dtype),
+        page_size=config.page_size,
+        prefill_attention_backend_str=backend,
+        ps=Stub(
+            tp_size=config.attn_tp_size,
+            attn_tp_size=config.attn_tp_size,
+            attn_dp_size=1,
+            attn_cp_size=1,
+        ),
+        req_to_token_pool=request_pool(config, device),
+        server_args=settings.server_args,
+        spec_algorithm=_spec_algorithm("EAGLE" if spec else None),
+        token_to_kv_pool=kv,
+        token_to_kv_pool_allocator=allocator,
+        tp_size=config.attn_tp_size,
+        tp_group=Group(config.attn_tp_size, config.attn_tp_rank),
+    )
+    runner.kv_index_translator = _index_translator(runner, config)
+    return runner
+
+
+_ABSENT: Mapping[str, Any] = {
+    # Features that are switched off, and objects that only they need.
+    "canary_manager": None,
+    "capture_head_hooks": (),
+    "capture_tail_hooks": (),
+    "device_timer": None,
+    "get_aux_hidden_states_width": lambda: None,
+    "get_pp_proxy_dspark_hidden_size": lambda: None,
+    "get_pp_proxy_residual_num_blocks": lambda: None,
+    "get_pp_proxy_topk_size": lambda: None,
+    "hisparse_coordinator": None,
+    "hybrid_gdn_config": None,
+    "hybrid_lightning_config": None,
+    "kimi_linear_config": None,
+    "linear_attn_model_spec": None,
+    "mambaish_config": None,
+    "is_hybrid_swa": False,
+    "lora_manager": None,
+    "model": None,
+    "ngram_embedding_manager": Stub(enabled=False, table=None),
+    "sliding_window_size": None,
+    "token_table": None,
+    "use_ngram_embedding": False,
+}
+
+
+def _index_translator(runner: ModelRunner, config: EngineConfig) -> Any:
+    """The engine's own, where the release has one."""
+    name = "sglang.srt.mem_cache.kv_index_translator"
+    if not has_module(name):
+        return None
+    return call_with_known(
+        engine_module(name).KVIndexTranslator,
+        req_to_token=runner.req_to_token_pool.req_to_token,
+        token_to_kv_pool_allocator=runner.token_to_kv_pool_allocator,
+        token_to_kv_pool=runner.token_to_kv_pool,
+        page_size=config.page_size,
+        device=runner.device,
+        is_draft_worker=False,
+    )
+
+
+def _spec_algorithm(name: str | None) -> Any:
+    return engine_module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm.from_string(name)

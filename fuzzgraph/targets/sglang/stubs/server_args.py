@@ -1,0 +1,146 @@
+"""The release's own server arguments, filled from a case's config, and made the process's.
+
+Their constructor reads a model from disk and probes the machine, so the engine's defaults are taken
+without it. Releases differ in where their code looks the arguments up: in a global (up to 0.5.16),
+or in a context that the arguments are published to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.tp_groups import become_rank, rank_of
+
+__all__ = ["Configuration", "context_len"]
+
+_CONTEXT = "sglang.srt.runtime_context"
+_ARGUMENTS = "sglang.srt.server_args"
+_SIZES = "sglang.srt.model_executor.cuda_graph_config"
+
+
+def context_len(config: EngineConfig) -> int:
+    """The context of the case's engine, in tokens.
+
+    A request ends at the context; a verify checks drafts past it (the pool has room), drafts grow
+    within it.
+    """
+    past = config.draft_tokens - 1 if "target_verify" in config.modes else 0
+    grown = config.spec_steps if "draft" in config.modes else 0
+    return config.max_context_len - past + grown
+
+
+class Configuration:
+    """Server arguments of one session; sessions share the process, so each one uses its own.
+
+    Args:
+        config: of the case.
+        device: of the engine.
+        backend: name of the attention backend.
+        speculative: whether the server speculates, with what the config says.
+        prefill: which kind of graphs prefills get, by the engine's name; "" for none.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        *,
+        backend: str,
+        speculative: bool,
+        prefill: str = "",
+    ) -> None:
+        self._config = config
+        values: dict[str, Any] = {
+            "model_path": "none",
+            "device": device.type,
+            "page_size": config.page_size,
+            "attention_backend": backend,
+            "max_running_requests": config.req_pool_size,
+            "chunked_prefill_size": -1,
+            "enable_cudagraph_gc": True,  # spares a pass over the whole heap at every capture
+            "triton_attention_num_kv_splits": 2,
+        }
+        if config.attn_tp_size > 1:
+            # Dense layers of one rank make attention's input scattered, without data parallelism.
+            values |= {"tp_size": config.attn_tp_size, "moe_dense_tp_size": 1}
+            values |= {"ep_size": config.attn_tp_size}
+        if speculative:
+            values |= {
+                "speculative_algorithm": "EAGLE",
+                # Without branches the two follow from each other, as the engine sees to.
+                "speculative_num_steps": config.draft_tokens - 1
+                if "draft_extend" in config.modes
+                else config.spec_steps,
+                "speculative_eagle_topk": config.spec_topk,
+                "speculative_num_draft_tokens": config.draft_tokens,
+            }
+        ladder = list(config.capture_bs) or [1]
+        if has_module(_SIZES):
+            sizes = engine_module(_SIZES)
+            phase = sizes.PhaseConfig(backend="full", bs=ladder, max_bs=ladder[-1])
+            self._sizes = sizes.CudaGraphConfig(decode=phase)
+            if prefill:
+                tokens = list(config.capture_tokens)
+                self._sizes.prefill = sizes.PhaseConfig(
+                    backend=prefill, bs=tokens, max_bs=tokens[-1]
+                )
+            values["cuda_graph_config"] = self._sizes
+        else:
+            values |= {"cuda_graph_bs": ladder, "cuda_graph_max_bs": ladder[-1]}
+            if prefill:
+                values |= {
+                    "piecewise_cuda_graph_tokens": list(config.capture_tokens),
+                    "piecewise_cuda_graph_compiler": "eager",
+                }
+        self.server_args = _arguments(values)
+        self.use()
+
+    def use(self) -> None:
+        """Make these the arguments, and their ranks the ranks, of the process.
+
+        Nothing where they are already: to publish them takes recent releases longer than a step.
+        """
+        if _in_use[-1:] == [self]:
+            return
+        _in_use[:] = [self]
+        become_rank(self._config)
+        context: Any = engine_module(_CONTEXT) if has_module(_CONTEXT) else None
+        if not hasattr(context, "publish"):
+            engine_module(_ARGUMENTS).set_global_server_args_for_scheduler(self.server_args)
+            return
+        if hasattr(context.get_parallel(), "clear_stamp"):  # of the session before
+            context.get_parallel().clear_stamp()
+        context.publish(self.server_args, role="scheduler")
+        if hasattr(context.get_parallel(), "override_permanently"):
+            context.get_parallel().override_permanently(**rank_of(self._config))
+        graph: Any = getattr(context.get_exec(), "graph", None)
+        if hasattr(graph, "_set"):
+            graph._set("cuda_graph_config", self._sizes)
+
+
+_in_use: list[Configuration] = []
+"""The one that was made the process's last."""
+
+
+def _arguments(values: dict[str, Any]) -> Any:
+    kind = engine_module(_ARGUMENTS).ServerArgs
+    if hasattr(kind, "resolve_once"):  # then construction looks at nothing outside
+        sizes = values.pop("cuda_graph_config")
+        args = kind(**values)
+        args.cuda_graph_config = sizes  # what resolving would have made of the sizes given
+        args._resolution_finished = True
+        return args
+    args = object.__new__(kind)
+    for entry in dataclasses.fields(kind):
+        if entry.default_factory is not dataclasses.MISSING:
+            setattr(args, entry.name, entry.default_factory())
+        elif entry.default is not dataclasses.MISSING:
+            setattr(args, entry.name, entry.default)
+    for name, value in values.items():
+        setattr(args, name, value)
+    return args

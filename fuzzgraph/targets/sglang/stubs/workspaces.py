@@ -1,0 +1,52 @@
+"""Scratch memory of compiled kernels, which backends allocate by the hundred MiB and share.
+
+No kernel runs, so it is kept small; and it is forgotten with every session, because sessions stand
+for processes and their memory goes with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+
+__all__ = ["forget_workspaces", "keep_workspaces_small"]
+
+_SETTINGS: Mapping[str, str] = {"SGLANG_FLASHINFER_WORKSPACE_SIZE": "4096"}
+"""What the engine reads from the environment, in bytes."""
+_CONTEXT = "sglang.srt.runtime_context"
+_MIB = "DEFAULT_WORKSPACE_SIZE_MB"
+_KEPT = ("global_workspace_buffer", "global_zero_init_workspace_buffer")
+_HOLDERS = tuple(
+    f"sglang.srt.layers.attention.{name}_backend"
+    for name in ("flashinfer", "flashinfer_mla", "trtllm_mha", "trtllm_mla")
+)
+
+
+def keep_workspaces_small(**more: str) -> None:
+    """Set what the engine reads from the environment, for the life of the worker.
+
+    Args:
+        more: settings of one backend.
+    """
+    engine_module("sglang.srt.environ")  # looks at what the shell has set
+    os.environ.update({**_SETTINGS, **more})
+
+
+def forget_workspaces(module: Any) -> None:
+    """Let the next backend allocate its own.
+
+    Args:
+        module: of the backend; what it is derived from has scratch memory too.
+    """
+    holders = [engine_module(name) for name in _HOLDERS if has_module(name)]
+    for holder in (module, *holders):
+        for name in _KEPT:
+            if hasattr(holder, name):
+                setattr(holder, name, None)
+        if hasattr(holder, _MIB):
+            setattr(holder, _MIB, 1)
+    context = getattr(engine_module(_CONTEXT), "_CONTEXT", None) if has_module(_CONTEXT) else None
+    getattr(getattr(context, "resources", None), "buffers", {}).clear()

@@ -1,0 +1,143 @@
+"""Reductions of sizes: the ladder, the numbers of the config, the lengths of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+
+import msgspec
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig
+from fuzzgraph.strategies.repair import fitted, with_config
+from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_row
+
+__all__ = [
+    "later_lengths",
+    "smaller_encoders",
+    "smaller_ladders",
+    "smaller_numbers",
+    "smaller_rows",
+]
+
+_replace = msgspec.structs.replace
+_DEFAULTS = EngineConfig()
+_NUMBERS = (
+    "page_size",
+    "sliding_window",
+    "split_kv",
+    "max_encoder_len",
+    "spec_topk",
+    "spec_steps",
+    "draft_tokens",
+    "attn_tp_size",
+    "attn_tp_rank",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "v_head_dim",
+    "max_context_len",
+    "req_pool_size",
+)
+
+
+_LEAST: tuple[dict[str, int], ...] = (
+    {"seq_len": 1, "new_tokens": 0, "encoder_len": 0},
+    {"encoder_len": 0},
+    {"seq_len": 1},
+)
+
+
+def smaller_ladders(case: Case) -> Iterator[Candidate]:
+    for name in ("capture_bs", "capture_tokens"):
+        ladder = getattr(case.config, name)
+        for size in _few_sizes(ladder):
+            yield (name, "one"), with_config(case, **{name: (size,)})
+        for sizes in cuts(ladder):
+            yield (name, "fewer"), with_config(case, **{name: tuple(sizes)})
+        for index, size in enumerate(ladder):
+            low = ladder[index - 1] + 1 if index else 1
+            for number in smaller(size, low):
+                lower = (*ladder[:index], number, *ladder[index + 1 :])
+                yield (name, index), with_config(case, **{name: lower})
+
+
+def _few_sizes(ladder: tuple[int, ...]) -> list[int]:
+    if len(ladder) < 2 and ladder in ((), (1,)):
+        return []
+    return sorted({1, 2, *ladder}) if len(ladder) > 1 else [1, 2]
+
+
+def smaller_numbers(case: Case) -> Iterator[Candidate]:
+    for name in _NUMBERS:
+        value, default = getattr(case.config, name), getattr(_DEFAULTS, name)
+        least = 1 if name == "max_context_len" else default
+        if name == "req_pool_size":
+            least = 1
+        for number in smaller(value, least):
+            yield name, with_config(case, **{name: number})
+            if name in ("page_size", "sliding_window", "split_kv"):
+                yield name, _rescaled(case, name, number)
+            if name == "max_context_len":
+                yield name, _lowered(case, number)
+
+
+def _rescaled(case: Case, name: str, number: int) -> Case:
+    """A smaller page (window, split), each length as many of them and about as far into one."""
+    edge = getattr(case.config, name)
+
+    def scaled(row: BatchRow) -> BatchRow:
+        whole, rest = divmod(row.seq_len, edge)
+        return _replace(row, seq_len=whole * number + min(rest, number - 1))
+
+    config = _replace(case.config, **{name: number})
+    return map_rows(_replace(case, config=config), scaled)
+
+
+def _lowered(case: Case, context: int) -> Case:
+    """A shorter context, each length as far from its end."""
+    drop = case.config.max_context_len - context
+    config = _replace(case.config, max_context_len=context)
+    lowered = map_rows(
+        case, lambda row: _replace(row, seq_len=max(1, row.new_tokens, row.seq_len - drop))
+    )
+    return fitted(_replace(lowered, config=config))
+
+
+def smaller_rows(case: Case) -> Iterator[Candidate]:
+    for changes in _LEAST:
+        yield "all", map_rows(case, partial(_replace, **changes))
+    yield "all", map_rows(case, lambda row: _replace(row, seq_len=max(1, row.seq_len - 1)))
+    for index, step in enumerate(case.steps):
+        for place, row in enumerate(step.rows):
+            for tokens in smaller(row.new_tokens, 0):
+                yield (index, place, 0), swap_row(case, index, place, new_tokens=tokens)
+            for length in smaller(row.seq_len, max(1, row.new_tokens)):
+                yield (index, place, 1), swap_row(case, index, place, seq_len=length)
+
+
+def later_lengths(case: Case) -> Iterator[Candidate]:
+    """The longer of two rows in the later of two steps: equal cases end in the same form."""
+    for index, (step, following) in enumerate(pairwise(case.steps)):
+        for place, row in enumerate(step.rows):
+            for other, later in enumerate(following.rows):
+                if row.seq_len > later.seq_len:
+                    shorter = swap_row(case, index, place, seq_len=later.seq_len)
+                    longer = swap_row(shorter, index + 1, other, seq_len=row.seq_len)
+                    yield (index, place, other), longer
+
+
+def smaller_encoders(case: Case) -> Iterator[Candidate]:
+    """A request's encoder length is the same in all its rows, so it changes in all of them."""
+    lengths = {row.request: row.encoder_len for step in case.steps for row in step.rows}
+    for request, length in lengths.items():
+        for shorter in smaller(length, 0):
+            yield request, _with_encoder(case, request, shorter)
+
+
+def _with_encoder(case: Case, request: int, length: int) -> Case:
+    return map_rows(case, lambda row: _encoder(row, request, length))
+
+
+def _encoder(row: BatchRow, request: int, length: int) -> BatchRow:
+    return _replace(row, encoder_len=length) if row.request == request else row
