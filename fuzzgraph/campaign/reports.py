@@ -12,10 +12,10 @@ import msgspec
 
 from fuzzgraph import corpus
 from fuzzgraph.campaign.folder import refuse_links, unlogged_findings
-from fuzzgraph.campaign.replay import replay_command
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary, Setup
+from fuzzgraph.replay_command import replay_command
 from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
 from fuzzgraph.reporting.trend import trend

@@ -25,7 +25,7 @@ __all__ = [
     "free_empty_claims",
     "load_run_state",
     "nothing_to_resume",
-    "resumed_plan",
+    "resumed_spec",
 ]
 
 
@@ -79,7 +79,7 @@ def nothing_to_resume(out: Path, seconds: float | None = None) -> UsageError:
     )
 
 
-def resumed_plan(state: RunState, out: Path, seconds: float | None = None) -> RunSpec:
+def resumed_spec(state: RunState, out: Path, seconds: float | None = None) -> RunSpec:
     """The spec of a resumed run: as it was, with what is left of its budget.
 
     A run that has come to its end is not searched on without a new budget: what it had no time for

@@ -15,7 +15,6 @@ from fuzzgraph.campaign.budget import Clock
 from fuzzgraph.campaign.export import Exporting
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.live_run import LiveRun
-from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
 from fuzzgraph.campaign.reports import write_reports
 from fuzzgraph.campaign.search import CaseRunner, SavedCases, search
 from fuzzgraph.campaign.shrink import Minimise
@@ -28,6 +27,7 @@ from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.events import Emit, Event, Reason, RunSummary
 from fuzzgraph.interrupts import interruptible
+from fuzzgraph.open_target import Opened, open_setup, strategy_of
 from fuzzgraph.policy import FindingPolicy, QuarantiningRunner
 from fuzzgraph.reporting import EventFile
 from fuzzgraph.run_spec import RunSpec

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.run import Campaign, run_campaign
 from fuzzgraph.events import Event, FindingNew, FindingPursued, RunSummary
 from fuzzgraph.finding import Finding
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["run_until_found"]

@@ -18,7 +18,6 @@ from fuzzgraph.campaign.budget import Allowance
 from fuzzgraph.campaign.dedup import Deduplicator
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.live_run import LiveRun
-from fuzzgraph.campaign.replay import replay_command
 from fuzzgraph.campaign.shrink import Minimise, Shrinker, ShrunkFinding
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import OutOfTime
@@ -38,6 +37,7 @@ from fuzzgraph.events import (
 )
 from fuzzgraph.finding import Finding
 from fuzzgraph.policy import FindingPolicy
+from fuzzgraph.replay_command import replay_command
 from fuzzgraph.runner import Runner
 
 __all__ = ["Exporter", "Say", "Triage"]

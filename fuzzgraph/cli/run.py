@@ -66,7 +66,7 @@ def resume(
     Of a run of several processes each is taken up by one; a fleet's run goes on on its cluster.
     """
     from fuzzgraph.campaign import load_corpus, open_setup
-    from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+    from fuzzgraph.campaign.resume import load_run_state, resumed_spec
     from fuzzgraph.campaign.shards import resume_shards, shards_of
     from fuzzgraph.corpus import Loaded
 
@@ -79,7 +79,7 @@ def resume(
         return say_summary(resume_shards(folder, shards, seconds, named=named), as_json=as_json)
     state = load_run_state(folder, shard or 0, shards)
     named.check(folder, state.start.spec)
-    plan = resumed_plan(state, folder, seconds)
+    plan = resumed_spec(state, folder, seconds)
     corpus = _named(plan.corpus)
     seeds = Loaded() if shards > 1 and corpus is None else load_corpus(corpus)
     policy = _policy(plan)
@@ -88,7 +88,7 @@ def resume(
         if seconds is None and summary.reason == "time" and not plan.finish_only:
             state = load_run_state(folder, shard or 0, shards)
             if state.left:  # the old budget has no room for it, and a resume is to be enough
-                plan = resumed_plan(state, folder)
+                plan = resumed_spec(state, folder)
                 summary = _fuzz(plan, opened, seeds, policy, state, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 

@@ -58,7 +58,7 @@ def _campaign(
     from contextlib import closing
 
     from fuzzgraph.campaign import checked_setup, open_setup, run_campaign
-    from fuzzgraph.campaign.opening import open_target_object
+    from fuzzgraph.open_target import open_target_object
     from fuzzgraph.policy import load_policy
     from fuzzgraph.ports import is_isolated
     from fuzzgraph.pytest_plugin.asked import ASKED

@@ -15,10 +15,10 @@ import msgspec
 from fuzzgraph import corpus
 from fuzzgraph.campaign import load_corpus, run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import Setup
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget
 from tests.unit.campaigns import many_bugs
@@ -42,7 +42,7 @@ def main() -> int:
     )
     if (asked.out / "events.jsonl").exists():
         state = load_run_state(asked.out)
-        plan = msgspec.structs.replace(resumed_plan(state, asked.out, 600.0), progress_seconds=0.0)
+        plan = msgspec.structs.replace(resumed_spec(state, asked.out, 600.0), progress_seconds=0.0)
     asked.out.mkdir(exist_ok=True)
     try:
         summary = run_campaign(

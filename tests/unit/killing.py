@@ -19,13 +19,13 @@ import msgspec
 
 from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.reports import rebuilt
-from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding
 
@@ -58,7 +58,7 @@ def campaign(out: Path) -> None:
     plan = RunSpec(out=str(out), seed=1, budget=Budget(None, EXAMPLES), progress_seconds=0.0)
     if (out / "events.jsonl").exists() and (out / "events.jsonl").read_bytes().count(b"\n"):
         state = load_run_state(out)
-        plan = msgspec.structs.replace(resumed_plan(state, out), progress_seconds=0.0)
+        plan = msgspec.structs.replace(resumed_spec(state, out), progress_seconds=0.0)
     run_campaign(
         plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, state=state
     )

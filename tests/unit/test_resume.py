@@ -15,13 +15,13 @@ import pytest
 
 from fuzzgraph.campaign import RunFolder, run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resume import RunState, load_run_state, resumed_plan
+from fuzzgraph.campaign.resume import RunState, load_run_state, resumed_spec
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding, paged
 
@@ -60,7 +60,7 @@ def run(
     opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
     state = load_run_state(folder) if resume else None
     plan = (
-        resumed_plan(state, folder)
+        resumed_spec(state, folder)
         if state
         else RunSpec(out=str(folder), budget=Budget(None, 60), seed=2)
     )
@@ -101,7 +101,7 @@ def searched(folder: Path, *kills: int, examples: int = 250) -> list[str]:
         opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
         plan = RunSpec(out=str(folder), budget=Budget(None, examples), seed=2)
         plan = msgspec.structs.replace(
-            resumed_plan(state, folder) if state else plan, progress_seconds=0.0
+            resumed_spec(state, folder) if state else plan, progress_seconds=0.0
         )
         with pytest.raises(Killed) if kill else nullcontext():
             run_campaign(
@@ -137,8 +137,8 @@ def test_a_run_that_has_ended_is_resumed_with_more_time_only(tmp_path: Path) -> 
     run(tmp_path, FakeRunner())
     state = load_run_state(tmp_path)
     with pytest.raises(UsageError, match="has come to its end"):
-        resumed_plan(state, tmp_path)
-    assert resumed_plan(state, tmp_path, seconds=3600.0).budget.seconds == 3600.0
+        resumed_spec(state, tmp_path)
+    assert resumed_spec(state, tmp_path, seconds=3600.0).budget.seconds == 3600.0
 
 
 def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: P
     assert (summary.cases, summary.exit_code) == (60, 1), "nothing is searched any more"
     assert (summary.reason, summary.seconds) == (first.reason, first.seconds)
     with pytest.raises(UsageError, match="has come to its end"):
-        resumed_plan(load_run_state(tmp_path), tmp_path)
+        resumed_spec(load_run_state(tmp_path), tmp_path)
 
 
 def test_a_corpus_case_that_came_back_is_not_run_again(tmp_path: Path) -> None:
