@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fuzzgraph import open_target
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
 from fuzzgraph.open_target import Opened, checked_setup, open_target_object
