@@ -33,6 +33,7 @@ from fuzzgraph import releases, worker
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.compatibility import probe_case, released_targets
 from fuzzgraph.ports import Target
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.strategies import CI, cases, draw
 
 GOALS = {"start": 15.0, "steps": 30.0, "replay": 0.3}
@@ -69,7 +70,7 @@ def starts(name: str, path: Path, case: Case, count: int) -> Measured:
     wall, cpu = [], []
     for _ in range(count):
         begin = time.perf_counter()
-        with worker.open_client(name, paths=[path]) as client:
+        with worker.open_client(Setup(target=name), paths=[path]) as client:
             assert not client.run_case(case).skipped
             wall.append(time.perf_counter() - begin)
             cpu.append(_used_by(client))
@@ -88,7 +89,7 @@ def steps(name: str, target: Target, path: Path, blocks: int, count: int) -> Mea
     def supports(config: EngineConfig) -> bool:
         return target.unsupported(config) is None
 
-    with worker.open_client(name, paths=[path]) as client:
+    with worker.open_client(Setup(target=name), paths=[path]) as client:
         for block in range(blocks + 1):
             done, spent, before = 0, 0.0, _used_by(client)
 

@@ -24,6 +24,7 @@ from pages import add_write, publish
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.open_target import checked_setup, open_setup, strategy_of
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.runner import Runner
 from fuzzgraph.strategies import draw
 from fuzzgraph.worker import open_client
@@ -75,7 +76,7 @@ def drawn(count: int, blocks: int) -> list[list[Case]]:
 def measure(blocks: list[list[Case]]) -> list[tuple[Spent, Spent]]:
     """For each block what it took here and in a worker; the first block only warms both up."""
     opened = open_setup(checked_setup("builtin"))
-    client = open_client("builtin")
+    client = open_client(Setup(target="builtin"))
     assert client.pid is not None
     pairs = []
     for number, cases in enumerate(blocks):

@@ -55,7 +55,7 @@ def drive(out: Path, seconds: float) -> None:
     stages = {**Limits().stage_seconds, "eager": 1.5}
     limits = replace(Limits(), stage_seconds=stages, memory_bytes=1 << 30)
     setup = Setup(target="saboteur:Saboteur")
-    client = open_client(setup.target, paths=[HERE], limits=limits)
+    client = open_client(setup, paths=[HERE], limits=limits)
     runner = RecordingBackend(client, out)
     opened = Opened(setup, Saboteur(), runner, client.close, lambda: client.deaths, client.cut_off)
     plan = RunSpec(setup=setup, seed=1, budget=Budget(seconds), out=str(out), shrink_seconds=25.0)

@@ -17,7 +17,7 @@ import platform
 import statistics
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from pages import add_write, publish
@@ -31,8 +31,7 @@ from fuzzgraph.targets import open_target
 
 def tiny(capabilities: Capabilities) -> Capabilities:
     """Decode at tiny shapes, with every feature that decode has."""
-    return replace(
-        capabilities,
+    return capabilities.replace(
         modes=("decode", "idle"),
         page_sizes=(1, 2, 3, 16),
         max_batch=4,

@@ -43,52 +43,58 @@ class FindingError(AssertionError):
 
 
 @lru_cache(maxsize=4)
-def _opened(name: str, device: str, graphs: str) -> Opened:
-    opened = open_setup(checked_setup(name, device=device, graphs=graphs))
+def _opened(setup: Setup) -> Opened:
+    opened = open_setup(setup)
     atexit.register(opened.close)
     return opened
 
 
 @lru_cache(maxsize=4)
-def _opened_object(target: Hashable, device: str, graphs: str) -> Opened:
-    engine = cast("Target", target)
-    return open_target_object(engine, checked_setup(engine.name, device=device, graphs=graphs))
+def _opened_object(target: Hashable, setup: Setup) -> Opened:
+    return open_target_object(cast("Target", target), setup)
 
 
-def _open(target: str | Target, device: str, graphs: str) -> Opened:
-    if isinstance(target, str):
-        return _opened(target, device, graphs)
-    return _opened_object(cast(Hashable, target), device, graphs)
+def _open(target: str | Target, options: dict[str, Any]) -> Opened:
+    name = target if isinstance(target, str) else target.name
+    known = [field for field in Setup.__struct_fields__ if field != "target"]
+    for option in options:
+        if option not in known:
+            raise UsageError(
+                f"option {option!r} is unknown for target {name!r}. Use one of: {', '.join(known)}."
+            )
+    setup = checked_setup(name, **options)
+    return _opened(setup) if isinstance(target, str) else _opened_object(cast(Any, target), setup)
 
 
-def run_case(
-    case: Case, target: str | Target = "builtin", *, device: str = "cpu", graphs: str = ""
-) -> VerdictLike:
+def run_case(case: Case, target: str | Target = "builtin", **options: Any) -> VerdictLike:
     """What the oracles say of a case; `findings` is empty where the law holds.
+
+    The engine is opened once for each target and options, and serves every case after that.
 
     Args:
         case: what to run.
-        target: name of a target, or one of your own.
-        device: "cpu" or "cuda" (which is HIP too).
-        graphs: "recorder" or "device"; '' for what the device has.
+        target: name of a target, `module:factory`, or a target of your own as an object.
+        **options: what the case is run on, by the names of `run_spec.Setup`: release, fault,
+            device ("cpu" or "cuda", which is HIP too), graphs ("recorder" or "device"), ...
 
     Raises:
         UsageError: an unknown name, a case that contradicts itself, a missing engine or device.
     """
-    return _open(target, device, graphs).runner.run_case(case)
+    return _open(target, options).runner.run_case(case)
 
 
-def check(
-    case: Case, target: str | Target = "builtin", *, device: str = "cpu", graphs: str = ""
-) -> None:
-    """Pass if the case keeps the law.
+def check(case: Case, target: str | Target = "builtin", **options: Any) -> None:
+    """Pass if the case keeps the law: the one call of a regression test.
+
+    Args:
+        case, target, **options: as for `run_case`, e.g. release="0.5.12".
 
     Raises:
         FindingError: it does not; the text names clause, buffer and step.
         UsageError: as for `run_case`, or the target cannot express the case.
     """
     __tracebackhide__ = True
-    verdict = run_case(case, target, device=device, graphs=graphs)
+    verdict = run_case(case, target, **options)
     name = target if isinstance(target, str) else target.name
     if verdict.skipped:
         raise UsageError(
@@ -116,7 +122,7 @@ def cases(target: str | Target = "builtin", profile: str = "ci") -> SearchStrate
     Raises:
         UsageError: an unknown target or profile.
     """
-    return strategy_of(_open(target, "cpu", ""), profile)(0)
+    return strategy_of(_open(target, {}), profile)(0)
 
 
 def check_target(setup: Setup, examples: int, seed: int) -> TargetReport:
@@ -135,10 +141,4 @@ def check_target(setup: Setup, examples: int, seed: int) -> TargetReport:
             return opened.runner.inspect(cases)
         from fuzzgraph.execution.inspection import inspect_target
 
-        return inspect_target(
-            cast(Any, opened.target),
-            cases,
-            graphs=cast(Any, setup.graphs),
-            device=setup.device,
-            lanes=not setup.stock_kernels,
-        )
+        return inspect_target(cast(Any, opened.target), cases, setup)

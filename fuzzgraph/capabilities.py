@@ -1,104 +1,141 @@
 """What a target can express: the bounds within which strategies draw cases for it, and what of a
-saved case lies beyond them."""
+saved case it does not support.
+
+The fields follow from the table of dimensions (`EngineConfig`), and are checked against it when a
+target declares them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Mapping
+from inspect import Parameter, Signature
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
-from fuzzgraph.case import Case, EngineConfig, Mode, padded_size
+from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size
+from fuzzgraph.case.dimension import Most, OneOf, Row, Sizes, Switch
+from fuzzgraph.errors import UsageError
 
 __all__ = ["WIDEST", "Capabilities", "missing", "unsupported_case", "unsupported_setting"]
 
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """The dimensions a target has. Strategies never draw outside; nothing is filtered away."""
-
-    modes: tuple[Mode, ...] = ("decode",)
-    """Forward modes; with `idle` among them, idle steps are drawn too."""
-    page_sizes: tuple[int, ...] = (1,)
-    page_maps: tuple[Literal["csr", "page_table"], ...] = ("csr",)
-    attentions: tuple[Literal["mha", "mla"], ...] = ("mha",)
-    dtypes: tuple[Literal["float32", "bfloat16", "float16"], ...] = ("float32",)
-    kv_dtypes: tuple[Literal["auto", "float8_e4m3fn"], ...] = ("auto",)
-    kernels: tuple[Literal["torch", "triton"], ...] = ("torch",)
-    metadata: tuple[Literal["full", "raw_out_graph", "raw_in_graph"], ...] = ("full",)
-    runners: tuple[Literal["graph", "cpu_graph"], ...] = ("graph",)
-    prefill_runners: tuple[Literal["piecewise", "breakable"], ...] = ("piecewise",)
-    seq_len_fill_values: tuple[Literal[0, 1], ...] = (1,)
-    free_paddings: tuple[Literal["keep", "zero", "copy_live"], ...] = ("keep",)
-    max_batch: int = 8
-    max_context_len: int = 64
-    max_q_heads: int = 4
-    max_head_dim: int = 16
-    max_tp_size: int = 1
-    max_spec_topk: int = 1
-    max_spec_steps: int = 1
-    min_spec_steps: int = 1
-    max_draft_tokens: int = 2
-    sliding_window: bool = False
-    encoder: bool = False
-    recurrent_state: bool = False
-    split_kv: bool = False
-    mrope: bool = False
-    eager_steps: bool = True
-    """Whether batches run without a graph: steps that ask for it, and those above the ladder."""
-    capture_beyond_pool: bool = True
-    """Whether the largest captured size may exceed the request pool."""
+_OTHERS: dict[str, tuple[Any, Any]] = {
+    "max_batch": (8, 8),
+    "min_spec_steps": (1, 1),
+    "mrope": (False, True),  # whether steps bring the optional multi-modal position input
+    # Whether batches run without a graph: steps that ask for it, and those above the ladder.
+    "eager_steps": (True, True),
+    # Whether the largest captured size may exceed the request pool.
+    "capture_beyond_pool": (True, True),
+}
+"""What no single dimension of a config says: default and widest value."""
 
 
-WIDEST = Capabilities(
-    modes=("decode", "target_verify", "draft_extend", "draft", "prefill", "idle"),
-    page_sizes=(1, 2, 3, 16, 32, 64, 128, 256),
-    page_maps=("csr", "page_table"),
-    attentions=("mha", "mla"),
-    dtypes=("float32", "bfloat16", "float16"),
-    kv_dtypes=("auto", "float8_e4m3fn"),
-    kernels=("torch", "triton"),
-    metadata=("full", "raw_out_graph", "raw_in_graph"),
-    runners=("graph", "cpu_graph"),
-    prefill_runners=("piecewise", "breakable"),
-    seq_len_fill_values=(0, 1),
-    free_paddings=("keep", "zero", "copy_live"),
-    max_context_len=512,
-    max_tp_size=8,
-    max_spec_topk=4,
-    max_spec_steps=5,
-    max_draft_tokens=8,
-    sliding_window=True,
-    encoder=True,
-    recurrent_state=True,
-    split_kv=True,
-    mrope=True,
+def _default_and_widest(row: Row) -> tuple[Any, Any]:
+    rule = row.spec.needs
+    if isinstance(rule, Switch):
+        return False, True
+    if isinstance(rule, Most):
+        return rule.default, rule.widest
+    if isinstance(rule, Sizes):
+        return (row.default,), rule.widest
+    return (row.default if isinstance(row.default, tuple) else (row.default,)), row.choices
+
+
+_ROWS: dict[str, Row] = {
+    row.spec.needs.name: row for row in reversed([*DIMENSIONS.values()]) if row.spec.needs
+}
+"""Field of `Capabilities` -> the dimension that it is about, the first of several."""
+_FIELDS: Final[Mapping[str, tuple[Any, Any]]] = MappingProxyType(
+    {name: _default_and_widest(_ROWS[name]) for name in reversed(_ROWS)} | _OTHERS
 )
-"""All that a case can say: the reach of a target without limits of its own."""
+"""Field of `Capabilities` -> its default and its widest value."""
 
 
-_SINGULAR = {
-    "page_map": "page_maps",
-    "attention": "attentions",
-    "dtype": "dtypes",
-    "kv_dtype": "kv_dtypes",
-    "kernels": "kernels",
-    "metadata": "metadata",
-    "runner": "runners",
-    "prefill_runner": "prefill_runners",
-    "seq_len_fill_value": "seq_len_fill_values",
-    "free_padding": "free_paddings",
-}
-_FLAGS = {
-    "sliding_window": "sliding_window",
-    "max_encoder_len": "encoder",
-    "recurrent_state": "recurrent_state",
-    "split_kv": "split_kv",
-}
-_ONES = {"attn_tp_size": "max_tp_size", "spec_topk": "max_spec_topk"}
-"""A bound of one says that there are no ranks, no branches; higher ones are sizes."""
+class Capabilities:
+    """The dimensions a target has. Strategies never draw outside; nothing is filtered away.
+
+    Takes a keyword for each rule in the table of dimensions; `help(Capabilities)` lists them with
+    their defaults, each the simplest value. Forward modes with `idle` among them have idle steps
+    drawn too. Immutable and hashable.
+
+    Raises:
+        UsageError: an unknown field, or a value that no config can have.
+
+    >>> Capabilities(page_sizes=(1, 16), dtypes=("float32", "float16"))
+    Capabilities(page_sizes=(1, 16), dtypes=('float32', 'float16'))
+    """
+
+    __signature__ = Signature(
+        [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+            for name, (default, _) in _FIELDS.items()
+        ]
+    )
+
+    def __init__(self, **declared: Any) -> None:
+        for name in declared:
+            if name not in _FIELDS:
+                known = ", ".join(_FIELDS)
+                raise UsageError(f"Capabilities({name}=...) is not a field. Known: {known}.")
+        values = {
+            name: _checked(name, declared.get(name, default))
+            for name, (default, _) in _FIELDS.items()
+        }
+        vars(self).update(values, _hash=hash(tuple(values.values())))
+
+    def replace(self, **changes: Any) -> Capabilities:
+        """The same capabilities but for these fields."""
+        return Capabilities(**{**{name: getattr(self, name) for name in _FIELDS}, **changes})
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    else:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise AttributeError(f"Capabilities are immutable. Use replace({name}=...).")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Capabilities) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        # Configs are cached by capabilities: each drawn case hashes them.
+        return self._hash  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{name}={getattr(self, name)!r}"
+            for name, (default, _) in _FIELDS.items()
+            if getattr(self, name) != default
+        ]
+        return f"Capabilities({', '.join(shown)})"
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value as the field holds it, lists as tuples."""
+    default, _ = _FIELDS[name]
+    value = tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value
+    if type(value) is not type(default) or value == ():
+        kind = "a non-empty tuple" if isinstance(default, tuple) else type(default).__name__
+        raise UsageError(f"Capabilities({name}={value!r}) must be {kind}, for example {default!r}.")
+    row = _ROWS.get(name)
+    unknown = [one for one in value if one not in row.choices] if row and row.choices else []
+    if row and unknown:
+        choices = ", ".join(map(repr, row.choices))
+        raise UsageError(
+            f"Capabilities({name}={value!r}): {unknown[0]!r} is not a value of "
+            f"EngineConfig.{row.name}. Choose from {choices}."
+        )
+    return value
+
+
+WIDEST = Capabilities(**{name: widest for name, (_, widest) in _FIELDS.items()})
+"""All that a case can say: the capabilities of a target without limits of its own."""
 
 
 def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str | None:
-    """The first choice of a config that a target with this reach cannot express, in one line.
+    """The first setting of a config that a target with these capabilities does not drive.
 
     For `Target.unsupported`. Sizes are left out: they bound what is drawn, and a saved case with
     larger ones is worth a try.
@@ -108,22 +145,30 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
     >>> unsupported_setting(Capabilities(), EngineConfig(dtype="bfloat16"))
     "dtype='bfloat16' is not driven, only float32"
     """
-    strange = [mode for mode in config.modes if mode not in capabilities.modes]
-    if strange:
-        return f"mode {strange[0]!r} is not driven, only {', '.join(capabilities.modes)}"
-    for name, plural in _SINGULAR.items():
-        value, known = getattr(config, name), getattr(capabilities, plural)
-        if value not in known:
-            return f"{name}={value!r} is not driven, only {', '.join(map(str, known))}"
-    for name, flag in _FLAGS.items():
-        if getattr(config, name) and not getattr(capabilities, flag):
-            return f"{name}={getattr(config, name)!r} is not driven"
-    for name, bound in _ONES.items():
-        if getattr(config, name) > 1 and getattr(capabilities, bound) == 1:
-            return f"{name}={getattr(config, name)} is not driven"
+    for name, row in DIMENSIONS.items():
+        if row.spec.needs is not None:
+            value, has = getattr(config, name), getattr(capabilities, row.spec.needs.name)
+            reason = _refused(row, value, has)
+            if reason is not None:
+                return reason
     if not capabilities.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
         return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
     return None
+
+
+def _refused(row: Row, value: Any, has: Any) -> str | None:
+    """Why a target that declares `has` does not drive this value of the dimension."""
+    rule = row.spec.needs
+    if isinstance(rule, OneOf):
+        values = value if isinstance(value, tuple) else (value,)
+        strange = [one for one in values if one not in has]
+        if not strange:
+            return None
+        what = f"mode {strange[0]!r}" if row.name == "modes" else f"{row.name}={strange[0]!r}"
+        return f"{what} is not driven, only {', '.join(map(str, has))}"
+    absent = isinstance(rule, Switch) and value != row.default and not has
+    absent = absent or (isinstance(rule, Most) and rule.one_is_none and value > 1 == has)
+    return f"{row.name}={value!r} is not driven" if absent else None
 
 
 def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
@@ -144,19 +189,18 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
 
 
 def missing(capabilities: Capabilities) -> tuple[str, ...]:
-    """What a case can say and this reach cannot, one line for each field; limits left out.
+    """What a case can say and this target cannot, one line for each field; limits left out.
 
     >>> missing(Capabilities(modes=("decode", "draft", "prefill", "idle")))[0]
     'modes: target_verify, draft_extend'
     """
     lines = []
-    for field in fields(Capabilities):
-        widest, here = getattr(WIDEST, field.name), getattr(capabilities, field.name)
-        name = field.name.replace("_", " ")
+    for field, (_, widest) in _FIELDS.items():
+        has, name = getattr(capabilities, field), field.replace("_", " ")
         if isinstance(widest, tuple):
-            missing = [str(value) for value in widest if value not in here]
-            if missing:
-                lines.append(f"{name}: {', '.join(missing)}")
-        elif widest is True and here is False:
+            absent = [str(value) for value in widest if value not in has]
+            if absent:
+                lines.append(f"{name}: {', '.join(absent)}")
+        elif widest is True and has is False:
             lines.append(name)
     return tuple(lines)

@@ -10,6 +10,7 @@ from fuzzgraph import releases, worker
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.ports import Target
+from fuzzgraph.run_spec import Setup
 
 __all__ = ["Probe", "released_targets", "probe_releases", "table", "probe_case"]
 
@@ -93,7 +94,8 @@ def _probed(
     why = ""
     try:
         if client is None:
-            client = worker.open_client(name, paths=[releases.ensure(package, version)])
+            path = releases.ensure(package, version)
+            client = worker.open_client(Setup(target=name), paths=[path])
         else:
             client.retarget(name)
         why = _obstacle(client, probe_case(target))

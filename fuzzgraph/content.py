@@ -13,10 +13,10 @@ from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.splitmix import STRIDE, hash_counters
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "STATE_WIDTH",
     "Content",
     "content_for",
-    "hash_counters",
     "next_token",
     "token_ids",
 ]
@@ -40,30 +39,13 @@ STATE_WIDTH = 8
 
 # Largest table of ready KV rows, in elements; longer contexts compute rows on demand.
 _TABLE_LIMIT = 1 << 20
-_STEP = 0x9E3779B97F4A7C15  # increments and finalizer of splitmix64
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
-_REQUEST_STRIDE = np.uint64(0xD1B54A32D192ED03)
-_KEY_STRIDE = 0xDA942042E4DD58B5  # other than _STEP: neighbouring keys are no shifted copies
-_WRAP = (1 << 64) - 1
 
 Tokens = TypeVar("Tokens", torch.Tensor, IntArray)
 
 
-def hash_counters(key: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Splitmix64 of each counter under `key`: 64 well mixed bits, the same on every machine."""
-    bits = counters * np.uint64(_STEP) + np.uint64(key * _KEY_STRIDE & _WRAP)
-    bits ^= bits >> _SHIFTS[0]
-    bits *= _MIX[0]
-    bits ^= bits >> _SHIFTS[1]
-    bits *= _MIX[1]
-    bits ^= bits >> _SHIFTS[2]
-    return bits
-
-
 def token_ids(seed: int, requests: IntArray, positions: IntArray) -> IntArray:
     """Token id in 0..VOCAB-1 of each (request, position); arrays of one shape, or broadcast."""
-    counters = requests.astype(np.uint64) * _REQUEST_STRIDE + positions.astype(np.uint64)
+    counters = requests.astype(np.uint64) * np.uint64(STRIDE) + positions.astype(np.uint64)
     return (hash_counters(seed, counters) >> np.uint64(40)).astype(np.int64) % VOCAB
 
 

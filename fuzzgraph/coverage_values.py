@@ -1,15 +1,19 @@
-"""Names of the boundary values and histories that a case covers.
+"""Names of the boundary values and histories that a case covers, and the groups that they form.
 
-For coverage reports and for keeping the corpus small. The names follow the triggers of the
-historical bugs: what a batch is, how long its rows are, and what came before it.
+For coverage reports and for keeping the corpus small. Values of a config are named by the table of
+dimensions. The other names follow the triggers of the historical bugs: what a batch is, how long
+its rows are, and what came before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 
 from fuzzgraph.case import (
+    DIMENSIONS,
+    SPEC_MODES,
     Case,
     EngineConfig,
     ReplayStep,
@@ -21,15 +25,53 @@ from fuzzgraph.case import (
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.world import FIRST_ROW
 
-__all__ = ["coverage_values"]
+__all__ = ["GROUPS", "coverage_values", "group_of"]
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "mode": ("mode ",),
+    "graph or eager": ("via ",),
+    "page size": (),
+    "page map": ("page order ", "shared prefix"),
+    "ladder": ("ladder of", "ladder with", "capture beyond", "token ladder", "above ladder",
+               "prefill far"),
+    "padding": ("raw<", "raw=", "prefill raw", "local count", "rank without"),
+    "lengths": ("len=", "ragged", "sum of lengths", "context ends"),
+    "batch size": ("growing", "shrinking", "repeated size", "small large", "large small"),
+    "history": ("same graph", "smaller graph", "eager between", "larger eager", "idle between",
+                "modes there", "interleaved", "repeated step", "optional"),
+    "requests": ("finished", "all finished", "row reused", "added later", "continued",
+                 "grown by", "length rolled", "parked"),
+    "heads": ("MHA", "MQA", "GQA", "MLA", "key and value"),
+    "dtype": (),
+    "kernels": (),
+    "metadata": ("several splits",),
+    "speculation": ("draft", "accept", "prompt as long"),
+    "features": ("window",),
+}  # fmt: skip
+"""Group of a report -> how the names that this module gives begin, in the order of the report's
+columns. The names of a config's values belong to the group that their row of the table names."""
+_LABELS = [
+    (row.spec.label.partition("{}")[0], row.spec.group)
+    for row in DIMENSIONS.values()
+    if row.spec.label
+]
+
+
+@lru_cache(maxsize=4096)
+def group_of(name: str) -> str | None:
+    """The group of a value's name; None for one that reports do not pair, such as a ladder's."""
+    for label, group in _LABELS:
+        if name.startswith(label):
+            return group
+    return next((group for group, begins in GROUPS.items() if name.startswith(begins)), None)
 
 
 def coverage_values(case: Case) -> frozenset[str]:
     """The names of all dimension values that the case covers."""
     names = set(_of_ladder(case.config))
     names.update(_of_shapes(case.config))
-    names.update(_of_choices(case.config))
-    names.update(_of_spec(case.config))
+    names.update(_of_rows(case.config))
+    names.update(_of_drafts(case.config))
     names.add(f"page order {case.page_order}")
     if _shared_pages(case):
         names.add("shared prefix")
@@ -67,7 +109,6 @@ def _of_ladder(config: EngineConfig) -> Iterator[str]:
 
 def _of_shapes(config: EngineConfig) -> Iterator[str]:
     heads, kv_heads, page = config.num_q_heads, config.num_kv_heads, config.page_size
-    yield f"page_size={page}"
     if page > 1:
         yield "page_size>1"
     if config.max_context_len % page:
@@ -81,37 +122,23 @@ def _of_shapes(config: EngineConfig) -> Iterator[str]:
     window = config.sliding_window
     if window:
         yield "window<page" if window < page else "window=page" if window == page else "window>page"
-    yield f"tp {config.attn_tp_size}"
-    if config.attn_tp_rank:
-        yield "tp rank>0"
 
 
-def _of_choices(config: EngineConfig) -> Iterator[str]:
-    yield f"dtype {config.dtype}"
-    yield f"kv dtype {config.kv_dtype}"
-    yield f"kernels {config.kernels}"
-    yield f"metadata {config.metadata}"
-    yield f"page map {config.page_map}"
-    yield f"fill value {config.seq_len_fill_value}"
-    yield f"free padding {config.free_padding}"
-    yield f"runner {config.runner}"
-    if "prefill" in config.modes:
-        yield f"prefill runner {config.prefill_runner}"
-    yield from _when(
-        split_plan=config.split_kv > 0,
-        encoder=config.max_encoder_len > 0,
-        recurrent_state=config.recurrent_state,
-        no_eager_fallback=not config.eager_above_ladder,
-    )
+def _of_rows(config: EngineConfig) -> Iterator[str]:
+    """What the table of dimensions names: `Dimension.label`."""
+    for name, row in DIMENSIONS.items():
+        value, spec = getattr(config, name), row.spec
+        if spec.only_in and set(spec.only_in).isdisjoint(config.modes):
+            continue
+        if "{}" in spec.label:
+            yield spec.label.format(value)
+        elif spec.label and value != row.default:
+            yield spec.label
 
 
-def _of_spec(config: EngineConfig) -> Iterator[str]:
-    if not {"target_verify", "draft_extend", "draft"} & set(config.modes):
-        return
-    yield f"topk {config.spec_topk}"
-    yield f"spec steps {config.spec_steps}"
-    yield f"draft tokens {config.draft_tokens}"
-    if config.draft_tokens != config.spec_steps + 1:
+def _of_drafts(config: EngineConfig) -> Iterator[str]:
+    speculates = not set(SPEC_MODES).isdisjoint(config.modes)
+    if speculates and config.draft_tokens != config.spec_steps + 1:
         yield "draft tokens other than steps+1"
     if "target_verify" in config.modes and 0 < config.sliding_window < config.draft_tokens:
         yield "window<draft tokens"
@@ -166,22 +193,22 @@ def _of_lengths(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
     page, context, window = config.page_size, config.max_context_len, config.sliding_window
     lengths = {row.seq_len for row in step.rows}
     yield from _named(lengths, {"len=1": 1, "len=context-1": context - 1, "len=context": context})
+    for name, row in DIMENSIONS.items():
+        if row.spec.edge and getattr(config, name) != row.default:
+            yield from _named(lengths, _edges(row.spec.edge, getattr(config, name)))
     if page > 1:
-        yield from _named(lengths, _edges("page", page))
         yield from _when(
             later_page_just_full=any(n > page and n % page == 0 for n in lengths),
             later_page_just_begun=any(n > page + 1 and n % page == 1 for n in lengths),
             last_page_of_the_context=any(-(-n // page) == -(-context // page) for n in lengths),
         )
     if window:
-        yield from _named(lengths, _edges("window", window) | {"len=window+2": window + 2})
-    if config.split_kv:
-        yield from _named(lengths, _edges("split", config.split_kv))
+        yield from _named(lengths, {"len=window+2": window + 2})
     if config.split_kv and max(lengths, default=0) > config.split_kv:
         yield "several splits"
     if step.mode == "target_verify" and context - config.draft_tokens + 1 in lengths:
         yield "len=context-drafts+1"
-    if step.mode in ("target_verify", "draft_extend", "draft") and any(
+    if step.mode in SPEC_MODES and any(
         length > context - config.draft_tokens for length in lengths
     ):
         yield "drafts reach past the context"

@@ -5,9 +5,8 @@ Every name a user can get wrong is checked here, before anything expensive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fuzzgraph.case import Case, EngineConfig
@@ -173,11 +172,12 @@ def _open_own(setup: Setup, *, branches: bool) -> Opened:
     """Open it there first: code that ends its process at import must not end this one."""
     if setup.release:  # the target says which package that is of
         return _in_worker(setup, _target(setup), branches=branches)
+    from fuzzgraph import worker
     from fuzzgraph.targets.own import see_current_folder
 
     check_names(setup)
     see_current_folder()  # before the worker starts: it imports from the folders of this process
-    client = _client(setup, (), branches=branches)
+    client = worker.open_client(setup, branches=branches)
     try:
         return _opened_in(client, setup, _target(setup))
     except BaseException:
@@ -197,14 +197,7 @@ def open_target_object(target: Target, setup: Setup, *, branches: bool = False) 
     from fuzzgraph.execution import Execution
     from fuzzgraph.execution.branches import TracedExecution
 
-    execution = (TracedExecution if branches else Execution)(
-        target,
-        graphs=cast(Any, setup.graphs),
-        device=setup.device,
-        strict_nan=setup.strict_nan,
-        second_opinion=setup.second_opinion,
-        lanes=not setup.stock_kernels,
-    )
+    execution = (TracedExecution if branches else Execution)(target, setup)
     return Opened(setup, target, execution, execution.close)
 
 
@@ -256,7 +249,7 @@ def _target(setup: Setup) -> Target:
 
 def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
     """Run the target in a process of its own, with the release that was asked for."""
-    from fuzzgraph import releases
+    from fuzzgraph import releases, worker
 
     paths = []
     if setup.release:
@@ -267,23 +260,8 @@ def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
                 "releases. Drop --release."
             )
         paths = [releases.ensure(package, setup.release)]
-    return _opened_in(_client(setup, paths, branches=branches), setup, target)
-
-
-def _client(setup: Setup, paths: Sequence[Path], *, branches: bool) -> WorkerClient:
-    from fuzzgraph import worker
-
-    return worker.open_client(
-        setup.target,
-        fault=setup.fault,
-        paths=paths,
-        graphs=cast(Any, setup.graphs),
-        device=setup.device,
-        strict_nan=setup.strict_nan,
-        second_opinion=setup.second_opinion,
-        lanes=not setup.stock_kernels,
-        branches=branches,
-    )
+    client = worker.open_client(setup, paths=paths, branches=branches)
+    return _opened_in(client, setup, target)
 
 
 def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:

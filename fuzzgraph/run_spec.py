@@ -16,7 +16,16 @@ import msgspec
 
 from fuzzgraph.errors import UsageError
 
-__all__ = ["Budget", "Graphs", "Isolation", "Profile", "RunSpec", "Setup", "parse_time"]
+__all__ = [
+    "DEFAULT_SETUP",
+    "Budget",
+    "Graphs",
+    "Isolation",
+    "Profile",
+    "RunSpec",
+    "Setup",
+    "parse_time",
+]
 
 Graphs = Literal["recorder", "device"]
 Isolation = Literal["", "on", "off"]
@@ -58,13 +67,17 @@ class Setup(
     graphs: Graphs = "recorder"
     strict_nan: bool = False
     """Whether each step also runs with NaN in all memory that its batch does not own: for masked
-    loads that end in 0 * NaN. Such findings have severity "nan"."""
+    loads that end in 0 * NaN. Such findings have the symptom "nan_mismatch"."""
     second_opinion: bool = False
     """Whether the Triton reference computes the truth of each step as well."""
     isolation: Isolation = ""
     """Whether the engine runs in a process of its own; '' for what target and device need."""
     stock_kernels: bool = False
     """Whether Triton kernels on a CPU run in Triton's own interpreter, slowly and unchecked."""
+
+
+DEFAULT_SETUP = Setup()
+"""The healthy built-in engine on this machine's CPU."""
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -81,7 +94,7 @@ class RunSpec(
 ):
     """Everything that a run is asked to do, or one shard of it."""
 
-    setup: Setup = Setup()
+    setup: Setup = DEFAULT_SETUP
     seed: int = 0
     budget: Budget = Budget()
     profile: Profile = "ci"

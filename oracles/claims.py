@@ -9,7 +9,7 @@ from fuzzgraph.accesses import Access, Where
 from fuzzgraph.finding import Clause, Finding, Stage, Symptom
 from fuzzgraph.format_numbers import counted
 from fuzzgraph.observation import StepRecord
-from fuzzgraph.oracles.comparison import Difference
+from fuzzgraph.rules.comparison import Difference
 
 __all__ = ["claim", "mismatch", "stray"]
 

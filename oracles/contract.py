@@ -1,32 +1,42 @@
-"""Clause "metadata and capture tell the truth": what can be judged from one step alone."""
+"""Clause "metadata and capture tell the truth": what can be judged from one step alone.
+
+Which rule of `rules.metadata` a field is held to, and with which facts of the batch, is said here
+once: the oracle applies these `Claim`s, and an exported script prints them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
-from fuzzgraph.oracles.comparison import first_difference
-from fuzzgraph.oracles.entries import (
-    Breach,
-    Values,
-    branches,
-    count_breaches,
-    dtype_breaches,
-    indptr_breaches,
-    live_breaches,
-    padding_breaches,
-    sizes,
-    step_breaches,
-    sum_breaches,
-)
-from fuzzgraph.oracles.page_maps import indices_breaches, page_table_breaches
-from fuzzgraph.reference import capture_truth
+from fuzzgraph.reference import capture_truth, live_tokens, live_truth
+from fuzzgraph.rules import metadata
+from fuzzgraph.rules.comparison import first_difference
+from fuzzgraph.rules.writes import moved_text
+from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
 
-__all__ = ["Contract"]
+__all__ = ["Claim", "Contract", "claims_of"]
+
+Breach = tuple[str, str]
+"""Field name and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One rule that a field is held to."""
+
+    rule: Callable[..., Iterator[str]]
+    """Takes the field's name, what `fields` hold, and `facts` by name."""
+    fields: tuple[str, ...]
+    """The field itself and those that it is read with."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Plain values of the batch: numbers, text and lists of numbers."""
 
 
 class Contract:
@@ -64,16 +74,13 @@ class Contract:
         seen = step.runs.get("replay")
         if seen is None:
             return
-        values = {
-            name: _host(tensor)
-            for name, tensor in seen.metadata.items()
-            if not tensor.is_floating_point()
-        }
-        for field in step.fields:
-            if field.name in seen.metadata:
-                yield from dtype_breaches(field, seen.metadata[field.name])
-            if field.name in values:
-                yield from _field_breaches(field, values, step, seen)
+        values = {name: _host(tensor) for name, tensor in seen.metadata.items()}
+        for declared in step.fields:
+            if declared.name in seen.metadata:
+                for each in claims_of(declared, step, seen):
+                    got = [values[name] for name in each.fields]
+                    for message in each.rule(declared.name, *got, **each.facts):
+                        yield declared.name, message
         yield from _address_breaches(step)
         yield from _engagement_breaches(step)
         for name, actual in seen.types.items():
@@ -82,37 +89,106 @@ class Contract:
                 yield name, f"{name} is {actual}, the forward needs {needed}: it was not upgraded"
 
 
-def _host(tensor: torch.Tensor) -> Values:
+def _host(tensor: torch.Tensor) -> metadata.Entries:
+    """NumPy's view of a tensor on the host: small integers are read several times faster so."""
+    if tensor.is_floating_point():
+        return tensor  # only its dtype is looked at, and NumPy does not have all of them
     return tensor.numpy() if tensor.device.type == "cpu" else tensor.cpu().numpy()
 
 
-def _field_breaches(
-    field: Field, values: dict[str, Values], step: StepRecord, seen: Observation
-) -> Iterator[Breach]:
-    value = values[field.name]
-    if field.axis == "indptr":
-        yield from indptr_breaches(field, value, seen)
-        yield from step_breaches(field, value, step)
-    elif field.axis == "indices":
-        offsets = values.get(field.name.replace("_indices", "_indptr"))
-        if offsets is not None:
-            yield from indices_breaches(field, value, offsets, step, seen)
-    elif field.axis == "page_table":
-        yield from page_table_breaches(field, value, step)
-    elif field.name == "num_token_non_padded":
-        yield from count_breaches(field, value, step, seen)
-    elif field.name == "seq_lens_sum" and "seq_lens" in values:
-        yield from sum_breaches(field, value, values["seq_lens"], seen)
-    elif field.axis in ("requests", "tokens"):
-        live, padded = sizes(field, seen)
-        if len(value) not in (padded, branches(field, step, seen)):
-            yield field.name, f"{field.name} has {len(value)} entries, the graph has {padded}"
-        yield from live_breaches(field, value, step)
-        yield from padding_breaches(field, value, live)
-    elif field.axis == "scalar":
-        yield from live_breaches(field, value, step)
-    if field.selects == "length" and value.size and (least := int(value.min())) < 0:
-        yield field.name, f"{field.name} holds the negative length {least}"
+def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[Claim]:
+    """The rules for an observed field, in the order in which breaches are told."""
+    name, axis, batch, config = declared.name, declared.axis, step.batch, step.config
+    only = (name,)
+    promised = {"dtype": declared.promised_dtype, "selects": declared.selects}
+    if promised["dtype"] or declared.selects != "nothing":
+        yield Claim(metadata.has_dtype, only, promised)
+    if seen.metadata[name].is_floating_point():
+        return
+    if axis == "indptr":
+        yield Claim(metadata.offsets_ascend, only, {"padded_bs": seen.padded_bs})
+        yield from _live(metadata.steps_match, declared, step)
+    elif axis == "indices":
+        if (offsets := name.replace("_indices", "_indptr")) in seen.metadata:
+            yield Claim(metadata.names_own_slots, (name, offsets), _slot_facts(name, step, seen))
+    elif axis == "page_table":
+        yield Claim(metadata.names_own_pages, only, _page_facts(step))
+    elif name == "num_token_non_padded":
+        facts = {
+            "live": live_tokens(batch.num_tokens, seen.padded_tokens, config),
+            "tokens": seen.num_tokens,
+            "padded_tokens": seen.padded_tokens,
+            "rank": config.attn_tp_rank,
+            "ranks": config.attn_tp_size,
+        }
+        yield Claim(metadata.counts_live_tokens, only, facts)
+    elif name == "seq_lens_sum" and "seq_lens" in seen.metadata:
+        facts = {"padded_bs": seen.padded_bs}
+        yield Claim(metadata.holds_sum, (name, "seq_lens"), facts)
+    elif axis in ("requests", "tokens"):
+        yield from _row_claims(declared, step, seen)
+    elif axis == "scalar":
+        yield from _live(metadata.holds_live, declared, step)
+    if declared.selects == "length":
+        yield Claim(metadata.is_not_negative, only)
+
+
+def _live(rule: Callable[..., Iterator[str]], declared: Field, step: StepRecord) -> Iterator[Claim]:
+    truth = live_truth(declared, step.batch, step.config)
+    if truth is not None:
+        yield Claim(rule, (declared.name,), {"live": truth.tolist()})
+
+
+def _row_claims(declared: Field, step: StepRecord, seen: Observation) -> Iterator[Claim]:
+    """Of a field with an entry for each request or token."""
+    only, padding = (declared.name,), declared.padding
+    if declared.axis == "requests":
+        live, padded = seen.raw_bs, seen.padded_bs
+    else:
+        live, padded = seen.num_tokens, seen.padded_tokens
+    sizes = {"padded": padded}
+    if declared.axis == "tokens" and "draft" in (step.batch.mode, step.config.modes[0]):
+        # The tokens of a draft are those of all its steps; a field may have its branches only.
+        sizes["branches"] = seen.padded_bs * step.config.spec_topk
+    yield Claim(metadata.has_entries, only, sizes)
+    yield from _live(metadata.holds_live, declared, step)
+    if padding.kind != "free":
+        facts: dict[str, Any] = {"live": live, "kind": padding.kind, "value": padding.value}
+        if declared.source:
+            facts["source"] = declared.source
+        yield Claim(metadata.holds_padding, only, facts)
+
+
+def _slot_facts(name: str, step: StepRecord, seen: Observation) -> dict[str, Any]:
+    batch, encoder = step.batch, name.startswith("encoder")
+    slots = batch.encoder_slots if encoder else batch.kv_slots
+    return {
+        "own": [slots.row(row).tolist() for row in range(batch.raw_bs)],
+        "drafted": [[] if encoder else _drafted(batch, row) for row in range(batch.raw_bs)],
+        "padded_bs": seen.padded_bs,
+        "reserved": RESERVED_SLOT,
+        "whole": batch.mode == "decode" and not step.config.sliding_window,
+    }
+
+
+def _drafted(batch: Batch, row: int) -> list[int]:
+    """Slots of a draft's new tokens, which batch row `row` may read beside its history."""
+    if batch.mode != "draft":
+        return []
+    per_row = len(batch.slot_mapping) // batch.raw_bs
+    drafted: list[int] = batch.slot_mapping[row * per_row : (row + 1) * per_row].tolist()
+    return drafted
+
+
+def _page_facts(step: StepRecord) -> dict[str, Any]:
+    batch, config = step.batch, step.config
+    return {
+        "pages": [batch.pages.row(row).tolist() for row in range(batch.raw_bs)],
+        "seq_lens": batch.seq_lens.tolist(),
+        "page_size": config.page_size,
+        "reserved": RESERVED_PAGE,
+        "in_order": not config.sliding_window,
+    }
 
 
 def _engagement_breaches(step: StepRecord) -> Iterator[Breach]:
@@ -131,10 +207,6 @@ def _engagement_breaches(step: StepRecord) -> Iterator[Breach]:
 
 def _address_breaches(step: StepRecord) -> Iterator[Breach]:
     for change in step.address_changes:
-        yield (
-            change.name,
-            f"{change.name} lies at another address than the graph captured: the replay reads"
-            " the old buffer",
-        )
+        yield change.name, moved_text(change.name)
     for name, captured, now in step.dtype_changes:
         yield name, f"{name} is {now} now; the graph captured and reads {captured}"

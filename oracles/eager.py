@@ -8,11 +8,11 @@ from functools import partial
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import mismatch
-from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_difference
 from fuzzgraph.oracles.reference import off_truth
 from fuzzgraph.reference import rounding_dtype
+from fuzzgraph.rules.comparison import Difference, beyond_tolerance, first_difference
 
-__all__ = ["Eager"]
+__all__ = ["Eager", "compared_exactly", "eager_rows"]
 
 
 _CUT_BY_PADDING = frozenset({"moe"})
@@ -50,28 +50,37 @@ class Eager:
         if not _eager_is_wrong(step, name):
             text = f"replayed {name}{worst} by the same engine run eagerly"
             return mismatch(step, self.name, self.clause, name, worst, text)
-        text = (
-            f"the eager run's {name}{worst.swapped} by the replay, which float64 attention confirms"
-        )
-        return mismatch(step, self.name, self.clause, name, worst.swapped, text, stage="eager")
+        accused = worst.swapped
+        text = f"the eager run's {name}{accused} by the replay, which float64 attention confirms"
+        return mismatch(step, self.name, self.clause, name, accused, text, stage="eager")
 
     def _compare(
         self, step: StepRecord, name: str, replay: Observation, eager: Observation
     ) -> Difference | None:
-        live = len(step.expected.get(name, eager.outputs[name]))  # eager batches may be padded too
+        live = eager_rows(step, name, eager)
         got, want = (seen.outputs[name][:live] for seen in (replay, eager))
-        alike = replay.plan == eager.plan and replay.padded_tokens == eager.padded_tokens
-        if alike and not step.nondeterministic:
+        if compared_exactly(step, name, replay, eager):
             return first_difference(got, want)
-        if name not in step.expected or not want.dtype.is_floating_point:
-            return first_difference(got, want)
-        return beyond_yardstick(
+        return beyond_tolerance(
             got,
             want.double(),
             partial(step.plain_error, name),
             2 * step.value_bound,
             rounding_dtype(name, step.config),
         )
+
+
+def eager_rows(step: StepRecord, name: str, eager: Observation) -> int:
+    """Live rows of an output: an engine may pad its eager batches too."""
+    return len(step.expected.get(name, eager.outputs[name]))
+
+
+def compared_exactly(step: StepRecord, name: str, replay: Observation, eager: Observation) -> bool:
+    """Whether replay and eager run must agree bit for bit, and not within the tolerance only."""
+    if name not in step.expected or not eager.outputs[name].dtype.is_floating_point:
+        return True
+    same_plan = replay.plan == eager.plan and replay.padded_tokens == eager.padded_tokens
+    return same_plan and not step.nondeterministic
 
 
 def _eager_is_wrong(step: StepRecord, name: str) -> bool:

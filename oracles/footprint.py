@@ -10,10 +10,9 @@ from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.format_numbers import counted
 from fuzzgraph.observation import ForeignWrite, RunKind, StepRecord, ZoneHit
 from fuzzgraph.oracles.claims import claim, stray
+from fuzzgraph.rules.writes import Overrun, foreign_rows_text
 
 __all__ = ["Footprint"]
-
-_OWNER = {"slot": "KV slots", "row": "request rows", "state": "state slots"}
 
 
 class Footprint:
@@ -43,6 +42,7 @@ class Footprint:
             yield self._race(step, race)
 
     def _overrun(self, step: StepRecord, hit: ZoneHit, by: Access | None) -> Finding:
+        overrun = Overrun(hit.side, hit.offset, hit.reach, hit.elements, hit.written)
         kernel = "" if by is None else f"; stored by {by.kernel} at {by.source}"
         return claim(
             step,
@@ -51,12 +51,7 @@ class Footprint:
             buffer=hit.region,
             symptom="red_zone_hit",
             stage=cast(Stage, hit.stage),
-            message=(
-                f"{counted(hit.elements, 'element')} written {hit.side} {hit.region}"
-                f" ({counted(hit.payload, 'element')},"
-                f" allocated at {hit.allocated_at}), as far as {hit.reach:+d}; found {hit.written}"
-                f"{kernel}"
-            ),
+            message=overrun.text(hit.region, hit.payload, hit.allocated_at) + kernel,
             offset=hit.offset,
             elements=hit.elements,
             reach=hit.reach,
@@ -73,8 +68,7 @@ class Footprint:
             self.clause,
             buffer=write.region,
             symptom="foreign_write",
-            message=f"{write.region}: {_OWNER[write.what]} {write.indices} changed, which the"
-            " batch does not own",
+            message=foreign_rows_text(write.region, write.what, write.indices),
             indices=write.indices,
             what=write.what,
         )

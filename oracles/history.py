@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
-from fuzzgraph.oracles.comparison import Difference, first_difference
+from fuzzgraph.rules.comparison import Difference, first_difference
+from fuzzgraph.rules.writes import kept_text
 
-__all__ = ["History"]
+__all__ = ["History", "history_rows"]
 
 
 class History:
@@ -35,7 +34,7 @@ class History:
                 self.clause,
                 buffer=kept.name,
                 symptom="mismatch",
-                message=f"{kept.name} handed out at step {kept.step} was changed by this replay",
+                message=kept_text(kept.name, kept.step),
                 kept_from=kept.step,
             )
         if step.nondeterministic or "replay" not in step.runs:
@@ -62,8 +61,8 @@ class History:
                     which = "with" if name in with_past else "without"
                     yield self._finding(step, name, f"{name} exists only {which} a past", None)
                     continue
-                got = _comparable(step, kind, name, replay)
-                worst = first_difference(got, _comparable(step, kind, name, twin))
+                rows = history_rows(step, name, replay)
+                worst = first_difference(with_past[name][:rows], without[name][:rows])
                 if worst is not None:
                     yield self._finding(step, name, f"{name}{worst} without the past", worst)
 
@@ -82,12 +81,14 @@ class History:
         )
 
 
-def _comparable(step: StepRecord, kind: str, name: str, seen: Observation) -> torch.Tensor:
-    """The part that must not depend on the past: live rows, and of a field that is not free all."""
-    if kind == "outputs":
-        return seen.outputs[name][: len(step.expected.get(name, ()))]
-    values = seen.metadata[name]
+def history_rows(step: StepRecord, name: str, seen: Observation) -> int | None:
+    """First rows of an output or field that must not depend on the past; None for all.
+
+    Live rows of outputs and of fields whose padding is free; all rows of other fields.
+    """
+    if name in seen.outputs:
+        return len(step.expected.get(name, ()))
     field = next((each for each in step.fields if each.name == name), None)
     if field is None or field.padding.kind != "free":
-        return values
-    return values[: seen.num_tokens if field.axis == "tokens" else seen.raw_bs]
+        return None
+    return seen.num_tokens if field.axis == "tokens" else seen.raw_bs

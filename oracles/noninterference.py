@@ -10,8 +10,8 @@ import torch
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, stray
-from fuzzgraph.oracles.comparison import Difference, beyond_yardstick, first_difference
 from fuzzgraph.reference import rounding_dtype
+from fuzzgraph.rules.comparison import Difference, beyond_tolerance, first_difference
 
 __all__ = ["NonInterference"]
 
@@ -54,7 +54,7 @@ class NonInterference:
         if name not in step.expected:
             return None
         rows = len(step.expected[name])
-        return beyond_yardstick(
+        return beyond_tolerance(
             got[:rows],
             want[:rows].double(),
             partial(step.plain_error, name),

@@ -10,8 +10,9 @@ import torch
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
-from fuzzgraph.oracles.comparison import Difference, beyond_yardstick
-from fuzzgraph.reference import OutputSpec, output_spec, rounding_dtype
+from fuzzgraph.reference import output_spec, rounding_dtype
+from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
+from fuzzgraph.rules.writes import wrong_rows_text
 
 __all__ = ["Reference", "off_truth"]
 
@@ -75,8 +76,7 @@ class Reference:
                     self.clause,
                     buffer=write.region,
                     symptom="mismatch",
-                    message=f"{write.region}: {write.what}s {write.indices} of the batch do not"
-                    " hold what the model defines for its new tokens",
+                    message=wrong_rows_text(write.region, write.what, write.indices),
                     indices=write.indices,
                     what=write.what,
                 )
@@ -100,7 +100,7 @@ class Reference:
 def off_truth(step: StepRecord, name: str, got: torch.Tensor) -> Difference | None:
     """Where the live rows of an output with a reference are beyond the yardstick."""
     want = step.expected[name]
-    return beyond_yardstick(
+    return beyond_tolerance(
         got[: len(want)],
         want,
         partial(step.plain_error, name),
@@ -121,17 +121,8 @@ def _misshapen(step: StepRecord) -> Iterator[tuple[tuple[RunKind, str], tuple[St
             continue
         for name, got in seen.outputs.items():
             form = output_spec(name, seen, step.batch, step.config)
-            if form is not None and (wrong := _unlike(form, got)):
+            if form is None:
+                continue
+            if wrong := wrong_form(got, (form.rows, *form.columns), form.dtypes):
                 whose = "the eager run's " if run == "eager" else ""
                 yield (run, name), (stage, f"{whose}{name} {wrong}")
-
-
-def _unlike(form: OutputSpec, got: torch.Tensor) -> str:
-    """How an output differs from its form; '' where it does not."""
-    shape = (form.rows, *form.columns)
-    if tuple(got.shape) != shape:
-        return f"has shape {list(got.shape)}, the step promises {list(shape)}"
-    if got.dtype not in form.dtypes:
-        actual, wanted = (str(dtype)[6:] for dtype in (got.dtype, form.dtypes[0]))
-        return f"has dtype {actual}, the model computes it in {wanted}"
-    return ""

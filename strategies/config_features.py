@@ -5,22 +5,23 @@ How features are combined, and made to agree, is `configs`' job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import Mode
+from fuzzgraph.case import DIMENSIONS, SPEC_MODES, Mode
+from fuzzgraph.case.dimension import Most, OneOf, Row, Sizes, Switch
+from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.profile import Profile
-from fuzzgraph.strategies.splitmix import Chance
 
-__all__ = ["FEATURES", "SPEC_MODES", "Fields", "base_fields"]
+__all__ = ["FEATURES", "VARIED_BY", "Feature", "Fields", "base_fields"]
 
 Fields = dict[str, Any]
-T = TypeVar("T")
+"""Field of `EngineConfig` -> its value, while a config is put together."""
+Vary = Callable[[Fields, Capabilities, Profile, Chance], None]
+"""Changes the fields, within the target's capabilities and the profile's sizes."""
 
-SPEC_MODES: frozenset[Mode] = frozenset(("target_verify", "draft_extend", "draft"))
-_CORE = 78
-"""Percent of configs that vary a core feature (modes, ladder, pages, context, spec shape)."""
 _LADDERS: tuple[tuple[int, ...], ...] = (
     (1,), (2,), (1, 2), (4,), (1, 4), (2, 4), (1, 2, 4), (8,), (3, 8), (1, 8), (2, 3, 5),
     (1, 2, 4, 8), (6, 12), (4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8), (2, 4, 12), (16, 32), (64, 128),
@@ -32,13 +33,16 @@ _HEADS = ((2, 2), (2, 1), (4, 2), (4, 1), (3, 1), (4, 4))
 _HEAD_DIMS = ((8, 8), (8, 4), (4, 8), (16, 16), (16, 8))
 
 
-def _within(choices: Sequence[T], wanted: T) -> T:
-    """`wanted` where the target has it, else what it has first."""
-    return wanted if wanted in choices else choices[0]
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something that a config has or has not."""
 
-
-def _others(choices: Sequence[T], simplest: T) -> list[T]:
-    return [choice for choice in choices if choice != simplest]
+    number: int
+    """Enters what a config's number draws."""
+    share: int
+    """Percent of configs that have it; 0: as many as the config's own density says. Below 25
+    percent configs take turns instead of chances (`configs`)."""
+    vary: Vary
 
 
 def _modes(can: Capabilities) -> tuple[Mode, ...]:
@@ -46,28 +50,43 @@ def _modes(can: Capabilities) -> tuple[Mode, ...]:
 
 
 def base_fields(can: Capabilities, profile: Profile) -> Fields:
+    """The simplest value that the target has of each dimension."""
     batch = min(can.max_batch, profile.max_batch)
-    return {
-        "modes": (_within(_modes(can), "decode"),),
+    fields = {name: _simplest(row, can) for name, row in DIMENSIONS.items()}
+    modes = _modes(can)
+    return fields | {
+        "modes": ("decode" if "decode" in modes else modes[0],),
         "capture_bs": (1, 2) if batch > 1 else (1,),
         "capture_tokens": (8,),
-        "page_size": 1 if 1 in can.page_sizes else min(can.page_sizes),
-        "max_context_len": min(16, can.max_context_len, profile.max_context_len),
+        "max_context_len": min(fields["max_context_len"], profile.max_context_len),
         "req_pool_size": batch,
-        "head_dim": min(4, can.max_head_dim),
-        "v_head_dim": min(4, can.max_head_dim),
-        "attention": _within(can.attentions, "mha"),
-        "page_map": _within(can.page_maps, "csr"),
-        "dtype": _within(can.dtypes, "float32"),
-        "kv_dtype": _within(can.kv_dtypes, "auto"),
-        "kernels": _within(can.kernels, "torch"),
-        "metadata": _within(can.metadata, "full"),
-        "seq_len_fill_value": _within(can.seq_len_fill_values, 1),
-        "free_padding": _within(can.free_paddings, "keep"),
-        "runner": _within(can.runners, "graph"),
-        "prefill_runner": _within(can.prefill_runners, "piecewise"),
-        "draft_tokens": min(2, can.max_draft_tokens),
     }
+
+
+def _simplest(row: Row, can: Capabilities) -> Any:
+    """The default where the target has it, else the first of its values, the least of its sizes."""
+    rule = row.spec.needs
+    if isinstance(rule, Most):
+        return min(row.default, getattr(can, rule.name))
+    if isinstance(rule, (OneOf, Sizes)):
+        has = getattr(can, rule.name)
+        return row.default if row.default in has else min(has) if row.number else has[0]
+    return row.default
+
+
+def _values(row: Row, can: Capabilities) -> tuple[Any, ...]:
+    """What to draw for a dimension that no function below varies."""
+    rule = row.spec.needs
+    if isinstance(rule, (OneOf, Sizes)):
+        return tuple(getattr(can, rule.name))
+    if isinstance(rule, Switch) and not getattr(can, rule.name):
+        return ()
+    values = row.spec.tried or (not row.default,)
+    return (
+        tuple(v for v in values if v <= getattr(can, rule.name))
+        if isinstance(rule, Most)
+        else values
+    )
 
 
 def _vary_modes(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
@@ -94,7 +113,7 @@ def _vary_token_ladder(fields: Fields, can: Capabilities, profile: Profile, chan
 
 
 def _vary_pages(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
-    sizes = _others(can.page_sizes, fields["page_size"])
+    sizes = [size for size in can.page_sizes if size != fields["page_size"]]
     common = [size for size in sizes if size <= 32] or sizes
     rare = [size for size in sizes if 32 < size <= 128] or common
     largest = [size for size in sizes if size > 128] or rare
@@ -158,11 +177,6 @@ def _vary_window_in_tree(
     fields["sliding_window"] = min(chance.pick((1, 1, 2, drafts - 2)), drafts - 2)
 
 
-def _vary_encoder(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
-    if can.encoder:
-        fields["max_encoder_len"] = chance.pick((1, 3, 4, 9, 16, 40))
-
-
 def _vary_state(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
     if can.recurrent_state and "decode" in can.modes:
         fields["recurrent_state"] = True
@@ -187,10 +201,6 @@ def _vary_split(fields: Fields, can: Capabilities, profile: Profile, chance: Cha
         fields["split_kv"] = chance.pick((1, 2, 3, 4, 5, 8, 16, fields["page_size"]))
 
 
-def _vary_fallback(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
-    fields["eager_above_ladder"] = False
-
-
 def _vary_pool(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
     top = fields["capture_bs"][-1]
     beyond = (max(1, top - 1), max(1, top // 2 + 1)) if can.capture_beyond_pool else ()
@@ -198,47 +208,49 @@ def _vary_pool(fields: Fields, can: Capabilities, profile: Profile, chance: Chan
     fields["req_pool_size"] = min(chance.pick(sizes), fields["req_pool_size"])
 
 
-def _one_of(name: str, options: Callable[[Capabilities], Sequence[Any]]) -> Callable[..., None]:
+def _by_its_row(row: Row) -> Vary:
+    """Another value than the simplest one, of those that the target has."""
+
     def vary(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
-        others = _others(options(can), fields[name])
+        others = [value for value in _values(row, can) if value != fields[row.name]]
         if others:
-            fields[name] = chance.pick(others)
+            fields[row.name] = chance.pick(others)
 
     return vary
 
 
-FEATURES: tuple[tuple[str, int, Callable[[Fields, Capabilities, Profile, Chance], None]], ...] = (
-    ("modes", _CORE, _vary_modes),
-    ("ladder", _CORE, _vary_ladder),
-    ("token ladder", _CORE, _vary_token_ladder),
-    ("pages", 65, _vary_pages),
-    ("context", _CORE, _vary_context),
-    ("spec shape", _CORE, _vary_spec),
-    ("heads", 0, _vary_heads),
-    ("head dims", 0, _vary_head_dims),
-    ("latent", 0, _one_of("attention", lambda can: can.attentions)),
-    ("dtype", 0, _one_of("dtype", lambda can: can.dtypes)),
-    ("kv dtype", 0, _one_of("kv_dtype", lambda can: can.kv_dtypes)),
-    ("kernels", 0, _one_of("kernels", lambda can: can.kernels)),
-    ("metadata", 0, _one_of("metadata", lambda can: can.metadata)),
-    ("page map", 0, _one_of("page_map", lambda can: can.page_maps)),
-    (
-        "fill value",
-        0,
-        _one_of("seq_len_fill_value", lambda can: can.seq_len_fill_values),
-    ),
-    ("free padding", 0, _one_of("free_padding", lambda can: can.free_paddings)),
-    ("prefill runner", 0, _one_of("prefill_runner", lambda can: can.prefill_runners)),
-    ("split", 0, _vary_split),
-    ("window", 0, _vary_window),
-    ("encoder", 0, _vary_encoder),
-    ("tp", 0, _vary_tp),
-    ("pool", 0, _vary_pool),
-    ("no fallback", 6, _vary_fallback),
-    ("window in tree", 9, _vary_window_in_tree),
-    ("cpu runner", 9, _vary_runner),
-    ("state", 12, _vary_state),
+VARIED_BY: dict[str, Vary] = {
+    "modes": _vary_modes,
+    "capture_bs": _vary_ladder,
+    "capture_tokens": _vary_token_ladder,
+    "page_size": _vary_pages,
+    "max_context_len": _vary_context,
+    "req_pool_size": _vary_pool,
+    "num_q_heads": _vary_heads,
+    "head_dim": _vary_head_dims,
+    "split_kv": _vary_split,
+    "runner": _vary_runner,
+    "sliding_window": _vary_window,
+    "recurrent_state": _vary_state,
+    "spec_topk": _vary_spec,
+    "attn_tp_size": _vary_tp,
+}
+"""Dimensions whose values depend on other fields, or that change others with them. Any other one
+needs nothing here: its row says what to draw."""
+_COMBINED = (Feature(23, 9, _vary_window_in_tree),)
+"""Features that set several dimensions to values that seldom meet by chance."""
+
+FEATURES: tuple[Feature, ...] = tuple(
+    sorted(
+        [
+            *_COMBINED,
+            *(
+                Feature(row.spec.feature, row.spec.share, VARIED_BY.get(name) or _by_its_row(row))
+                for name, row in DIMENSIONS.items()
+                if row.spec.feature is not None
+            ),
+        ],
+        key=lambda feature: feature.number,
+    )
 )
-"""Name, percent of configs that have it (0: by the config's own density), and what it changes.
-Below 25 percent configs take turns instead of chances (`configs`).
-Later features see the earlier ones' fields."""
+"""In the order of their numbers. Later features see the earlier ones' fields."""

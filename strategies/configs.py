@@ -11,16 +11,15 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.strategies.config_features import FEATURES, SPEC_MODES, Fields, base_fields
+from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig
+from fuzzgraph.splitmix import Chance
+from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
-from fuzzgraph.strategies.splitmix import Chance
 
 __all__ = ["Supports", "base_config", "pages_per_request", "swarm_config"]
 
 Supports = Callable[[EngineConfig], bool]
 
-_DEFAULTS = EngineConfig()
 _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
 _RARE = 25
@@ -44,20 +43,21 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     if fields["attention"] == "mla":
         fields["num_kv_heads"] = 1
         fields["v_head_dim"] = min(fields["v_head_dim"], fields["head_dim"])
-    if fields["runner"] == "cpu_graph" or fields.get("recurrent_state"):
+    if fields["runner"] == "cpu_graph" or fields["recurrent_state"]:
         fields["modes"] = ("decode",)
     if "prefill" not in fields["modes"]:
         fields["capture_tokens"] = ()
-    if not SPEC_MODES & set(fields["modes"]):
+    speculates = not set(SPEC_MODES).isdisjoint(fields["modes"])
+    if not speculates:
         for name in ("spec_topk", "spec_steps", "draft_tokens"):
-            fields[name] = getattr(_DEFAULTS, name)
+            fields[name] = DIMENSIONS[name].default
     if "draft" in fields["modes"]:
         _bound_draft(fields)
         fields["spec_steps"] = max(fields["spec_steps"], can.min_spec_steps)
-    room = fields["draft_tokens"] + 1 if SPEC_MODES & set(fields["modes"]) else 2
+    room = fields["draft_tokens"] + 1 if speculates else 2
     fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
-    if fields.get("sliding_window", 0) > fields["max_context_len"]:
+    if fields["sliding_window"] > fields["max_context_len"]:
         fields["sliding_window"] = fields["max_context_len"]
     fields["req_pool_size"] = max(
         1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
@@ -73,14 +73,9 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
 
 def _bound_draft(fields: Fields) -> None:
     """Fewer branches, then fewer steps, until what a draft gathers is within its bound."""
-
-    def value(name: str) -> int:
-        chosen: int = fields.get(name, getattr(_DEFAULTS, name))
-        return chosen
-
-    keys = value("max_context_len") * value("num_q_heads") * value("head_dim")
+    keys = fields["max_context_len"] * fields["num_q_heads"] * fields["head_dim"]
     keys *= max(fields["capture_bs"], default=1)
-    topk, steps = value("spec_topk"), value("spec_steps")
+    topk, steps = fields["spec_topk"], fields["spec_steps"]
     while topk > 2 and topk * steps * keys > _DRAFTED_ELEMENTS:
         topk //= 2
     steps = max(1, min(steps, _DRAFTED_ELEMENTS // (topk * keys)))
@@ -90,21 +85,22 @@ def _bound_draft(fields: Fields) -> None:
 def _build(can: Capabilities, profile: Profile, number: int, kept: Sequence[bool]) -> EngineConfig:
     fields = base_fields(can, profile)
     density = Chance(number, 99).pick((6, 12, 12, 20, 35))
-    for salt, (_, share, vary) in enumerate(FEATURES):
-        chance = Chance(number, salt)
-        drawn = _by_turns(number, salt, share) if 0 < share < _RARE else None
-        on = chance.percent(share or density) if drawn is None else drawn
-        if number and on and kept[salt]:
-            vary(fields, can, profile, chance)
+    for feature, keep in zip(FEATURES, kept, strict=True):
+        chance = Chance(number, feature.number)
+        turn = _by_turns(number, feature) if 0 < feature.share < _RARE else None
+        on = chance.percent(feature.share or density) if turn is None else turn
+        if number and on and keep:
+            feature.vary(fields, can, profile, chance)
     return _coherent(fields, can)
 
 
-def _by_turns(number: int, salt: int, share: int) -> bool:
+def _by_turns(number: int, feature: Feature) -> bool:
     """Whether it is this number's turn: `share` of any 100 numbers in a row, evenly spread.
 
-    Chance would leave a feature of 12 percent out of every fifth pool of twelve configs.
+    Chance would leave a feature of 12 percent out of every fifth pool of twelve configs. The factor
+    7 keeps features with equal shares from taking the same turns.
     """
-    return (number + 7 * salt) * share % 100 < share
+    return (number + 7 * feature.number) * feature.share % 100 < feature.share
 
 
 @lru_cache(maxsize=512)

@@ -51,7 +51,7 @@ class History:
         self.mrope = mrope and can.mrope
         self.eager = can.eager_steps
         self.idle = "idle" in can.modes
-        self.most = min(can.max_batch, profile.max_batch)
+        self.most: int = min(can.max_batch, profile.max_batch)
         self.lengths: dict[int, int] = {}
         """Live request -> its length, in order of arrival."""
         self.encoders: dict[int, int] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fuzzgraph.case import Case, EngineConfig, ReplayStep, encode_case, validate
+from fuzzgraph.case import DIMENSIONS, Case, ReplayStep, encode_case, validate
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies.shrink_edits import Candidate
@@ -20,10 +20,6 @@ from fuzzgraph.strategies.shrink_passes import PASSES
 __all__ = ["Minimised", "StillFails", "complexity", "minimise", "minimise_counting"]
 
 StillFails = Callable[[Case], bool]
-_DEFAULTS = EngineConfig()
-_SIZES = frozenset(
-    ("modes", "capture_bs", "capture_tokens", "max_context_len", "kv_pool_pages", "req_pool_size")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +118,11 @@ def complexity(case: Case) -> tuple[int, ...]:
     """How much a reader has to take in, the weightiest first."""
     config, steps = case.config, case.steps
     rows = [row for step in steps for row in step.rows]
-    differing = [name for name in config.__struct_fields__ if name not in _SIZES]
-    differing = [n for n in differing if getattr(config, n) != getattr(_DEFAULTS, n)]
+    differing = [
+        name
+        for name, row in DIMENSIONS.items()
+        if not row.spec.size and getattr(config, name) != row.default
+    ]
     return (
         len(steps),
         len(rows),
@@ -136,8 +135,8 @@ def complexity(case: Case) -> tuple[int, ...]:
         sum(value for name in differing if isinstance(value := getattr(config, name), int)),
         config.max_context_len + sum(config.capture_bs) + sum(config.capture_tokens),
         sum(row.seq_len + row.new_tokens + row.encoder_len for row in rows),
-        config.req_pool_size != _DEFAULTS.req_pool_size,
-        config.kv_pool_pages != _DEFAULTS.kv_pool_pages,
+        config.req_pool_size != DIMENSIONS["req_pool_size"].default,
+        config.kv_pool_pages != DIMENSIONS["kv_pool_pages"].default,
         config.req_pool_size,
         case.seed,
         sum(row.request for row in rows),

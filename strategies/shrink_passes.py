@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fuzzgraph.case import Case, EngineConfig, ReplayStep
+from fuzzgraph.case import DIMENSIONS, Case, ReplayStep
 from fuzzgraph.strategies.repair import with_config, with_steps
 from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_step
 from fuzzgraph.strategies.shrink_sizes import (
@@ -26,35 +26,17 @@ from fuzzgraph.strategies.shrink_sizes import (
 __all__ = ["PASSES"]
 
 _replace = msgspec.structs.replace
-_DEFAULTS = EngineConfig()
-_FEATURES: tuple[tuple[str, ...], ...] = (
-    ("num_q_heads", "num_kv_heads", "head_dim", "v_head_dim"),
-    ("attn_tp_size", "attn_tp_rank"),
-    ("dtype", "kv_dtype"),
-    ("kernels",),
-    ("metadata",),
-    ("attention",),
-    ("page_map",),
-    ("split_kv",),
-    ("sliding_window",),
-    ("max_encoder_len",),
-    ("recurrent_state",),
-    ("spec_topk",),
-    ("spec_steps",),
-    ("draft_tokens",),
-    ("page_size",),
-    ("free_padding",),
-    ("seq_len_fill_value",),
-    ("runner",),
-    ("prefill_runner",),
-    ("eager_above_ladder",),
-    ("req_pool_size",),
-    ("num_q_heads", "num_kv_heads"),
-    ("head_dim", "v_head_dim"),
-    ("dtype",),
-    ("kv_dtype",),
-    ("attn_tp_rank",),
-)
+
+
+def _reset_groups() -> list[tuple[str, ...]]:
+    groups: dict[str, list[str]] = {}
+    for name, row in DIMENSIONS.items():
+        if row.spec.resets_with or not row.spec.size:
+            groups.setdefault(row.spec.resets_with or name, []).append(name)
+    return list(map(tuple, groups.values()))
+
+
+_RESET_GROUPS = _reset_groups()
 """Fields that go back to their defaults together."""
 
 
@@ -99,14 +81,14 @@ def _plain_features(case: Case) -> Iterator[Candidate]:
     """Back to the defaults: everything, then chunks of what differs, then single features."""
     differing = [
         group
-        for group in _FEATURES
-        if any(getattr(case.config, name) != getattr(_DEFAULTS, name) for name in group)
+        for group in _RESET_GROUPS
+        if any(getattr(case.config, name) != DIMENSIONS[name].default for name in group)
     ]
     if not differing:
         return
     for kept in ([], *cuts(differing)):
         names = {name for group in differing if group not in kept for name in group}
-        plain = {name: getattr(_DEFAULTS, name) for name in names}
+        plain = {name: DIMENSIONS[name].default for name in names}
         yield "features", with_config(case, **plain)
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig
+from fuzzgraph.case import DIMENSIONS, BatchRow, Case
 from fuzzgraph.strategies.repair import fitted, with_config
 from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_row
 
@@ -21,26 +21,12 @@ __all__ = [
 ]
 
 _replace = msgspec.structs.replace
-_DEFAULTS = EngineConfig()
-_NUMBERS = (
-    "page_size",
-    "sliding_window",
-    "split_kv",
-    "max_encoder_len",
-    "spec_topk",
-    "spec_steps",
-    "draft_tokens",
-    "attn_tp_size",
-    "attn_tp_rank",
-    "num_q_heads",
-    "num_kv_heads",
-    "head_dim",
-    "v_head_dim",
-    "max_context_len",
-    "req_pool_size",
+_NUMBERS = sorted(
+    (row for name, row in DIMENSIONS.items() if row.number and name != "kv_pool_pages"),
+    key=lambda row: (row.spec.size, not row.spec.edge),
 )
-
-
+"""Edges first, since lengths are lowered with them, and the sizes that must hold the rest last.
+The pages of the pool follow from the other sizes (`repair`)."""
 _LEAST: tuple[dict[str, int], ...] = (
     {"seq_len": 1, "new_tokens": 0, "encoder_len": 0},
     {"encoder_len": 0},
@@ -69,14 +55,12 @@ def _few_sizes(ladder: tuple[int, ...]) -> list[int]:
 
 
 def smaller_numbers(case: Case) -> Iterator[Candidate]:
-    for name in _NUMBERS:
-        value, default = getattr(case.config, name), getattr(_DEFAULTS, name)
-        least = 1 if name == "max_context_len" else default
-        if name == "req_pool_size":
-            least = 1
-        for number in smaller(value, least):
+    for row in _NUMBERS:
+        name, bounds = row.name, row.spec.bounds
+        least = bounds[0] if row.spec.size and bounds else row.default
+        for number in smaller(getattr(case.config, name), least):
             yield name, with_config(case, **{name: number})
-            if name in ("page_size", "sliding_window", "split_kv"):
+            if row.spec.edge:
                 yield name, _rescaled(case, name, number)
             if name == "max_context_len":
                 yield name, _lowered(case, number)

@@ -1,9 +1,10 @@
 """The case: one engine config and a history of replay steps, without tensors.
 
 A case is small strict JSON. Tensor contents follow from its seed, so it means the same on every
-machine; its content digest is its name. `words` holds the nouns, `ladder` what
-follows from the captured sizes, `coherence` says which cases make sense, `files` reads and writes
-them. What a case looks like in memory is `layout`'s job.
+machine; its content digest is its name. `model` holds the records and, as the fields of a config,
+the table of dimensions (`dimension` says what a row can say); `capture_sizes` what follows from
+the captured sizes; `coherence` and `config_rules` say which cases are valid; `files` reads and
+writes them. What a case looks like in memory is `layout`'s job.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from fuzzgraph.case.capture_sizes import captured_size, ladder, padded_size, raw
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case
 from fuzzgraph.case.model import (
+    DIMENSIONS,
     SCHEMA_VERSION,
+    SPEC_MODES,
     BatchRow,
     Case,
     EngineConfig,
@@ -22,7 +25,9 @@ from fuzzgraph.case.model import (
 )
 
 __all__ = [
+    "DIMENSIONS",
     "SCHEMA_VERSION",
+    "SPEC_MODES",
     "BatchRow",
     "Case",
     "EngineConfig",

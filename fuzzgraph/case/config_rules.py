@@ -1,34 +1,14 @@
-"""Which configs make sense: bounds, ladders of captured sizes, features that exclude each other."""
+"""Which configs are valid: bounds, captured sizes, and fields that contradict each other."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.model import DIMENSIONS, EngineConfig
 from fuzzgraph.errors import InvalidCase
 
 __all__ = ["refuse", "validate_config"]
 
-_LIMITS = {  # a case file is untrusted: bound what it can make us allocate
-    "page_size": 1024,
-    "max_context_len": 1 << 17,
-    "req_pool_size": 4096,
-    "kv_pool_pages": 1 << 20,
-    "num_q_heads": 256,
-    "num_kv_heads": 256,
-    "head_dim": 1024,
-    "v_head_dim": 1024,
-    "spec_steps": 16,
-    "spec_topk": 16,
-    "draft_tokens": 64,
-    "attn_tp_size": 64,
-}
-_OPTIONAL = {  # 0 switches it off
-    "split_kv": 1 << 17,
-    "sliding_window": 1 << 17,
-    "max_encoder_len": 1 << 17,
-    "attn_tp_rank": 63,
-}
 _LARGEST_CAPTURE = 8192
 _LARGEST_POOL = 1 << 30
 """Elements of K and V together, and entries of a table of slots."""
@@ -56,14 +36,13 @@ def validate_config(config: EngineConfig) -> None:
 
 
 def _check_bounds(config: EngineConfig) -> None:
-    for name, limit in _LIMITS.items():
-        value = getattr(config, name)
-        if not 1 <= value <= limit:
-            refuse(f"config.{name}", value, f"must lie in 1..{limit}", "Change the config.")
-    for name, limit in _OPTIONAL.items():
-        value = getattr(config, name)
-        if not 0 <= value <= limit:
-            refuse(f"config.{name}", value, f"must lie in 0..{limit}", "Use 0 to switch it off.")
+    for name, row in DIMENSIONS.items():
+        if row.spec.bounds is None:
+            continue
+        value, (low, high) = getattr(config, name), row.spec.bounds
+        if not low <= value <= high:
+            way_out = "Use 0 to switch it off." if low == 0 else "Change the config."
+            refuse(f"config.{name}", value, f"must lie in {low}..{high}", way_out)
 
 
 def _check_pools(config: EngineConfig) -> None:

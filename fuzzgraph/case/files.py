@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case.coherence import validate
-from fuzzgraph.case.model import SCHEMA_VERSION, Case
+from fuzzgraph.case.model import DIMENSIONS, SCHEMA_VERSION, Case, EngineConfig
 from fuzzgraph.errors import UNREADABLE, InvalidCase
 from fuzzgraph.strict_json import decode_json
 
@@ -70,4 +70,9 @@ def load_case(path: Path) -> Case:
 
 def case_schema() -> dict[str, Any]:
     """The published JSON schema of a case file."""
-    return msgspec.json.schema(Case)
+    schema = msgspec.json.schema(Case)
+    fields = schema["$defs"][EngineConfig.__name__]["properties"]
+    for name, row in DIMENSIONS.items():
+        if row.spec.bounds is not None:
+            fields[name]["minimum"], fields[name]["maximum"] = row.spec.bounds
+    return schema

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec.structs import force_setattr
 
-__all__ = ["SCHEMA_VERSION", "BatchRow", "Case", "EngineConfig", "Mode", "ReplayStep", "Via"]
+from fuzzgraph.case.dimension import CORE, Dimension, Most, OneOf, Sizes, Switch, rows_of
+
+if TYPE_CHECKING:
+    from hypothesis.vendor.pretty import RepresentationPrinter
+
+__all__ = [
+    "DIMENSIONS",
+    "SCHEMA_VERSION",
+    "SPEC_MODES",
+    "BatchRow",
+    "Case",
+    "EngineConfig",
+    "Mode",
+    "ReplayStep",
+    "Via",
+]
 
 SCHEMA_VERSION = 1
 
 Mode = Literal["decode", "target_verify", "draft_extend", "draft", "prefill", "idle"]
 Via = Literal["graph", "eager"]
+SPEC_MODES: tuple[Mode, ...] = ("target_verify", "draft_extend", "draft")
+"""The modes of speculative decoding."""
 
 
 def _one_empty_tuple(record: msgspec.Struct, *names: str) -> None:
@@ -25,67 +42,167 @@ def _one_empty_tuple(record: msgspec.Struct, *names: str) -> None:
             force_setattr(record, name, ())
 
 
-class EngineConfig(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+class Record(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
 ):
+    """Frozen, strict, and with its defaults left out wherever it is written.
+
+    Its `repr` is an expression over the public names of `fuzzgraph`, so that the falsifying example
+    that Hypothesis prints can be pasted into `@example(...)`.
+    """
+
+    def _repr_pretty_(self, printer: RepresentationPrinter, cycle: bool) -> None:
+        """Hypothesis' and IPython's hook: the `repr`, one field to a line where it is long."""
+        shown = [
+            (field.name, value)
+            for field in msgspec.structs.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        with printer.group(4, f"{type(self).__name__}(", ""):
+            for index, (name, value) in enumerate(shown):
+                printer.text("," * (index > 0))
+                printer.breakable(" " if index else "")
+                printer.text(f"{name}=")
+                printer.pretty(value)
+        printer.text(")")
+
+
+class EngineConfig(Record, frozen=True, kw_only=True):
     """What an engine is started with; every default is the simplest value.
+
+    This is also the table of dimensions: each field is one row of it (see `case.dimension`). The
+    fields keep their order, which is that of the JSON: a case's name is the digest of it.
 
     Sizes are in requests, tokens or pages as named. `req_pool_size` and
     `kv_pool_pages` count what requests may use: the reserved row and page 0 and
     the trap rows and pages come on top (see `world`).
     """
 
-    modes: tuple[Mode, ...] = ("decode",)
+    # fmt: off
+    modes: Annotated[tuple[Mode, ...], Dimension(
+        needs=OneOf("modes"), feature=0, share=CORE, size=True
+    )] = ("decode",)
     """Forward modes the engine captures graphs for."""
-    capture_bs: tuple[int, ...] = (1, 2)
+    capture_bs: Annotated[tuple[int, ...], Dimension(feature=1, share=CORE, size=True)] = (1, 2)
     """Captured batch sizes in request rows, ascending; gaps are fine."""
-    capture_tokens: tuple[int, ...] = ()
+    capture_tokens: Annotated[tuple[int, ...], Dimension(feature=2, share=CORE, size=True)] = ()
     """Captured token counts, ascending, for the token-axis prefill runners."""
-    page_size: int = 1
-    max_context_len: int = 16
-    req_pool_size: int = 8
-    kv_pool_pages: int = 64
-    num_q_heads: int = 1
-    num_kv_heads: int = 1
-    head_dim: int = 4
-    v_head_dim: int = 4
-    attention: Literal["mha", "mla"] = "mha"
+    page_size: Annotated[int, Dimension(
+        bounds=(1, 1024), needs=Sizes("page_sizes", (1, 2, 3, 16, 32, 64, 128, 256)), feature=3,
+        share=65, edge="page", label="page_size={}", group="page size"
+    )] = 1
+    max_context_len: Annotated[int, Dimension(
+        bounds=(1, 1 << 17), needs=Most("max_context_len", 64, 512), feature=4, share=CORE,
+        size=True
+    )] = 16
+    req_pool_size: Annotated[int, Dimension(
+        bounds=(1, 4096), feature=21, size=True, resets_with="pool"
+    )] = 8
+    kv_pool_pages: Annotated[int, Dimension(bounds=(1, 1 << 20), size=True)] = 64
+    """Follows from the other sizes wherever a case is drawn or shrunk."""
+    num_q_heads: Annotated[int, Dimension(
+        bounds=(1, 256), needs=Most("max_q_heads", 4, 4), feature=6, resets_with="heads"
+    )] = 1
+    num_kv_heads: Annotated[int, Dimension(bounds=(1, 256), resets_with="heads")] = 1
+    head_dim: Annotated[int, Dimension(
+        bounds=(1, 1024), needs=Most("max_head_dim", 16, 16), feature=7, resets_with="head dims"
+    )] = 4
+    v_head_dim: Annotated[int, Dimension(
+        bounds=(1, 1024), needs=Most("max_head_dim", 16, 16), resets_with="head dims"
+    )] = 4
+    attention: Annotated[Literal["mha", "mla"], Dimension(
+        needs=OneOf("attentions"), feature=8
+    )] = "mha"
     """`mla`: one latent row serves as key and, in its first `v_head_dim` columns, as value."""
-    page_map: Literal["csr", "page_table"] = "csr"
+    page_map: Annotated[Literal["csr", "page_table"], Dimension(
+        needs=OneOf("page_maps"), feature=13, label="page map {}", group="page map"
+    )] = "csr"
     """`csr`: kv_indptr + kv_indices in tokens; `page_table`: dense pages (unified attention)."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    kv_dtype: Literal["auto", "float8_e4m3fn"] = "auto"
-    kernels: Literal["torch", "triton"] = "torch"
-    split_kv: int = 0
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Dimension(
+        needs=OneOf("dtypes"), feature=9, label="dtype {}", group="dtype"
+    )] = "float32"
+    kv_dtype: Annotated[Literal["auto", "float8_e4m3fn"], Dimension(
+        needs=OneOf("kv_dtypes"), feature=10, label="kv dtype {}", group="dtype"
+    )] = "auto"
+    kernels: Annotated[Literal["torch", "triton"], Dimension(
+        needs=OneOf("kernels"), feature=11, label="kernels {}", group="kernels"
+    )] = "torch"
+    split_kv: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("split_kv"), feature=17, edge="split",
+        label="split plan", group="metadata"
+    )] = 0
     """KV tokens per work item of the split plan; 0 means one item per row, no plan."""
-    metadata: Literal["full", "raw_out_graph", "raw_in_graph"] = "full"
+    metadata: Annotated[Literal["full", "raw_out_graph", "raw_in_graph"], Dimension(
+        needs=OneOf("metadata"), feature=12, label="metadata {}", group="metadata"
+    )] = "full"
     """Whether metadata is built whole, or raw and upgraded before or inside the graph."""
-    seq_len_fill_value: Literal[0, 1] = 1
-    free_padding: Literal["keep", "zero", "copy_live"] = "keep"
+    seq_len_fill_value: Annotated[Literal[0, 1], Dimension(
+        needs=OneOf("seq_len_fill_values"), feature=14, label="fill value {}", group="padding"
+    )] = 1
+    free_padding: Annotated[Literal["keep", "zero", "copy_live"], Dimension(
+        needs=OneOf("free_paddings"), feature=15, label="free padding {}", group="padding"
+    )] = "keep"
     """Padding policy of buffers whose tail selects no memory (input_ids, positions)."""
-    runner: Literal["graph", "cpu_graph"] = "graph"
-    prefill_runner: Literal["piecewise", "breakable"] = "piecewise"
-    sliding_window: int = 0
+    runner: Annotated[Literal["graph", "cpu_graph"], Dimension(
+        needs=OneOf("runners"), feature=24, share=9, label="runner {}", group="kernels"
+    )] = "graph"
+    prefill_runner: Annotated[Literal["piecewise", "breakable"], Dimension(
+        needs=OneOf("prefill_runners"), feature=16, label="prefill runner {}",
+        only_in=("prefill",), group="kernels"
+    )] = "piecewise"
+    sliding_window: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("sliding_window"), feature=18, edge="window"
+    )] = 0
     """Keys a query sees besides itself; 0 means all."""
-    max_encoder_len: int = 0
+    max_encoder_len: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("encoder"), feature=19, tried=(1, 3, 4, 9, 16, 40),
+        label="encoder", group="features"
+    )] = 0
     """Room for encoder tokens per request; 0 means a decoder-only model."""
-    recurrent_state: bool = False
-    spec_steps: int = 1
-    spec_topk: int = 1
-    draft_tokens: int = 2
+    recurrent_state: Annotated[bool, Dimension(
+        needs=Switch("recurrent_state"), feature=25, share=12, label="recurrent state",
+        group="features"
+    )] = False
+    spec_steps: Annotated[int, Dimension(
+        bounds=(1, 16), needs=Most("max_spec_steps", 1, 5), label="spec steps {}",
+        only_in=SPEC_MODES, group="speculation"
+    )] = 1
+    spec_topk: Annotated[int, Dimension(
+        bounds=(1, 16), needs=Most("max_spec_topk", 1, 4, one_is_none=True), feature=5,
+        share=CORE, label="topk {}", only_in=SPEC_MODES, group="speculation"
+    )] = 1
+    draft_tokens: Annotated[int, Dimension(
+        bounds=(1, 64), needs=Most("max_draft_tokens", 2, 8), label="draft tokens {}",
+        only_in=SPEC_MODES, group="speculation"
+    )] = 2
     """Tokens per request that a verify step checks."""
-    attn_tp_size: int = 1
-    attn_tp_rank: int = 0
-    eager_above_ladder: bool = True
+    attn_tp_size: Annotated[int, Dimension(
+        bounds=(1, 64), needs=Most("max_tp_size", 1, 8, one_is_none=True), feature=20,
+        resets_with="ranks", label="tp {}", group="features"
+    )] = 1
+    attn_tp_rank: Annotated[int, Dimension(
+        bounds=(0, 63), resets_with="ranks", label="tp rank>0", group="features"
+    )] = 0
+    eager_above_ladder: Annotated[bool, Dimension(
+        feature=22, share=6, label="no eager fallback", group="ladder"
+    )] = True
     """Whether a batch above the largest captured size runs eagerly instead of failing."""
+    # fmt: on
 
     def __post_init__(self) -> None:
         _one_empty_tuple(self, "capture_tokens")
 
 
-class BatchRow(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+DIMENSIONS = rows_of(EngineConfig)
+"""The table: every field of `EngineConfig` by name, in its order."""
+
+
+class BatchRow(Record, frozen=True, kw_only=True):
     """One live request in a step."""
 
     request: int
@@ -97,9 +214,7 @@ class BatchRow(
     encoder_len: int = 0
 
 
-class ReplayStep(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class ReplayStep(Record, frozen=True, kw_only=True):
     """One forward of the engine. A request not seen before is added, one seen again continues."""
 
     mode: Mode = "decode"
@@ -114,9 +229,7 @@ class ReplayStep(
         _one_empty_tuple(self, "rows", "finish")
 
 
-class Case(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class Case(Record, frozen=True, kw_only=True):
     """An engine config and the steps replayed on it."""
 
     schema_version: Literal[1]

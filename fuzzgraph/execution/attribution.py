@@ -13,7 +13,7 @@ from fuzzgraph.execution.open_session import OpenSession, Snapshot
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.memory import NAN_WORLD, Perturbation
 from fuzzgraph.observation import Observation, RunKind, StepRecord
-from fuzzgraph.oracles.comparison import same_bits
+from fuzzgraph.rules.comparison import same_bits
 from fuzzgraph.world import Batch
 
 __all__ = ["Attribution", "same"]

@@ -17,8 +17,8 @@ from typing import Any
 from fuzzgraph.case import Case
 from fuzzgraph.execution.execution import Execution
 from fuzzgraph.execution.verdict import Verdict
-from fuzzgraph.graphs import GraphKind
 from fuzzgraph.ports import Target, engine_packages
+from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
 
 __all__ = ["BranchTrace", "TracedExecution"]
 
@@ -83,25 +83,8 @@ class TracedExecution(Execution):
     runs once before it counts, or what happens once in a process would be put down to it.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        graphs: GraphKind = "recorder",
-        device: str = "cpu",
-        second_opinion: bool = False,
-        strict_nan: bool = False,
-        lanes: bool = True,
-    ) -> None:
-        super().__init__(
-            target,
-            graphs=graphs,
-            device=device,
-            cache_size=0,
-            second_opinion=second_opinion,
-            strict_nan=strict_nan,
-            lanes=lanes,
-        )
+    def __init__(self, target: Target, setup: Setup = DEFAULT_SETUP) -> None:
+        super().__init__(target, setup, cache_size=0)
         self._trace = BranchTrace(engine_packages(target))
         self._warm = False
 

@@ -24,12 +24,12 @@ from fuzzgraph.execution.sessions import SessionCache, reservable_bytes
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
-from fuzzgraph.graphs import GraphKind
 from fuzzgraph.interrupts import noting_interrupts
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Oracle, Target, is_isolated
+from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
 from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
@@ -43,37 +43,25 @@ class Execution:
 
     Args:
         target: the engine under test.
-        graphs: "recorder" or "device".
-        device: torch device of the engine's tensors.
+        setup: graphs, device, and which further runs each step gets. The engine is `target`,
+            whatever the setup names.
         oracles: who judges, the most telling first.
         cache_size: captured sessions kept; 0 opens a fresh one for each case.
-        second_opinion: whether the Triton eager reference is run as well.
-        strict_nan: whether each step also runs with NaN in all memory that its batch does not own,
-            for masked loads that end in 0 * NaN; such findings have the symptom "nan_mismatch".
-        lanes: whether interpreted Triton kernels run vectorised, with every access checked.
     """
 
     def __init__(
         self,
         target: Target,
+        setup: Setup = DEFAULT_SETUP,
         *,
-        graphs: GraphKind = "recorder",
-        device: str = "cpu",
         oracles: Sequence[Oracle] = ORACLES,
         cache_size: int = 24,
-        second_opinion: bool = False,
-        strict_nan: bool = False,
-        lanes: bool = True,
     ) -> None:
         tune_process()
         self.target = target
-        self._graphs = graphs
-        self._device = torch.device(device)
+        self._setup = setup
         self._oracles = tuple(oracles)
         self._needs: frozenset[RunKind] = frozenset().union(*(oracle.needs for oracle in oracles))
-        self._second_opinion = second_opinion
-        self._strict_nan = strict_nan
-        self._lanes = lanes
         self._sessions = SessionCache(
             max(cache_size, 1), _HELD_BYTES, self._open, reserved_bytes=reservable_bytes()
         )
@@ -119,22 +107,13 @@ class Execution:
         """The same case with nothing on: sessions cached alike, replay, one reference."""
         with self._without_grad():
             opened = self._sessions.get(case.config)
-            runner = StepRunner(opened, self.target.name, frozenset())
+            runner = StepRunner(opened, self.target.name, frozenset(), DEFAULT_SETUP)
             for batch in plan(case):
                 runner.run_bare(batch)
 
     def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
         """The same finding with its rate in fresh sessions, e.g. confirmed='3/3'."""
-        fresh = Execution(
-            self.target,
-            graphs=self._graphs,
-            device=str(self._device),
-            oracles=self._oracles,
-            cache_size=0,
-            second_opinion=self._second_opinion,
-            strict_nan=self._strict_nan,
-            lanes=self._lanes,
-        )
+        fresh = Execution(self.target, self._setup, oracles=self._oracles, cache_size=0)
         seen = 0
         for _ in range(times):
             found = {other.key for other in fresh.run_case(case).findings}
@@ -157,17 +136,14 @@ class Execution:
             ) from lost
 
     def _open(self, config: EngineConfig) -> OpenSession:
-        return open_session(
-            self.target, config, graphs=self._graphs, device=self._device, lanes=self._lanes
-        )
+        return open_session(self.target, config, self._setup)
 
     def _run_steps(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
         runner = StepRunner(
             opened,
             self.target.name,
             self._needs,
-            second_opinion=self._second_opinion,
-            strict_nan=self._strict_nan,
+            self._setup,
         )
         findings: tuple[Finding, ...] = ()
         count = 0

@@ -21,9 +21,9 @@ from fuzzgraph.execution.graph_reads import hidden_tensors, untouched_pools
 from fuzzgraph.execution.open_session import OpenSession
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
-from fuzzgraph.graphs import GraphKind
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.ports import GraphEngine, Session, Target
+from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
 from fuzzgraph.target_report import Cost, HiddenTensor, TargetReport
 from fuzzgraph.world import Batch
 
@@ -33,17 +33,14 @@ __all__ = ["inspect_target"]
 def inspect_target(
     target: Target,
     cases: Sequence[Case],
-    *,
-    graphs: GraphKind = "recorder",
-    device: str = "cpu",
-    lanes: bool = True,
+    setup: Setup = DEFAULT_SETUP,
 ) -> TargetReport:
     """What a target shows on these cases, each run twice.
 
     Raises:
         TargetFailed: the target itself is at fault; UsageError: its engine is missing.
     """
-    inspection = _Inspection(target, graphs=graphs, device=device, lanes=lanes)
+    inspection = _Inspection(target, setup)
     for case in cases:
         inspection.run_twice(case)
     return inspection.report()
@@ -52,11 +49,11 @@ def inspect_target(
 class _Inspection(Execution):
     """An execution that keeps what it sees."""
 
-    def __init__(self, target: Target, *, graphs: GraphKind, device: str, lanes: bool) -> None:
+    def __init__(self, target: Target, setup: Setup) -> None:
         self._clock = _Clock()
         timed: Any = _TimedTarget(target, self._clock)
-        super().__init__(timed, graphs=graphs, device=device, cache_size=0, lanes=lanes)
-        self._seen = graphs == "recorder"
+        super().__init__(timed, setup, cache_size=0)
+        self._seen = setup.graphs == "recorder"
         self._bits: list[str] = []
         self._cases = self._steps = self._captured = 0
         self._skipped: Counter[str] = Counter()

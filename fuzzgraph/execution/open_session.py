@@ -15,7 +15,7 @@ from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.kernels import take_accesses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
 from fuzzgraph.execution.pools import require_pools
-from fuzzgraph.graphs import GraphKind, open_engine
+from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import (
     ROOMY_CAPACITY,
     Bindings,
@@ -26,6 +26,7 @@ from fuzzgraph.memory import (
 )
 from fuzzgraph.observation import AddressChange, Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session, Target, is_isolated
+from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_session
 from fuzzgraph.world import TRAPS
 
@@ -208,10 +209,7 @@ def _trap(tensor: torch.Tensor) -> Callable[[], None]:
 def open_session(
     target: Target,
     config: EngineConfig,
-    *,
-    graphs: GraphKind,
-    device: torch.device,
-    lanes: bool = True,
+    setup: Setup = DEFAULT_SETUP,
 ) -> OpenSession:
     """Open, warm up and capture.
 
@@ -221,31 +219,29 @@ def open_session(
     """
     content_for(config).build()
     try:
-        return _opened(target, config, graphs, device, lanes, capacity=None)
+        return _opened(target, config, setup, capacity=None)
     except ArenaFull:
-        return _opened(target, config, graphs, device, lanes, capacity=ROOMY_CAPACITY)
+        return _opened(target, config, setup, capacity=ROOMY_CAPACITY)
 
 
 def _opened(
     target: Target,
     config: EngineConfig,
-    graphs: GraphKind,
-    device: torch.device,
-    lanes: bool,
+    setup: Setup,
     *,
     capacity: int | None,
 ) -> OpenSession:
     isolated = is_isolated(target)
     memory = GuardedMemory(
-        device,
+        setup.device,
         zone_bytes=256 if isolated else 128,
         tail_factor=config.page_size,
         tail_cap=(64 if isolated else 2) << 10,
         keep_pool=isolated,
-        lanes=lanes,
+        stock_kernels=setup.stock_kernels,
         capacity=capacity,
     )
-    engine = open_engine(graphs, memory)
+    engine = open_engine(setup.graphs, memory)
     stage, border = "open", Border(target)
     try:
         with memory.intercept("engine"):

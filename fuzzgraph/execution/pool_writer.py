@@ -21,6 +21,7 @@ from fuzzgraph.memory import GuardedMemory, Image, Perturbation
 from fuzzgraph.observation import ForeignWrite
 from fuzzgraph.ports import Pools
 from fuzzgraph.reference import new_tokens
+from fuzzgraph.rules.writes import changed_rows
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, Batch, IntArray
 
 __all__ = ["PoolWriter", "StepState"]
@@ -280,8 +281,7 @@ class StepState:
                 continue
             was = self._pool_writer.memory.as_in(before, table.table)
             if not torch.equal(table.table, was):
-                rows = (table.table != was).any(1).nonzero().flatten().tolist()
-                yield ForeignWrite(table.name, "row", rows[:8])
+                yield ForeignWrite(table.name, "row", changed_rows(table.table, was)[:8])
 
 
 def _history(batch: Batch) -> IntArray:
@@ -303,7 +303,7 @@ def _changed_rows(
 ) -> Iterator[ForeignWrite]:
     if torch.equal(plane.rows, expected):
         return
-    rows = (plane.rows != expected).flatten(1).any(1).nonzero().flatten().cpu().numpy()
+    rows = np.array(changed_rows(plane.rows, expected))
     mine = np.isin(rows, own)
     for part, owned in ((rows[~mine], False), (rows[mine], True)):
         if part.size:

@@ -26,8 +26,9 @@ from fuzzgraph.observation import (
     RunKind,
     StepRecord,
 )
-from fuzzgraph.oracles.comparison import same_bits
 from fuzzgraph.ports import CapturedGraph
+from fuzzgraph.rules.comparison import same_bits
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 
 __all__ = ["KeptResults", "StepRunner"]
@@ -58,15 +59,12 @@ class StepRunner:
         opened: OpenSession,
         target: str,
         needs: frozenset[RunKind],
-        *,
-        second_opinion: bool = False,
-        strict_nan: bool = False,
+        setup: Setup,
     ) -> None:
         self._opened = opened
         self._target = target
         self._needs = needs
-        self._second_opinion = second_opinion
-        self._strict_nan = strict_nan
+        self._setup = setup
         self._kept = KeptResults()
         self._before: Snapshot | None = None
         self._after: Snapshot | None = None
@@ -164,7 +162,7 @@ class StepRunner:
         state = reference.expected(step.batch, step.config)
         step.expected, step.value_bound = state.outputs, state.value_bound
         step.yardstick = cache(partial(reference.yardstick, step.batch, step.config))
-        if self._second_opinion:
+        if self._setup.second_opinion:
             step.second_opinion = reference.second_opinion(step.batch, step.config)
 
     def _run_twins(self, step: StepRecord, state: StepState, before: Snapshot) -> None:
@@ -173,7 +171,7 @@ class StepRunner:
             step.runs["screen"] = self._screen(state, before, batch, 1)
             if not same(step.runs["screen"], replay):
                 self._attribute(step, state, before, 1)
-            elif self._strict_nan and not same(
+            elif self._setup.strict_nan and not same(
                 self._screen(state, before, batch, NAN_WORLD), replay
             ):
                 self._attribute(step, state, before, NAN_WORLD)

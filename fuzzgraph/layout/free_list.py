@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 
-from fuzzgraph.content import hash_counters
+from fuzzgraph.splitmix import hash_counters
 
 __all__ = ["OTHER_ORDER", "FreeList"]
 

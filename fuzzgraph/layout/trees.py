@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fuzzgraph.content import hash_counters
+from fuzzgraph.splitmix import hash_counters
 
 __all__ = ["draft_tree"]
 

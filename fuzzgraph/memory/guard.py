@@ -35,11 +35,11 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def _off(lanes: bool, device: torch.device) -> str:
+def _off(stock_kernels: bool, device: torch.device) -> str:
     """Why interpreted kernels do not run over lanes; "" if they do."""
     if device.type != "cpu":
         return f"kernels on {device.type} do not run over lanes"
-    return "" if lanes else "stock kernels were asked for (--stock-kernels)"
+    return "stock kernels were asked for (--stock-kernels)" if stock_kernels else ""
 
 
 def _unguarded(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -72,8 +72,8 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
         keep_pool: whether snapshots hold the graph pool too: for engines that read a graph's
             outputs again after other work was done. Each replay poisons the pool first anyway.
-        lanes: whether interpreted kernels run vectorised and checked, else in Triton's own
-            interpreter. Has no meaning on a device, where kernels are compiled.
+        stock_kernels: whether interpreted kernels run in Triton's own interpreter, else vectorised
+            and checked. Has no meaning on a device, where kernels are compiled.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         capacity: int | None = None,
         adopt_numpy: bool = True,
         keep_pool: bool = True,
-        lanes: bool = True,
+        stock_kernels: bool = False,
     ) -> None:
         self.arena = Arena(own_device(torch.empty(0, device=device).device), capacity)
         self.world = world
@@ -96,7 +96,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
             self.arena,
             layout,
             adopt_numpy=adopt_numpy,
-            lanes=Lanes(regions=ArenaRegions(layout), off=_off(lanes, self.arena.device)),
+            lanes=Lanes(regions=ArenaRegions(layout), off=_off(stock_kernels, self.arena.device)),
         )
         self._worlds = Worlds(layout)
         self._keep_pool = keep_pool

@@ -7,7 +7,7 @@ out there, so that an overrun by a single byte is seen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,9 @@ from fuzzgraph.memory.arena import Arena
 from fuzzgraph.memory.poison import ROW_BYTES, poison_row, poison_rows
 from fuzzgraph.memory.regions import Region
 from fuzzgraph.observation import ZoneHit
+from fuzzgraph.rules.writes import Overrun, overrun
 
 __all__ = ["ZonePlan", "zone_hits_in"]
-
-# Values of a hit that are reported.
-_SHOWN = 4
 
 
 class ZonePlan:
@@ -109,58 +107,27 @@ def zone_hits_in(arena: Arena, regions: Iterable[tuple[Region, int]], stage: str
     """Every red zone that changed, read element by element; `regions` come with their world."""
     hits: list[ZoneHit] = []
     for region, world in regions:
-        pattern = poison_row(region.dtype, world).numpy().view(np.uint8)
-        payload_end = region.offset + region.nbytes
-        for side, start, end in (
+        clean = poison_row(region.dtype, world).view(region.dtype)[:1]
+        sides = (
             ("before", region.start, region.offset),
-            ("after", payload_end, region.end),
-        ):
-            hit = _side_hit(arena, region, side, start, end, pattern, stage)  # type: ignore[arg-type]
+            ("after", region.offset + region.nbytes, region.end),
+        )
+        for side, start, end in sides:
+            hit = overrun(side, arena.bytes[start:end].cpu().view(region.dtype), clean)
             if hit is not None:
-                hits.append(hit)
+                hits.append(_zone_hit(region, hit, stage))
     return hits
 
 
-def _side_hit(
-    arena: Arena,
-    region: Region,
-    side: Literal["before", "after"],
-    start: int,
-    end: int,
-    pattern: npt.NDArray[np.uint8],
-    stage: str,
-) -> ZoneHit | None:
-    size = region.dtype.itemsize
-    host = arena.bytes[start:end].cpu()
-    # Poison repeats every 64 bytes from the start of the arena, wherever the payload ends.
-    wanted = pattern[np.arange(start, end) % ROW_BYTES]
-    changed = (host.numpy() != wanted).reshape(-1, size).any(axis=1)
-    where = np.flatnonzero(changed)
-    if not len(where):
-        return None
-    values = host.view(region.dtype)
-    # The elements next to the payload tell most: they come first on either side. Distances count
-    # 0, 1, ... past the end, and -1, -2, ... before the start.
-    shown = where[:_SHOWN] if side == "after" else where[::-1][:_SHOWN]
-    distance = where if side == "after" else where - len(changed)
-    nearest, farthest = (0, -1) if side == "after" else (-1, 0)
+def _zone_hit(region: Region, hit: Overrun, stage: str) -> ZoneHit:
     return ZoneHit(
         region=region.name,
-        side=side,
-        offset=int(distance[nearest]),
-        elements=len(where),
-        reach=int(distance[farthest]),
-        written=[_plain(values[int(index)]) for index in shown],
+        side=cast(Literal["before", "after"], hit.side),
+        offset=hit.nearest,
+        elements=hit.elements,
+        reach=hit.farthest,
+        written=hit.found,
         allocated_at=region.allocated_at,
         payload=region.elements,
         stage=stage,
     )
-
-
-def _plain(value: torch.Tensor) -> int | float | bool | str:
-    if value.dtype.is_complex:  # JSON has no complex numbers
-        return str(value.item())
-    if value.dtype.itemsize == 1 and value.dtype.is_floating_point:
-        return float(value.float())
-    number: int | float | bool = value.item()
-    return number

@@ -1,7 +1,7 @@
-"""Coverage of dimension pairs, gathered into families of values that fit on a page.
+"""Coverage of pairs of dimension values, by group, so that it fits on a page.
 
-A family is a dimension such as the page size; its values exclude each other in one case or do
-not, so a family is not paired with itself. A pair of values that the run has seen apart and never
+A group is a dimension such as the page size, or several like it; a group is not paired with itself,
+since its values often exclude each other. A pair of values that the run has seen apart and never
 together is an open one.
 """
 
@@ -12,37 +12,14 @@ from dataclasses import dataclass
 from itertools import product
 
 from fuzzgraph.coverage import Coverage
+from fuzzgraph.coverage_values import GROUPS, group_of
 
-__all__ = ["Crossing", "crossings", "families_of"]
-
-_PREFIXES = (
-    ("mode", ("mode ",)),
-    ("graph or eager", ("via ",)),
-    ("page size", ("page_size=",)),
-    ("page map", ("page map ", "page order ", "shared prefix")),
-    ("ladder", ("ladder of", "ladder with", "capture beyond", "token ladder", "above ladder",
-                "no eager", "prefill far")),
-    ("padding", ("raw<", "raw=", "prefill raw", "free padding", "fill value", "local count",
-                 "rank without")),
-    ("lengths", ("len=", "ragged", "sum of lengths", "context ends")),
-    ("batch size", ("growing", "shrinking", "repeated size", "small large", "large small")),
-    ("history", ("same graph", "smaller graph", "eager between", "larger eager", "idle between",
-                 "modes there", "interleaved", "repeated step", "optional")),
-    ("requests", ("finished", "all finished", "row reused", "added later", "continued",
-                  "grown by", "length rolled", "parked")),
-    ("heads", ("MHA", "MQA", "GQA", "MLA", "key and value")),
-    ("dtype", ("dtype ", "kv dtype ")),
-    ("kernels", ("kernels ", "runner ", "prefill runner")),
-    ("metadata", ("metadata ", "split", "several splits")),
-    ("speculation", ("topk ", "spec steps", "draft", "accept", "prompt as long")),
-    ("features", ("window", "encoder", "recurrent", "tp ")),
-)  # fmt: skip
-"""Family -> how the names of its values begin (see `coverage_values`)."""
+__all__ = ["Crossing", "crossings", "groups_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Two families: how many pairs of their values were covered, and which were not."""
+    """Two groups: how many pairs of their values were covered, and which were not."""
 
     first: str
     second: str
@@ -56,24 +33,23 @@ class Crossing:
         return self.covered / self.possible if self.possible else 0.0
 
 
-def families_of(coverage: Coverage) -> Mapping[str, Sequence[str]]:
-    """Family -> values seen, by how many cases had them; families without any are left out."""
-    found: dict[str, list[str]] = {family: [] for family, _ in _PREFIXES}
+def groups_of(coverage: Coverage) -> Mapping[str, Sequence[str]]:
+    """Group -> values seen, by how many cases had them; groups without any are left out."""
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
     for name in sorted(coverage.cases, key=lambda name: -coverage.cases[name]):
-        for family, prefixes in _PREFIXES:
-            if name.startswith(prefixes):
-                found[family].append(name)
-                break
-    return {family: names for family, names in found.items() if names}
+        group = group_of(name)
+        if group is not None:
+            found[group].append(name)
+    return {group: names for group, names in found.items() if names}
 
 
 def crossings(coverage: Coverage) -> list[Crossing]:
-    """Every two families once, in the order of `families_of`."""
-    families = families_of(coverage)
+    """Every two groups once, in the order of `groups_of`."""
+    groups = groups_of(coverage)
     met = coverage.met()
-    order = list(families)
+    order = list(groups)
     return [
-        _crossing(first, second, families, met)
+        _crossing(first, second, groups, met)
         for position, first in enumerate(order)
         for second in order[position + 1 :]
     ]
@@ -82,9 +58,9 @@ def crossings(coverage: Coverage) -> list[Crossing]:
 def _crossing(
     first: str,
     second: str,
-    families: Mapping[str, Sequence[str]],
+    groups: Mapping[str, Sequence[str]],
     met: Mapping[str, frozenset[str]],
 ) -> Crossing:
-    pairs = list(product(families[first], families[second]))
+    pairs = list(product(groups[first], groups[second]))
     missing = tuple((a, b) for a, b in pairs if b not in met[a])
     return Crossing(first, second, len(pairs) - len(missing), len(pairs), missing)

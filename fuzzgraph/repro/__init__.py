@@ -48,10 +48,10 @@ def export_script(
         UsageError: the setup names an unknown target or fault. OutOfTime: the run took longer.
     """
     from fuzzgraph.ports import is_isolated
-    from fuzzgraph.repro.opening import target_of
+    from fuzzgraph.repro.fuzzgraph_script import through_script
+    from fuzzgraph.repro.not_standalone import NotStandalone
     from fuzzgraph.repro.script import standalone_script
-    from fuzzgraph.repro.through import through_script
-    from fuzzgraph.repro.unsupported import Unsupported
+    from fuzzgraph.repro.target import target_of
 
     setup = _setup_of(on)
     if not recorded:
@@ -71,7 +71,7 @@ def export_script(
         return through_script(case, finding, setup, "the case ends the process that runs it")
     try:
         text = standalone_script(case, finding, target)
-    except Unsupported as error:
+    except NotStandalone as error:
         return through_script(case, finding, setup, str(error))
     if not proven or shows(text, seconds=seconds):
         return text
@@ -81,7 +81,7 @@ def export_script(
 
 def export_pytest(case: Case, finding: Finding, on: Setup | Target) -> str:
     """A pytest file whose one test runs the case through FuzzGraph and fails with the finding."""
-    from fuzzgraph.repro.through import pytest_file
+    from fuzzgraph.repro.fuzzgraph_script import pytest_file
 
     return pytest_file(case, finding, _setup_of(on))
 

@@ -10,10 +10,10 @@ from fuzzgraph.repro.literals import dtype_text
 from fuzzgraph.repro.naming import Names
 from fuzzgraph.repro.trace import Recording
 
-__all__ = ["Memory"]
+__all__ = ["ScriptMemory"]
 
 
-class Memory:
+class ScriptMemory:
     """The arena as the script has it: which regions it names, which views of the whole."""
 
     def __init__(self, recording: Recording, names: dict[int, str], pinned: set[int]) -> None:

@@ -16,7 +16,7 @@ from fuzzgraph.events import Setup, finding_id
 from fuzzgraph.finding import SEVERITIES, Finding
 from fuzzgraph.finding_text import confirmation, law, sentence
 from fuzzgraph.repro.files import file_names
-from fuzzgraph.repro.through import setup_words
+from fuzzgraph.repro.fuzzgraph_script import setup_words
 from fuzzgraph.repro.wording import plain
 
 __all__ = ["issue_text"]

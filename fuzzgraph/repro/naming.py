@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from fuzzgraph.memory import Region
+from fuzzgraph.repro.embedding import EMBEDDABLE
 
 __all__ = ["Names", "identifier", "region_names"]
 
-TAKEN = frozenset({"torch", "sys", "math", "main", "region", "report", "tensor", "os", "tl"})
+_OWN = {"torch", "sys", "main", "tensor", "os", "tl", "triton", "HEADLINE", "BUFFER"}
+TAKEN = _OWN | EMBEDDABLE.keys()
 """Names that a script uses itself."""
 
 

@@ -15,14 +15,14 @@ import torch
 
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory.operator_facts import facts_of
-from fuzzgraph.repro.arena import Memory
+from fuzzgraph.repro.arena import ScriptMemory
 from fuzzgraph.repro.geometry import Place, place_of, slice_text
 from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.naming import Names, identifier
+from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.operations import argument_text, expression
 from fuzzgraph.repro.trace import Event, tensors_of_event
-from fuzzgraph.repro.unsupported import Unsupported
 
 __all__ = ["Function", "Shared", "commented", "graph_name", "statements"]
 
@@ -70,7 +70,7 @@ class Function:
     """One printed function: a step, or a captured graph."""
 
     def __init__(
-        self, name: str, doc: str, memory: Memory, shared: Shared, kernels: Kernels
+        self, name: str, doc: str, memory: ScriptMemory, shared: Shared, kernels: Kernels
     ) -> None:
         self.name = name
         self.doc = doc
@@ -309,7 +309,7 @@ class Function:
         if region is None or not tensor.numel():
             return self._literal(tensor)
         if region.segment == "scratch":
-            raise Unsupported("the engine kept a result of its warm-up, which no step computes")
+            raise NotStandalone("the engine kept a result of its warm-up, which no step computes")
         # something else than this function's operations made it
         self.memory.pinned.add(id(region))
         return self.text(tensor)

@@ -18,17 +18,17 @@ from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
 from fuzzgraph.memory.operator_facts import facts_of
 from fuzzgraph.ports import Target
-from fuzzgraph.repro.arena import Memory
-from fuzzgraph.repro.checks import Check, check_for
+from fuzzgraph.repro.arena import ScriptMemory
+from fuzzgraph.repro.checks import ScriptCheck, check_for
+from fuzzgraph.repro.embedding import Embedded, embeddable_in
 from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import contents, dtype_text, scalar_text
 from fuzzgraph.repro.naming import region_names
-from fuzzgraph.repro.prelude import prelude
+from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.printing import Function, Shared, graph_name, statements
 from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
-from fuzzgraph.repro.unsupported import Unsupported
 from fuzzgraph.repro.wording import docstring, headline, opening
-from fuzzgraph.repro.worlds import Worlds
+from fuzzgraph.repro.world_functions import WorldFunctions
 
 __all__ = ["standalone_script"]
 
@@ -37,25 +37,34 @@ def standalone_script(case: Case, finding: Finding, target: Target) -> str:
     """The script's text.
 
     Raises:
-        Unsupported: operations alone cannot show this finding.
+        NotStandalone: operations alone cannot show this finding.
     """
     batches = plan(case)
     if finding.step >= len(batches):
-        raise Unsupported(f"the case has no step {finding.step}")
+        raise NotStandalone(f"the case has no step {finding.step}")
     check = check_for(finding, case.config)
     if check.opening:
         recording = Recording.of_opening(case, target)
     else:
         recording = Recording.of(case, target, finding.step)
     if recording.runs and recording.runs[-1].failure is not None:
-        raise Unsupported(f"an earlier step raised {recording.runs[-1].failure.error}")
+        raise NotStandalone(f"an earlier step raised {recording.runs[-1].failure.error}")
     with torch.no_grad():
         check.record(recording, batches[finding.step])
     return _Script(case, finding, recording, check).text()
 
 
+_RULES = "# ---- how it is measured: the source of FuzzGraph's own rules"
+
+
+def _froms_last(imports: Iterable[str]) -> list[str]:
+    return sorted(imports, key=lambda line: (line.startswith("from"), line))
+
+
 class _Script:
-    def __init__(self, case: Case, finding: Finding, recording: Recording, check: Check) -> None:
+    def __init__(
+        self, case: Case, finding: Finding, recording: Recording, check: ScriptCheck
+    ) -> None:
         self.case, self.finding = case, finding
         self.recording, self.check = recording, check
         self.last = finding.step
@@ -67,7 +76,7 @@ class _Script:
         """Begin afresh with names for these regions."""
         recording = self.recording
         names = region_names(regions, _declared(recording))
-        self.memory = Memory(recording, names, self._pinned)
+        self.memory = ScriptMemory(recording, names, self._pinned)
         self.kernels, self.shared = Kernels(), Shared()
 
     def text(self) -> str:
@@ -78,19 +87,21 @@ class _Script:
         self._functions()  # finds what leaves its function
         functions = self._functions()
         self._name_what_is_reached()
-        worlds = Worlds(self.recording, self.check, self.memory)
+        worlds = WorldFunctions(self.recording, self.check, self.memory)
         laid = worlds.lines()
         main = self._main(worlds.idle)
         memory = self._memory()
-        body = "\n".join([*memory, *functions, *laid, *main])
-        helpers = prelude(body)
+        steps = [*functions, *laid]
+        helpers = Embedded(embeddable_in("\n".join([*memory, *steps])))
+        rules = Embedded(embeddable_in("\n".join(main)), beside=helpers)
         parts = [
             self._docstring(),
-            self._imports(body + helpers),
-            helpers.strip("\n"),
+            self._head(helpers.imports | rules.imports),
+            helpers.text(),
             "\n".join(memory),
             "\n".join(self.kernels.lines()).strip("\n"),
-            "\n".join([*functions, *laid]).strip("\n"),
+            "\n".join(steps).strip("\n"),
+            f"{_RULES}\n\n\n{rules.text()}",
             "\n".join(main).strip("\n"),
         ]
         text = "\n\n\n".join(part for part in parts if part)
@@ -112,7 +123,7 @@ class _Script:
         lines = [
             *opening(case, finding),
             "What follows are the engine's own operations, as they were recorded, with the source"
-            " line that issued each; nothing else of the engine is needed. Memory lies as the"
+            " line that issued each; nothing else of the engine is needed. ScriptMemory lies as the"
             " engine allocated it. The script measures again: exit code 1 and the finding, or 0 if"
             " it is gone.",
             "",
@@ -124,17 +135,18 @@ class _Script:
     def _uses_triton(self) -> bool:
         return bool(self.kernels)
 
-    def _imports(self, body: str) -> str:
-        lines = ["import os"] if self.kernels else []
-        lines += [name for name in ("import base64",) if "unpacked(" in body]
-        lines += ["import sys"]
-        lines += [name for name in ("import zlib",) if "unpacked(" in body]
+    def _head(self, imports: set[str]) -> str:
+        """Imports and constants."""
+        lines = sorted({*imports, "import sys", *(["import os"] if self.kernels else [])})
+        lines.remove("import torch")
+        lines = ["from __future__ import annotations", "", *_froms_last(lines)]
         if self.kernels:
             lines += ["", 'os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported']
         lines += ["", "import torch"]
         if self.kernels:
             lines += ["import triton", "import triton.language as tl"]
-        lines += ["", f"HEADLINE = {headline(self.finding)!r}", "", "torch.set_num_threads(1)"]
+        lines += ["", f"HEADLINE = {headline(self.finding)!r}"]
+        lines += [f"BUFFER = {self.finding.buffer!r}", "", "torch.set_num_threads(1)"]
         return "\n".join(lines)
 
     # ---- memory

@@ -26,7 +26,8 @@ from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
-from fuzzgraph.repro.unsupported import Unsupported
+from fuzzgraph.repro.not_standalone import NotStandalone
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 
 __all__ = ["Event", "Failure", "Graph", "Recording", "Run", "tensors_of_event"]
@@ -135,7 +136,7 @@ class Recording:
     def of(cls, case: Case, target: Target, steps: int) -> Recording:
         """Run the first `steps` steps on a fresh session of `target`."""
         device = torch.device("cpu")
-        recording = cls(open_session(target, case.config, graphs="recorder", device=device))
+        recording = cls(open_session(target, case.config, Setup(device=str(device))))
         for batch in plan(case)[:steps]:
             if recording.add(batch).failure is not None:
                 break
@@ -147,7 +148,7 @@ class Recording:
         """Open a fresh session of `target` and keep the operations of that."""
         watched = _WatchedTarget(target)
         device = torch.device("cpu")
-        recording = cls(open_session(watched, case.config, graphs="recorder", device=device))
+        recording = cls(open_session(watched, case.config, Setup(device=str(device))))
         recording.opening = watched.events
         return recording
 
@@ -364,4 +365,4 @@ def _no_script(error: BaseException) -> BaseException:
     """Why an engine that leaves by `sys.exit` or its like has no script of its own."""
     if isinstance(error, KeyboardInterrupt) and signal_may_have_raised():
         return error
-    return Unsupported(f"the engine raises {type(error).__name__}, which ends a script")
+    return NotStandalone(f"the engine raises {type(error).__name__}, which ends a script")

@@ -6,15 +6,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fuzzgraph.case import Case, encode_case
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.target_report import TargetReport
 from fuzzgraph.worker.deaths import death_finding
 from fuzzgraph.worker.dialogue import Dialogue, WorkerFailed
@@ -97,7 +97,7 @@ class WorkerClient:
 
     @property
     def _target(self) -> str:
-        return self._nursery.opening.target
+        return self._nursery.opening.setup.target
 
     def cut_off(self, moment: float) -> None:
         """Whatever is still asked of a child at this moment, by `time.monotonic`, is cut off there:
@@ -270,40 +270,22 @@ class WorkerClient:
 
 
 def open_client(
-    target: str,
+    setup: Setup,
     *,
     paths: Sequence[Path] = (),
-    graphs: Literal["recorder", "device"] = "recorder",
-    strict_nan: bool = False,
-    second_opinion: bool = False,
-    lanes: bool = True,
-    device: str = "cpu",
-    fault: str = "",
     branches: bool = False,
     folder: Path | None = None,
-    case_seconds: float | None = None,
     limits: Limits | None = None,
 ) -> WorkerClient:
-    """A worker for `target`, started, with `paths` (an unpacked release) first on its `sys.path`.
+    """A worker for a setup, started, with `paths` (an unpacked release) first on its `sys.path`.
+
+    Args:
+        branches: whether verdicts name the engine's branches that a case took.
 
     Raises:
         UsageError: unknown target; AdapterUnavailable: no engine.
     """
-    found = tuple(str(path) for path in paths)
-    opening = Open(
-        target=target,
-        paths=found,
-        graphs=graphs,
-        device=device,
-        fault=fault,
-        strict_nan=strict_nan,
-        second_opinion=second_opinion,
-        lanes=lanes,
-        branches=branches,
-    )
-    limits = limits or Limits()
-    if case_seconds is not None:
-        limits = replace(limits, case_seconds=case_seconds)
+    opening = Open(setup=setup, paths=tuple(map(str, paths)), branches=branches)
     client = WorkerClient(opening, folder=folder, limits=limits)
     try:
         client.start()

@@ -62,7 +62,7 @@ class Dialogue:
         def look() -> None:
             if time.monotonic() > self.last_moment:
                 raise OutOfTime(
-                    f"target {self._nursery.opening.target!r} was cut off: the time is up"
+                    f"target {self._nursery.opening.setup.target!r} was cut off: the time is up"
                 )
             excess = watch.excess()
             if excess is not None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.target_report import TargetReport
 
@@ -48,17 +49,9 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Open(_Message, frozen=True):
     """Open a target; the first message."""
 
-    target: str
-    """Name of a known target, or 'module:factory' of one's own."""
+    setup: Setup
     paths: tuple[str, ...] = ()
     """Folders to put first on `sys.path`, e.g. an unpacked release."""
-    graphs: Literal["recorder", "device"] = "recorder"
-    strict_nan: bool = False
-    second_opinion: bool = False
-    lanes: bool = True
-    device: str = "cpu"
-    fault: str = ""
-    """Name of the fault planted in the built-in engine; '' for none."""
     branches: bool = False
     """Whether answers name the engine's branches that a case took."""
 

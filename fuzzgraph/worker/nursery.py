@@ -41,7 +41,8 @@ class Nursery:
 
     def retarget(self, target: str) -> None:
         """From now on children open another target."""
-        self.opening = msgspec.structs.replace(self.opening, target=target)
+        setup = msgspec.structs.replace(self.opening.setup, target=target)
+        self.opening = msgspec.structs.replace(self.opening, setup=setup)
         self._drop_spare()
 
     def drop(self) -> None:
@@ -62,7 +63,7 @@ class Nursery:
     def _new(self) -> Child:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._started += 1
-        device = self.opening.device
+        device = self.opening.setup.device
         child = Child(self._folder, device=device, number=self._started)
         with contextlib.suppress(ConnectionError):  # found when it is asked
             child.channel.send(self.opening)

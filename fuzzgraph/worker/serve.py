@@ -17,6 +17,7 @@ import msgspec
 from fuzzgraph.device_faults import fault_in
 from fuzzgraph.errors import FuzzGraphError, HarnessFailed
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.worker.bytecode import keep_bytecode
 from fuzzgraph.worker.messages import (
     Answer,
@@ -37,7 +38,6 @@ from fuzzgraph.worker.stages import StagedTarget, StageFile
 if TYPE_CHECKING:
     from fuzzgraph.execution import Execution
     from fuzzgraph.ports import Target
-    from fuzzgraph.target_report import TargetReport
 
 __all__ = ["serve"]
 
@@ -59,7 +59,7 @@ class _Desk:
     def __init__(self, stages: StageFile) -> None:
         self._stages = stages
         self._execution: Execution | None = None
-        self._opening = Open(target="")
+        self._setup = Setup()
         self._probe: Callable[[], None] = lambda: None
 
     def answer(self, message: ToChild) -> FromChild:
@@ -78,14 +78,16 @@ class _Desk:
         if isinstance(message, Open):
             with _without_collections():
                 target = _loaded_target(message)
-            self._probe = getattr(target, "probe", None) or _device_probe(message.device)
+            self._probe = getattr(target, "probe", None) or _device_probe(message.setup.device)
             self._execution = _executed(message, target, self._stages)
-            self._opening = message
+            self._setup = message.setup
             return Ready()
         execution = self._execution
         assert execution is not None, "the parent opens before it asks"
         if isinstance(message, Inspect):
-            return Inspected(report=_inspected(self._opening, execution.target, message))
+            from fuzzgraph.execution.inspection import inspect_target
+
+            return Inspected(report=inspect_target(execution.target, message.cases, self._setup))
         if isinstance(message, Confirm):
             found = execution.confirm(message.case, message.finding, message.times)
             return Confirmed(finding=found)
@@ -149,9 +151,10 @@ def _without_collections() -> Iterator[None]:
 def _loaded_target(message: Open) -> Target:
     from fuzzgraph.targets import open_target
 
+    setup = message.setup
     keep_bytecode(message.paths)
     sys.path[:0] = message.paths
-    target = _faulty(message.fault) if message.fault else open_target(message.target)
+    target = _faulty(setup.fault) if setup.fault else open_target(setup.target)
     load = getattr(target, "load", None)
     if load is not None:
         load()  # an engine's imports take seconds: before the first case's deadline runs
@@ -163,29 +166,10 @@ def _faulty(fault: str) -> Target:
     return cast("Target", importlib.import_module("fuzzgraph.faults").open_fault(fault))
 
 
-def _inspected(opening: Open, target: Target, message: Inspect) -> TargetReport:
-    from fuzzgraph.execution.inspection import inspect_target
-
-    return inspect_target(
-        target,
-        message.cases,
-        graphs=opening.graphs,
-        device=opening.device,
-        lanes=opening.lanes,
-    )
-
-
 def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
     from fuzzgraph.execution import Execution
     from fuzzgraph.execution.branches import TracedExecution
 
     staged = StagedTarget(target, stages)
     kind = TracedExecution if message.branches else Execution
-    return kind(
-        staged,
-        graphs=message.graphs,
-        device=message.device,
-        strict_nan=message.strict_nan,
-        second_opinion=message.second_opinion,
-        lanes=message.lanes,
-    )
+    return kind(staged, message.setup)

@@ -8,6 +8,7 @@ import torch
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
 from tests.quality.test_planted_faults import stored
@@ -26,7 +27,7 @@ _FAULTS = (
 
 @pytest.mark.parametrize("kernels", ["builtin", "builtin-triton"])
 def test_the_healthy_engine_gives_no_finding(kernels: str) -> None:
-    execution = Execution(open_target(kernels), graphs="device", device="cuda")
+    execution = Execution(open_target(kernels), Setup(graphs="device", device="cuda"))
     found: list[str] = []
 
     def run(case: Case) -> None:
@@ -39,7 +40,7 @@ def test_the_healthy_engine_gives_no_finding(kernels: str) -> None:
 
 @pytest.mark.parametrize("name", _FAULTS)
 def test_a_planted_fault_is_found(name: str) -> None:
-    execution = Execution(open_fault(name), graphs="device", device="cuda")
+    execution = Execution(open_fault(name), Setup(graphs="device", device="cuda"))
     findings = execution.run_case(stored(name)).findings
     execution.close()
     assert findings

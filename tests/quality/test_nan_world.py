@@ -8,6 +8,7 @@ import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.components import Components
@@ -31,7 +32,7 @@ FAULTY = BuiltinTarget(replace(Components(), model=WeighsAStrangerWithZero))
 
 
 def test_a_zero_weight_on_a_strangers_value_is_found_with_its_own_symptom() -> None:
-    findings = Execution(FAULTY, strict_nan=True).run_case(CASE).findings
+    findings = Execution(FAULTY, Setup(strict_nan=True)).run_case(CASE).findings
     assert findings
     assert {(one.oracle, one.symptom) for one in findings} == {("noninterference", "nan_mismatch")}
     assert "slots the batch does not own" in findings[0].message
@@ -42,4 +43,4 @@ def test_without_the_nan_world_it_does_not_show() -> None:
 
 
 def test_the_healthy_engine_is_silent_in_the_nan_world() -> None:
-    assert not Execution(BuiltinTarget(), strict_nan=True).run_case(CASE).findings
+    assert not Execution(BuiltinTarget(), Setup(strict_nan=True)).run_case(CASE).findings

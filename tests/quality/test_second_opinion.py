@@ -10,6 +10,7 @@ import torch
 from fuzzgraph import reference
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.targets import open_target
 from fuzzgraph.world import Batch
 
@@ -23,7 +24,9 @@ CASE = Case(
 
 
 def test_two_references_that_agree_are_no_finding() -> None:
-    assert Execution(open_target("builtin"), second_opinion=True).run_case(CASE).findings == ()
+    assert (
+        Execution(open_target("builtin"), Setup(second_opinion=True)).run_case(CASE).findings == ()
+    )
 
 
 def test_a_reference_that_errs_is_a_finding_about_us(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +36,9 @@ def test_a_reference_that_errs_is_a_finding_about_us(monkeypatch: pytest.MonkeyP
         return {name: value + 0.25 for name, value in right(batch, config).items()}
 
     monkeypatch.setattr(reference, "second_opinion", wrong)
-    (finding,) = Execution(open_target("builtin"), second_opinion=True).run_case(CASE).findings
+    (finding,) = (
+        Execution(open_target("builtin"), Setup(second_opinion=True)).run_case(CASE).findings
+    )
     assert (finding.oracle, finding.buffer) == ("reference", "reference:attention")
     assert "FuzzGraph's own two references disagree" in finding.message
 

@@ -24,7 +24,7 @@ from fuzzgraph.ports import Target
 from fuzzgraph.reporting import markdown
 from fuzzgraph.reporting.html import html
 from fuzzgraph.reporting.summary_text import run_text
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run_spec import RunSpec, Setup
 from fuzzgraph.run_state import RunState, join_summaries
 from fuzzgraph.targets import open_target
 
@@ -42,8 +42,8 @@ def decode(*lengths: int, **config: Any) -> Case:
     )
 
 
-def findings(target: Target, case: Case, *, lanes: bool = True) -> tuple[Finding, ...]:
-    execution = Execution(target, lanes=lanes)
+def findings(target: Target, case: Case, *, stock_kernels: bool = False) -> tuple[Finding, ...]:
+    execution = Execution(target, Setup(stock_kernels=stock_kernels))
     try:
         return execution.run_case(case).findings
     finally:
@@ -61,7 +61,7 @@ def test_a_load_behind_the_last_row_is_found_though_no_value_shows_it() -> None:
 
 
 def test_without_the_lanes_nobody_sees_it() -> None:
-    assert findings(open_fault(FAULT), decode(5, 3), lanes=False) == ()
+    assert findings(open_fault(FAULT), decode(5, 3), stock_kernels=True) == ()
 
 
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
@@ -78,8 +78,8 @@ def test_launches_that_fall_back_are_counted_and_said() -> None:
     )
 
 
-def verdict_of(case: Case, *, lanes: bool = True) -> Verdict:
-    execution = Execution(open_target("builtin"), lanes=lanes)
+def verdict_of(case: Case, *, stock_kernels: bool = False) -> Verdict:
+    execution = Execution(open_target("builtin"), Setup(stock_kernels=stock_kernels))
     try:
         return execution.run_case(case)
     finally:
@@ -87,7 +87,7 @@ def verdict_of(case: Case, *, lanes: bool = True) -> Verdict:
 
 
 def test_kernels_that_nobody_checked_are_counted_with_the_reason() -> None:
-    unchecked = verdict_of(decode(5, 3, kernels="triton"), lanes=False).unchecked
+    unchecked = verdict_of(decode(5, 3, kernels="triton"), stock_kernels=True).unchecked
     assert list(unchecked) == ["stock kernels were asked for (--stock-kernels)"]
     assert min(unchecked.values()) > 1
 

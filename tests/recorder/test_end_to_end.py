@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 import fuzzgraph
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, encode_case
 from fuzzgraph.cli.entry import run_command
+from fuzzgraph.shipped import FAULTS as FAULT_CASES
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.faults import FAULTS
 
@@ -91,6 +91,19 @@ def test_check_passes_on_a_healthy_engine_and_fails_with_the_finding_on_a_faulty
     assert caught.value.reported.case == padded_beyond_the_pool()
 
 
+def test_check_takes_what_a_case_is_run_on_by_name() -> None:
+    fault = "sglang-pr-24587-kv-indices-in-pages"
+    saved = fuzzgraph.load_case(FAULT_CASES / f"{fault}.json")
+    fuzzgraph.check(saved)
+    with pytest.raises(fuzzgraph.FindingError, match="kv_indices"):
+        fuzzgraph.check(saved, fault=fault)
+
+
+def test_check_refuses_an_option_that_does_not_exist() -> None:
+    with pytest.raises(fuzzgraph.UsageError, match="'relese' is unknown.*Use one of: release, "):
+        fuzzgraph.check(small_case(), relese="0.5.12")
+
+
 def test_run_case_hands_out_the_verdict() -> None:
     verdict = fuzzgraph.run_case(small_case())
     assert (verdict.findings, verdict.steps, verdict.skipped) == ((), 2, "")
@@ -116,7 +129,7 @@ def test_a_step_that_the_target_cannot_express_skips_its_case_with_the_reason(
     steps = (ReplayStep(rows=rows), ReplayStep(**{"rows": rows, **step}))
     case = Case(schema_version=1, config=EngineConfig(capture_bs=(2,)), steps=steps)
     narrow, wide = BuiltinTarget(), BuiltinTarget()
-    narrow.capabilities = replace(narrow.capabilities, **lacks)
+    narrow.capabilities = narrow.capabilities.replace(**lacks)
     assert reason in fuzzgraph.run_case(case, narrow).skipped
     assert fuzzgraph.run_case(case, wide).steps == 2
 

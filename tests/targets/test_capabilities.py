@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuzzgraph.capabilities import WIDEST, Capabilities
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import DIMENSIONS, Case, EngineConfig
+from fuzzgraph.case.dimension import Most, OneOf, Switch
 from fuzzgraph.corpus import load
 from fuzzgraph.ports import Target
 from fuzzgraph.strategies import CI, cases, generation
@@ -20,38 +21,23 @@ from fuzzgraph.targets import BUILT_IN, open_target, target_names
 
 ROOT = Path(__file__).resolve().parents[2]
 
-CHOICES = {
-    "page_map": "page_maps", "attention": "attentions", "dtype": "dtypes",
-    "kv_dtype": "kv_dtypes", "metadata": "metadata", "runner": "runners",
-    "prefill_runner": "prefill_runners", "seq_len_fill_value": "seq_len_fill_values",
-    "free_padding": "free_paddings",
-}  # fmt: skip
-"""Field of a config -> the values that a capabilities has of it. `kernels` are told apart below."""
-SWITCHES = {
-    "sliding_window": ("sliding_window", 4), "max_encoder_len": ("encoder", 4),
-    "recurrent_state": ("recurrent_state", True), "split_kv": ("split_kv", 3),
-    "attn_tp_size": ("max_tp_size", 2), "spec_topk": ("max_spec_topk", 2),
-}  # fmt: skip
-"""Field of a config -> what says whether a target has it at all, and a value that asks for it."""
-
 
 def strange(capabilities: Capabilities) -> list[tuple[str, Any]]:
-    """One setting each that lies beyond these capabilities."""
-    beyond = [
-        (name, value)
-        for name, plural in CHOICES.items()
-        for value in getattr(WIDEST, plural)
-        if value not in getattr(capabilities, plural)
-    ]
-    beyond += [
-        (name, value)
-        for name, (bound, value) in SWITCHES.items()
-        if str(getattr(capabilities, bound)) in ("False", "1")
-    ]
-    return [
-        *beyond,
-        *(("modes", (m,)) for m in WIDEST.modes if m not in capabilities.modes),
-    ]
+    """One setting each that lies beyond these capabilities, for every rule of the table."""
+    found: list[tuple[str, Any]] = []
+    for name, row in DIMENSIONS.items():
+        rule = row.spec.needs
+        if rule is None or name == "kernels":  # told apart below
+            continue
+        has = getattr(capabilities, rule.name)
+        if isinstance(rule, OneOf):
+            absent = [value for value in row.choices if value not in has]
+            found += [(name, (value,) if name == "modes" else value) for value in absent]
+        elif isinstance(rule, Switch) and not has:
+            found.append((name, 4 if row.number else not row.default))
+        elif isinstance(rule, Most) and rule.one_is_none and has == 1:
+            found.append((name, 2))
+    return found
 
 
 def within(target: Target) -> EngineConfig:

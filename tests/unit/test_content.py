@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.content import content_for, hash_counters, next_token, token_ids
+from fuzzgraph.content import content_for, next_token, token_ids
 from fuzzgraph.layout import plan
+from fuzzgraph.splitmix import hash_counters
 from fuzzgraph.world import VOCAB
 
 

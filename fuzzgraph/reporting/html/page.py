@@ -21,7 +21,7 @@ from fuzzgraph.finding import CLAUSES, SEVERITIES
 from fuzzgraph.finding_text import law_parts, place, sentence
 from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.causes import causes
-from fuzzgraph.reporting.coverage_groups import Crossing, crossings, families_of
+from fuzzgraph.reporting.coverage_groups import Crossing, crossings, groups_of
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
 from fuzzgraph.reporting.html.timeline import timeline
@@ -139,7 +139,7 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         rest=len(summary.findings) - len(chapters),
         nights=material.trend,
         trend=trend_chart(material.trend) if len(material.trend) > 1 else "",
-        families=list(families_of(summary.coverage)),
+        families=list(groups_of(summary.coverage)),
         grid=_grid(summary),
         openings=_openings(summary),
         not_run=not_run(summary),
@@ -296,7 +296,7 @@ def _files(reported: ReportedFinding) -> list[tuple[str, str]]:
 
 def _grid(summary: RunSummary) -> list[tuple[str, list[Crossing | None]]]:
     """Rows of the pair table: family, and its crossing with each earlier one; None is empty."""
-    families = list(families_of(summary.coverage))
+    families = list(groups_of(summary.coverage))
     found = {(one.first, one.second): one for one in crossings(summary.coverage)}
     return [
         (family, [found.get((other, family)) for other in families[: position or None][:position]])

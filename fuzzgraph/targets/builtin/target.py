@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from fuzzgraph.capabilities import WIDEST, unsupported_setting
@@ -13,8 +12,7 @@ from fuzzgraph.targets.builtin.session import BuiltinSession
 
 __all__ = ["BuiltinTarget"]
 
-_EVERYTHING = replace(
-    WIDEST,
+_EVERYTHING = WIDEST.replace(
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
     max_context_len=1024,
     max_spec_topk=8,
@@ -45,7 +43,7 @@ class BuiltinTarget:
         self.name = name
         self.about = f"the built-in engine with kernels in {kernels.capitalize()}; outputs judged"
         self.components = components if components is not None else Components()
-        self.capabilities = replace(_EVERYTHING, kernels=(kernels,))
+        self.capabilities = _EVERYTHING.replace(kernels=(kernels,))
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Nothing that a case can say today; kernels of either kind are served."""

@@ -28,7 +28,8 @@ class ReleasedTarget:
     @property
     def mode(self) -> Mode:
         """The mode that it captures graphs for; a server captures one."""
-        return self.capabilities.modes[0]
+        mode: Mode = self.capabilities.modes[0]
+        return mode
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Names the first setting that this target does not drive."""

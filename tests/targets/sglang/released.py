@@ -11,6 +11,7 @@ import pytest
 from fuzzgraph import releases
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.finding import Finding
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.worker import WorkerClient, open_client
 
 _COMPANIONS = ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm")
@@ -44,7 +45,10 @@ class Workers:
     def _client(self, version: str, target: str) -> WorkerClient:
         if version not in self._open:
             paths, folder = [release_path(version)], self._folder / version
-            self._open[version] = target, open_client(target, paths=paths, folder=folder)
+            self._open[version] = (
+                target,
+                open_client(Setup(target=target), paths=paths, folder=folder),
+            )
         opened, client = self._open[version]
         if opened != target:
             client.retarget(target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuzzgraph.oracles.comparison import beyond_yardstick, first_difference, same_bits, tolerance
+from fuzzgraph.rules.comparison import beyond_tolerance, first_difference, same_bits, tolerance
 
 _F32 = torch.float32
 
@@ -54,20 +54,20 @@ def test_tensors_of_different_length_differ() -> None:
 
 def test_an_error_within_twice_that_of_plain_torch_passes() -> None:
     want = torch.zeros(4, dtype=torch.float64)
-    assert beyond_yardstick(torch.full((4,), 1.0), want, lambda: 0.5, 0.0, _F32) is None
+    assert beyond_tolerance(torch.full((4,), 1.0), want, lambda: 0.5, 0.0, _F32) is None
 
 
 def test_an_error_beyond_twice_that_of_plain_torch_is_found() -> None:
     want = torch.zeros(4, dtype=torch.float64)
-    worst = beyond_yardstick(torch.tensor([0.0, 0.0, 1.01, 0.0]), want, lambda: 0.5, 0.0, _F32)
+    worst = beyond_tolerance(torch.tensor([0.0, 0.0, 1.01, 0.0]), want, lambda: 0.5, 0.0, _F32)
     assert worst is not None
     assert worst.index == (2,)
 
 
 def test_values_that_nearly_cancel_are_allowed_the_rounding_of_their_bound() -> None:
     want = torch.zeros(1, dtype=torch.float64)
-    assert beyond_yardstick(torch.tensor([2.3e-6]), want, _exact, 4.0, _F32) is None
-    assert beyond_yardstick(torch.tensor([2.5e-6]), want, _exact, 4.0, _F32) is not None
+    assert beyond_tolerance(torch.tensor([2.3e-6]), want, _exact, 4.0, _F32) is None
+    assert beyond_tolerance(torch.tensor([2.5e-6]), want, _exact, 4.0, _F32) is not None
 
 
 def test_the_tolerance_is_where_the_yardstick_ends() -> None:
@@ -75,7 +75,7 @@ def test_the_tolerance_is_where_the_yardstick_ends() -> None:
     want = torch.full((1,), 3.0, dtype=torch.float64)
     for step, found in ((-1e-9, False), (1e-9, True)):
         got = torch.full((1,), 3.0, dtype=torch.bfloat16)
-        worst = beyond_yardstick(got, want + allowed + step, lambda: 0.5, 4.0, torch.bfloat16)
+        worst = beyond_tolerance(got, want + allowed + step, lambda: 0.5, 4.0, torch.bfloat16)
         assert (worst is not None) == found
 
 
@@ -86,33 +86,33 @@ def test_plain_torch_is_asked_only_where_the_bound_does_not_settle_it() -> None:
         asked.append("plain")
         return 1.0
 
-    assert beyond_yardstick(torch.tensor([2.3e-6]), want, plain_error, 4.0, _F32) is None
+    assert beyond_tolerance(torch.tensor([2.3e-6]), want, plain_error, 4.0, _F32) is None
     assert not asked
-    assert beyond_yardstick(torch.tensor([2.5e-6]), want, plain_error, 4.0, _F32) is None
+    assert beyond_tolerance(torch.tensor([2.5e-6]), want, plain_error, 4.0, _F32) is None
     assert asked
 
 
 def test_nan_is_always_beyond_the_yardstick() -> None:
     want = torch.zeros(1, dtype=torch.float64)
-    assert beyond_yardstick(torch.tensor([float("nan")]), want, lambda: 1.0, 1e9, _F32) is not None
+    assert beyond_tolerance(torch.tensor([float("nan")]), want, lambda: 1.0, 1e9, _F32) is not None
 
 
 def test_integers_must_be_equal() -> None:
     want = torch.tensor([1, 2, 3])
-    assert beyond_yardstick(torch.tensor([1, 2, 3]), want, _exact, 1.0, _F32) is None
-    assert beyond_yardstick(torch.tensor([1, 2, 4]), want, _exact, 1.0, _F32) is not None
+    assert beyond_tolerance(torch.tensor([1, 2, 3]), want, _exact, 1.0, _F32) is None
+    assert beyond_tolerance(torch.tensor([1, 2, 4]), want, _exact, 1.0, _F32) is not None
 
 
 def test_empty_outputs_agree() -> None:
     assert (
-        beyond_yardstick(torch.zeros(0, 2), torch.zeros(0, 2).double(), _exact, 1.0, _F32) is None
+        beyond_tolerance(torch.zeros(0, 2), torch.zeros(0, 2).double(), _exact, 1.0, _F32) is None
     )
 
 
 def test_a_result_in_a_coarser_dtype_is_allowed_no_more() -> None:
     want, coarse = torch.ones(1, dtype=torch.float64), torch.tensor([1.0078125]).bfloat16()
-    assert beyond_yardstick(coarse, want, _exact, 1.0, _F32) is not None
-    assert beyond_yardstick(coarse, want, _exact, 1.0, torch.bfloat16) is None
+    assert beyond_tolerance(coarse, want, _exact, 1.0, _F32) is not None
+    assert beyond_tolerance(coarse, want, _exact, 1.0, torch.bfloat16) is None
 
 
 def test_a_difference_of_form_names_shapes_and_dtypes() -> None:

@@ -19,6 +19,7 @@ from fuzzgraph.targets.builtin.faults.forms import LengthsInInt64, OutputInHalf,
 from fuzzgraph.targets.builtin.faults.stale_plan import PlannedOnce
 from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
+from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
 from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
@@ -103,6 +104,22 @@ class GraphCountsOneMore(GraphRunner):
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
         self.current().static.registry.buffers["seq_lens"][0] += 1
+
+
+class NamesASlotTwice(KvIndices):
+    """The first row names its first slot in place of its second one as well."""
+
+    def write_indices(self, view: KvView) -> None:
+        super().write_indices(view)
+        view.indices[1:2].copy_(view.indices[:1])
+
+
+class NamesAnotherPageOfTheRow(PageTable):
+    """The first row's first entry is the page of its second one: its own, but out of place."""
+
+    def write_table(self, view: PageView) -> None:
+        super().write_table(view)
+        view.table[:1, :1].copy_(view.table[:1, 1:2])
 
 
 class FirstRowTooShort(KvIndices):
@@ -204,12 +221,12 @@ class Kind:
 KINDS = (
     Kind(
         "red-zone", lambda: indices(SmallIndices), once(9, 9), "footprint", "kv_indices",
-        "elements written behind kv_indices (8 elements)",
+        "elements written after decode.kv_indices (8 elements, allocated at kv_indices.py:",
     ),
     Kind(
         "foreign-write", lambda: engine(slots=KeptWriteSlots), shrinking(free_padding="zero"),
         "footprint", "kv_pool",
-        "changed; the batch owns",
+        "changed, which the batch does not own",
     ),
     Kind(
         "reads", lambda: engine(slots=KeptRows), shrinking(), "noninterference", "kv_indices",
@@ -217,16 +234,16 @@ KINDS = (
     ),
     Kind(
         "history", lambda: engine(slots=KeptRows), shrinking(), "history", "req_pool_indices",
-        "req_pool_indices[1] is 4, 0 without the past",
+        "req_pool_indices[1]: got 4, expected 0 (1 element differs) without the past",
     ),
     Kind(
         "kept-output", lambda: engine(decode=PromisesOutputs),
         case(ReplayStep(rows=rows(4, 3)), ReplayStep(rows=rows(5, 4))), "history", "attention",
-        "when it was handed out",
+        "attention handed out at step 0 was changed by this replay",
     ),
     Kind(
         "contract", lambda: engine(slots=KeptRows), shrinking(), "contract", "req_pool_indices",
-        "req_pool_indices[1] of a padded row is 4, must be 0",
+        "req_pool_indices[1] of a padded row is 4, must be the reserved value 0",
     ),
     Kind(
         "repeats", lambda: declaring(decode=GraphCountsOneMore), once(4, 3), "contract", "seq_lens",
@@ -239,8 +256,18 @@ KINDS = (
         "kv_indptr gives row 0 3 entries, the batch says 4",
     ),
     Kind(
+        "slot-twice", lambda: indices(NamesASlotTwice), once(4, 3), "contract", "kv_indices",
+        "kv_indices of row 0 holds slot 3 2 times",
+    ),
+    Kind(
+        "page-out-of-place",
+        lambda: engine(builder_components=BuilderComponents(page_table=NamesAnotherPageOfTheRow)),
+        once(5, 3, page_size=2, page_map="page_table"), "contract", "page_table",
+        "page_table[0, 0] is page 4, the row's page there is 3",
+    ),
+    Kind(
         "at-capture", lambda: engine(decode=CapturesLongRows), once(4), "contract", "seq_lens",
-        "seq_lens[0] is 3, 1 by the rule that the replay follows",
+        "seq_lens[0]: got 3, expected 1 (2 elements differ) at capture, by the rule that",
     ),
     Kind(
         "address", lambda: engine(decode=Reallocates), once(4, 3), "contract", "seq_lens",
@@ -252,7 +279,7 @@ KINDS = (
     ),
     Kind(
         "new-kv", lambda: engine(model=NoPositions), once(4, 3), "reference", "kv_pool",
-        "by the model",
+        "of the batch do not hold what the model defines for its new tokens",
     ),
     Kind(
         "eager", lambda: engine(decode=GraphForgetsPositions), once(4, 3), "eager", "attention",
@@ -260,20 +287,20 @@ KINDS = (
     ),
     Kind(
         "form", lambda: engine(model=OutputInHalf), once(4, 3), "reference", "attention",
-        "dtype torch.bfloat16, must be torch.float32",
+        "has dtype bfloat16, the model computes it in float32",
     ),
     Kind(
         "dtype", lambda: engine(slots=LengthsInInt64), once(4, 3), "contract", "seq_lens",
-        "seq_lens must be int32; got torch.int64",
+        "seq_lens must be int32; got int64",
     ),
     Kind(
         "new-state", lambda: engine(model=StateNotSaved), once(4, 3, recurrent_state=True),
-        "reference", "state_pool", "by the model",
+        "reference", "state_pool", "do not hold what the model defines",
     ),
     Kind(
         "left-over", lambda: engine(builder_components=BuilderComponents(plan=PlannedOnce)),
         once(4, 3, split_kv=2), "history", "attention",
-        "before what the previous replay left was changed",
+        "once what the previous replay left was changed",
     ),
     Kind(
         "survival", lambda: indices(RaisingIndices), once(9, 9), "survival", "",

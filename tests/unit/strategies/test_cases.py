@@ -188,12 +188,12 @@ def test_nothing_is_drawn_outside_a_narrow_reach() -> None:
 @pytest.mark.parametrize(
     "capabilities",
     [
-        replace(WIDEST, page_sizes=(128,), capture_beyond_pool=False),
-        replace(WIDEST, max_context_len=3),
-        replace(WIDEST, max_batch=1),
-        replace(WIDEST, runners=("cpu_graph",), attentions=("mla",), kv_dtypes=("float8_e4m3fn",)),
-        replace(WIDEST, modes=("prefill", "idle")),
-        replace(WIDEST, max_batch=128),
+        WIDEST.replace(page_sizes=(128,), capture_beyond_pool=False),
+        WIDEST.replace(max_context_len=3),
+        WIDEST.replace(max_batch=1),
+        WIDEST.replace(runners=("cpu_graph",), attentions=("mla",), kv_dtypes=("float8_e4m3fn",)),
+        WIDEST.replace(modes=("prefill", "idle")),
+        WIDEST.replace(max_batch=128),
     ],
     ids=["large pages", "short context", "one row", "one choice", "prefill only", "wide"],
 )
@@ -208,7 +208,7 @@ def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None
 
 
 def test_a_wide_profile_reaches_the_large_ladder_and_what_lies_above_it() -> None:
-    found = drawn(replace(WIDEST, max_batch=128), Profile(max_batch=128, fresh=100), 300, 4)
+    found = drawn(WIDEST.replace(max_batch=128), Profile(max_batch=128, fresh=100), 300, 4)
     names = frozenset().union(*map(coverage_values, found))
     assert {"ladder [64, 128]", "65 rows", "63 rows"} <= names
 

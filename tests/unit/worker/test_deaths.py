@@ -16,6 +16,7 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import OutOfTime
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client, process
 from tests.fakes import finding
 
@@ -41,7 +42,9 @@ def sabotage(page_size: int, *sizes: int, seq_len: int = 1, ladder: tuple[int, .
 def saboteur(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerClient]:
     folder = tmp_path_factory.mktemp("saboteur")
     name = "saboteur:Saboteur"
-    with open_client(name, paths=[BENCHMARKS], folder=folder, limits=LIMITS) as client:
+    with open_client(
+        Setup(target=name), paths=[BENCHMARKS], folder=folder, limits=LIMITS
+    ) as client:
         yield client
 
 
@@ -101,7 +104,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerClient]:
     mark = folder / "killed"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FRAGILE_MARK", str(mark))
-        with open_client("fragile:FragileTarget", paths=[HERE], folder=folder) as client:
+        with open_client(
+            Setup(target="fragile:FragileTarget"), paths=[HERE], folder=folder
+        ) as client:
             yield client
 
 
@@ -147,7 +152,9 @@ def test_a_kill_from_outside_is_counted_whatever_the_child_was_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FRAGILE_MARK", str(tmp_path / "killed"))
-    with open_client("fragile:FragileTarget", paths=[HERE], folder=tmp_path) as client:
+    with open_client(
+        Setup(target="fragile:FragileTarget"), paths=[HERE], folder=tmp_path
+    ) as client:
         client._pause = lambda seconds: None
         client.confirm(fragile(KILLED_TWICE), finding(), times=1)
         assert (client.killed, client.deaths) == (2, 0)
@@ -159,7 +166,9 @@ def test_a_case_whose_child_is_killed_every_time_is_blamed(shared: WorkerClient)
 
 
 def test_a_case_is_cut_off_at_the_last_moment_and_the_next_one_runs(tmp_path: Path) -> None:
-    with open_client("fragile:FragileTarget", paths=[HERE], folder=tmp_path) as client:
+    with open_client(
+        Setup(target="fragile:FragileTarget"), paths=[HERE], folder=tmp_path
+    ) as client:
         client.cut_off(time.monotonic() + 0.2)
         with pytest.raises(OutOfTime, match="the time is up"):
             client.run_case(fragile(HANGS))
@@ -172,7 +181,9 @@ def test_after_a_death_a_start_that_fails_is_tried_again_later_and_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    with open_client("fragile:FragileTarget", paths=[HERE], folder=tmp_path) as client:
+    with open_client(
+        Setup(target="fragile:FragileTarget"), paths=[HERE], folder=tmp_path
+    ) as client:
         client._pause = pauses.append
         client.run_case(fragile(ABORTS))
         monkeypatch.setattr(process, "module_command", lambda *words: ["/bin/false"])

@@ -11,7 +11,8 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, load_case
 from fuzzgraph.errors import AdapterUnavailable, InvalidCase, UsageError
-from fuzzgraph.worker import WorkerClient, WorkerFailed, open_client
+from fuzzgraph.run_spec import Setup
+from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client
 
 _HERE = Path(__file__).parent
 HEALTHY, CRASHES, HANGS, LEAVES, REFUSES, NOISY, HARNESS_FAULT = range(1, 8)
@@ -30,7 +31,7 @@ def case(behaviour: int, *, pages: int = 64, seq_len: int = 1) -> Case:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerClient]:
     """One child for all tests: it starts again by itself, which is part of what is tested."""
     folder = tmp_path_factory.mktemp("worker")
-    with open_client("fragile:FragileTarget", paths=[_HERE], folder=folder) as client:
+    with open_client(Setup(target="fragile:FragileTarget"), paths=[_HERE], folder=folder) as client:
         yield client
 
 
@@ -64,7 +65,10 @@ def test_after_a_death_the_next_case_runs_in_a_new_child(shared: WorkerClient) -
 
 def test_a_child_without_an_answer_in_time_is_killed_and_found_hanging(tmp_path: Path) -> None:
     with open_client(
-        "fragile:FragileTarget", paths=[_HERE], folder=tmp_path, case_seconds=3
+        Setup(target="fragile:FragileTarget"),
+        paths=[_HERE],
+        folder=tmp_path,
+        limits=Limits(case_seconds=3),
     ) as client:
         pid = client.pid
         (finding,) = client.run_case(case(HANGS)).findings
@@ -126,17 +130,17 @@ def test_a_fault_of_the_harness_is_no_finding(shared: WorkerClient) -> None:
 
 def test_a_child_that_dies_while_opening_says_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="exit code 1 while it opened.*a library is missing"):
-        open_client("fragile:DiesWhileOpening", paths=[_HERE], folder=tmp_path)
+        open_client(Setup(target="fragile:DiesWhileOpening"), paths=[_HERE], folder=tmp_path)
 
 
 def test_a_target_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be opened") as caught:
-        open_client("fragile:NoSuchTarget", paths=[_HERE], folder=tmp_path)
+        open_client(Setup(target="fragile:NoSuchTarget"), paths=[_HERE], folder=tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_temporary_folder_goes_with_its_worker() -> None:
-    with open_client("fragile:FragileTarget", paths=[_HERE]) as client:
+    with open_client(Setup(target="fragile:FragileTarget"), paths=[_HERE]) as client:
         folder = client.folder
         assert client.run_case(case(HEALTHY)).steps == 2
     assert not folder.exists()
@@ -148,5 +152,7 @@ def test_a_worker_in_the_folder_of_another_clone_runs_the_parents_fuzzgraph(
     (tmp_path / "fuzzgraph").mkdir()
     (tmp_path / "fuzzgraph" / "__init__.py").write_text("raise ImportError('of another clone')\n")
     monkeypatch.chdir(tmp_path)
-    with open_client("fragile:FragileTarget", paths=[_HERE], folder=tmp_path / "w") as client:
+    with open_client(
+        Setup(target="fragile:FragileTarget"), paths=[_HERE], folder=tmp_path / "w"
+    ) as client:
         assert client.run_case(case(HEALTHY)).findings == ()

@@ -7,7 +7,6 @@ kernel of its own writes the indices of all of them. The draft model computes no
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,9 +40,7 @@ class StepsTarget(DraftTarget):
     def __init__(self) -> None:
         super().__init__("sglang-flashinfer-draft", DRAFT, "draft", max_topk=4)
         self.about = "FlashInfer's metadata of each draft step on EAGLE's draft runner; no outputs"
-        self.capabilities = dataclasses.replace(
-            self.capabilities, seq_len_fill_values=(1,), min_spec_steps=2
-        )
+        self.capabilities = self.capabilities.replace(seq_len_fill_values=(1,), min_spec_steps=2)
 
     def _refused(self, config: EngineConfig) -> str | None:
         if config.spec_steps < 2:

@@ -11,23 +11,23 @@ from collections.abc import Iterator
 import torch
 
 from fuzzgraph.memory import Region
-from fuzzgraph.repro.arena import Memory
-from fuzzgraph.repro.checks import Check
+from fuzzgraph.repro.arena import ScriptMemory
+from fuzzgraph.repro.checks import ScriptCheck
 from fuzzgraph.repro.literals import assignments
 from fuzzgraph.repro.printing import statements
 from fuzzgraph.repro.trace import Recording
 
-__all__ = ["Worlds"]
+__all__ = ["WorldFunctions"]
 
 
-class Worlds:
+class WorldFunctions:
     """Those of one script.
 
     Args:
         memory: which regions the script names; the others are not there to be changed.
     """
 
-    def __init__(self, recording: Recording, check: Check, memory: Memory) -> None:
+    def __init__(self, recording: Recording, check: ScriptCheck, memory: ScriptMemory) -> None:
         self._recording = recording
         self._check = check
         self._memory = memory
@@ -40,7 +40,7 @@ class Worlds:
         for name, doc, before, after in self._between_steps():
             lines += self._world(name, doc, self._changes(before, after))
         for name, before, after in self._check.changes:
-            doc = "Memory that the batch neither names nor owns gets other values."
+            doc = "ScriptMemory that the batch neither names nor owns gets other values."
             if name.endswith("without_past"):
                 doc = "The same truth on a session just after capture."
             zones = [id(region) for region in self._check.zones]

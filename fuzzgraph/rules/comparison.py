@@ -1,23 +1,35 @@
-"""How two tensors are compared: bit for bit, or within a yardstick. Shared by the oracles."""
+"""How two tensors are compared: bit for bit, or with a tolerance against the truth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from fuzzgraph.format_numbers import counted
 
-__all__ = ["Difference", "beyond_yardstick", "first_difference", "same_bits", "tolerance"]
+__all__ = [
+    "Difference",
+    "beyond_tolerance",
+    "bits",
+    "first_difference",
+    "same_bits",
+    "tolerance",
+    "wrong_form",
+]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bytes as integers, so that NaN equals itself and 0.0 differs from -0.0."""
+    return tensor.contiguous().view(_BITS[tensor.element_size()])
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two tensors part, and by how much."""
+    """The first or worst place where two tensors differ, and how many places do."""
 
     index: tuple[int, ...]
     got: float
@@ -41,7 +53,8 @@ class Difference:
         got, want = f"{self.got:g}", f"{self.want:g}"
         if got == want:  # apart in the last bits only: say all of them
             got, want = repr(self.got), repr(self.want)
-        return f"[{place}]: got {got}, expected {want} ({counted(self.count, 'element')} differ)"
+        differ = "differs" if self.count == 1 else "differ"
+        return f"[{place}]: got {got}, expected {want} ({counted(self.count, 'element')} {differ})"
 
 
 def same_bits(got: torch.Tensor, want: torch.Tensor) -> bool:
@@ -50,8 +63,7 @@ def same_bits(got: torch.Tensor, want: torch.Tensor) -> bool:
         return False
     if not got.dtype.is_floating_point:
         return torch.equal(got, want)
-    bits = _BITS[got.element_size()]
-    return torch.equal(got.contiguous().view(bits), want.contiguous().view(bits))
+    return torch.equal(bits(got), bits(want))
 
 
 def first_difference(got: torch.Tensor, want: torch.Tensor) -> Difference | None:
@@ -60,33 +72,31 @@ def first_difference(got: torch.Tensor, want: torch.Tensor) -> Difference | None
         return None
     if got.shape != want.shape or got.dtype != want.dtype:
         return _sizes_differ(got, want)
-    bits = _BITS[got.element_size()]
-    unequal = got.contiguous().view(bits) != want.contiguous().view(bits)
-    return _at(unequal, got, want)
+    return _at(bits(got) != bits(want), got, want)
 
 
+# Softmax in float32: a logit of about 4 is rounded by 4 eps, and its weight with it.
 _SOFTMAX = 4 * torch.finfo(torch.float32).eps
-"""Relative error of softmax's weights: a logit of some units is rounded by as many eps."""
 
 
 def tolerance(dtype: torch.dtype, value_bound: float, plain_error: float = 0.0) -> float:
-    """How far a value of a floating `dtype` may lie from the truth: the yardstick.
+    """How far a value of a floating `dtype` may lie from the truth.
 
     FlashAttention's rule: at most twice the error of plain torch in the same dtype, plus
-    `eps * value_bound` for outputs that nearly cancel, and what the softmax loses in float32
-    whatever the dtype, where plain torch had luck.
+    `eps * value_bound` for outputs that nearly cancel, plus what softmax loses in float32 whatever
+    the dtype, for inputs on which plain torch happens to be exact.
     """
     return (torch.finfo(dtype).eps + _SOFTMAX) * value_bound + 2.0 * plain_error
 
 
-def beyond_yardstick(
+def beyond_tolerance(
     got: torch.Tensor,
     want: torch.Tensor,
     plain_error: Callable[[], float],
     value_bound: float,
     dtype: torch.dtype,
 ) -> Difference | None:
-    """The worst place whose error exceeds the yardstick, `tolerance`, or None.
+    """The worst place whose error exceeds `tolerance`, or None.
 
     Integers must be equal.
 
@@ -115,6 +125,16 @@ def beyond_yardstick(
     return _at(~(error <= slack), got, want)
 
 
+def wrong_form(got: torch.Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> str:
+    """How an output differs from the shape and dtypes that the step promises; '' if it does not."""
+    if tuple(got.shape) != shape:
+        return f"has shape {list(got.shape)}, the step promises {list(shape)}"
+    if got.dtype not in dtypes:
+        actual, wanted = (str(dtype)[6:] for dtype in (got.dtype, dtypes[0]))
+        return f"has dtype {actual}, the model computes it in {wanted}"
+    return ""
+
+
 def _sizes_differ(got: torch.Tensor, want: torch.Tensor) -> Difference:
     sizes = got.numel(), want.numel()
     count = max(abs(sizes[0] - sizes[1]), 1)
@@ -130,6 +150,8 @@ def _at(unequal: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> Differe
     if not count:
         return None
     flat = int(unequal.reshape(-1).to(torch.uint8).argmax())
-    # NumPy's, because torch's own imports a symbolic algebra package: half a second, tens of MiB
-    index = tuple(int(i) for i in np.unravel_index(flat, tuple(unequal.shape)))
+    index: tuple[int, ...] = ()
+    for size in reversed(unequal.shape):  # torch.unravel_index would import sympy: 0.5 s
+        flat, at = divmod(flat, size)
+        index = (at, *index)
     return Difference(index, float(got[index]), float(want[index]), count)

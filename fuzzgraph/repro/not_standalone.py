@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-__all__ = ["Unsupported"]
+__all__ = ["NotStandalone"]
 
 
-class Unsupported(Exception):
+class NotStandalone(Exception):
     """The finding cannot be shown by the operations alone; says why."""

@@ -1,8 +1,4 @@
-"""What the capture itself wrote into a buffer: the operations that led to a value it saw.
-
-The opening of the engine, its warm-up and its capture are recorded. Of all that only what the value
-depends on is printed.
-"""
+"""The operations that a tensor's content depends on, out of all that an engine ran."""
 
 from __future__ import annotations
 
@@ -13,13 +9,10 @@ import torch
 
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
-from fuzzgraph.repro.check import Check
-from fuzzgraph.repro.literals import tensor_text
-from fuzzgraph.repro.trace import Event, Recording, Run
-from fuzzgraph.repro.unsupported import Unsupported
-from fuzzgraph.world import Batch
+from fuzzgraph.repro.not_standalone import NotStandalone
+from fuzzgraph.repro.trace import Event
 
-__all__ = ["AtCapture", "leading_to"]
+__all__ = ["leading_to"]
 
 _MOST = 200
 """Operations that are still printed."""
@@ -27,46 +20,11 @@ _ALL_MEMORY = 1 << 20
 """Bytes from which on a view is one of all memory; what is written through it lies in pools."""
 
 
-class AtCapture(Check):
-    """A value that the graph saw at capture against the rule that the replay follows."""
-
-    story = (
-        "At capture the graph sees what the rule of the replay says for the capture's own batch."
-    )
-    opening = True
-
-    def record(self, recording: Recording, batch: Batch) -> None:
-        values = recording.opened.session.capture_values(batch)
-        name = self.finding.buffer
-        if name not in values:
-            raise Unsupported(f"{name!r} was not recorded at capture")
-        self._value = values[name]
-        truth = self.finding.detail.get("want")
-        if not isinstance(truth, int):
-            raise Unsupported("the finding does not say what the capture must see")
-        self._truth = truth
-        events = leading_to(recording.opening, self._value)
-        self.run = Run(batch, "capture", events=list(events))
-        recording.runs = [self.run]
-
-    def results(self, run: Run) -> dict[str, torch.Tensor]:
-        return {self.finding.buffer: self._value}
-
-    def lines(self, step: str, names: dict[int, str]) -> list[str]:
-        want = torch.full_like(self._value, self._truth)
-        return [
-            "got = at_capture()",
-            f"want = {tensor_text(want)}",
-            "other = 'by the rule that the replay follows'",
-            f"return report(differences({self.finding.buffer!r}, got, want, other))",
-        ]
-
-
 def leading_to(events: Sequence[Event], value: torch.Tensor) -> list[Event]:
     """The operations that a tensor's content depends on, in order.
 
     Raises:
-        Unsupported: none wrote it, or they are too many to read.
+        NotStandalone: none wrote it, or they are too many to read.
     """
     wanted: list[torch.Tensor] = [value]
     found: list[Event] = []
@@ -81,7 +39,7 @@ def leading_to(events: Sequence[Event], value: torch.Tensor) -> list[Event]:
             wanted = [one for one in wanted if not any(_covers(two, one) for two in written)]
         wanted += [tensor for tensor in _read(event) if tensor.numel()]
     if not found or len(found) > _MOST:
-        raise Unsupported(f"the value at capture depends on {len(found)} operations")
+        raise NotStandalone(f"the value at capture depends on {len(found)} operations")
     return found[::-1]
 
 

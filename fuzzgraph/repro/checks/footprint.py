@@ -1,0 +1,93 @@
+"""Checks of what a step wrote: red zones, and rows of others."""
+
+from __future__ import annotations
+
+from fuzzgraph.memory import Region
+from fuzzgraph.repro.checks.base import ScriptCheck
+from fuzzgraph.repro.not_standalone import NotStandalone
+from fuzzgraph.repro.trace import Recording
+from fuzzgraph.world import RESERVED_SLOT, Batch
+
+__all__ = ["ForeignRowsCheck", "RedZoneCheck", "pool_regions"]
+
+
+class RedZoneCheck(ScriptCheck):
+    """Bytes around the buffer."""
+
+    story = "Nothing outside the buffer may change."
+
+    def record(self, recording: Recording, batch: Batch) -> None:
+        super().record(recording, batch)
+        self._mine = self.regions(recording)
+
+    def regions(self, recording: Recording) -> list[Region]:
+        name = self.finding.buffer
+        found = [region for region in recording.regions() if region.name == name]
+        if not found:
+            raise NotStandalone(f"no region of engine or graph memory is called {name!r}")
+        return found
+
+    def lines(self, step: str, names: dict[int, str]) -> list[str]:
+        checks = [
+            f"    *overruns(BUFFER, {names[id(region)]}, {region.allocated_at!r}),"
+            for region in self._mine
+        ]
+        return [f"{step}()", "return report([", *checks, "])"]
+
+
+class ForeignRowsCheck(ScriptCheck):
+    """Rows that the batch does not own, before and after."""
+
+    story = "Rows that the batch does not own keep their bytes."
+
+    def record(self, recording: Recording, batch: Batch) -> None:
+        super().record(recording, batch)
+        self._mine = self.regions(recording)
+        self._what = str(self.finding.detail.get("what", ""))
+        if self._what not in _OWN:
+            raise NotStandalone(f"nothing is known of who owns a {self._what!r}")
+        rows = batch.state_slots if self._what == "state" else batch.slot_mapping
+        self._own = [] if self._what == "row" else sorted({RESERVED_SLOT, *rows.tolist()})
+
+    def regions(self, recording: Recording) -> list[Region]:
+        return pool_regions(recording, self.finding.buffer)
+
+    def lines(self, step: str, names: dict[int, str]) -> list[str]:
+        pool = names[id(self._mine[0])]
+        return [
+            f"before = {pool}.clone()",
+            f"{step}()",
+            f"own = {self._own}  # {_OWN[self._what]}",
+            f"foreign = [row for row in changed_rows({pool}, before) if row not in own][:8]",
+            f"return report([foreign_rows_text(BUFFER, {self._what!r}, foreign)]"
+            " if foreign else [])",
+        ]
+
+
+_OWN = {
+    "slot": "the reserved slot and the slots of the batch's new tokens",
+    "state": "the reserved state and the states of the batch",
+    "row": "none: the page map is read only",
+}
+
+
+def pool_regions(recording: Recording, name: str) -> list[Region]:
+    """The region of a pool's tensor, called by its path or by its place among the pools.
+
+    Raises:
+        NotStandalone: there is none of that name.
+    """
+    named = [region for region in recording.regions() if region.name == name]
+    if named:
+        return named
+    pools = recording.opened.session.pools
+    tensors = {f"kv_planes[{i}]": plane for i, plane in enumerate(pools.kv_planes)}
+    tensors |= {
+        other: getattr(pools, other)
+        for other in ("req_to_token", "encoder_to_token", "state")
+        if getattr(pools, other) is not None
+    }
+    region = recording.memory.region_of(tensors[name]) if name in tensors else None
+    if region is None:
+        raise NotStandalone(f"no pool is called {name!r}")
+    return [region]

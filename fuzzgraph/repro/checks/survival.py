@@ -1,0 +1,31 @@
+"""The check that a step comes back."""
+
+from __future__ import annotations
+
+from fuzzgraph.repro.checks.base import ScriptCheck
+from fuzzgraph.repro.not_standalone import NotStandalone
+from fuzzgraph.repro.trace import Recording
+from fuzzgraph.world import Batch
+
+__all__ = ["SurvivalCheck"]
+
+
+class SurvivalCheck(ScriptCheck):
+    """The operation that raises."""
+
+    story = "The step comes back."
+
+    def record(self, recording: Recording, batch: Batch) -> None:
+        self.run = recording.add(batch)
+        failure = self.run.failure
+        if failure is not None and failure.op is None:
+            raise NotStandalone(f"the engine's own Python raised {failure.error}")
+
+    def lines(self, step: str, names: dict[int, str]) -> list[str]:
+        return [
+            "try:",
+            f"    {step}()",
+            "except Exception as error:",
+            "    return report([f'raised {type(error).__name__}: {error}'])",
+            "return report([])",
+        ]

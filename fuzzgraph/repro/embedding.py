@@ -1,0 +1,119 @@
+"""The source of functions, with everything of FuzzGraph that they call, as text of a script.
+
+A rule is embedded as it is written, so that a script measures by the very code that the oracles
+judge by. What a function needs is read from its syntax tree: other functions, classes and constants
+of FuzzGraph are embedded as well, torch and the standard library are imported. Annotations are not
+followed, for a script never evaluates them.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from fuzzgraph import format_numbers
+from fuzzgraph.repro import script_memory
+from fuzzgraph.rules import comparison, metadata, writes
+
+__all__ = ["EMBEDDABLE", "Embedded", "embeddable_in"]
+
+_MODULES: tuple[ModuleType, ...] = (format_numbers, comparison, metadata, writes, script_memory)
+
+
+class Embedded:
+    """Collects what a script needs; each function once, behind what it is built from.
+
+    Args:
+        names: of functions that may be embedded.
+        beside: what the script contains already.
+    """
+
+    def __init__(self, names: Iterable[str], beside: Embedded | None = None) -> None:
+        self.imports: set[str] = set()
+        """Whole lines."""
+        self._sources: dict[str, str] = {}
+        self._there = set(beside._sources) if beside is not None else set()
+        for name in sorted(names):
+            self._add(name, EMBEDDABLE[name])
+
+    def text(self) -> str:
+        """All of it: constants first, then functions and classes, two blank lines between."""
+        constants = [text for text in self._sources.values() if not _is_definition(text)]
+        definitions = [text for text in self._sources.values() if _is_definition(text)]
+        return "\n\n\n".join([*(["\n".join(constants)] if constants else []), *definitions])
+
+    def _add(self, name: str, module: ModuleType) -> None:
+        if name in self._sources or name in self._there:
+            return
+        self._sources[name] = ""  # a function that calls itself
+        source = _defined(module)[name]
+        for used in sorted(_names_in(source)):
+            self._need(used, module)
+        del self._sources[name]  # what it is built from comes first
+        self._sources[name] = source
+
+    def _need(self, name: str, module: ModuleType) -> None:
+        if name in _defined(module):
+            return self._add(name, module)
+        value = vars(module).get(name)  # None: a local variable, or a builtin
+        if isinstance(value, ModuleType):
+            self.imports.add(f"import {value.__name__}")
+        elif value is not None and (home := sys.modules[value.__module__]) in _MODULES:
+            self._add(name, home)
+        elif value is not None:
+            self.imports.add(f"from {home.__name__} import {name}")
+
+
+def _is_definition(text: str) -> bool:
+    return bool(re.match(r"(#.*\n)*(def|class|@)", text))
+
+
+def embeddable_in(text: str) -> set[str]:
+    """Functions that a piece of Python calls and that may be embedded."""
+    return _names_in(text) & EMBEDDABLE.keys()
+
+
+def _names_in(source: str) -> set[str]:
+    """Names that a piece of Python uses, those in annotations excepted."""
+    return {name for node in ast.parse(source).body for name in _names(node)}
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        yield node.id
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _names(child)
+
+
+@cache
+def _defined(module: ModuleType) -> dict[str, str]:
+    """Name -> source of the functions, classes and constants of a module."""
+    text = inspect.getsource(module)
+    lines = text.splitlines()
+    found: dict[str, str] = {}
+    for node in ast.parse(text).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            case ast.Assign(targets=[ast.Name(id=name)]) if not name.startswith("__"):
+                first = node.lineno
+            case _:
+                continue
+        while lines[first - 2].startswith("#"):
+            first -= 1
+        found[name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return found
+
+
+EMBEDDABLE: dict[str, Any] = {name: module for module in _MODULES for name in _defined(module)}
+"""Name of each function, class or constant that may be embedded -> its module."""
