@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fuzzgraph.case import Case
 from fuzzgraph.errors import UsageError
@@ -18,9 +18,6 @@ from fuzzgraph.execution.execution import Execution
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.ports import Target, engine_packages
 from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
-
-if TYPE_CHECKING:
-    import coverage
 
 __all__ = ["BranchTrace", "TracedExecution"]
 
@@ -43,7 +40,7 @@ class BranchTrace:
                 "--branches needs the package coverage. Install it: pip install coverage."
             ) from None
         # No file of its own and none of the user's settings: these would select other modules.
-        self._coverage: coverage.Coverage = coverage.Coverage(
+        self._coverage = coverage.Coverage(
             data_file=None, config_file=False, branch=True, source_pkgs=list(packages)
         )
         self._coverage.set_option("run:disable_warnings", _WARNINGS)
