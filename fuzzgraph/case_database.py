@@ -53,7 +53,7 @@ def checked_database(option: str, where: str = "database") -> str:
     """
     forms = (r"", r"dir:.+", r"(redis|rediss|unix)://.+", r"github:[\w.-]+/[\w.-]+")
     if not any(re.fullmatch(form, option, re.ASCII) for form in forms):
-        raise UsageError(f"{where}={option!r} names no database. Use one of: {_FORMS}.")
+        raise UsageError(f"{where}={option!r} is not a database URL. Use one of: {_FORMS}.")
     return option
 
 

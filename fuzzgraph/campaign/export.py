@@ -69,7 +69,7 @@ def verified_rate(
     """How often the export failed when it was executed, e.g. '3/3'; '' for text.
 
     Args:
-        running: told which run of how many is waited for.
+        running: called with the number of each run and how many there are.
 
     Raises:
         NotExecuted: it came to no verdict. OutOfTime: it took longer than `seconds` in all.
@@ -147,5 +147,5 @@ def _running(say: Say, path: Path, finding: str, number: int, times: int) -> Non
 def no_export(
     reported: ReportedFinding, folder: RunFolder, allowance: Allowance, say: Say
 ) -> tuple[Export, ...]:
-    """For runs whose findings need no repro on disk."""
+    """The exporter of runs that need no repro on disk."""
     return ()

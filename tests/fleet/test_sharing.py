@@ -258,5 +258,5 @@ BAD = ["redis", "redis:", "dir:", "github:owner", "github:a/b/c", "ftp://x", "po
 
 @pytest.mark.parametrize("option", BAD)
 def test_what_names_no_database_is_refused_with_the_forms(option: str) -> None:
-    with pytest.raises(UsageError, match="names no database. Use one of: dir:FOLDER, redis://"):
+    with pytest.raises(UsageError, match="is not a database URL. Use one of: dir:FOLDER, redis://"):
         checked_database(option)
