@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 
 from fuzzgraph.escaping import one_line
-from fuzzgraph.finding import CLAUSES, Finding
+from fuzzgraph.finding import CLAUSES, Clause, Finding
 from fuzzgraph.format_numbers import counted, plural
 
-__all__ = ["LAW", "confirmation", "headline", "law", "law_parts", "observed", "place", "sentence"]
+__all__ = [
+    "LAW", "LEFT_OVER", "buffer_text", "confirmation", "headline", "law", "law_parts", "observed",
+    "place", "rule", "sentence",
+]  # fmt: skip
 
 LAW = (
     "A replay of a captured graph reads only what its batch names, writes only what its batch "
@@ -21,6 +24,16 @@ LAW = (
 _IN_THE_LAW = ("reads", "writes", "computes", "history")
 _OWNERS = {"slot": "KV slot", "row": "request row", "state": "state slot"}
 _INDICES_SHOWN = 4
+LEFT_OVER = " as the previous replay left it"
+"""What follows the name of a buffer in the detail `left_over`."""
+_RULES: dict[Clause, str] = {
+    "reads": "a replay reads only what its batch names",
+    "writes": "a replay writes only what its batch owns",
+    "computes": "a replay computes what attention defines",
+    "history": "a replay gives the same, whatever was replayed before it",
+    "metadata": "metadata and capture tell the truth",
+    "survives": "every run comes back with a result",
+}
 
 
 def sentence(finding: Finding) -> str:
@@ -39,7 +52,10 @@ def headline(finding: Finding) -> str:
 
 def law(finding: Finding) -> str:
     """The law, and the clause of it that was broken."""
-    return f"The law: {LAW[0].lower()}{LAW[1:]} Broken here: {CLAUSES[finding.clause]}."
+    return (
+        f"The law: {LAW[0].lower()}{LAW[1:]} "
+        f"Broken here: {CLAUSES[finding.clause]} (clause {finding.clause!r})."
+    )
 
 
 def law_parts(finding: Finding) -> tuple[str, str, str]:
@@ -52,6 +68,20 @@ def law_parts(finding: Finding) -> tuple[str, str, str]:
         before, _, after = LAW.partition(clause)
         return before, clause, after
     return f"{LAW} {'Its' if finding.clause == 'metadata' else 'It'} ", clause, "."
+
+
+def rule(finding: Finding) -> str:
+    """The broken clause as a sentence of its own, without a full stop."""
+    return _RULES[finding.clause]
+
+
+def buffer_text(finding: Finding) -> str:
+    """The engine's buffer and the line that allocated it; '' where the message or nobody has it."""
+    line = str(finding.detail.get("allocated_at", ""))
+    if line in finding.message:
+        return ""
+    name = finding.detail.get("engine_buffer") or finding.detail.get("too_small") or finding.buffer
+    return f"{name}, allocated at {line}" if line else ""
 
 
 def place(finding: Finding) -> str:
@@ -189,9 +219,11 @@ def _of_history(finding: Finding) -> str:
     since = finding.detail.get("kept_from")
     if since is not None:
         return f"{_doer(finding)} overwrites {finding.buffer}, which step {since} handed out"
-    source = finding.detail.get("left_over", "")
-    left = f": {source} was not rewritten for this batch" if source else ""
-    return f"{_during(finding)}, {finding.buffer} depends on what was replayed before{left}"
+    source = str(finding.detail.get("left_over", "")).removesuffix(LEFT_OVER)
+    if source == finding.buffer:
+        return f"{_during(finding)}, {source} is not rewritten for this batch"
+    left = f"what the previous replay left in {source}" if source else "what was replayed before"
+    return f"{_during(finding)}, {finding.buffer} depends on {left}"
 
 
 def _of_computes(finding: Finding) -> str:

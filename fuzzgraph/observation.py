@@ -15,6 +15,7 @@ from fuzzgraph.world import Batch
 
 __all__ = [
     "AddressChange",
+    "Allocation",
     "Axis",
     "PaddingRule",
     "Engagement",
@@ -135,6 +136,22 @@ class RunFailure:
     """Exception type and message, one line."""
     where: str
     """Innermost source line outside FuzzGraph's harness."""
+    too_small: str = ""
+    """The buffer that an index error is about; '' where that is unknown."""
+    allocated_at: str = ""
+    """Where that buffer was allocated; '' where that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """An engine's buffer: what the engine calls it, and the line that allocated it."""
+
+    buffer: str
+    allocated_at: str
+
+
+def _unknown(name: str) -> Allocation | None:
+    return None
 
 
 @dataclass(slots=True)
@@ -171,6 +188,9 @@ class StepRecord:
     """(run, output or field) -> region whose content changed it in that run, found by bisection."""
     at_capture: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Metadata values that the graph of this size saw at capture, for the capture/replay check."""
+    allocation: Callable[[str], Allocation | None] = _unknown
+    """Field -> the engine's buffer that holds it; None where that is unknown. Asked for findings
+    only, while the session is open."""
     nan_world: bool = False
     nondeterministic: bool = False
     """Whether the engine differed from itself in the same world (run `again`)."""

@@ -29,6 +29,10 @@ def claim(
     size = ""
     if (seen := step.runs.get("replay")) is not None:
         size = f" (raw_bs={seen.raw_bs}, padded_bs={seen.padded_bs})"
+    # a session that failed is not asked for its buffers
+    found = step.allocation(buffer) if buffer and not step.failures else None
+    if found is not None and "allocated_at" not in detail:
+        detail |= {"engine_buffer": found.buffer, "allocated_at": found.allocated_at}
     return Finding(
         oracle=oracle,
         clause=clause,

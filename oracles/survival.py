@@ -21,6 +21,10 @@ class Survival:
 
     def judge(self, step: StepRecord) -> Iterable[Finding]:
         for failure in step.failures:
+            small, line = failure.too_small, failure.allocated_at
+            allocated = f" (allocated at {line})" if line else ""
+            blamed = f"; {small} is too small{allocated}" if small else ""
+            known = {"too_small": small, "allocated_at": line}
             yield claim(
                 step,
                 self.name,
@@ -28,7 +32,8 @@ class Survival:
                 buffer="",
                 symptom=cast(Symptom, failure.symptom),
                 stage=cast(Stage, failure.stage),
-                message=f"{failure.stage} raised {failure.error} at {failure.where}",
+                message=f"{failure.stage} raised {failure.error} at {failure.where}{blamed}",
+                **{name: value for name, value in known.items() if value},
                 run=failure.run,
                 error=failure.error,
                 where=failure.where,

@@ -104,7 +104,7 @@ def opener(runner: FakeRunner) -> Callable[[Setup], Opened]:
     return open_setup
 
 
-def no_exporting(setup: Setup) -> Callable[..., tuple[()]]:
+def no_exporting(setup: Setup, record: object = None) -> Callable[..., tuple[()]]:
     """Stands for `Exporting`: writes no repro."""
     return lambda *_: ()
 

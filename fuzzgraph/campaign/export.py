@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fuzzgraph.campaign.triage import Say
     from fuzzgraph.case import Case
     from fuzzgraph.finding import Finding
+    from fuzzgraph.repro import Recorder
 
 UNLIMITED = Allowance(Effort.RUN, math.inf)
 
@@ -32,11 +33,13 @@ def export_text(
     finding: Finding,
     setup: Setup,
     *,
+    record: Recorder | None = None,
     allowance: Allowance = UNLIMITED,
 ) -> str:
     """The export of one kind.
 
     Args:
+        record: writes a standalone script where the engine is; None for an engine in this process.
         allowance: whether a script's operations are recorded, and whether it is proven by running
             it, in so many seconds.
 
@@ -45,17 +48,18 @@ def export_text(
     """
     from fuzzgraph import repro
 
-    writers: dict[ExportKind, Callable[..., str]] = {
-        "script": partial(
-            repro.export_script,
+    if kind == "script":
+        return repro.export_script(
+            case,
+            finding,
+            setup,
+            record=record,
             recorded=allowance.effort is not Effort.SKIP,
             proven=allowance.effort is Effort.RUN,
             seconds=allowance.seconds,
-        ),
-        "pytest": repro.export_pytest,
-        "issue": repro.export_issue,
-    }
-    return writers[kind](case, finding, setup)
+        )
+    writer = repro.export_pytest if kind == "pytest" else repro.export_issue
+    return writer(case, finding, setup)
 
 
 def verified_rate(
@@ -84,8 +88,9 @@ def verified_rate(
 class Exporting:
     """The exporter of a run: every kind beside the case, the script executed."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, record: Recorder | None = None) -> None:
         self._setup = setup
+        self._record = record
 
     def __call__(
         self, reported: ReportedFinding, folder: RunFolder, allowance: Allowance, say: Say
@@ -125,7 +130,14 @@ class Exporting:
 
     def _text(self, kind: ExportKind, reported: ReportedFinding, allowance: Allowance) -> str:
         """The export; a script that there is no time to prove is written as it is."""
-        write = partial(export_text, kind, reported.case, reported.finding, self._setup)
+        write = partial(
+            export_text,
+            kind,
+            reported.case,
+            reported.finding,
+            self._setup,
+            record=self._record,
+        )
         try:
             return write(allowance=allowance)
         except OutOfTime:

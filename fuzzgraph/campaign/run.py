@@ -132,7 +132,7 @@ class Campaign:
             self.tools.dimensions,
             live.count_quarantined,
         )
-        export = self.tools.export or Exporting(self.spec.setup)
+        export = self.tools.export or Exporting(self.spec.setup, opened.record)
         triage = Triage(live, quarantining, self.tools.minimise, export, self.policy)
         runner = CaseRunner(live, quarantining, triage, self.tools.dimensions, opened.cut_off)
         ended = live.state.ended

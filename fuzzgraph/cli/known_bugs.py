@@ -173,11 +173,12 @@ class _FuzzRelease:
         self._seconds, self._seed, self._out, self._single = seconds, seed, out, single
 
     def __call__(self, search: Search) -> RunSummary:
-        from fuzzgraph.campaign import checked_setup, open_setup, run_until_found
+        from fuzzgraph.campaign import open_setup, run_until_found
         from fuzzgraph.known_bugs import run_folder
+        from fuzzgraph.run_options import checked_setup
         from fuzzgraph.run_spec import Budget, RunSpec
 
-        setup = checked_setup(search.target, search.release)
+        setup = checked_setup(search.target, release=search.release)
         folder = self._out if self._single else run_folder(self._out, search)
         with closing(open_setup(setup)) as opened:
             folder.mkdir(parents=True, exist_ok=True)

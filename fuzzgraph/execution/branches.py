@@ -1,4 +1,4 @@
-"""Which branches of the engine's own Python a case takes: what a corpus is thinned by.
+"""Records which branches of the engine's own Python a case takes, to thin out a corpus.
 
 A branch is a step from one line of a function to the line that ran next, as `coverage` counts them
 (`coverage` is an optional package). It makes the engine several times slower, so that no campaign

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
-from fuzzgraph.case import Mode
+from fuzzgraph.case import Case, Mode, raw_size, replayed_size
 from fuzzgraph.events import ReportedFinding
 from fuzzgraph.finding import Finding, by_severity
 from fuzzgraph.finding_text import observed
@@ -22,8 +22,6 @@ __all__ = ["Cause", "causes", "ranked"]
 _KINDS_OF_STEP = {*get_args(Mode), "eager", "graph"}
 """What engines put before the name of a buffer that they have once for each kind of step."""
 _NUMBER = re.compile(r"-?\d+")
-_EFFECTS = ("computes", "history", "reads")
-"""Clauses that a wrong buffer breaks in turn."""
 
 
 @dataclass(slots=True)
@@ -77,16 +75,38 @@ def _link(one: ReportedFinding, other: ReportedFinding) -> str:
             return f"same fault of {buffer} in another kind of step"
         if both_ways or one.digest == other.digest:
             return f"same buffer, {buffer}, broken by the same case"
-    effects = (first.clause in _EFFECTS) != (second.clause in _EFFECTS)
-    if both_ways and effects and first.step == second.step:
-        return "each shows in the other's smallest case, at the same step"
-    return ""
+    if _comes_with(other, one):
+        return f"its smallest case also shows {one.id}"
+    return f"it also shows in the smallest case of {one.id}" if _comes_with(one, other) else ""
 
 
-def _shows(reported: ReportedFinding, finding: Finding) -> bool:
-    """Whether the case of one finding shows another; only a shrunk case says something by it."""
-    shrunk = "shrink" not in reported.left
-    return shrunk and any(other.key == finding.key for other in reported.also)
+def _comes_with(effect: ReportedFinding, cause: ReportedFinding) -> bool:
+    return _needs_more_than_any_case(cause.case) and _shows(effect, cause.finding, at_once=True)
+
+
+def _shows(reported: ReportedFinding, finding: Finding, *, at_once: bool = False) -> bool:
+    """Whether the case of one finding shows another; only a shrunk case says something by it.
+
+    Args:
+        at_once: at the step of the first one.
+    """
+    if "shrink" in reported.left:
+        return False
+    return any(
+        other.key == finding.key and (not at_once or other.step == reported.finding.step)
+        for other in reported.also
+    )
+
+
+def _needs_more_than_any_case(case: Case) -> bool:
+    """Whether a shrunk case has a past or padded rows.
+
+    What one step of live rows shows is there in nearly every case, beside anything else: that it is
+    seen with another finding says nothing.
+    """
+    first, *later = case.steps
+    padded = replayed_size(case.config, first)
+    return bool(later) or (padded is not None and padded > raw_size(first))
 
 
 def _line(finding: Finding) -> str:
@@ -119,4 +139,8 @@ def _pattern(finding: Finding) -> tuple[str, ...]:
     if finding.symptom in ("broken_contract", "broken_form"):
         told = observed(finding).replace(finding.buffer, buffer)
         return (finding.oracle, finding.symptom, _NUMBER.sub("#", told))
+    if "left_over" in finding.detail:  # the buffer that was not rewritten
+        return (finding.oracle, str(finding.detail["left_over"]).rpartition(".")[2])
+    if "kept_from" in finding.detail:  # a result that is a view of a buffer of the engine
+        return (finding.oracle, "kept")
     return ()

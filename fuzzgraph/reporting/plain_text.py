@@ -9,8 +9,16 @@ import msgspec
 from fuzzgraph.case_text import case_table, config_line
 from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Export, ReportedFinding
-from fuzzgraph.finding import CLAUSES, Finding
-from fuzzgraph.finding_text import confirmation, headline, observed, place, sentence
+from fuzzgraph.finding import Finding
+from fuzzgraph.finding_text import (
+    buffer_text,
+    confirmation,
+    headline,
+    observed,
+    place,
+    rule,
+    sentence,
+)
 from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.skipped import undone_text
 
@@ -36,10 +44,10 @@ def finding_text(reported: ReportedFinding) -> str:
 
 def finding_head(finding: Finding) -> list[str]:
     """Its sentence, what was observed, the rule, and how sure that is."""
-    rule = f"{CLAUSES[finding.clause]} (oracle {finding.oracle})"
     rows = [
         ("observed", observed(finding)),
-        ("rule", f"a replay {rule}" if finding.clause in ("reads", "writes", "computes") else rule),
+        ("rule", f"{rule(finding)} (oracle {finding.oracle})"),
+        ("buffer", buffer_text(finding)),
         ("where", f"{place(finding)}, target {finding.target}"),
         ("sure", confirmation(finding)),
     ]
@@ -79,18 +87,21 @@ def _files(reported: ReportedFinding) -> Rows:
         ("id", reported.id),
         ("found", "; ".join(how)),
         ("case", reported.case_path),
-        *((export.kind, _exported(export)) for export in reported.exports),
+        *((export.kind, _exported(export, reported.case_path)) for export in reported.exports),
         ("undone", f"{undone_text(reported)} (out of time)" if reported.left else ""),
         ("replay", reported.replay),
     ]
 
 
-def _exported(export: Export) -> str:
+def _exported(export: Export, case_path: str) -> str:
+    """Its name, with the folder where that is not the one of the case."""
+    folder, _, name = export.path.rpartition("/")
+    path = name if folder == case_path.rpartition("/")[0] else export.path
     if export.error:
-        return f"{export.path} ({export.error})" if export.path else f"none: {export.error}"
+        return f"{path} ({export.error})" if path else f"none: {export.error}"
     if export.rate:
-        return f"{export.path} (fails {export.rate})"
-    return f"{export.path} (not executed yet)" if export.kind == "script" else export.path
+        return f"{path} (fails {export.rate})"
+    return f"{path} (not run yet)" if export.kind == "script" else path
 
 
 def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:

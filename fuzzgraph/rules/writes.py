@@ -36,10 +36,11 @@ class Overrun:
 
     def text(self, name: str, payload: int, allocated_at: str) -> str:
         """The sentence about the buffer `name` of `payload` elements."""
+        side = "past the end" if self.side == "after" else "before the start"
+        far = f" up to offset {self.farthest:+d}" if self.farthest != self.nearest else ""
         return (
-            f"{counted(self.elements, 'element')} written {self.side} {name}"
-            f" ({counted(payload, 'element')}, allocated at {allocated_at}), as far as"
-            f" {self.farthest:+d}; found {self.found}"
+            f"{counted(self.elements, 'element')} written {side} of {name}{far} (length {payload},"
+            f" allocated at {allocated_at}); now there: {', '.join(map(str, self.found))}"
         )
 
 

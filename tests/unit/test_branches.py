@@ -12,11 +12,12 @@ import pytest
 
 pytest.importorskip("coverage")
 
-from fuzzgraph.campaign import checked_setup, open_setup
+from fuzzgraph.campaign import open_setup
 from fuzzgraph.case import Case
 from fuzzgraph.errors import UsageError
 from fuzzgraph.execution.branches import BranchTrace, TracedExecution
 from fuzzgraph.ports import engine_packages
+from fuzzgraph.run_options import checked_setup
 from fuzzgraph.targets import open_target
 from tests.fakes import FakeTarget, case
 

@@ -24,7 +24,7 @@ from fuzzgraph.events import (
     finding_id,
 )
 from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import parse_time
+from fuzzgraph.option import parse_time
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 from tests.unit.campaigns import CampaignRun, Clock
 

@@ -115,8 +115,8 @@ FINDING [critical] A decode replay writes memory past the end of kv_indices
   id       footprint-kv_indices-decode-f9ab92
   found    after 41 cases, 3.2 s; shrunk in 57 tries, 0.8 s
   case     r/findings/x/case.json
-  script   r/findings/x/repro.py (fails 3/3)
-  pytest   r/findings/x/t.py (could not be executed: exit)
+  script   repro.py (fails 3/3)
+  pytest   t.py (could not be executed: exit)
   issue    none: ValueError: no words
   replay   fuzzgraph replay r/findings/x/case.json --target fake"""
 

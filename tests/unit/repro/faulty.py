@@ -221,7 +221,7 @@ class Kind:
 KINDS = (
     Kind(
         "red-zone", lambda: indices(SmallIndices), once(9, 9), "footprint", "kv_indices",
-        "elements written after decode.kv_indices (8 elements, allocated at kv_indices.py:",
+        "elements written past the end of decode.kv_indices up to offset",
     ),
     Kind(
         "foreign-write", lambda: engine(slots=KeptWriteSlots), shrinking(free_padding="zero"),
