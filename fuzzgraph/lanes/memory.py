@@ -17,10 +17,10 @@ from fuzzgraph.accesses import Access
 from fuzzgraph.lanes.argument_regions import View
 from fuzzgraph.lanes.bounds_check import BoundsChecker
 from fuzzgraph.lanes.divergence import ActiveLanes, LoadsNotLogged
+from fuzzgraph.lanes.events import Event
 from fuzzgraph.lanes.handles import Tag
 from fuzzgraph.lanes.journal import Journal
 from fuzzgraph.lanes.kernel_source import kernel_line
-from fuzzgraph.lanes.races import Event
 
 __all__ = ["LaneMemory"]
 

@@ -24,6 +24,7 @@ from fuzzgraph.targets.sglang.backends.recording import recording_backend
 from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.release import engine_module, release
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
@@ -40,10 +41,10 @@ def _uncompiled(model: Any, *_: Any, **__: Any) -> Iterator[Any]:
     yield model.forward
 
 
-class CpuGraphRunnerDriver:
+class CpuGraphRunnerDriver(RunnerDriver):
     """`CPUGraphRunner` with all sizes captured."""
 
-    width = 1
+    width = 1  # a CPU server does not speculate
 
     def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
         module = engine_module(RUNNER_MODULE)
@@ -66,10 +67,6 @@ class CpuGraphRunnerDriver:
 
     def capture(self) -> None:
         """Its constructor captured all sizes."""
-
-    def can_run(self, forward_batch: Any) -> bool:
-        ask = getattr(self._engine, "can_run_graph", None) or self._engine.can_run
-        return bool(ask(forward_batch))
 
     def prepare(self, forward_batch: Any) -> None:
         skips = getattr(self._engine, "_get_skip_cross_attention", None)
