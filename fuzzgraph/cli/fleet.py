@@ -31,7 +31,10 @@ __all__ = ["fleet", "resume_fleet"]
 
 @click.group()
 def fleet() -> None:
-    """Fuzz on many machines: one shard for each GPU or core of a Ray cluster."""
+    """Fuzz on the machines of a Ray cluster.
+
+    One shard for each GPU or core.
+    """
 
 
 @fleet.command()
@@ -55,8 +58,8 @@ def run(spec: RunSpec, shards: int | None, address: str, as_json: bool) -> int:
     Without --time and --examples it runs for 60 seconds.
     """
     from fuzzgraph.campaign import fresh_folder
-    from fuzzgraph.campaign.opening import check_names
     from fuzzgraph.fleet.cluster import require_ray
+    from fuzzgraph.open_target import check_names
     from fuzzgraph.policy import DEFAULT_LEDGER
 
     check_names(spec.setup)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.events import CampaignStarted, RunSummary, encode_event, parse_event
 from fuzzgraph.fleet.messages import ShardSpec
 from fuzzgraph.option import Row
+from fuzzgraph.pytest_plugin.options import Options, options_of
 from fuzzgraph.run_options import checked_setup, checked_spec, option_words, replay_command
 from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
 from fuzzgraph.strict_json import decode_json
@@ -28,7 +30,11 @@ from fuzzgraph.worker import WorkerClient, open_client
 from fuzzgraph.worker.messages import Open
 from fuzzgraph.worker.serve import RequestHandler
 
+pytest_plugins = ("pytester",)
+
 ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = {point.name for point in entry_points(group="pytest11")}
+PLUGIN = () if "fuzzgraph" in INSTALLED else ("-p", "fuzzgraph.pytest_plugin")
 NAMES = [row.name for row in OPTIONS]
 TEXTS = {"database": "dir:a folder", "target": "engine_of_mine:make"}
 
@@ -145,7 +151,7 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setup]]:
     monkeypatch.setattr(fuzzgraph.execution, "Execution", Seen)
-    monkeypatch.setattr("fuzzgraph.campaign.opening._target", lambda setup: Engine())
+    monkeypatch.setattr("fuzzgraph.open_target._target", lambda setup: Engine())
     monkeypatch.setattr("fuzzgraph.worker.serve._loaded_target", lambda message: Engine())
     Seen.setups = []
     yield Seen.setups
@@ -194,6 +200,22 @@ def test_a_real_child_gets_every_option(tmp_path: Path, monkeypatch: pytest.Monk
     setup = Setup(**given | {"target": "tests.unit.telling:Telling", "fault": ""})
     with open_client(setup, paths=[ROOT], folder=tmp_path):
         assert decode_json((tmp_path / "told.json").read_bytes(), Setup) == setup
+
+
+@pytest.mark.parametrize("name", [row.name for row in OPTIONS if row.option.pytest])
+def test_the_plugin_gets_the_spec_that_was_asked_in_each_of_its_processes(
+    name: str, pytester: pytest.Pytester
+) -> None:
+    spec = SPECS[name]
+    rows = [row for row in OPTIONS if row.option.pytest]
+    config = pytester.parseconfig(*PLUGIN, "--fuzz", *option_words(spec, rows, "--fuzz-"))
+    options = options_of(config)
+    assert options is not None and options.spec == spec
+    assert Options.of_plain(options.plain(spec.out)).spec == spec
+
+
+def test_every_field_of_a_setup_is_an_option() -> None:
+    assert [row.name for row in SETUP_OPTIONS] == list(Setup.__struct_fields__)
 
 
 def test_the_table_names_each_option_once() -> None:
