@@ -193,3 +193,13 @@ def test_the_picture_of_the_floors_agrees_with_the_table_and_shows_every_package
     )
     packages = {path.parent.name for path in (ROOT / "fuzzgraph").glob("*/__init__.py")}
     assert packages <= set().union(*picture)
+
+
+def test_what_is_unreleased_is_grouped_for_its_readers() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    unreleased = text.partition("## Unreleased\n")[2].partition("\n## ")[0]
+    groups = re.findall(r"^### (.+)$", unreleased, re.MULTILINE)
+    assert groups == [one for one in ("Added", "Changed", "Fixed", "Removed") if one in groups]
+    blocks = [block for block in unreleased.split("\n\n") if block.strip()]
+    kinds = re.compile(r"### \w+|[A-Z][\w ]+:|(- .*(\n  .*)*\n?)+")
+    assert [block for block in blocks if not kinds.fullmatch(block.strip("\n"))] == []
