@@ -121,11 +121,15 @@ def floors_of_imports() -> list[set[str]]:
     return [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
 
 
-def floors_of_the_table() -> list[set[str]]:
+def rows_of_the_table() -> dict[str, str]:
+    """What the table of floors says of the modules of each floor, from the top."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     section = text.partition("## Floors")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \|", section, re.MULTILINE)
-    return [set(re.findall(r"`(\w+)`", row)) for row in rows]
+    return dict(re.findall(r"^\| ([^|]+) \| (`[^|]+) \|", section, re.MULTILINE))
+
+
+def floors_of_the_table() -> list[set[str]]:
+    return [set(re.findall(r"`(\w+)`", row)) for row in rows_of_the_table().values()]
 
 
 def test_the_table_of_floors_names_every_module_from_the_top_to_the_ground() -> None:
@@ -178,18 +182,29 @@ def test_what_the_examples_import_exists(path: Path) -> None:
     assert [name for name in names if not is_there(name)] == []
 
 
-def floors_of_the_picture() -> list[set[str]]:
-    """The modules that the picture names on each floor, from the top."""
+def shown_in_the_picture(kind: str) -> list[str]:
+    """The texts of one kind in the picture of the floors, from the top."""
     root = ET.parse(ROOT / "docs" / "pictures" / "floors.svg").getroot()
-    texts = [text for text in root.iter(f"{SVG}text") if text.attrib.get("class") == "code"]
-    return [set((text.text or "").split()) for text in texts]
+    texts = [text for text in root.iter(f"{SVG}text") if text.attrib.get("class") == kind]
+    return [text.text or "" for text in texts]
 
 
 def test_the_picture_of_the_floors_agrees_with_the_table_and_shows_every_package() -> None:
-    table, picture = floors_of_the_table(), floors_of_the_picture()
-    assert len(picture) == len(table)
+    table = floors_of_the_table()
+    picture = [set(names.split()) for names in shown_in_the_picture("code")]
+    assert shown_in_the_picture("title end") == list(rows_of_the_table())
     assert [shown - named for shown, named in zip(picture, table, strict=True)] == [set()] * len(
         table
     )
     packages = {path.parent.name for path in (ROOT / "fuzzgraph").glob("*/__init__.py")}
     assert packages <= set().union(*picture)
+
+
+def test_what_is_unreleased_is_grouped_for_its_readers() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    unreleased = text.partition("## Unreleased\n")[2].partition("\n## ")[0]
+    groups = re.findall(r"^### (.+)$", unreleased, re.MULTILINE)
+    assert groups == [one for one in ("Added", "Changed", "Fixed", "Removed") if one in groups]
+    blocks = [block for block in unreleased.split("\n\n") if block.strip()]
+    kinds = re.compile(r"### \w+|[A-Z][\w ]+:|(- .*(\n  .*)*\n?)+")
+    assert [block for block in blocks if not kinds.fullmatch(block.strip("\n"))] == []
