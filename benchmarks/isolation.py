@@ -21,9 +21,9 @@ from pathlib import Path
 
 from pages import add_write, publish
 
-from fuzzgraph.campaign.opening import open_setup, strategy_of
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
+from fuzzgraph.open_target import open_setup, strategy_of
 from fuzzgraph.run_options import checked_setup
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.runner import Runner

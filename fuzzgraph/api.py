@@ -12,17 +12,17 @@ from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from fuzzgraph.campaign.opening import (
+from fuzzgraph.case import Case, EngineConfig, ReplayStep, digest
+from fuzzgraph.case_text import case_table
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import ReportedFinding, Setup, finding_id
+from fuzzgraph.open_target import (
     Opened,
     open_setup,
     open_target_object,
     strategy_of,
     supports_of,
 )
-from fuzzgraph.case import Case, EngineConfig, ReplayStep, digest
-from fuzzgraph.case_text import case_table
-from fuzzgraph.errors import UsageError
-from fuzzgraph.events import ReportedFinding, Setup, finding_id
 from fuzzgraph.reporting import finding_text
 from fuzzgraph.run_options import checked_setup
 

@@ -7,6 +7,7 @@ which the file system lets only one of them do.
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from fuzzgraph.finding import FindingKey
 from fuzzgraph.records import FindingId
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["RunFolder", "fresh_folder", "refuse_links"]
+__all__ = ["RunFolder", "fresh_folder", "refuse_links", "unlogged_findings"]
 
 
 def fresh_folder(out: Path | None, seed: int, root: Path = Path("reports/runs")) -> Path:
@@ -102,8 +103,8 @@ class RunFolder:
         return self.path / f"running{self._suffix}.json"
 
     def set_out(self, case: Case) -> None:
-        """Leave word of the case that is run next. Not renamed into place, which would cost as much
-        as a small case: a kill within the write hits a case that has not been run."""
+        """Save the next case. A plain write: a rename costs as much as running a small case, and a
+        torn file means that the case never ran."""
         try:
             self.running.write_bytes(encode_case(case))
         except OSError as error:
@@ -120,7 +121,8 @@ class RunFolder:
             lock.acquire(timeout=0)
         except Timeout:
             raise UsageError(
-                f"{self.path}: another run is at work here. Wait for it, or name another folder."
+                f"{self.path}: another run is using this folder. Wait for it, or name another "
+                "folder."
             ) from None
         return lock
 
@@ -132,7 +134,7 @@ class RunFolder:
         """The folder of a finding, by its id; the one place where an id becomes a path.
 
         Raises:
-            UsageError: it is no id.
+            UsageError: it is not a valid id.
         """
         try:
             msgspec.convert(finding, FindingId)
@@ -173,9 +175,9 @@ class RunFolder:
         corpus.write_atomically(self.of(reported.id) / "finding.json", record + b"\n")
 
     def companions(self, key: FindingKey) -> frozenset[FindingKey] | None:
-        """What else the case of a finished finding breaks; None while a shard is at work on it.
+        """Other findings of the case of a finished finding; None while a shard is working on it.
 
-        A record that is damaged says no more than one that is still to come.
+        A damaged record counts as not written yet.
         """
         path = self.of(finding_id(key)) / "finding.json"
         try:
@@ -196,5 +198,34 @@ class RunFolder:
             try:
                 summaries.append(decode_json(path.read_bytes(), RunSummary))
             except UNREADABLE as error:
-                bad.append(f"{path.name}: not a summary ({error}); left out")
+                bad.append(f"{path.name}: not a summary ({error}); skipped")
         return summaries, bad
+
+
+def unlogged_findings(out: Path, logged: Container[str]) -> tuple[list[ReportedFinding], list[str]]:
+    """The findings in the folder of a run of which its log says nothing, and a line about each.
+
+    A finding is in the log before anything is written into its folder, so what is found here was
+    lost from the log: it is damaged.
+
+    Args:
+        logged: the ids that the log has.
+    """
+    found: list[ReportedFinding] = []
+    damage: list[str] = []
+    for place in sorted(RunFolder(out).findings.glob("*")):
+        if place.name in logged or not place.is_dir() or not any(place.iterdir()):
+            continue
+        where = f"findings/{place.name}: missing from the log"
+        try:
+            reported = decode_json((place / "finding.json").read_bytes(), ReportedFinding)
+            if reported.id != place.name:
+                raise ValueError(f"its record is that of {reported.id}")
+        except FileNotFoundError:
+            damage.append(f"{where}, and it has no finding.json")
+        except (OSError, *UNREADABLE) as error:
+            damage.append(f"{where}, and its finding.json cannot be read ({error})")
+        else:
+            found.append(reported)
+            damage.append(f"{where}; taken from its finding.json")
+    return found, damage

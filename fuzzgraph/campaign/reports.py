@@ -1,6 +1,6 @@
 """Makes the reports of a run from its event logs, at its end or any time later.
 
-It reads what lies in the folder of the run and beside it; how a report looks is `reporting`'s.
+It reads the folder of the run and those beside it; `reporting` decides how a report looks.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign.folder import refuse_links
-from fuzzgraph.campaign.untold import untold
+from fuzzgraph.campaign.folder import refuse_links, unlogged_findings
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary, Setup
-from fuzzgraph.reporting import joined
 from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
-from fuzzgraph.reporting.rebuilding import summary_of
 from fuzzgraph.reporting.trend import trend
 from fuzzgraph.repro.files import file_names
 from fuzzgraph.run_options import replay_command
+from fuzzgraph.run_state import RunState, join_summaries
 from fuzzgraph.strict_json import decode_json
 
 __all__ = ["gathered", "rebuilt", "write_reports"]
@@ -36,7 +34,7 @@ def rebuilt(folder: Path) -> RunSummary:
     still tell is put in, and the damage is named.
 
     Raises:
-        UsageError: there is no log, or nothing in it tells of a run.
+        UsageError: there is no log, or it does not contain the start of a run.
     """
     refuse_links(folder)
     logs = sorted(folder.glob("events*.jsonl")) if folder.is_dir() else []
@@ -51,9 +49,9 @@ def rebuilt(folder: Path) -> RunSummary:
         read.take_summary(folder / "summary.json")
     if not read.summaries:
         why = "; ".join(read.damaged + read.cut)
-        raise UsageError(f"{folder}: {why}. Nothing of the run can be told.")
-    whole = joined(read.summaries) if len(read.summaries) > 1 else read.summaries[0]
-    found, damage = untold(folder, {reported.id for reported in whole.findings})
+        raise UsageError(f"{folder}: {why}. The run cannot be reported.")
+    whole = join_summaries(read.summaries) if len(read.summaries) > 1 else read.summaries[0]
+    found, damage = unlogged_findings(folder, {reported.id for reported in whole.findings})
     return msgspec.structs.replace(
         whole,
         findings=tuple(_with_command(one, whole.setup) for one in (*whole.findings, *found)),
@@ -63,13 +61,13 @@ def rebuilt(folder: Path) -> RunSummary:
 
 
 def _with_command(reported: ReportedFinding, setup: Setup) -> ReportedFinding:
-    """The finding with a command of our own: nobody is to copy one that a log brought along."""
+    """The finding with a replay command made here: one from a foreign log could run anything."""
     command = replay_command(reported.case_path, setup) if reported.replay else ""
     return msgspec.structs.replace(reported, replay=command)
 
 
 class _Read:
-    """What the logs of a run tell, and what of them cannot be read."""
+    """What the logs of a run tell, and why some of them tell nothing."""
 
     def __init__(self) -> None:
         self.summaries: list[RunSummary] = []
@@ -78,15 +76,16 @@ class _Read:
 
     def take(self, path: Path) -> None:
         log = read_log(path)
+        state = RunState.of(log)
+        if state.begun:
+            self.summaries.append(state.summary())
+            return
         self.cut += log.cut
         self.damaged += log.damaged
-        summary = summary_of(log.events)
-        if summary is not None:
-            self.summaries.append(summary)
-        elif log.events or log.damaged:
-            self.damaged.append(f"{path.name}: its start is lost, so that it tells of no run")
+        if log.events or log.damaged:
+            self.damaged.append(f"{path.name}: the start of the run is lost")
         else:  # killed before it began
-            self.cut.append(f"{path.name}: tells of no run; left out")
+            self.cut.append(f"{path.name}: contains no run; skipped")
 
     def take_summary(self, path: Path) -> None:
         """The record that the run left at its end, where its log tells nothing."""

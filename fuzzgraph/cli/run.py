@@ -66,7 +66,7 @@ def resume(
     one process per shard; fleet runs resume on their cluster.
     """
     from fuzzgraph.campaign import load_corpus, open_setup
-    from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+    from fuzzgraph.campaign.resume import load_run_state, resumed_spec
     from fuzzgraph.campaign.shards import resume_shards, shards_of
     from fuzzgraph.corpus import Loaded
 
@@ -77,19 +77,19 @@ def resume(
     shards = shards_of(folder)
     if shards > 1 and shard is None:
         return say_summary(resume_shards(folder, shards, seconds, named=trusted), as_json=as_json)
-    past = load_run_state(folder, shard or 0, shards)
-    trusted.check(folder, past.start.spec)
-    spec = resumed_plan(past, folder, seconds)
+    state = load_run_state(folder, shard or 0, shards)
+    trusted.check(folder, state.start.spec)
+    spec = resumed_spec(state, folder, seconds)
     corpus = _named(spec.corpus)
     seeds = Loaded() if shards > 1 and corpus is None else load_corpus(corpus)
     policy = _policy(spec)
     with closing(open_setup(spec.setup)) as opened:
-        summary = _run(spec, opened, seeds, policy, past, as_json=as_json)
+        summary = _run(spec, opened, seeds, policy, state, as_json=as_json)
         if seconds is None and summary.reason == "time" and not spec.finish_only:
-            past = load_run_state(folder, shard or 0, shards)
-            if past.left:  # the old budget has no room for it, and a resume is to be enough
-                spec = resumed_plan(past, folder)
-                summary = _run(spec, opened, seeds, policy, past, as_json=as_json)
+            state = load_run_state(folder, shard or 0, shards)
+            if state.left:  # the old budget has no room for it, and a resume is to be enough
+                spec = resumed_spec(state, folder)
+                summary = _run(spec, opened, seeds, policy, state, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
 
@@ -108,7 +108,7 @@ def _run(
     opened: Opened,
     seeds: Loaded,
     policy: FindingPolicy,
-    past: RunState | None = None,
+    state: RunState | None = None,
     *,
     as_json: bool,
 ) -> RunSummary:
@@ -116,4 +116,4 @@ def _run(
     from fuzzgraph.reporting import progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
-        return run_campaign(spec, progress, seeds=seeds, opened=opened, standing=policy, past=past)
+        return run_campaign(spec, progress, seeds=seeds, opened=opened, policy=policy, state=state)

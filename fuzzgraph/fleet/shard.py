@@ -62,7 +62,7 @@ class Shard:
         try:
             folder = self._prepare(order)
             self._order = order
-            self._hunt(order, folder)
+            self._fuzz(order, folder)
         except UsageError as error:
             self._wrong = f"{type(error).__name__}: {error}"
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:
@@ -112,10 +112,10 @@ class Shard:
         folder.path.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _hunt(self, order: ShardSpec, folder: RunFolder) -> None:
+    def _fuzz(self, order: ShardSpec, folder: RunFolder) -> None:
         begun = folder.events.exists() and b'"campaign_started"' in folder.events.read_bytes()
-        past = load_run_state(folder.path, order.spec.shard, order.spec.shards) if begun else None
-        if past is not None and past.finished and not order.again:
+        state = load_run_state(folder.path, order.spec.shard, order.spec.shards) if begun else None
+        if state is not None and state.finished and not order.again:
             return
         given = folder.path / "given"
         names = [given / name if name in order.given else None for name in _GIVEN]
@@ -126,8 +126,8 @@ class Shard:
             sharing=SharedCases(
                 None, order.spec.setup.target, Loaded(entries=_entries(order.shared))
             ),
-            standing=load_policy(*names, only_new=order.spec.only_new),
-            past=past,
+            policy=load_policy(*names, only_new=order.spec.only_new),
+            state=state,
             on_start=self._begin,
         )
 

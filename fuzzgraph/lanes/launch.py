@@ -16,6 +16,7 @@ import numpy.typing as npt
 from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.accesses import Race
+from fuzzgraph.lanes.access_log import Event
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.bounds_check import Grid, program_at
 from fuzzgraph.lanes.builder import LaneBuilder
@@ -27,7 +28,6 @@ from fuzzgraph.lanes.divergence import (
     TooWide,
     deciding_for,
 )
-from fuzzgraph.lanes.events import Event
 from fuzzgraph.lanes.kernel_source import error_line
 from fuzzgraph.lanes.lane_range import restoring_range, use_lane_range
 from fuzzgraph.lanes.language import lane_language, patched
@@ -185,7 +185,7 @@ class _Launch:
 
     def _settle(self) -> None:
         """Report what was found, unless the order of the lanes may have mattered."""
-        events = self._memory.events
+        events = self._memory.log.events
         verdict = check_races(events) if any(event.writes for event in events) else None
         if verdict is not None:
             self._report_races(verdict.conflicts, events)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fuzzgraph.lanes.events import Event
+from fuzzgraph.lanes.access_log import Event
 
 __all__ = ["Conflict", "Event", "RaceCheck", "check_races"]
 

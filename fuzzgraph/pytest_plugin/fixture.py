@@ -46,7 +46,7 @@ def _campaign(config: pytest.Config, out: Path, target: Any, given: dict[str, An
     from contextlib import closing
 
     from fuzzgraph.campaign import open_setup, run_campaign
-    from fuzzgraph.campaign.opening import open_target_object
+    from fuzzgraph.open_target import open_target_object
     from fuzzgraph.policy import load_policy
     from fuzzgraph.reporting import run_text
 
@@ -55,7 +55,7 @@ def _campaign(config: pytest.Config, out: Path, target: Any, given: dict[str, An
     out.mkdir(exist_ok=True)
     opened = open_setup(spec.setup) if named else open_target_object(target, spec.setup)
     with closing(opened):
-        summary = run_campaign(spec, lambda event: None, opened=opened, standing=load_policy())
+        summary = run_campaign(spec, lambda event: None, opened=opened, policy=load_policy())
     return run_text(summary) if summary.exit_code else ""
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.lanes import Race, lanes
-from fuzzgraph.lanes.events import Event
+from fuzzgraph.lanes.access_log import Event
 from fuzzgraph.lanes.races import check_races
 from tests.lanes.kernels import planted
 

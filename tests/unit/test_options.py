@@ -151,7 +151,7 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setup]]:
     monkeypatch.setattr(fuzzgraph.execution, "Execution", Seen)
-    monkeypatch.setattr("fuzzgraph.campaign.opening._target", lambda setup: Engine())
+    monkeypatch.setattr("fuzzgraph.open_target._target", lambda setup: Engine())
     monkeypatch.setattr("fuzzgraph.worker.serve._loaded_target", lambda message: Engine())
     Seen.setups = []
     yield Seen.setups

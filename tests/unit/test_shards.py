@@ -10,11 +10,11 @@ import pytest
 
 from fuzzgraph.campaign import RunFolder, join_shards, run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.shards import resume_shards, shards_of
 from fuzzgraph.errors import UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import Event, FindingNew, RunSummary, Setup, finding_id
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, finding
 from tests.unit.campaigns import many_bugs
@@ -68,12 +68,15 @@ def test_shards_that_were_killed_go_on_in_one_process_each(
     assert all(one.finding.confirmed for one in summary.findings)
     assert (summary.cases, summary.shards, summary.reason) == (80, 2, "examples")
     assert (tmp_path / "report.html").is_file()
-    with pytest.raises(UsageError, match="has come to its end"):
+    with pytest.raises(UsageError, match="the run is complete"):
         resume_shards(tmp_path, 2, None)
 
 
 def test_two_resumes_of_one_run_are_refused(tmp_path: Path) -> None:
-    with RunFolder(tmp_path).lock(), pytest.raises(UsageError, match="another run is at work here"):
+    with (
+        RunFolder(tmp_path).lock(),
+        pytest.raises(UsageError, match="another run is using this folder"),
+    ):
         resume_shards(tmp_path, 2, None)
 
 

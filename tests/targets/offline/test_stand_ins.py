@@ -34,6 +34,15 @@ def test_cuda_is_the_cpu_within_the_block_only() -> None:
 
 
 @without_gpu
+def test_a_buffer_on_cuda_is_named_by_the_line_that_asked_for_it() -> None:
+    memory = GuardedMemory(capacity=1 << 22)
+    with torch.no_grad(), memory.intercept("engine"), cuda_on_cpu():
+        held = torch.zeros(8, device="cuda")
+    assert len(held) == 8
+    assert [one.allocated_at.partition(":")[0] for one in memory.regions] == ["test_stand_ins.py"]
+
+
+@without_gpu
 def test_streams_and_events_have_nothing_to_wait_for() -> None:
     with cuda_on_cpu(STREAMS):
         stream, event = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)

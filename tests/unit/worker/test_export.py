@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fuzzgraph.campaign.opening import Opened, open_setup
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import OutOfTime
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
+from fuzzgraph.open_target import Opened, open_setup
 from fuzzgraph.repro import export_script, verify
 from fuzzgraph.run_options import checked_setup
 

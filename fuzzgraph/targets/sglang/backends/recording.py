@@ -1,7 +1,7 @@
-"""An attention backend that builds nothing and remembers what a runner handed it.
+"""An attention backend that builds no metadata and records what a runner hands it.
 
-It stands in where the runner is the subject: padding and input buffers, not one backend's metadata.
-What a runner hands over at a replay is what every backend would build its metadata from.
+It is used where the runner is under test: its padding and its input buffers. Every backend builds
+its metadata from what a runner hands over before a replay.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It keeps one compiled forward for each batch size and pads a batch into the inputs it captured. What
 compiles is left out: the forward runs as it is, and the inputs it is handed are judged; the
 attention backend only records. There is no device graph. Releases that capture every size up to a
-limit get the case's ladder, as later ones get it from the server.
+limit get the case's sizes, as later ones get them from the server.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class CpuGraphRunnerDriver(RunnerDriver):
     def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
         module = engine_module(RUNNER_MODULE)
         runner.model = Stub(forward=no_forward, shared_experts_config=None)
-        ladder = list(config.capture_bs)
-        replaced = {"patch_model": _uncompiled, "get_batch_sizes_to_capture": lambda _: ladder}
+        sizes = list(config.capture_bs)
+        replaced = {"patch_model": _uncompiled, "get_batch_sizes_to_capture": lambda _: sizes}
         with replaced_names([module], replaced):
             self._engine = module.CPUGraphRunner(runner)
         self.prepared: Any = None
