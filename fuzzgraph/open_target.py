@@ -188,7 +188,7 @@ def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
         package = str(getattr(target, "package", ""))
         if not package:
             raise UsageError(
-                f"release={setup.release!r}: target {setup.target!r} names no package that has "
+                f"release={setup.release!r}: target {setup.target!r} belongs to no package with "
                 "releases. Drop --release."
             )
         paths = [releases.ensure(package, setup.release)]

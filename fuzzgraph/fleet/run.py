@@ -78,7 +78,7 @@ Join = Callable[[int | None], AbstractContextManager[SizedCluster]]
 
 
 def run_fleet(
-    plan: RunSpec,
+    spec: RunSpec,
     join: Join,
     emit: Emit,
     *,
@@ -88,42 +88,42 @@ def run_fleet(
     seeds: Loaded | None = None,
     standing: FindingPolicy | None = None,
 ) -> RunSummary:
-    """Run a campaign on a cluster, or go on with one that was begun in the plan's folder.
+    """Run a campaign on a cluster, or go on with one that was begun in the spec's folder.
 
     Args:
-        plan: of the whole run; examples are divided among the shards.
+        spec: of the whole run; examples are divided among the shards.
         address: of the cluster, to find it again.
         shards: how many; None for as many as the cluster has room for. A run that goes on has as
             many as before.
-        more: whether the plan's budget is a new one, for shards that had come to their end.
+        more: whether the spec's budget is a new one, for shards that had come to their end.
         seeds: cases to run first, divided as well.
 
     Raises:
         UsageError: the cluster, the folder or the database cannot be used. FleetFailed: a shard
             cannot carry out its order.
     """
-    with RunFolder(plan.folder).lock():
-        record = fleet_of(plan.folder)
+    with RunFolder(spec.folder).lock():
+        record = fleet_of(spec.folder)
         with join(record.spec.shards if record else shards) as cluster:
             # one that goes on is divided as before, however much room there is now
             divided = record.spec.shards if record else cluster.shards
-            plan = msgspec.structs.replace(plan, shards=divided)
+            spec = msgspec.structs.replace(spec, shards=divided)
             if record is None:
-                record = FleetRecord(run=secrets.token_hex(8), address=address, spec=plan)
-                write_atomically(plan.folder / _RECORD, msgspec.json.encode(record))
-            run = _Run(plan, record.run, emit, seeds or Loaded(), standing or FindingPolicy(), more)
+                record = FleetRecord(run=secrets.token_hex(8), address=address, spec=spec)
+                write_atomically(spec.folder / _RECORD, msgspec.json.encode(record))
+            run = _Run(spec, record.run, emit, seeds or Loaded(), standing or FindingPolicy(), more)
             lines = run.on(cluster)
-        summary = rebuilt(plan.folder)
+        summary = rebuilt(spec.folder)
         found = (*summary.bad_entries, *lines)
-        summary = msgspec.structs.replace(summary, spec=plan, bad_entries=found)
-        RunFolder(plan.folder).finish_run(summary)
-        write_reports(plan.folder, summary)
+        summary = msgspec.structs.replace(summary, spec=spec, bad_entries=found)
+        RunFolder(spec.folder).finish_run(summary)
+        write_reports(spec.folder, summary)
     return summary
 
 
 @dataclass(slots=True)
 class _Run:
-    plan: RunSpec
+    spec: RunSpec
     run: str
     emit: Emit
     seeds: Loaded
@@ -132,11 +132,11 @@ class _Run:
 
     def on(self, cluster: Cluster) -> list[str]:
         """Drive every shard that is not done; what went wrong, one line each."""
-        shards = range(self.plan.shards)
+        shards = range(self.spec.shards)
         owners: dict[str, int] = {}
-        replicas = [Replica(self.plan.folder, one, len(shards), owners) for one in shards]
-        pasts = [_past(self.plan.folder, one, len(shards)) for one in shards]
-        whole = msgspec.structs.replace(self.plan, shards=1)  # it is the driver that divides them
+        replicas = [Replica(self.spec.folder, one, len(shards), owners) for one in shards]
+        pasts = [_past(self.spec.folder, one, len(shards)) for one in shards]
+        whole = msgspec.structs.replace(self.spec, shards=1)  # it is the driver that divides them
         sharing = SharedCases.of(whole)
         shared = sharing.beyond(self.seeds)
         given = self._given()
@@ -145,7 +145,7 @@ class _Run:
         ]
         wanted = [order for order in orders if order is not None]
         if not wanted:
-            raise nothing_to_resume(self.plan.folder)
+            raise nothing_to_resume(self.spec.folder)
         driver = Driver(
             cluster,
             wanted,
@@ -165,16 +165,16 @@ class _Run:
         self, shard: int, past: RunState | None, shared: list[Entry], given: dict[str, bytes]
     ) -> ShardSpec | None:
         """What a shard is told; None if it is done."""
-        plan, shards = self.plan, self.plan.shards
+        spec, shards = self.spec, self.spec.shards
         over = past is not None and past.finished and not self._has_more(past)
         if over and past is not None and not past.left:
             return None
-        spec = plan.of_shard(shard, shards)
-        seconds = None if over else plan.budget.seconds
-        budget = msgspec.structs.replace(spec.budget, seconds=seconds)
+        part = spec.of_shard(shard, shards)
+        seconds = None if over else spec.budget.seconds
+        budget = msgspec.structs.replace(part.budget, seconds=seconds)
         return ShardSpec(
             run=self.run,
-            spec=msgspec.structs.replace(spec, budget=budget, finish_only=over),
+            spec=msgspec.structs.replace(part, budget=budget, finish_only=over),
             again=past is not None and past.finished,
             corpus=tuple(entry.case for entry in self.seeds.entries[shard::shards]),
             shared=tuple(entry.case for entry in shared[shard::shards]),
@@ -182,13 +182,13 @@ class _Run:
         )
 
     def _has_more(self, past: RunState) -> bool:
-        limit = self.plan.budget.seconds
+        limit = self.spec.budget.seconds
         return self.more and limit is not None and limit > past.progress.seconds
 
     def _given(self) -> dict[str, bytes]:
         """Ledger and baseline, with the cases that the ledger names."""
         given = {LEDGER: b""}  # or the shard looks for one where it happens to be
-        for name, path in ((LEDGER, self.plan.ledger), (BASELINE, self.plan.baseline)):
+        for name, path in ((LEDGER, self.spec.ledger), (BASELINE, self.spec.baseline)):
             if path:
                 given[name] = Path(path).read_bytes()
         for entry in self.standing.ledger.tolerated:
@@ -200,8 +200,8 @@ class _Run:
     def _news(self) -> list[tuple[int, FindingNotice]]:
         """What every shard had found before the driver was started."""
         found = []
-        for shard in range(self.plan.shards):
-            log = RunFolder(self.plan.folder, shard, self.plan.shards).events
+        for shard in range(self.spec.shards):
+            log = RunFolder(self.spec.folder, shard, self.spec.shards).events
             events = read_log(log)[0] if log.is_file() else []
             found += [(shard, news) for event in events for news in notices_of(event)]
         return found

@@ -120,7 +120,7 @@ class Shard:
         given = folder.path / "given"
         names = [given / name if name in order.given else None for name in _GIVEN]
         run_campaign(
-            _plan(order, folder.path),
+            _spec(order, folder.path),
             lambda event: None,
             seeds=Loaded(entries=_entries(order.corpus)),
             sharing=SharedCases(
@@ -167,7 +167,7 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _plan(order: ShardSpec, out: Path) -> RunSpec:
+def _spec(order: ShardSpec, out: Path) -> RunSpec:
     given = out / "given"
     ledger, baseline = (str(given / name) if name in order.given else "" for name in _GIVEN)
     return msgspec.structs.replace(

@@ -38,7 +38,7 @@ def keep_bytecode(folders: Sequence[str]) -> None:
 
     def hook(path: str) -> PathEntryFinder:
         if not f"{path.rstrip('/')}/".startswith(below):
-            raise ImportError(f"{path} is no release")  # the next hook is asked
+            raise ImportError(f"{path} is not below a release")  # the next hook is asked
         return find(path)
 
     if below:

@@ -153,7 +153,7 @@ Received = TypeVar("Received")
 
 
 class InvalidMessage(Exception):
-    """What came is no message, or came without being asked for."""
+    """What came is not a valid message, or nobody asked for it."""
 
 
 class Channel(Generic[Received]):
@@ -179,7 +179,7 @@ class Channel(Generic[Received]):
             again: called now and then, also while messages come; may raise to end the wait.
 
         Raises:
-            EOFError: the other side is gone. InvalidMessage: what came is no message of ours.
+            EOFError: the other side is gone. InvalidMessage: what came is not a valid message.
         """
         while b"\n" not in self._rest:
             while not self.ready(_LOOK_SECONDS):
