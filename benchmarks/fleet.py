@@ -1,11 +1,9 @@
-"""How much more two shards of a fleet see than one in the same time.
+"""How many more cases two shards of a fleet run than one in the same time.
 
     python benchmarks/fleet.py --seconds 60 --pairs 3 --write reports/fleet.md
 
 One shard and two take turns on a Ray cluster that each run starts and ends, on the healthy built-in
-engine with an empty corpus. What is counted are distinct coverage states: different sets of
-dimension values that a case had, as `fuzzgraph.coverage` names and counts them (HyperLogLog,
-standard error 1.6%; two shards' counters are merged, so that a state seen by both counts once).
+engine with an empty corpus. Shards of one run draw different cases, so that cases count once.
 """
 
 from __future__ import annotations
@@ -27,14 +25,13 @@ from fuzzgraph.events import RunSummary
 from fuzzgraph.fleet.ports import descendants
 
 BOUND = 1.8
-"""Distinct states of two shards, in those of one."""
+"""Cases of two shards, in those of one."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """What one run came to."""
 
-    states: int
     pairs: int
     cases: int
     processor: float
@@ -60,8 +57,7 @@ def run(shards: int, seconds: float, seed: int) -> Seen:
         if process.returncode:
             sys.exit(f"the fleet ended with exit code {process.returncode}")
         summary = msgspec.json.decode((out / "summary.json").read_bytes(), type=RunSummary)
-    coverage = summary.coverage
-    return Seen(coverage.states, coverage.pairs, summary.cases, busy, load)
+    return Seen(summary.coverage.pairs, summary.cases, busy, load)
 
 
 def processor(driver: int) -> float:
@@ -82,13 +78,13 @@ def text_of(pid: int, name: str) -> str:
 
 
 def rate(seen: Seen) -> float:
-    """Distinct states for each second of a core."""
-    return seen.states / seen.processor
+    """Cases for each second of a core."""
+    return seen.cases / seen.processor
 
 
 def page(pairs: list[tuple[Seen, Seen]], seconds: float, command: str) -> str:
     """The report."""
-    ratios = [two.states / one.states for one, two in pairs]
+    ratios = [two.cases / one.cases for one, two in pairs]
     each = [2 * rate(two) / rate(one) for one, two in pairs]
     verdict = "kept" if statistics.median(ratios) >= BOUND else "not kept"
     lines = [
@@ -100,27 +96,25 @@ def page(pairs: list[tuple[Seen, Seen]], seconds: float, command: str) -> str:
         "",
         f"    {command}",
         "",
-        "| pair | shards | distinct states | cases | pairs of values | core seconds | load |",
-        "|---|---|---|---|---|---|---|",
+        "| pair | shards | cases | pairs of values | core seconds | load |",
+        "|---|---|---|---|---|---|",
     ]
     for number, pair in enumerate(pairs, 1):
         lines += [
-            f"| {number} | {shards} | {seen.states} | {seen.cases} | {seen.pairs} "
+            f"| {number} | {shards} | {seen.cases} | {seen.pairs} "
             f"| {seen.processor:.0f} | {seen.load:.1f} |"
             for shards, seen in enumerate(pair, 1)
         ]
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     lines += [
         "",
-        f"Distinct states of two shards in those of one: {shown}; median "
+        f"Cases of two shards in those of one: {shown}; median "
         f"{statistics.median(ratios):.2f}, bound {BOUND}: {verdict}.",
         "On a machine with other work shards do not get a core each; for the same time of a core",
         f"per shard the median is {statistics.median(each):.2f}.",
         "",
-        "A state is the set of all dimension values that a case had, such as `page_size=16` and",
-        "`mode draft`. Each set counts once, however many cases had it in both shards together.",
-        "Counted by HyperLogLog with a standard error of 1.6%. Pairs of dimension values, by which",
-        "a corpus is minimised, run full soon and say little here.",
+        "Shards of one run draw different cases. Pairs of dimension values, by which a corpus is",
+        "minimised, run full soon and say little here.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from pages import add_write, publish
 
-from fuzzgraph.campaign.opening import checked_setup, open_setup, strategy_of
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
+from fuzzgraph.open_target import checked_setup, open_setup, strategy_of
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.runner import Runner
 from fuzzgraph.strategies import draw

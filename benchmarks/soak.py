@@ -47,9 +47,9 @@ def drive(out: Path, seconds: float) -> None:
 
     from fuzzgraph.campaign import run_campaign
     from fuzzgraph.campaign.export import no_export
-    from fuzzgraph.campaign.opening import Opened
-    from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+    from fuzzgraph.campaign.resume import load_run_state, resumed_spec
     from fuzzgraph.events import Setup
+    from fuzzgraph.open_target import Opened
     from fuzzgraph.run_spec import Budget, RunSpec
 
     stages = {**Limits().stage_seconds, "eager": 1.5}
@@ -59,11 +59,11 @@ def drive(out: Path, seconds: float) -> None:
     runner = RecordingBackend(client, out)
     opened = Opened(setup, Saboteur(), runner, client.close, lambda: client.deaths, client.cut_off)
     plan = RunSpec(setup=setup, seed=1, budget=Budget(seconds), out=str(out), shrink_seconds=25.0)
-    past = None
+    state = None
     if _begun(out):
-        past = load_run_state(out)
-        plan = msgspec.structs.replace(resumed_plan(past, out, seconds), shrink_seconds=25.0)
-    run_campaign(plan, lambda event: None, opened=opened, export=no_export, past=past)
+        state = load_run_state(out)
+        plan = msgspec.structs.replace(resumed_spec(state, out, seconds), shrink_seconds=25.0)
+    run_campaign(plan, lambda event: None, opened=opened, export=no_export, state=state)
     opened.close()
 
 

@@ -12,16 +12,16 @@ from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from fuzzgraph.campaign.opening import (
+from fuzzgraph.case import Case, digest
+from fuzzgraph.errors import UsageError
+from fuzzgraph.events import ReportedFinding, Setup, finding_id
+from fuzzgraph.open_target import (
     Opened,
     checked_setup,
     open_setup,
     open_target_object,
     strategy_of,
 )
-from fuzzgraph.case import Case, digest
-from fuzzgraph.errors import UsageError
-from fuzzgraph.events import ReportedFinding, Setup, finding_id
 from fuzzgraph.reporting import finding_text
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import Literal
 
 import msgspec
 
-from fuzzgraph.campaign import opening
-from fuzzgraph.campaign.opening import Opened
+from fuzzgraph import open_target
 from fuzzgraph.case import Case
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.events import Setup, finding_id, is_full_rate
 from fuzzgraph.finding import Finding, FindingKey
+from fuzzgraph.open_target import Opened
 
 __all__ = ["Bisection", "Boundary", "ReleaseVerdict", "bisect", "release_range"]
 
@@ -133,7 +133,7 @@ def _finding_of(case: Case, setup: Setup, release: str, wanted: str) -> Finding:
 
 
 def _opened(setup: Setup, release: str) -> Opened:
-    return opening.open_setup(msgspec.structs.replace(setup, release=release))
+    return open_target.open_setup(msgspec.structs.replace(setup, release=release))
 
 
 def _verdict(

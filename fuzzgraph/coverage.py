@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from fuzzgraph.distinct import Distinct
-
 __all__ = ["Coverage", "CoverageMap", "pairs_of"]
 
 
@@ -23,10 +21,6 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     together: tuple[str, ...] = ()
     """For each name, in that order, the names it shared a case with: a bit set in hex, bit i for
     the i-th name. A name is never in its own set."""
-    states: int = 0
-    """About how many different sets of dimension values the cases had."""
-    counter: str = ""
-    """What counted them, to be merged with another shard's."""
 
     @property
     def pairs(self) -> int:
@@ -49,12 +43,10 @@ class CoverageMap:
         self._index: dict[str, int] = {}
         self._cases: list[int] = []
         self._masks: list[int] = []
-        self._states = Distinct()
 
     def add(self, names: Iterable[str]) -> int:
         """Count a case with these names; how many pairs it is the first to cover."""
         names = list(names)
-        self._states.add("\0".join(sorted(names)).encode())
         numbers = [self._number(name) for name in names]
         mask = sum(1 << number for number in numbers)
         fresh = 0
@@ -63,7 +55,7 @@ class CoverageMap:
             seen = self._masks[number]
             fresh += (mask & ~seen & ~(1 << number)).bit_count()
             self._masks[number] = seen | (mask & ~(1 << number))
-        return fresh // 2
+        return fresh // 2  # each pair was counted from both its ends
 
     def absorb(self, other: Coverage) -> None:
         """Add what another shard, or this run before it was killed, has covered."""
@@ -74,7 +66,6 @@ class CoverageMap:
             for bit in _bits(_mask(text)):
                 if bit < len(numbers):
                     self._masks[number] |= 1 << numbers[bit]
-        self._states.merge(other.counter)
 
     @property
     def dimensions(self) -> int:
@@ -88,8 +79,6 @@ class CoverageMap:
         return Coverage(
             cases=dict(zip(self._index, self._cases, strict=True)),
             together=tuple(f"{mask:x}" for mask in self._masks),
-            states=int(self._states),
-            counter=self._states.record(),
         )
 
     def _number(self, name: str) -> int:

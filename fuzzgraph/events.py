@@ -14,14 +14,15 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from fuzzgraph.case import Case
-from fuzzgraph.coverage import Coverage
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
 from fuzzgraph.records import (
+    Counts,
     Export,
     ExportKind,
     FindingId,
     Left,
+    NamedCounts,
     Reason,
     ReportedFinding,
     RunSummary,
@@ -39,18 +40,20 @@ __all__ = [
     "CampaignStarted",
     "CaseKept",
     "CaseRun",
-    "CoverageSeen",
+    "Counted",
     "Emit",
     "Event",
     "Export",
     "ExportKind",
     "Exported",
+    "FindingAttached",
     "FindingFlaky",
     "FindingNew",
     "FindingPursued",
     "FindingRepeated",
     "FindingWaiting",
     "Left",
+    "Noted",
     "Outcome",
     "Progress",
     "Reason",
@@ -107,33 +110,46 @@ class CaseKept(_Event, frozen=True, kw_only=True):
     case: Case
 
 
-class FindingNew(_Event, frozen=True, kw_only=True):
+class _Seen(_Event, frozen=True, kw_only=True):
+    """A finding and the case that showed it first."""
+
+    id: str
+    finding: Finding
+    case: Case
+    also: tuple[Finding, ...] = ()
+    """What else the case showed."""
+    source: Source = "generated"
+    after_cases: int = 0
+    """Cases run up to here, this one included."""
+    after_seconds: float = 0.0
+    took: float = 0.0
+    """Seconds of running the case."""
+
+    def __post_init__(self) -> None:
+        check_id(self.id, self.finding)
+
+
+class FindingNew(_Seen, frozen=True, kw_only=True):
     """First sight of a finding, before it is confirmed and shrunk."""
 
-    id: str
+
+class FindingWaiting(_Seen, frozen=True, kw_only=True):
+    """Seen only in cases that show another finding, which is not shrunk yet and may explain it."""
+
+
+class FindingAttached(_Event, frozen=True, kw_only=True):
+    """A finding never seen without another one: it is reported with that one."""
+
+    id: FindingId
+    """Of the other one, which this shard or another reports."""
     finding: Finding
-    case: Case
-
-    def __post_init__(self) -> None:
-        check_id(self.id, self.finding)
-
-
-class FindingWaiting(_Event, frozen=True, kw_only=True):
-    """Seen only beside one that is not shrunk yet, which may explain it."""
-
-    id: str
-    finding: Finding
-    case: Case
-    beside: tuple[Finding, ...] = ()
-    """What else the case showed."""
-
-    def __post_init__(self) -> None:
-        check_id(self.id, self.finding)
 
 
 class FindingRepeated(_Event, frozen=True, kw_only=True):
     id: FindingId
     digest: str
+    count: int
+    """Further cases that have shown the finding so far, this one included."""
 
 
 class FindingFlaky(_Event, frozen=True, kw_only=True):
@@ -165,39 +181,45 @@ class Exported(_Event, frozen=True, kw_only=True):
     reported: ReportedFinding
 
 
-class Progress(_Event, frozen=True, kw_only=True):
+class Progress(Counts, frozen=True, kw_only=True, tag_field="event", tag=_snake):
+    """The figures of the run, about once a second."""
+
+    shard: int = 0
     seconds: float
-    cases: int
-    steps: int
     findings: int
+    """Findings of this shard, reported or still to be worked on."""
     rate: float
     """Cases per second over the last interval."""
     doing: str = "fuzzing"
     seconds_left: float | None = None
     examples_left: int | None = None
-    skipped: int = 0
     dimensions: int = 0
     """Dimension values covered so far."""
     pairs: int = 0
     """Pairs of them covered by one case."""
-    deaths: int = 0
-    killed: int = 0
-    corpus_cases: int = 0
-    nondeterministic: int = 0
     block: int = 0
     """Number of the block of generated cases; a resumed run draws it again."""
     drawn: int = 0
     """Cases of that block that had their turn; a resumed run passes over them."""
     ahead: tuple[str, ...] = ()
     """Digests of cases that were run before their turn."""
-    unchecked: dict[str, int] = {}
-    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
 
 
-class CoverageSeen(_Event, frozen=True, kw_only=True):
-    """All that was covered so far; told ever more rarely, and at the end."""
+class Counted(NamedCounts, frozen=True, kw_only=True, tag_field="event", tag=_snake):
+    """All that was counted and covered so far; written ever more rarely, and at the end."""
 
-    coverage: Coverage
+    shard: int = 0
+
+
+class Noted(_Event, frozen=True, kw_only=True):
+    """Lines for the report on what is not a finding."""
+
+    bad_entries: tuple[str, ...] = ()
+    """Entries of corpus, ledger, baseline or database that could not be used."""
+    damaged: tuple[str, ...] = ()
+    """Parts of the run's own record that could not be read."""
+    mended: tuple[str, ...] = ()
+    """Tolerated entries of the ledger whose case does not fail any more."""
 
 
 class CampaignFinished(_Event, frozen=True, kw_only=True):
@@ -211,12 +233,14 @@ Event: TypeAlias = (
     | FindingNew
     | FindingRepeated
     | FindingWaiting
+    | FindingAttached
     | FindingFlaky
     | Shrunk
     | FindingPursued
     | Exported
     | Progress
-    | CoverageSeen
+    | Counted
+    | Noted
     | CampaignFinished
 )
 Emit = Callable[[Event], None]

@@ -1,12 +1,12 @@
-"""How findings stand before a run: the ledger's word, and what the baseline already has."""
+"""How a finding counts: what the ledger tolerates or quarantines, and what the baseline has."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from pathlib import Path
+from typing import Protocol
 
 from fuzzgraph.baseline import Baseline, load_baseline
 from fuzzgraph.case import Case, digest, load_case
@@ -84,23 +84,27 @@ def _today() -> date:
     return datetime.now(timezone.utc).date()
 
 
-def run_tolerated(
-    standing: FindingPolicy, run: Callable[[Case], VerdictLike], mended: list[str], bad: list[str]
-) -> None:
+class Note(Protocol):
+    """Takes lines for the report of the run."""
+
+    def __call__(self, *, mended: Iterable[str] = (), bad_entries: Iterable[str] = ()) -> None: ...
+
+
+def run_tolerated(policy: FindingPolicy, run: Callable[[Case], VerdictLike], note: Note) -> None:
     """Run the cases of tolerated entries.
 
     Args:
-        mended: gets a line for each entry whose case passes every time.
-        bad: gets one for each whose case cannot be read, or does not fit into its pools.
+        note: told each entry whose case passes every time, and each whose case cannot be read or
+            does not fit into its pools.
     """
-    for entry, case in standing.tolerated_cases():
+    for entry, case in policy.tolerated_cases():
         try:
             if isinstance(case, str):
-                bad.append(f"ledger: {entry.name}: {case}")
+                note(bad_entries=[f"ledger: {entry.name}: {case}"])
             elif _passes(entry, case, run):
-                mended.append(f"{entry.name}: its case passed {MENDED_RUNS} times")
+                note(mended=[f"{entry.name}: its case passed {MENDED_RUNS} times"])
         except InvalidCase as error:
-            bad.append(f"ledger: {entry.name}: {entry.case}: {error}")
+            note(bad_entries=[f"ledger: {entry.name}: {entry.case}: {error}"])
 
 
 def _passes(entry: Tolerated, case: Case, run: Callable[[Case], VerdictLike]) -> bool:
@@ -112,7 +116,7 @@ def _passes(entry: Tolerated, case: Case, run: Callable[[Case], VerdictLike]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptOut:
+class Quarantined:
     """Stands for the verdict of a case that was never launched."""
 
     entry: str
@@ -129,7 +133,11 @@ class _KeptOut:
 
 
 class QuarantiningRunner:
-    """Runs what the ledger does not keep out: in the search, while shrinking, while confirming."""
+    """Runs what the ledger does not keep out: in the search, while shrinking, while confirming.
+
+    Args:
+        quarantined: told the entry each time that one keeps a case from running.
+    """
 
     def __init__(
         self,
@@ -137,19 +145,19 @@ class QuarantiningRunner:
         ledger: Ledger,
         target: str,
         dimensions: Callable[[Case], Iterable[str]],
+        quarantined: Callable[[str], None],
     ) -> None:
         self._runner = runner
         self._ledger = ledger
         self._target = target
         self._dimensions = dimensions
-        self.kept_out: Counter[str] = Counter()
-        """Ledger entry -> cases that it kept from running."""
+        self._quarantined = quarantined
 
     def run_case(self, case: Case) -> VerdictLike:
         entry = self._entry(case)
         if entry:
-            self.kept_out[entry] += 1
-            return _KeptOut(entry)
+            self._quarantined(entry)
+            return Quarantined(entry)
         return self._runner.run_case(case)
 
     def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
@@ -157,7 +165,7 @@ class QuarantiningRunner:
 
     def keeps_out(self, verdict: VerdictLike) -> bool:
         """Whether a verdict is that of a case never launched."""
-        return isinstance(verdict, _KeptOut)
+        return isinstance(verdict, Quarantined)
 
     def _entry(self, case: Case) -> str:
         if not self._ledger.quarantined:

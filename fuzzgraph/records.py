@@ -18,10 +18,12 @@ from fuzzgraph.finding import Finding, FindingKey
 from fuzzgraph.run_spec import Profile, RunSpec, Setup
 
 __all__ = [
+    "Counts",
     "Export",
     "ExportKind",
     "FindingId",
     "Left",
+    "NamedCounts",
     "Reason",
     "ReportedFinding",
     "RunSummary",
@@ -125,10 +127,41 @@ class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "flaky", bool(rate) and not is_full_rate(rate))
 
 
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has counted; the counts of its shards add up to those of the run."""
+
+    cases: int = 0
+    corpus_cases: int = 0
+    steps: int = 0
+    skipped: int = 0
+    nondeterministic: int = 0
+    deaths: int = 0
+    """Times the engine's process died or hung; 0 where it has none of its own."""
+    killed: int = 0
+    """Times it was killed from outside (signal 9), by a person or for want of memory; the case was
+    run again."""
+
+
+class NamedCounts(Counts, frozen=True, kw_only=True):
+    """The same with what is counted by name, too much to be written every second."""
+
+    skips: dict[str, int] = {}
+    """Why cases were skipped -> how many; the rarest are put together."""
+    fallbacks: dict[str, int] = {}
+    """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
+    unchecked: dict[str, int] = {}
+    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
+    repeats: dict[FindingId, int] = {}
+    """Finding id -> how many further cases showed it."""
+    quarantined: dict[str, int] = {}
+    """Ledger entry -> how many cases it kept from running."""
+    coverage: Coverage = Coverage()
+
+
 _OF_SPEC = ("setup", "seed", "profile", "shards", "only_new", "out")
 
 
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(NamedCounts, frozen=True, kw_only=True):
     """A campaign in one record: the content of `summary.json`."""
 
     fuzzgraph: str
@@ -140,31 +173,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the search, with the shrinking in between."""
     total_seconds: float = 0.0
     """With what came after it: more shrinking, writing and executing repros."""
-    cases: int = 0
-    corpus_cases: int = 0
-    steps: int = 0
-    skipped: int = 0
-    skips: dict[str, int] = {}
-    """Why cases were skipped -> how many; the rarest are put together."""
     beyond: tuple[str, ...] = ()
     """What the target cannot express, so that nothing like it was drawn."""
-    nondeterministic: int = 0
-    fallbacks: dict[str, int] = {}
-    """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
-    unchecked: dict[str, int] = {}
-    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
-    deaths: int = 0
-    """Times the engine's process died or hung; 0 where it has none of its own."""
-    killed: int = 0
-    """Times it was killed from outside (signal 9), by a person or for want of memory; the case was
-    run again."""
     findings: tuple[ReportedFinding, ...] = ()
-    repeats: dict[FindingId, int] = {}
-    """Finding id -> how many further cases showed it."""
     beside: dict[FindingId, tuple[Finding, ...]] = {}
     """Finding id of another shard -> what was seen only beside it."""
-    quarantined: dict[str, int] = {}
-    """Ledger entry -> how many cases it kept from running."""
     mended: tuple[str, ...] = ()
     """Tolerated entries whose case was run and did not fail, one line each."""
     bad_entries: tuple[str, ...] = ()
@@ -173,7 +186,6 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     damaged: tuple[str, ...] = ()
     """Parts of the run's own record that could not be read, one line each: what is told here is not
     all that there was."""
-    coverage: Coverage = Coverage()
     cut_off: str = ""
     """Digest of the case that the end of the budget cut off; a resumed run begins with it."""
     error: str = ""

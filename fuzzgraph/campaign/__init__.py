@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
-from fuzzgraph.campaign.opening import Opened, checked_setup, open_setup, strategy_of
-from fuzzgraph.campaign.pursuit import replay_command
-from fuzzgraph.campaign.run import join_shards, load_corpus, run_campaign
-from fuzzgraph.campaign.search import Campaign
+from fuzzgraph.campaign.run import Campaign, Tools, join_shards, load_corpus, run_campaign
+from fuzzgraph.campaign.search import SavedCases
 from fuzzgraph.campaign.targeted import run_until_found
+from fuzzgraph.open_target import Opened, checked_setup, open_setup, strategy_of
+from fuzzgraph.replay_command import replay_command
 
 __all__ = [
     "Campaign",
     "Opened",
     "RunFolder",
+    "SavedCases",
+    "Tools",
     "checked_setup",
     "fresh_folder",
     "run_campaign",

@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from hypothesis.strategies import SearchStrategy
 
-from fuzzgraph.campaign.tally import Tally
+from fuzzgraph.campaign.live_run import LiveRun
 from fuzzgraph.case import Case, digest
-from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.strategies import block_size, draw
 
 __all__ = ["Blocks", "StrategyOf"]
@@ -25,40 +24,37 @@ class Blocks:
     """Hands out the cases of block after block.
 
     Args:
-        look: called before each case; raises to end the search.
-        run: runs a case.
+        before: called before each case; raises to end the search.
+        run_case: runs a case.
     """
 
     def __init__(
         self,
-        plan: RunSpec,
+        run: LiveRun,
         strategy: StrategyOf,
-        tally: Tally,
-        *,
-        look: Callable[[], None],
-        run: Callable[[Case], None],
+        before: Callable[[], None],
+        run_case: Callable[[Case], None],
     ) -> None:
-        self._plan = plan
-        self._strategy = strategy
-        self._tally = tally
-        self._look = look
         self._run = run
+        self._strategy = strategy
+        self._before = before
+        self._run_case = run_case
 
     def run_first(self, case: Case) -> None:
         """Run a case ahead of its turn: the one that was being run when the run was killed."""
-        self._look()
-        self._tally.ahead.add(digest(case))
-        self._run(case)
+        self._before()
+        self._run.ahead.add(digest(case))
+        self._run_case(case)
 
     def run_all(self) -> None:
         """Run case after case until something raises."""
         while True:
-            self._run_block(self._tally.block, self._tally.drawn)
-            self._tally.block += 1
-            self._tally.drawn = 0
+            self._run_block(self._run.block, self._run.drawn)
+            self._run.block += 1
+            self._run.drawn = 0
 
     def _run_block(self, block: int, drawn: int) -> None:
-        number = self._plan.block_seed(block)
+        seed = self._run.spec.block_seed(block)
         passed = 0
 
         def take(case: Case) -> None:
@@ -68,13 +64,15 @@ class Blocks:
                 return
             self._take(case)
 
-        draw(self._strategy(number), number, block_size(block), take)
-        self._look()
+        draw(self._strategy(seed), seed, block_size(block), take)
+        self._before()
 
     def _take(self, case: Case) -> None:
-        self._look()
-        self._tally.drawn += 1  # before it runs: whoever counts it may tell of it meanwhile
-        if self._tally.ahead and digest(case) in self._tally.ahead:
-            self._tally.ahead.discard(digest(case))
+        self._before()
+        # Counted before it runs: a Progress within the case must not make a resume draw it again,
+        # for the case itself is on disk and is run first then.
+        self._run.drawn += 1
+        if self._run.ahead and digest(case) in self._run.ahead:
+            self._run.ahead.discard(digest(case))
             return
-        self._run(case)
+        self._run_case(case)

@@ -9,8 +9,11 @@ that a second bug with the same look is not swallowed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
+from fuzzgraph.events import finding_id
 from fuzzgraph.finding import Finding, FindingKey
+from fuzzgraph.run_state import RunState
 
 __all__ = ["Companions", "Deduplicator"]
 
@@ -19,38 +22,36 @@ Companions = Callable[[FindingKey], "frozenset[FindingKey] | None"]
 
 
 class Deduplicator:
-    """Findings taken up so far, by this shard or another one."""
+    """Knows the findings of this shard from the state of the run, and those that others claimed.
 
-    def __init__(self, companions_elsewhere: Companions) -> None:
-        self._companions: dict[FindingKey, frozenset[FindingKey]] = {}
-        self._open: set[FindingKey] = set()
-        self._look_up = companions_elsewhere
+    Args:
+        elsewhere: looks up the companions of a finding of another shard.
+    """
 
-    def take_up(self, key: FindingKey) -> None:
-        """Somebody works on it; what it explains is not known yet."""
-        self._open.add(key)
+    def __init__(self, state: RunState, elsewhere: Companions) -> None:
+        self._state = state
+        self._elsewhere = elsewhere
+        self._others: dict[FindingKey, frozenset[FindingKey] | None] = {}
 
-    def report(self, key: FindingKey, companions: Iterable[FindingKey]) -> None:
-        """It is shrunk: what else its case breaks is known."""
-        self._open.discard(key)
-        self._companions[key] = frozenset(companions)
+    def leave_to_other(self, key: FindingKey) -> None:
+        """Another shard has claimed the finding."""
+        self._others[key] = None
 
     def primaries(self, findings: Iterable[Finding]) -> tuple[FindingKey, ...]:
-        """Which of the findings taken up show here, in the order given."""
-        taken = self._companions.keys() | self._open
-        return tuple(dict.fromkeys(one.key for one in findings if one.key in taken))
+        """Which of these findings are known already, in the order given."""
+        return tuple(dict.fromkeys(one.key for one in findings if self._is_known(one.key)))
 
     def unresolved(self, findings: Iterable[Finding]) -> bool:
-        """Whether a finding shows here that may yet turn out to explain the others."""
-        return any(self._companions_of(key) is None for key in self.primaries(findings))
+        """Whether one of them may yet turn out to explain the others: it is not shrunk."""
+        return any(self._companions(key) is None for key in self.primaries(findings))
 
     def fresh(self, findings: Iterable[Finding]) -> list[Finding]:
-        """Those that no finding taken up explains so far, one per key, in the order given."""
+        """Those that no known finding explains so far, one per key, in the order given."""
         findings = list(findings)
         explained: set[FindingKey] = set()
         places: set[tuple[str, str]] = set()
         for key in self.primaries(findings):
-            explained |= {key} | (self._companions_of(key) or frozenset())
+            explained |= {key} | (self._companions(key) or frozenset())
             places.add(_place(key))
         fresh: dict[FindingKey, Finding] = {}
         for finding in findings:
@@ -58,14 +59,24 @@ class Deduplicator:
                 fresh.setdefault(finding.key, finding)
         return list(fresh.values())
 
-    def _companions_of(self, key: FindingKey) -> frozenset[FindingKey] | None:
-        found = self._companions.get(key)
-        if found is None and (found := self._look_up(key)) is not None:
-            self.report(key, found)
-        return found
+    def _is_known(self, key: FindingKey) -> bool:
+        return key in self._others or _id(key) in self._state.findings
+
+    def _companions(self, key: FindingKey) -> frozenset[FindingKey] | None:
+        if key in self._others:
+            if self._others[key] is None:
+                self._others[key] = self._elsewhere(key)
+            return self._others[key]
+        if _id(key) in self._state.unfinished:
+            return None
+        return frozenset(other.key for other in self._state.findings[_id(key)].also)
+
+
+_id = lru_cache(maxsize=1024)(finding_id)
+"""Asked for every finding of every failing case, and a hash each time."""
 
 
 def _place(key: FindingKey) -> tuple[str, str]:
-    """Buffer and kind of step; a finding without a buffer is in no place but its own."""
+    """Buffer and kind of step; findings without a buffer share a place with none but their like."""
     oracle, _, _, buffer, mode = key
     return (buffer or oracle, mode)

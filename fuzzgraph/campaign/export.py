@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fuzzgraph.campaign.budget import Allowance, Effort
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
 from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
@@ -16,21 +17,28 @@ from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 from fuzzgraph.repro.files import file_names
 
 if TYPE_CHECKING:
-    from fuzzgraph.campaign.pursuit import Say
+    from fuzzgraph.campaign.triage import Say
     from fuzzgraph.case import Case
     from fuzzgraph.finding import Finding
+
+UNLIMITED = Allowance(Effort.RUN, math.inf)
 
 __all__ = ["Exporting", "export_text", "no_export", "verified_rate"]
 
 
 def export_text(
-    kind: ExportKind, case: Case, finding: Finding, setup: Setup, *, seconds: float = math.inf
+    kind: ExportKind,
+    case: Case,
+    finding: Finding,
+    setup: Setup,
+    *,
+    allowance: Allowance = UNLIMITED,
 ) -> str:
     """The export of one kind.
 
     Args:
-        seconds: what proving a script by running it may take; 0 leaves it unproven, and less than 0
-            leaves no time even to record its operations.
+        allowance: whether a script's operations are recorded, and whether it is proven by running
+            it, in so many seconds.
 
     Raises:
         UsageError: the target has no export of that kind. OutOfTime: proving it took too long.
@@ -39,7 +47,10 @@ def export_text(
 
     writers: dict[ExportKind, Callable[..., str]] = {
         "script": partial(
-            repro.export_script, recorded=seconds >= 0.0, proven=seconds > 0.0, seconds=seconds
+            repro.export_script,
+            recorded=allowance.effort is not Effort.SKIP,
+            proven=allowance.effort is Effort.RUN,
+            seconds=allowance.seconds,
         ),
         "pytest": repro.export_pytest,
         "issue": repro.export_issue,
@@ -77,10 +88,10 @@ class Exporting:
         self._setup = setup
 
     def __call__(
-        self, reported: ReportedFinding, folder: RunFolder, seconds: float, say: Say
+        self, reported: ReportedFinding, folder: RunFolder, allowance: Allowance, say: Say
     ) -> tuple[Export, ...]:
         return tuple(
-            self._one(kind, reported, folder.of(reported.id) / name, seconds, say)
+            self._one(kind, reported, folder.of(reported.id) / name, allowance, say)
             for kind, name in file_names(reported.id).items()
         )
 
@@ -89,16 +100,16 @@ class Exporting:
         kind: ExportKind,
         reported: ReportedFinding,
         path: Path,
-        seconds: float,
+        allowance: Allowance,
         say: Say,
     ) -> Export:
-        end = time.monotonic() + seconds
-        proven = ", and running it once," if kind == "script" and seconds > 0.0 else ""
-        say(f"writing {path.name}{proven} of {reported.id}")
+        end = time.monotonic() + allowance.seconds
+        runs = kind == "script" and allowance.effort is Effort.RUN
+        say(f"writing {path.name}{', and running it once,' if runs else ''} of {reported.id}")
         try:
-            write_atomically(path, self._text(kind, reported, seconds).encode())
+            write_atomically(path, self._text(kind, reported, allowance).encode())
             left = end - time.monotonic()
-            execute = kind == "script" and reported.status == "new" and left > 0.0
+            execute = runs and reported.status == "new" and left > 0.0
             rate = (
                 self._rate(kind, path, left, partial(_running, say, path, reported.id))
                 if execute
@@ -112,13 +123,13 @@ class Exporting:
             return Export(kind=kind, path="", error=f"{type(error).__name__}: {error}")
         return Export(kind=kind, path=str(path), rate=rate)
 
-    def _text(self, kind: ExportKind, reported: ReportedFinding, seconds: float) -> str:
+    def _text(self, kind: ExportKind, reported: ReportedFinding, allowance: Allowance) -> str:
         """The export; a script that there is no time to prove is written as it is."""
         write = partial(export_text, kind, reported.case, reported.finding, self._setup)
         try:
-            return write(seconds=seconds)
+            return write(allowance=allowance)
         except OutOfTime:
-            return write(seconds=0.0)
+            return write(allowance=Allowance(Effort.WRITE_ONLY))
 
     def _rate(
         self, kind: ExportKind, path: Path, seconds: float, running: Callable[[int, int], object]
@@ -134,7 +145,7 @@ def _running(say: Say, path: Path, finding: str, number: int, times: int) -> Non
 
 
 def no_export(
-    reported: ReportedFinding, folder: RunFolder, seconds: float, say: Say
+    reported: ReportedFinding, folder: RunFolder, allowance: Allowance, say: Say
 ) -> tuple[Export, ...]:
     """For runs whose findings need no repro on disk."""
     return ()

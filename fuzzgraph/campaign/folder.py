@@ -7,6 +7,7 @@ which the file system lets only one of them do.
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from fuzzgraph.finding import FindingKey
 from fuzzgraph.records import FindingId
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["RunFolder", "fresh_folder", "refuse_links"]
+__all__ = ["RunFolder", "fresh_folder", "refuse_links", "unlogged_findings"]
 
 
 def fresh_folder(out: Path | None, seed: int, root: Path = Path("reports/runs")) -> Path:
@@ -198,3 +199,32 @@ class RunFolder:
             except UNREADABLE as error:
                 bad.append(f"{path.name}: not a summary ({error}); left out")
         return summaries, bad
+
+
+def unlogged_findings(out: Path, logged: Container[str]) -> tuple[list[ReportedFinding], list[str]]:
+    """The findings in the folder of a run of which its log says nothing, and a line about each.
+
+    A finding is in the log before anything is written into its folder, so what is found here was
+    lost from the log: it is damaged.
+
+    Args:
+        logged: the ids that the log has.
+    """
+    found: list[ReportedFinding] = []
+    damage: list[str] = []
+    for place in sorted(RunFolder(out).findings.glob("*")):
+        if place.name in logged or not place.is_dir() or not any(place.iterdir()):
+            continue
+        where = f"findings/{place.name}: the log does not tell of this finding"
+        try:
+            reported = decode_json((place / "finding.json").read_bytes(), ReportedFinding)
+            if reported.id != place.name:
+                raise ValueError(f"its record is that of {reported.id}")
+        except FileNotFoundError:
+            damage.append(f"{where}, and there is no record of it")
+        except (OSError, *UNREADABLE) as error:
+            damage.append(f"{where}, and its record cannot be read ({error})")
+        else:
+            found.append(reported)
+            damage.append(f"{where}; taken from its finding.json")
+    return found, damage

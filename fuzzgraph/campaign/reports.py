@@ -11,18 +11,16 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign.folder import refuse_links
-from fuzzgraph.campaign.pursuit import replay_command
-from fuzzgraph.campaign.untold import untold
+from fuzzgraph.campaign.folder import refuse_links, unlogged_findings
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary, Setup
-from fuzzgraph.reporting import joined
+from fuzzgraph.replay_command import replay_command
 from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
-from fuzzgraph.reporting.rebuilding import summary_of
 from fuzzgraph.reporting.trend import trend
 from fuzzgraph.repro.files import file_names
+from fuzzgraph.run_state import RunState, join_summaries
 from fuzzgraph.strict_json import decode_json
 
 __all__ = ["gathered", "rebuilt", "write_reports"]
@@ -52,8 +50,8 @@ def rebuilt(folder: Path) -> RunSummary:
     if not read.summaries:
         why = "; ".join(read.damaged + read.cut)
         raise UsageError(f"{folder}: {why}. Nothing of the run can be told.")
-    whole = joined(read.summaries) if len(read.summaries) > 1 else read.summaries[0]
-    found, damage = untold(folder, {reported.id for reported in whole.findings})
+    whole = join_summaries(read.summaries) if len(read.summaries) > 1 else read.summaries[0]
+    found, damage = unlogged_findings(folder, {reported.id for reported in whole.findings})
     return msgspec.structs.replace(
         whole,
         findings=tuple(_with_command(one, whole.setup) for one in (*whole.findings, *found)),
@@ -69,7 +67,7 @@ def _with_command(reported: ReportedFinding, setup: Setup) -> ReportedFinding:
 
 
 class _Read:
-    """What the logs of a run tell, and what of them cannot be read."""
+    """What the logs of a run tell, and why some of them tell nothing."""
 
     def __init__(self) -> None:
         self.summaries: list[RunSummary] = []
@@ -78,12 +76,13 @@ class _Read:
 
     def take(self, path: Path) -> None:
         log = read_log(path)
+        state = RunState.of(log)
+        if state.begun:
+            self.summaries.append(state.summary())
+            return
         self.cut += log.cut
         self.damaged += log.damaged
-        summary = summary_of(log.events)
-        if summary is not None:
-            self.summaries.append(summary)
-        elif log.events or log.damaged:
+        if log.events or log.damaged:
             self.damaged.append(f"{path.name}: its start is lost, so that it tells of no run")
         else:  # killed before it began
             self.cut.append(f"{path.name}: tells of no run; left out")

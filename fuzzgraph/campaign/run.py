@@ -1,103 +1,235 @@
-"""A whole run from its plan: opens the target, reads the corpus, wires the writers, tidies up."""
+"""A whole run from its spec: opens the target, searches, triages, exports, writes the reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from fuzzgraph import corpus
+from fuzzgraph.campaign.budget import Clock
 from fuzzgraph.campaign.export import Exporting
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.opening import Opened, open_setup, strategy_of
-from fuzzgraph.campaign.pursuit import Exporter
+from fuzzgraph.campaign.live_run import LiveRun
 from fuzzgraph.campaign.reports import write_reports
-from fuzzgraph.campaign.resume import RunState
-from fuzzgraph.campaign.search import Campaign
+from fuzzgraph.campaign.search import CaseRunner, SavedCases, search
+from fuzzgraph.campaign.shrink import Minimise
+from fuzzgraph.campaign.triage import Exporter, Triage
 from fuzzgraph.capabilities import missing
+from fuzzgraph.case import Case
 from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Loaded
 from fuzzgraph.coverage_values import coverage_values
-from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Emit, Event, RunSummary
-from fuzzgraph.policy import FindingPolicy
-from fuzzgraph.reporting import EventFile, joined
+from fuzzgraph.errors import FuzzGraphError, UsageError
+from fuzzgraph.events import Emit, Event, Reason, RunSummary
+from fuzzgraph.interrupts import interruptible
+from fuzzgraph.open_target import Opened, open_setup, strategy_of
+from fuzzgraph.policy import FindingPolicy, QuarantiningRunner
+from fuzzgraph.reporting import EventFile
 from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run_state import RunState, join_summaries
 
-__all__ = ["run_campaign", "join_shards", "load_corpus"]
+__all__ = ["Campaign", "Tools", "join_shards", "load_corpus", "run_campaign"]
+
+
+def _shrunk(case: Case, still_fails: Callable[[Case], bool]) -> Case:
+    from fuzzgraph.strategies import minimise
+
+    return minimise(case, still_fails)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a campaign works with.
+
+    Args:
+        export: writes the repros of a finding; None for every kind of export.
+        minimise: shrinks a case while a condition holds.
+        dimensions: names of what a case covers.
+        clock: in seconds.
+    """
+
+    export: Exporter | None = None
+    minimise: Minimise = _shrunk
+    dimensions: Callable[[Case], Iterable[str]] = coverage_values
+    clock: Clock = time.monotonic
+
+
+@dataclass(slots=True)
+class Campaign:
+    """One run over one target.
+
+    Args:
+        spec: budget, seed, shard, folder.
+        opened: the target, and what runs cases on it.
+        emit: receives every event, in order.
+        saved: cases to run before any is generated.
+        policy: what ledger and baseline say of findings and cases.
+        state: what this run had done before it was killed; it goes on from there.
+    """
+
+    spec: RunSpec
+    opened: Opened
+    emit: Emit
+    saved: SavedCases = field(default_factory=SavedCases)
+    policy: FindingPolicy = field(default_factory=FindingPolicy)
+    state: RunState = field(default_factory=RunState)
+    tools: Tools = field(default_factory=Tools)
+    live: LiveRun = field(init=False)
+
+    def __post_init__(self) -> None:
+        opened = self.opened
+        self.live = LiveRun(
+            self.spec,
+            self.emit,
+            self.state,
+            deaths=lambda: (opened.deaths(), opened.killed()),
+            clock=self.tools.clock,
+        )
+
+    def interrupt(self, why: Reason = "interrupted") -> None:
+        """End after the case at hand, as Ctrl-C does."""
+        self.live.budget.interrupt(why)
+
+    def run(
+        self, bad_entries: Iterable[str] = (), notes: Callable[[], Iterable[str]] = tuple
+    ) -> RunSummary:
+        """Run until the budget is spent; the summary is written and emitted last.
+
+        Args:
+            bad_entries: entries of the corpus that could not be read.
+            notes: what else went wrong beside the cases, by the end of the run.
+
+        Raises:
+            UsageError: the target cannot be opened, or another run is at work in the folder.
+            Whatever else ended the run: its summary is written, with the reason `failed`.
+        """
+        live = self.live
+        with live.folder.lock(), interruptible(live.budget):
+            live.start(len(self.saved.corpus), missing(self.opened.target.capabilities))
+            live.note(bad_entries=[*bad_entries, *self.policy.bad_lines])
+            try:
+                return self._run_through(notes)
+            except (Exception, SystemExit, GeneratorExit) as failure:
+                if isinstance(failure, UsageError) and not live.cases:
+                    raise
+                summary = self._failed(failure)
+                if isinstance(failure, FuzzGraphError | OSError):
+                    return summary  # a full disk, say: the message is enough
+                raise
+
+    def _run_through(self, notes: Callable[[], Iterable[str]]) -> RunSummary:
+        """Search, then triage, then export; each begins where the one before it has ended."""
+        live, opened = self.live, self.opened
+        quarantining = QuarantiningRunner(
+            opened.runner,
+            self.policy.ledger,
+            self.spec.setup.target,
+            self.tools.dimensions,
+            live.count_quarantined,
+        )
+        export = self.tools.export or Exporting(self.spec.setup)
+        triage = Triage(live, quarantining, self.tools.minimise, export, self.policy)
+        runner = CaseRunner(live, quarantining, triage, self.tools.dimensions, opened.cut_off)
+        ended = live.state.ended
+
+        reason = search(
+            live, runner, strategy_of(opened, self.spec.profile), self.policy, self.saved
+        )
+        seconds = live.budget.seconds
+        if self.spec.finish_only and ended is not None and ended.reason != "failed":
+            reason, seconds = ended.reason, ended.seconds  # nothing was searched any more
+        opened.cut_off(live.budget.deadline())
+        triage.settle()
+
+        def summary() -> RunSummary:
+            live.note(bad_entries=notes())
+            live.write_counts()
+            return live.summary(reason, seconds=seconds, cut_off=runner.case_cut_off)
+
+        live.folder.finish_run(summary())  # exports may be killed
+        triage.export_all()
+        whole = summary()
+        live.folder.finish_run(whole)
+        live.finish(whole)
+        if not runner.case_cut_off:
+            live.folder.running.unlink(missing_ok=True)
+        return whole
+
+    def _failed(self, failure: BaseException) -> RunSummary:
+        """What was found until then, as far as it can still be written."""
+        live = self.live
+        error = f"{type(failure).__name__}: {failure}"
+        with contextlib.suppress(UsageError, OSError):
+            live.write_counts()
+        summary = live.summary("failed", seconds=live.budget.seconds, error=error)
+        with contextlib.suppress(UsageError, OSError):
+            live.folder.finish_run(summary)
+        with contextlib.suppress(UsageError, OSError):
+            live.finish(summary)
+        return summary
 
 
 def run_campaign(
-    plan: RunSpec,
+    spec: RunSpec,
     emit: Emit,
     *,
     seeds: Loaded | None = None,
     opened: Opened | None = None,
     export: Exporter | None = None,
-    standing: FindingPolicy | None = None,
-    past: RunState | None = None,
+    policy: FindingPolicy | None = None,
+    state: RunState | None = None,
     sharing: SharedCases | None = None,
     on_start: Callable[[Campaign], None] = lambda campaign: None,
 ) -> RunSummary:
     """Run a campaign and leave its events, summary and reports in its folder.
 
     Args:
-        plan: what to do; its folder exists.
+        spec: what to do; its folder exists.
         emit: sees every event.
         seeds: cases to run first, as `load_corpus` returns them.
         opened: the target, where the caller opened it already (and closes it).
-        export: writes the repro of a finding; None for every kind of export.
-        standing: what ledger and baseline say.
-        past: what this run had done before it was killed.
-        sharing: cases of other runs; None for the database that the plan names.
+        export: writes the repros of a finding; None for every kind of export.
+        policy: what ledger and baseline say.
+        state: what this run had done before it was killed.
+        sharing: cases of other runs; None for the database that the spec names.
         on_start: gets the campaign just before it runs, for example to interrupt it later.
 
     Raises:
         UsageError: an unknown name, a target that cannot be opened, a folder that cannot be used.
     """
-    from fuzzgraph.strategies import minimise
-
     seeds = seeds or Loaded()
-    sharing = sharing or SharedCases.of(plan)
-    own = opened is None
-    opened = opened or open_setup(plan.setup)
-    folder = RunFolder(plan.folder, plan.shard, plan.shards)
-    events = EventFile(folder.events)
-    try:
+    folder = RunFolder(spec.folder, spec.shard, spec.shards)
+    with contextlib.ExitStack() as stack:
+        sharing = sharing or SharedCases.of(spec)
+        stack.callback(sharing.close)
+        if opened is None:
+            opened = open_setup(spec.setup)
+            stack.callback(opened.close)
+        events = EventFile(folder.events)
+        stack.callback(events.close)
         campaign = Campaign(
-            plan,
-            opened.runner,
-            strategy_of(opened, plan.profile),
+            spec,
+            opened,
             _all(events, sharing, emit),
-            minimise=minimise,
-            export=export or Exporting(plan.setup),
-            dimensions=coverage_values,
-            beyond=missing(opened.target.capabilities),
-            deaths=opened.deaths,
-            killed=opened.killed,
-            standing=standing,
-            past=past,
-            corpus=seeds.entries,
-            shared=sharing.beyond(seeds),
-            bad_entries=seeds.bad_lines,
-            notes=sharing.notes,
-            cut_off=opened.cut_off,
+            SavedCases(seeds.entries, sharing.beyond(seeds)),
+            policy or FindingPolicy(),
+            state or RunState(),
+            Tools(export),
         )
         on_start(campaign)
-        summary = campaign.run()
-    finally:
-        sharing.close()
-        events.close()
-        if own:
-            opened.close()
+        summary = campaign.run(seeds.bad_lines, sharing.notes)
     if folder.whole:
-        _report(plan.folder, summary)
+        _report(spec.folder, summary)
     return summary
 
 
 def _report(out: Path, summary: RunSummary) -> None:
-    """The reports; a run that has failed already is not told to have failed at its reports."""
+    """Write the reports; an error in them must not mask the run's own error."""
     try:
         write_reports(out, summary)
     except UsageError:
@@ -130,7 +262,7 @@ def join_shards(out: Path) -> RunSummary | None:
     summaries, damaged = RunFolder(out).shard_summaries()
     if not summaries:
         return None
-    summary = joined(summaries)
+    summary = join_summaries(summaries)
     summary = msgspec.structs.replace(summary, damaged=(*summary.damaged, *damaged))
     RunFolder(out).finish_run(summary)
     write_reports(out, summary)

@@ -15,7 +15,7 @@ from fuzzgraph.campaign.resume import (
     free_empty_claims,
     load_run_state,
     nothing_to_resume,
-    resumed_plan,
+    resumed_spec,
 )
 from fuzzgraph.errors import UsageError
 from fuzzgraph.event_log import read_log
@@ -80,7 +80,7 @@ def resume_shards(
 
 def _has_more(out: Path, shard: int, shards: int, seconds: float | None) -> bool:
     try:
-        resumed_plan(load_run_state(out, shard, shards), out, seconds)
+        resumed_spec(load_run_state(out, shard, shards), out, seconds)
     except UsageError:
         return False
     return True

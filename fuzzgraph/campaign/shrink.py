@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuzzgraph.campaign.stopping import Deadline
+from fuzzgraph.campaign.live_run import LiveRun
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import InvalidCase, OutOfTime
-from fuzzgraph.events import Emit, Left, Shrunk, is_full_rate
+from fuzzgraph.events import FindingNew, Left, Shrunk, is_full_rate
 from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.runner import Runner
 
-__all__ = ["Followed", "Minimise", "Shrinking"]
+__all__ = ["Minimise", "Shrinker", "ShrunkFinding"]
 
 Minimise = Callable[[Case, Callable[[Case], bool]], Case]
+"""Gives a smaller case for which the condition still holds."""
 
 _AGAIN = 1.5
 """Time kept for the second confirmation, in first ones: a run before it and one after it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
-    """How far a finding was followed."""
+class ShrunkFinding:
+    """How far a finding was confirmed and shrunk."""
 
     case: Case
     finding: Finding
@@ -36,7 +36,7 @@ class Followed:
     left: tuple[Left, ...] = ()
 
 
-class Shrinking:
+class Shrinker:
     """Works on one finding at a time.
 
     Args:
@@ -45,45 +45,38 @@ class Shrinking:
 
     def __init__(
         self,
+        run: LiveRun,
         runner: Runner,
-        plan: RunSpec,
-        emit: Emit,
-        *,
         minimise: Minimise,
-        watch: Deadline,
-        tick: Callable[[str], None],
         notice: Callable[[Case, tuple[Finding, ...]], None],
     ) -> None:
+        self._run = run
         self._runner = runner
-        self._plan = plan
-        self._emit = emit
         self._minimise = minimise
-        self._watch = watch
-        self._tick = tick
         self._notice = notice
 
-    def follow(self, name: str, case: Case, finding: Finding, slice_end: float) -> Followed:
+    def shrink(self, new: FindingNew, until: float) -> ShrunkFinding:
         """The finding with its rate, and the smallest case found for it.
 
         Args:
-            name: id of the finding.
-            slice_end: when it should be done, in seconds of the campaign.
+            until: when it should be done, in seconds of the run.
         """
-        begin = self._watch.seconds
-        if self._watch.interrupted or self._watch.seconds_left == 0.0:
-            return Followed(case, finding, left=("confirm", "shrink"))
-        self._tick(f"confirming {name}")
+        budget, case, finding = self._run.budget, new.case, new.finding
+        begin = budget.seconds
+        if budget.interrupted or budget.seconds_left == 0.0:
+            return ShrunkFinding(case, finding, left=("confirm", "shrink"))
+        self._run.tick(f"confirming {new.id}")
         try:
             finding = self._confirm(case, finding)
         except OutOfTime:
-            return Followed(case, finding, left=("confirm", "shrink"))
+            return ShrunkFinding(case, finding, left=("confirm", "shrink"))
         if finding.confirmed.startswith("0/"):
-            return Followed(case, finding)
-        now = self._watch.seconds
-        kept_free = slice_end - _AGAIN * (now - begin)
-        if kept_free <= now:
-            return Followed(case, finding, left=("shrink",))
-        return self._shrunk(name, case, finding, kept_free)
+            return ShrunkFinding(case, finding)
+        now = budget.seconds
+        shrink_until = until - _AGAIN * (now - begin)
+        if shrink_until <= now:
+            return ShrunkFinding(case, finding, left=("shrink",))
+        return self._shrunk(new.id, case, finding, shrink_until)
 
     def findings(self, case: Case) -> tuple[Finding, ...]:
         """What a case shows.
@@ -97,22 +90,23 @@ class Shrinking:
             return ()
 
     def _confirm(self, case: Case, finding: Finding) -> Finding:
-        return self._runner.confirm(case, finding, self._plan.confirm_times)
+        return self._runner.confirm(case, finding, self._run.spec.confirm_times)
 
-    def _shrunk(self, name: str, case: Case, finding: Finding, kept_free: float) -> Followed:
+    def _shrunk(self, name: str, case: Case, finding: Finding, until: float) -> ShrunkFinding:
         """The smallest case found and the finding on it, or what was given where nothing holds."""
-        begin = self._watch.seconds
-        enough = begin + self._plan.shrink_seconds
+        budget = self._run.budget
+        begin = budget.seconds
+        enough = begin + self._run.spec.shrink_seconds
         tries, cut = 0, False
 
         def still_fails(candidate: Case) -> bool:
             nonlocal tries, cut
-            now = self._watch.seconds
-            cut = cut or self._watch.interrupted or now > kept_free
+            now = budget.seconds
+            cut = cut or budget.interrupted or now > until
             if cut or now > enough:
                 return False
             tries += 1
-            self._tick(f"shrinking {name}")
+            self._run.tick(f"shrinking {name}")
             try:
                 return self._seen_in(candidate, finding) is not None
             except OutOfTime:
@@ -120,13 +114,13 @@ class Shrinking:
                 return False
 
         small = self._minimise(case, still_fails)
-        seconds = self._watch.seconds - begin
+        seconds = budget.seconds - begin
         try:
             small, confirmed = self._held(case, small, finding)
         except OutOfTime:
             small, confirmed, cut = case, finding, True
-        self._tell(name, case, small, tries, seconds)
-        return Followed(small, confirmed, tries, seconds, ("shrink",) if cut else ())
+        self._emit(name, case, small, tries, seconds)
+        return ShrunkFinding(small, confirmed, tries, seconds, ("shrink",) if cut else ())
 
     def _held(self, case: Case, small: Case, finding: Finding) -> tuple[Case, Finding]:
         """The small case if fresh sessions show the finding on it as well as on the first one."""
@@ -142,10 +136,10 @@ class Shrinking:
             self._notice(case, shown)
         return next((seen for seen in shown if seen.key == finding.key), None)
 
-    def _tell(self, name: str, before: Case, after: Case, tries: int, seconds: float) -> None:
-        self._emit(
+    def _emit(self, name: str, before: Case, after: Case, tries: int, seconds: float) -> None:
+        self._run.emit(
             Shrunk(
-                shard=self._plan.shard,
+                shard=self._run.spec.shard,
                 id=name,
                 before=digest(before),
                 after=digest(after),

@@ -1,35 +1,34 @@
-"""A campaign that looks for certain findings and ends once each of them has been pursued."""
+"""A campaign that looks for certain findings and ends once each of them is confirmed and shrunk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.run import run_campaign
-from fuzzgraph.campaign.search import Campaign
+from fuzzgraph.campaign.run import Campaign, run_campaign
 from fuzzgraph.events import Event, FindingNew, FindingPursued, RunSummary
 from fuzzgraph.finding import Finding
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import RunSpec
 
 __all__ = ["run_until_found"]
 
 
 class _Watcher:
-    """Follows events until `wanted` of the sought are confirmed, and shrunk as time allowed."""
+    """Interrupts the campaign once `wanted` names are confirmed, and shrunk as time allowed."""
 
     def __init__(self, name_of: Callable[[Finding], object], wanted: int | None) -> None:
         self._name_of = name_of
         self._wanted = wanted
-        self._taken_up: dict[str, object] = {}
+        self._names: dict[str, object] = {}
         self._done: set[object] = set()
         self.campaign: Campaign | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, FindingNew) and (name := self._name_of(event.finding)) is not None:
-            self._taken_up[event.id] = name
-        elif isinstance(event, FindingPursued) and event.reported.id in self._taken_up:
-            self._done.add(self._taken_up[event.reported.id])
+            self._names[event.id] = name
+        elif isinstance(event, FindingPursued) and event.reported.id in self._names:
+            self._done.add(self._names[event.reported.id])
             if self.campaign is not None and len(self._done) == self._wanted:
                 self.campaign.interrupt("findings")
 
@@ -38,16 +37,16 @@ class _Watcher:
 
 
 def run_until_found(
-    plan: RunSpec, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
+    spec: RunSpec, opened: Opened, name_of: Callable[[Finding], object], wanted: int | None
 ) -> RunSummary:
     """Run a campaign of generated cases only, without exports.
 
     Args:
-        plan: its budget ends the run at the latest.
+        spec: its budget ends the run at the latest.
         opened: the target; the caller closes it.
-        name_of: what a finding counts as, None for nothing that is sought.
+        name_of: what a finding counts as, None if it is not wanted.
         wanted: how many different names end the run, for the reason "findings"; None lets it take
             its whole time.
     """
     watcher = _Watcher(name_of, wanted)
-    return run_campaign(plan, watcher, opened=opened, export=no_export, on_start=watcher.start)
+    return run_campaign(spec, watcher, opened=opened, export=no_export, on_start=watcher.start)

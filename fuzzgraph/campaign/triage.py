@@ -1,271 +1,285 @@
-"""Which findings are worked on, and when: shrinking must not eat the time for searching.
+"""What happens to a finding: deduplicated, queued, confirmed, shrunk, exported.
 
-A finding is taken up when it is first seen, its case is then on disk. It is pursued (confirmed and
-shrunk) and exported as long as such work took no more than its share of the time so far; the rest
-waits for the end of the search, which makes room for it. What shows only beside a finding that is
-not shrunk yet waits for that, and is often explained by it. How time is shared is `reserve`'s.
+A finding is in the log, and its case on disk, when it is first seen. It is worked on as long as
+such work took no more than its share of the time so far; the rest waits for the end of the search,
+which leaves time for it. A finding seen only in cases that show another one, not shrunk yet, waits
+for that: shrinking often explains it. How time is shared is `budget`'s.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
+from fuzzgraph.campaign.budget import Allowance
 from fuzzgraph.campaign.dedup import Deduplicator
 from fuzzgraph.campaign.folder import RunFolder
-from fuzzgraph.campaign.pursuit import Exporter, Occurrence, Pursuit, unexecuted
-from fuzzgraph.campaign.reserve import Reserve
-from fuzzgraph.campaign.resume import RunState
-from fuzzgraph.campaign.shrink import Minimise, Shrinking
-from fuzzgraph.campaign.tally import Tally
+from fuzzgraph.campaign.live_run import LiveRun
+from fuzzgraph.campaign.shrink import Minimise, Shrinker, ShrunkFinding
 from fuzzgraph.case import Case, digest
-from fuzzgraph.events import Emit, ReportedFinding, finding_id
-from fuzzgraph.finding import Finding, FindingKey
+from fuzzgraph.errors import OutOfTime
+from fuzzgraph.events import (
+    Export,
+    Exported,
+    FindingAttached,
+    FindingFlaky,
+    FindingNew,
+    FindingPursued,
+    FindingWaiting,
+    Left,
+    ReportedFinding,
+    Source,
+    finding_id,
+    is_full_rate,
+)
+from fuzzgraph.finding import Finding
 from fuzzgraph.policy import FindingPolicy
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.replay_command import replay_command
 from fuzzgraph.runner import Runner
 
-__all__ = ["Docket", "docket_of"]
+__all__ = ["Exporter", "Say", "Triage"]
+
+Say = Callable[[str], object]
+"""Takes a few words on what is being done."""
+Exporter = Callable[[ReportedFinding, RunFolder, Allowance, Say], tuple[Export, ...]]
+"""Writes the repros of a finding, as far as it is allowed to."""
 
 
-def docket_of(
-    plan: RunSpec,
-    folder: RunFolder,
-    runner: Runner,
-    emit: Emit,
-    *,
-    minimise: Minimise,
-    export: Exporter,
-    tally: Tally,
-    standing: FindingPolicy,
-) -> Docket:
-    """The docket of a campaign, with what works on its findings."""
+class Triage:
+    """One for a campaign. Its queue is in the state of the run: what is `unfinished` and `waiting`
+    there, also from before a kill.
 
-    def notice(case: Case, findings: tuple[Finding, ...]) -> None:
-        seen = Occurrence(case, findings, "generated", tally.cases, tally.watch.seconds)
-        docket.take_in(seen)
-
-    shrinking = Shrinking(
-        runner,
-        plan,
-        emit,
-        minimise=minimise,
-        watch=tally.watch,
-        tick=tally.tick,
-        notice=notice,
-    )
-    pursuit = Pursuit(
-        plan,
-        folder,
-        emit,
-        shrinking=shrinking,
-        export=export,
-        say=tally.say,
-        standing=standing.of,
-    )
-    reserve = Reserve(plan, tally.watch)
-    docket = Docket(folder, pursuit, reserve, plan.budget.findings, standing.counts)
-    return docket
-
-
-class Docket:
-    """Findings seen and not yet reported, and those reported."""
+    Args:
+        minimise: shrinks a case while a condition holds.
+        export: writes the repros of a finding.
+        policy: how a finding counts.
+    """
 
     def __init__(
         self,
-        folder: RunFolder,
-        pursuit: Pursuit,
-        reserve: Reserve,
-        max_findings: int | None = None,
-        counts: Callable[[Finding], bool] = lambda finding: True,
+        run: LiveRun,
+        runner: Runner,
+        minimise: Minimise,
+        export: Exporter,
+        policy: FindingPolicy,
     ) -> None:
-        self._counts = counts
-        self.known = Deduplicator(folder.companions)
-        self.reported: list[ReportedFinding] = []
-        self.beside: dict[str, list[Finding]] = {}
-        """What was seen only beside findings that other shards report."""
-        self._folder = folder
-        self._pursuit = pursuit
-        self._reserve = reserve
-        self._max_findings = max_findings
-        self._pending: deque[tuple[Occurrence, Finding]] = deque()
-        self._waiting: dict[FindingKey, Occurrence] = {}
-        self._exported: set[str] = set()
-
-    def take_back(self, past: RunState) -> None:
-        """Go on with what a killed run had found, finished or not."""
-        for reported in past.reported.values():
-            key = reported.finding.key
-            if {"confirm", "shrink"} & set(reported.left):
-                self.known.take_up(key)
-                self._pending.append((_followed_before(reported), reported.finding))
-                continue
-            self.known.report(key, [other.key for other in reported.also])
-            self.reported.append(reported)
-            if any(one.kind == "script" and not unexecuted(one) for one in reported.exports):
-                self._exported.add(reported.id)
-        for new in past.unfinished.values():
-            self.known.take_up(new.finding.key)
-            self._pending.append((_seen_before(past, new.case, new.finding), new.finding))
-        for put_off in past.waiting.values():
-            findings = (put_off.finding, *put_off.beside)
-            self._waiting[put_off.finding.key] = _seen_before(past, put_off.case, *findings)
+        self._run = run
+        self._state = run.state
+        self._shrinker = Shrinker(run, runner, minimise, self._notice)
+        self._export = export
+        self._policy = policy
+        self._dedup = Deduplicator(run.state, run.folder.companions)
+        self._exported = {
+            reported.id
+            for reported in run.state.findings.values()
+            if any(one.kind == "script" and not _unexecuted(one) for one in reported.exports)
+        }
 
     @property
     def counting(self) -> int:
-        """Findings reported that decide the exit code: those the budget is about."""
-        return sum(self._counts(reported.finding) for reported in self.reported)
+        """Findings reported that decide the exit code: those that a budget of findings is about."""
+        return sum(self._policy.counts(reported.finding) for reported in self._state.reported)
 
-    @property
-    def taken_up(self) -> int:
-        """Findings of this shard, reported or still to be pursued."""
-        return len(self.reported) + len(self._pending)
+    def known(self, findings: Sequence[Finding]) -> list[str]:
+        """Ids of those that are known already."""
+        return [finding_id(key) for key in self._dedup.primaries(findings)]
 
     @property
     def kept_seconds(self) -> float:
-        """How long before the end of the budget the search makes room for what is left to do."""
-        return self._reserve.kept(len(self._pending), len(self._pending) + len(self._unexported()))
+        """How long before the end of the budget the search ends for what is left to do here."""
+        pending = len(self._state.unfinished)
+        return self._run.budget.kept_for_triage(pending, pending + len(self._unexported()))
 
-    def note(self, seen: Occurrence) -> None:
-        """Take in what a case showed, and work on it where that is due."""
-        self.take_in(seen)
-        self._work()
+    def add(
+        self,
+        case: Case,
+        findings: tuple[Finding, ...],
+        source: Source = "generated",
+        took: float = 0.0,
+    ) -> None:
+        """Take in what a case showed just now: one fresh finding is queued, the others wait for it.
 
-    def take_in(self, seen: Occurrence) -> None:
-        """Leave word of what a case showed; also of a case that a finding is being shrunk by."""
-        fresh = self.known.fresh(seen.findings)
-        if fresh and not self.known.unresolved(seen.findings):
-            self._take_up(seen, fresh.pop(0))
+        Args:
+            took: seconds of running the case; the quick ones are worked on first at the end.
+        """
+        fresh = self._dedup.fresh(findings)
+        if not fresh:
+            return
+        told: dict[str, Any] = {
+            "shard": self._run.spec.shard,
+            "case": case,
+            "source": source,
+            "after_cases": self._run.cases,
+            "after_seconds": round(self._run.budget.seconds - took, 3),
+            "took": took,
+        }
+        if not self._dedup.unresolved(findings):
+            finding = fresh.pop(0)
+            self._claim(FindingNew(**told, **_among(findings, finding)))
         for finding in fresh:
-            if finding.key not in self._waiting:
-                self._pursuit.put_off(seen, finding)
-                self._waiting[finding.key] = seen
+            if not self._is_waiting(finding):
+                self._run.emit(FindingWaiting(**told, **_among(findings, finding)))
+
+    def work(self) -> None:
+        """Shrink and export until the search has a better right to the time."""
+        budget, unfinished = self._run.budget, self._state.unfinished
+        while unfinished and (budget.triage_due or self._enough_found()):
+            self._report(next(iter(unfinished.values())))
+            self._reconsider()
+        if not unfinished and budget.limited and not self._enough_found():
+            for name in self._unexported():
+                if budget.triage_due and budget.export_allowance().seconds > 0.0:
+                    self._export_one(name)
 
     def settle(self) -> None:
-        """Pursue what is left; what there is no time for is reported as it was seen."""
+        """Work on all that is left; what there is no time for is reported as it was seen."""
         self._reconsider()
-        self._pursue_all()
-        for key, seen in list(self._waiting.items()):
-            self._fold(key, seen)
-        self._pursue_all()
+        self._report_all()
+        for waiting in list(self._state.waiting.values()):
+            self._attach(waiting)
+        self._report_all()
 
-    def export(self) -> None:
+    def export_all(self) -> None:
         """Write all repros, and execute them as long as there is time for it."""
-        for index in self._unexported():
-            self._export(index)
+        for name in self._unexported():
+            self._export_one(name)
 
-    def give_up(self) -> None:
-        """Report what is pending as it was seen; writes nothing."""
-        for seen, finding in self._pending:
-            self.reported.append(
-                ReportedFinding(
-                    id=finding_id(finding.key),
-                    finding=finding,
-                    case=seen.case,
-                    digest=digest(seen.case),
-                    also=tuple(other for other in seen.findings if other.key != finding.key),
-                    source=seen.source,
-                    left=("confirm", "shrink", "export"),
-                )
-            )
-        self._pending.clear()
+    def _notice(self, case: Case, findings: tuple[Finding, ...]) -> None:
+        """A candidate of a shrink may show findings of its own."""
+        self.add(case, findings)
 
-    def _work(self) -> None:
-        """Pursue and export until the search has a better right to the time."""
-        while self._pending and (self._reserve.due or self._enough_found()):
-            self._pursue(*self._pending.popleft())
-            self._reconsider()
-        if not self._pending and self._reserve.limited and not self._enough_found():
-            for index in self._unexported():
-                if self._reserve.due and self._reserve.export_seconds() > 0.0:
-                    self._export(index)
-
-    def _enough_found(self) -> bool:
-        return self._max_findings is not None and self.taken_up >= self._max_findings
-
-    def _unexported(self) -> list[int]:
-        """Which of `reported` have no repros yet."""
-        found = enumerate(self.reported)
-        return [index for index, reported in found if reported.id not in self._exported]
-
-    def _export(self, index: int) -> None:
-        with self._reserve.exporting():
-            seconds = self._reserve.export_seconds()
-            self.reported[index] = self._pursuit.write_repro(self.reported[index], seconds)
-        self._exported.add(self.reported[index].id)
-
-    def _take_up(self, seen: Occurrence, finding: Finding) -> None:
+    def _claim(self, new: FindingNew) -> None:
+        """Queue the finding, unless another shard of the run has it."""
+        folder = self._run.folder
         try:
-            ours = self._pursuit.claim(seen.case, finding)
+            ours = folder.claim(new.id)
         except Exception:  # a full disk, say: it was seen all the same
-            self._pending.append((seen, finding))
+            self._state.apply(new)
             raise
-        if ours:
-            self._pending.append((seen, finding))
-        self.known.take_up(finding.key)
+        if not ours:
+            self._dedup.leave_to_other(new.finding.key)
+            return
+        self._run.emit(new)  # first: a folder with a case in it has a finding in the log
+        folder.found(new.id, new.case)
 
-    def _pursue_all(self) -> None:
-        """The quick ones first, so that as many as possible are done when time is out."""
-        while self._pending:
-            quickest = min(self._pending, key=lambda one: one[0].took)
-            self._pending.remove(quickest)
-            self._pursue(*quickest)
-            self._reconsider()
+    def _is_waiting(self, finding: Finding) -> bool:
+        waiting = self._state.waiting.get(finding_id(finding.key))
+        return waiting is not None and self._is_fresh(waiting)
 
-    def _pursue(self, seen: Occurrence, finding: Finding) -> None:
-        pending = len(self._pending) + 1
-        slice_end = self._reserve.slice_end(pending, pending + len(self._unexported()))
-        try:
-            with self._reserve.pursuing():
-                reported = self._pursuit.follow(seen, finding, slice_end)
-        except Exception:
-            self._pending.appendleft((seen, finding))  # to be told as it was seen
-            raise
-        self.known.report(finding.key, [other.key for other in reported.also])
-        self.reported.append(reported)
+    def _is_fresh(self, waiting: FindingWaiting) -> bool:
+        """Whether nothing explains it even now."""
+        fresh = self._dedup.fresh(_shown(waiting))
+        return any(one.key == waiting.finding.key for one in fresh)
 
     def _reconsider(self) -> None:
-        """Look again at what waited: explained by now, or a finding of its own."""
-        for key, seen in list(self._waiting.items()):
-            finding = self._still_fresh(key, seen)
-            if finding is None:
-                del self._waiting[key]
-            elif not self._reserve.over and not self.known.unresolved(seen.findings):
-                del self._waiting[key]
-                self._take_up(seen, finding)
+        """Look again at what waits: a finding of its own once all beside it are shrunk."""
+        for waiting in list(self._state.waiting.values()):
+            if self._run.budget.over:
+                return
+            if self._is_fresh(waiting) and not self._dedup.unresolved(_shown(waiting)):
+                self._claim(_queued(waiting))
 
-    def _still_fresh(self, key: FindingKey, seen: Occurrence) -> Finding | None:
-        return next((one for one in self.known.fresh(seen.findings) if one.key == key), None)
-
-    def _fold(self, key: FindingKey, seen: Occurrence) -> None:
-        """Tell it with the finding it was only seen beside; without one, by itself."""
-        finding = self._still_fresh(key, seen)
-        if finding is None:
+    def _attach(self, waiting: FindingWaiting) -> None:
+        """Report it with the finding it always came with; without one, by itself."""
+        if not self._is_fresh(waiting):
             return
-        owners = {one.finding.key: index for index, one in enumerate(self.reported)}
-        for key in self.known.primaries(seen.findings):
-            if key in owners:
-                self._add_to(owners[key], finding)
-            else:
-                self.beside.setdefault(finding_id(key), []).append(finding)
-            return
-        self._take_up(seen, finding)
+        primaries = self._dedup.primaries(_shown(waiting))
+        if not primaries:
+            return self._claim(_queued(waiting))
+        owner = finding_id(primaries[0])
+        shard = self._run.spec.shard
+        self._run.emit(FindingAttached(shard=shard, id=owner, finding=waiting.finding))
+        if owner in self._state.findings:
+            self._run.folder.finish(self._state.findings[owner])
 
-    def _add_to(self, index: int, finding: Finding) -> None:
-        reported = self.reported[index]
-        reported = msgspec.structs.replace(reported, also=(*reported.also, finding))
-        self.reported[index] = reported
-        self._folder.finish(reported)
+    def _enough_found(self) -> bool:
+        return self._run.budget.enough_found(len(self._state.findings))
+
+    def _report_all(self) -> None:
+        """The quick ones first, so that as many as possible are done when time is out."""
+        while unfinished := self._state.unfinished:
+            self._report(min(unfinished.values(), key=lambda new: new.took))
+            self._reconsider()
+
+    def _report(self, new: FindingNew) -> None:
+        """Confirm, shrink and save one finding."""
+        budget, pending = self._run.budget, len(self._state.unfinished)
+        until = budget.shrink_until(pending, pending + len(self._unexported()))
+        with budget.shrinking():
+            done = self._shrinker.shrink(new, until)
+            rate = done.finding.confirmed
+            if rate and not is_full_rate(rate):
+                self._run.emit(FindingFlaky(shard=self._run.spec.shard, id=new.id, rate=rate))
+            self._save(self._reported(new, done))
+
+    def _reported(self, new: FindingNew, done: ShrunkFinding) -> ReportedFinding:
+        status, issue = self._policy.of(done.finding)
+        return ReportedFinding(
+            id=new.id,
+            status=status,
+            issue=issue,
+            left=done.left,
+            finding=done.finding,
+            case=done.case,
+            digest=digest(done.case),
+            also=self._companions(new, done),
+            source=new.source,
+            after_cases=new.after_cases,
+            after_seconds=new.after_seconds,
+            shrink_tries=done.tries,
+            shrink_seconds=round(done.seconds, 3),
+        )
+
+    def _companions(self, new: FindingNew, done: ShrunkFinding) -> tuple[Finding, ...]:
+        """Other findings of the final case; if it was not even confirmed, those already seen."""
+        shown = _shown(new)
+        if "confirm" not in done.left:
+            with contextlib.suppress(OutOfTime):
+                shown = self._shrinker.findings(done.case)
+        return tuple({one.key: one for one in shown if one.key != done.finding.key}.values())
+
+    def _save(self, reported: ReportedFinding) -> None:
+        path = str(self._run.folder.save(reported))
+        command = replay_command(path, self._run.spec.setup)
+        reported = msgspec.structs.replace(reported, case_path=path, replay=command)
+        self._run.folder.finish(reported)
+        self._run.emit(FindingPursued(shard=self._run.spec.shard, reported=reported))
+
+    def _unexported(self) -> list[str]:
+        """Ids of the reported findings that have no repros yet."""
+        return [one.id for one in self._state.reported if one.id not in self._exported]
+
+    def _export_one(self, name: str) -> None:
+        run = self._run
+        reported = self._state.findings[name]
+        with run.budget.exporting():
+            exports = self._export(reported, run.folder, run.budget.export_allowance(), run.say)
+        left: tuple[Left, ...] = tuple(one for one in reported.left if one != "export")
+        if reported.status == "new" and any(map(_unexecuted, exports)):
+            left = (*left, "export")
+        reported = msgspec.structs.replace(reported, exports=exports, left=left)
+        self._exported.add(name)
+        run.folder.finish(reported)
+        run.emit(Exported(shard=run.spec.shard, reported=reported))
 
 
-def _followed_before(reported: ReportedFinding) -> Occurrence:
-    """Where a finding stands that a run had no time to follow to the end."""
-    findings = (reported.finding, *reported.also)
-    cases, seconds = reported.after_cases, reported.after_seconds
-    return Occurrence(reported.case, findings, reported.source, cases, seconds)
+def _among(findings: Sequence[Finding], finding: Finding) -> dict[str, Any]:
+    """The fields of an event about one of the findings that a case shows."""
+    others = tuple(other for other in findings if other.key != finding.key)
+    return {"id": finding_id(finding.key), "finding": finding, "also": others}
 
 
-def _seen_before(past: RunState, case: Case, *findings: Finding) -> Occurrence:
-    return Occurrence(case, findings, "generated", past.last.cases, past.last.seconds)
+def _shown(seen: FindingNew | FindingWaiting) -> tuple[Finding, ...]:
+    return (seen.finding, *seen.also)
+
+
+def _queued(waiting: FindingWaiting) -> FindingNew:
+    return FindingNew(**msgspec.structs.asdict(waiting))
+
+
+def _unexecuted(export: Export) -> bool:
+    """Whether a script is still to be run."""
+    return export.kind == "script" and not export.rate and not export.error

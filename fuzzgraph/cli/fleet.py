@@ -41,8 +41,8 @@ def run(plan: RunSpec, out: Path | None, shards: int | None, address: str, as_js
     Without --time and --examples it runs for 60 seconds.
     """
     from fuzzgraph.campaign import fresh_folder
-    from fuzzgraph.campaign.opening import check_names
     from fuzzgraph.fleet.cluster import require_ray
+    from fuzzgraph.open_target import check_names
     from fuzzgraph.policy import DEFAULT_LEDGER
 
     check_names(plan.setup)

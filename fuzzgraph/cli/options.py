@@ -96,7 +96,7 @@ def setup_options(
         isolation: str | None,
         **rest: Any,
     ) -> object:
-        from fuzzgraph.campaign.opening import checked_setup
+        from fuzzgraph.open_target import checked_setup
 
         setup = checked_setup(
             target,

@@ -41,14 +41,14 @@ def run(plan: RunSpec, out: Path | None, max_findings: int | None, as_json: bool
     from fuzzgraph.campaign import fresh_folder, load_corpus, open_setup
 
     seeds = load_corpus(_named(plan.corpus))
-    standing = _standing(plan)
+    policy = _policy(plan)
     with closing(open_setup(plan.setup)) as opened:  # a wrong name is said before a folder is made
         plan = msgspec.structs.replace(
             plan,
             budget=msgspec.structs.replace(plan.budget, findings=max_findings),
             out=str(fresh_folder(out, plan.seed)),
         )
-        summary = _hunt(plan, opened, seeds, standing, as_json=as_json)
+        summary = _fuzz(plan, opened, seeds, policy, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
 
@@ -66,7 +66,7 @@ def resume(
     Of a run of several processes each is taken up by one; a fleet's run goes on on its cluster.
     """
     from fuzzgraph.campaign import load_corpus, open_setup
-    from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+    from fuzzgraph.campaign.resume import load_run_state, resumed_spec
     from fuzzgraph.campaign.shards import resume_shards, shards_of
     from fuzzgraph.corpus import Loaded
 
@@ -77,19 +77,19 @@ def resume(
     shards = shards_of(folder)
     if shards > 1 and shard is None:
         return say_summary(resume_shards(folder, shards, seconds, named=named), as_json=as_json)
-    past = load_run_state(folder, shard or 0, shards)
-    named.check(folder, past.start.spec)
-    plan = resumed_plan(past, folder, seconds)
+    state = load_run_state(folder, shard or 0, shards)
+    named.check(folder, state.start.spec)
+    plan = resumed_spec(state, folder, seconds)
     corpus = _named(plan.corpus)
     seeds = Loaded() if shards > 1 and corpus is None else load_corpus(corpus)
-    standing = _standing(plan)
+    policy = _policy(plan)
     with closing(open_setup(plan.setup)) as opened:
-        summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
+        summary = _fuzz(plan, opened, seeds, policy, state, as_json=as_json)
         if seconds is None and summary.reason == "time" and not plan.finish_only:
-            past = load_run_state(folder, shard or 0, shards)
-            if past.left:  # the old budget has no room for it, and a resume is to be enough
-                plan = resumed_plan(past, folder)
-                summary = _hunt(plan, opened, seeds, standing, past, as_json=as_json)
+            state = load_run_state(folder, shard or 0, shards)
+            if state.left:  # the old budget has no room for it, and a resume is to be enough
+                plan = resumed_spec(state, folder)
+                summary = _fuzz(plan, opened, seeds, policy, state, as_json=as_json)
     return say_summary(summary, as_json=as_json)
 
 
@@ -97,18 +97,18 @@ def _named(path: str) -> Path | None:
     return Path(path) if path else None
 
 
-def _standing(plan: RunSpec) -> FindingPolicy:
+def _policy(plan: RunSpec) -> FindingPolicy:
     from fuzzgraph.policy import load_policy
 
     return load_policy(_named(plan.ledger), _named(plan.baseline), only_new=plan.only_new)
 
 
-def _hunt(
+def _fuzz(
     plan: RunSpec,
     opened: Opened,
     seeds: Loaded,
-    standing: FindingPolicy,
-    past: RunState | None = None,
+    policy: FindingPolicy,
+    state: RunState | None = None,
     *,
     as_json: bool,
 ) -> RunSummary:
@@ -116,6 +116,4 @@ def _hunt(
     from fuzzgraph.reporting import progress_on
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
-        return run_campaign(
-            plan, progress, seeds=seeds, opened=opened, standing=standing, past=past
-        )
+        return run_campaign(plan, progress, seeds=seeds, opened=opened, policy=policy, state=state)

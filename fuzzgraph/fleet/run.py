@@ -151,7 +151,7 @@ class _Run:
             wanted,
             landings,
             _both(sharing, Totals(self.emit)),
-            spent=max(past.last.seconds if past else 0.0 for past in pasts),
+            spent=max(past.progress.seconds if past else 0.0 for past in pasts),
             news=list(self._news()),
         )
         try:
@@ -183,7 +183,7 @@ class _Run:
 
     def _has_more(self, past: RunState) -> bool:
         limit = self.plan.budget.seconds
-        return self.more and limit is not None and limit > past.last.seconds
+        return self.more and limit is not None and limit > past.progress.seconds
 
     def _given(self) -> dict[str, bytes]:
         """Ledger and baseline, with the cases that the ledger names."""

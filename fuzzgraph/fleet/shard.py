@@ -114,8 +114,8 @@ class Shard:
 
     def _hunt(self, order: Order, folder: RunFolder) -> None:
         begun = folder.events.exists() and b'"campaign_started"' in folder.events.read_bytes()
-        past = load_run_state(folder.path, order.spec.shard, order.spec.shards) if begun else None
-        if past is not None and past.finished and not order.again:
+        state = load_run_state(folder.path, order.spec.shard, order.spec.shards) if begun else None
+        if state is not None and state.finished and not order.again:
             return
         given = folder.path / "given"
         names = [given / name if name in order.given else None for name in _GIVEN]
@@ -126,8 +126,8 @@ class Shard:
             sharing=SharedCases(
                 None, order.spec.setup.target, Loaded(entries=_entries(order.shared))
             ),
-            standing=load_policy(*names, only_new=order.spec.only_new),
-            past=past,
+            policy=load_policy(*names, only_new=order.spec.only_new),
+            state=state,
             on_start=self._begin,
         )
 

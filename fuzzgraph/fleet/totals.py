@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from fuzzgraph.events import CampaignStarted, Emit, Event, Progress
+from fuzzgraph.run_state import add_counts
 
 __all__ = ["Totals"]
-
-_ADDED = ("cases", "steps", "findings", "rate", "skipped", "deaths", "killed", "corpus_cases")
 
 
 class Totals:
@@ -28,12 +27,12 @@ class Totals:
             self._emit(event)
 
     def _sum(self, latest: Progress) -> Progress:
-        shards = self._last.values()
-        added = {name: sum(getattr(one, name) for one in shards) for name in _ADDED}
+        shards = [latest, *(one for one in self._last.values() if one is not latest)]
         left = [one.examples_left for one in shards if one.examples_left is not None]
         return msgspec.structs.replace(
-            latest,
-            **added,
+            add_counts(shards),
+            findings=sum(one.findings for one in shards),
+            rate=sum(one.rate for one in shards),
             seconds=max(one.seconds for one in shards),
             dimensions=max(one.dimensions for one in shards),
             pairs=max(one.pairs for one in shards),

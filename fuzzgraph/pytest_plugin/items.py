@@ -114,7 +114,7 @@ class FuzzItem(_SuiteItem):
     def runtest(self) -> None:
         suite = self._suite
         summary = run_campaign(
-            suite.plan(self._shard), self._show, opened=suite.opened(), standing=suite.standing
+            suite.plan(self._shard), self._show, opened=suite.opened(), policy=suite.standing
         )
         suite.summary = None if suite.in_worker else summary
         figures = {"seed": summary.seed, "cases": summary.cases, "rate": summary.rate}

@@ -58,7 +58,7 @@ def _campaign(
     from contextlib import closing
 
     from fuzzgraph.campaign import checked_setup, open_setup, run_campaign
-    from fuzzgraph.campaign.opening import open_target_object
+    from fuzzgraph.open_target import open_target_object
     from fuzzgraph.policy import load_policy
     from fuzzgraph.ports import is_isolated
     from fuzzgraph.pytest_plugin.asked import ASKED
@@ -78,7 +78,7 @@ def _campaign(
     plan = RunSpec(setup=setup, seed=seed, budget=budget, out=out, profile=profile)
     plan.folder.mkdir(exist_ok=True)
     with closing(opened):
-        summary = run_campaign(plan, lambda event: None, opened=opened, standing=load_policy())
+        summary = run_campaign(plan, lambda event: None, opened=opened, policy=load_policy())
     return run_text(summary) if summary.exit_code else ""
 
 

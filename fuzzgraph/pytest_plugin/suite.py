@@ -11,9 +11,9 @@ import pytest
 
 from fuzzgraph import corpus
 from fuzzgraph.campaign import Opened, checked_setup, fresh_folder, join_shards, open_setup
-from fuzzgraph.campaign.opening import check_names
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import RunSummary, Setup
+from fuzzgraph.open_target import check_names
 from fuzzgraph.policy import FindingPolicy, load_policy
 from fuzzgraph.pytest_plugin.asked import Asked
 from fuzzgraph.pytest_plugin.items import BadEntryItem, CorpusItem, FuzzItem, SuiteNode

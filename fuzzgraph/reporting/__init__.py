@@ -6,7 +6,7 @@ from fuzzgraph.reporting.jsonl import EventFile
 from fuzzgraph.reporting.markdown import markdown
 from fuzzgraph.reporting.plain_text import as_json, finding_text
 from fuzzgraph.reporting.skipped import unchecked
-from fuzzgraph.reporting.summary_text import joined, run_text, setup_line, verdict_line
+from fuzzgraph.reporting.summary_text import run_text, setup_line, verdict_line
 from fuzzgraph.reporting.terminal import progress_line, progress_on, start_line
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "as_json",
     "run_text",
     "finding_text",
-    "joined",
     "markdown",
     "progress_line",
     "progress_on",

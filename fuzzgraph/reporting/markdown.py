@@ -64,8 +64,7 @@ def _figures(summary: RunSummary) -> str:
         "cases": f"{summary.cases} ({summary.corpus_cases} from the corpus)",
         "steps": summary.steps,
         "cases per second": f"{summary.rate:.0f}",
-        "covered": f"{len(coverage.cases)} dimension values, {coverage.pairs} pairs of them, "
-        f"{coverage.states} states",
+        "covered": f"{len(coverage.cases)} dimension values, {coverage.pairs} pairs of them",
         "skipped": summary.skipped,
         "nondeterministic": summary.nondeterministic,
         "engine deaths": summary.deaths,

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-
-import msgspec
-
-from fuzzgraph.coverage import Coverage, CoverageMap
 from fuzzgraph.escaping import one_line
-from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup
-from fuzzgraph.finding import Finding
+from fuzzgraph.events import Reason, RunSummary, Setup
 from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.causes import Cause, causes
 from fuzzgraph.reporting.plain_text import finding_brief, finding_text
@@ -20,7 +13,6 @@ __all__ = [
     "figures_text",
     "run_text",
     "outcome",
-    "joined",
     "nothing_found",
     "stop_reason",
     "setup_line",
@@ -159,71 +151,3 @@ def _figures(summary: RunSummary) -> list[str]:
 def _report_in(summary: RunSummary) -> str:
     """A run that failed, at a full disk say, may not have come to its report."""
     return "what was written is in" if summary.error else "report in"
-
-
-def joined(summaries: Sequence[RunSummary]) -> RunSummary:
-    """One summary of all shards of a run; they ran side by side, so the longest time counts."""
-    first = summaries[0]
-    return msgspec.structs.replace(
-        first,
-        reason=next((one.reason for one in summaries if one.reason != first.reason), first.reason),
-        seconds=max(one.seconds for one in summaries),
-        total_seconds=max(one.total_seconds for one in summaries),
-        cases=sum(one.cases for one in summaries),
-        corpus_cases=sum(one.corpus_cases for one in summaries),
-        steps=sum(one.steps for one in summaries),
-        skipped=sum(one.skipped for one in summaries),
-        skips=_added(one.skips for one in summaries),
-        deaths=sum(one.deaths for one in summaries),
-        killed=sum(one.killed for one in summaries),
-        quarantined=_added(one.quarantined for one in summaries),
-        mended=tuple(dict.fromkeys(line for one in summaries for line in one.mended)),
-        coverage=_covered(summaries),
-        nondeterministic=sum(one.nondeterministic for one in summaries),
-        fallbacks=_added(one.fallbacks for one in summaries),
-        unchecked=_added(one.unchecked for one in summaries),
-        findings=_put_together(summaries),
-        beside={},
-        repeats=_added(one.repeats for one in summaries),
-        bad_entries=tuple(dict.fromkeys(line for one in summaries for line in one.bad_entries)),
-        cut_off=next((one.cut_off for one in summaries if one.cut_off), ""),
-        damaged=tuple(dict.fromkeys(line for one in summaries for line in one.damaged)),
-        error="; ".join(one.error for one in summaries if one.error),
-    )
-
-
-def _put_together(summaries: Sequence[RunSummary]) -> tuple[ReportedFinding, ...]:
-    """All findings, each once and with what other shards saw only beside it."""
-    best: dict[str, ReportedFinding] = {}
-    for reported in (reported for one in summaries for reported in one.findings):
-        if _effort(reported) < _effort(best.setdefault(reported.id, reported)):
-            best[reported.id] = reported
-    return tuple(
-        msgspec.structs.replace(reported, also=(*reported.also, *_beside(reported, summaries)))
-        for reported in best.values()
-    )
-
-
-def _effort(reported: ReportedFinding) -> tuple[bool, int, int]:
-    """What is least for the best of several copies, where shards worked on one at once."""
-    return (not reported.finding.confirmed, len(reported.left), len(reported.case.steps))
-
-
-def _beside(reported: ReportedFinding, summaries: Sequence[RunSummary]) -> Sequence[Finding]:
-    known = {other.key for other in reported.also}
-    seen = [other for one in summaries for other in one.beside.get(reported.id, ())]
-    return list({other.key: other for other in seen if other.key not in known}.values())
-
-
-def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for one in counts:
-        total.update(one)
-    return dict(total)
-
-
-def _covered(summaries: Sequence[RunSummary]) -> Coverage:
-    whole = CoverageMap()
-    for one in summaries:
-        whole.absorb(one.coverage)
-    return whole.record()

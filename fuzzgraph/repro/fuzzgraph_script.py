@@ -91,7 +91,7 @@ def _head(case: Case, finding: Finding, why: list[str]) -> str:
 
 
 _IMPORTS = [
-    "from fuzzgraph.campaign.opening import checked_setup, open_setup",
+    "from fuzzgraph.open_target import checked_setup, open_setup",
     "from fuzzgraph.case import decode_case",
 ]
 

@@ -12,11 +12,11 @@ import pytest
 
 from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.case import Case, digest
 from fuzzgraph.case_database import checked_database, open_database
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Event, RunSummary, Setup
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, paged
 from tests.fleet.artifacts import LISTING, STORAGE, ZIP, Artifacts, github, zipped

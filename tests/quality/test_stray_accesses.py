@@ -23,9 +23,9 @@ from fuzzgraph.oracles.noninterference import NonInterference
 from fuzzgraph.ports import Target
 from fuzzgraph.reporting import markdown
 from fuzzgraph.reporting.html import html
-from fuzzgraph.reporting.rebuilding import summary_of
-from fuzzgraph.reporting.summary_text import joined, run_text
+from fuzzgraph.reporting.summary_text import run_text
 from fuzzgraph.run_spec import RunSpec, Setup
+from fuzzgraph.run_state import RunState, join_summaries
 from fuzzgraph.targets import open_target
 
 pytest.importorskip("triton")
@@ -74,7 +74,7 @@ def test_launches_that_fall_back_are_counted_and_said() -> None:
     summary = RunSummary(fuzzgraph="0", spec=RunSpec(seed=1), fallbacks=verdict_of)
     assert (
         "  kernels run by Triton's own interpreter, 3 times: printing: device_print"
-        in run_text(joined([summary])).splitlines()
+        in run_text(join_summaries([summary])).splitlines()
     )
 
 
@@ -110,7 +110,7 @@ def test_the_reports_say_what_was_not_checked_and_why() -> None:
         fuzzgraph="0", spec=RunSpec(seed=1), unchecked={"the kernels are compiled": 2}
     )
     line = "access and race checks are off for Triton kernels: the kernels are compiled"
-    shards = joined([summary, summary])
+    shards = join_summaries([summary, summary])
     assert f"  {line} (4 launches)" in run_text(shards).splitlines()
     for page in (markdown(summary), html(summary)):
         assert line in page
@@ -133,8 +133,10 @@ def test_a_run_without_the_lanes_says_so_at_its_end_and_in_its_folder(
     assert line in (out / "report.html").read_text()
     assert line in (out / "summary.md").read_text()
     events = read_log(out / "events.jsonl").events
-    killed = summary_of(event for event in events if not isinstance(event, CampaignFinished))
-    assert killed is not None and list(killed.unchecked) == [reason]
+    killed = RunState(
+        event for event in events if not isinstance(event, CampaignFinished)
+    ).summary()
+    assert list(killed.unchecked) == [reason]
 
 
 def clean() -> RunSummary:

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fuzzgraph.campaign import Campaign
+from fuzzgraph.campaign import Campaign, Opened, SavedCases, Tools
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case
 from fuzzgraph.corpus import Entry
-from fuzzgraph.events import Event, RunSummary
+from fuzzgraph.events import Event, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.run_spec import Budget, RunSpec
-from fuzzgraph.strategies import CI, cases, minimise
-from tests.fakes import FakeRunner, FakeVerdict, finding
+from fuzzgraph.strategies import minimise
+from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, finding
 
-REACH = Capabilities(page_sizes=(1, 16))
 Bugs = Callable[[Case], tuple[Finding, ...]]
 
 
@@ -42,8 +40,12 @@ class Hunt:
         self.events: list[Event] = []
         self.runner = runner
         corpus = rest.pop("corpus", ())
-        shrink = rest.pop("minimise", minimise)
-        export = rest.pop("export", no_export)
+        tools = Tools(
+            export=rest.pop("export", no_export),
+            minimise=rest.pop("minimise", minimise),
+            dimensions=lambda case: (),
+            clock=clock or Clock(),
+        )
         cut_off = rest.pop("cut_off", lambda moment: None)
         budget = Budget(
             rest.pop("seconds", None), rest.pop("examples", 200), rest.pop("findings", None)
@@ -51,14 +53,10 @@ class Hunt:
         self.plan = RunSpec(out=str(folder), budget=budget, **rest)
         self.campaign = Campaign(
             self.plan,
-            runner,
-            lambda epoch: cases(REACH, CI.at(epoch)),
+            Opened(Setup(), FakeTarget(), runner, lambda: None, cut_off=cut_off),
             self.events.append,
-            minimise=shrink,
-            export=export,
-            corpus=[Entry(Path(f"{index}.json"), one, "") for index, one in enumerate(corpus)],
-            clock=clock or Clock(),
-            cut_off=cut_off,
+            SavedCases([Entry(Path(f"{index}.json"), one, "") for index, one in enumerate(corpus)]),
+            tools=tools,
         )
 
     def run(self) -> RunSummary:

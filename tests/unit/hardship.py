@@ -15,10 +15,10 @@ import msgspec
 from fuzzgraph import corpus
 from fuzzgraph.campaign import load_corpus, run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import Setup
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget
 from tests.unit.campaigns import many_bugs
@@ -36,17 +36,17 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (asked.largest, asked.largest))
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
     seeds = load_corpus(asked.corpus) if asked.corpus else None
-    past = None
+    state = None
     plan = RunSpec(
         out=str(asked.out), seed=asked.seed, budget=Budget(None, 300), progress_seconds=0.0
     )
     if (asked.out / "events.jsonl").exists():
-        past = load_run_state(asked.out)
-        plan = msgspec.structs.replace(resumed_plan(past, asked.out, 600.0), progress_seconds=0.0)
+        state = load_run_state(asked.out)
+        plan = msgspec.structs.replace(resumed_spec(state, asked.out, 600.0), progress_seconds=0.0)
     asked.out.mkdir(exist_ok=True)
     try:
         summary = run_campaign(
-            plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, past=past
+            plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, state=state
         )
     except FuzzGraphError as error:
         print(json.dumps({"refused": str(error)}))

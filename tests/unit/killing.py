@@ -19,13 +19,13 @@ import msgspec
 
 from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.campaign.reports import rebuilt
-from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding
 
@@ -54,12 +54,14 @@ def campaign(out: Path) -> None:
     """Start the run, or go on with it."""
     opened = Opened(Setup(), FakeTarget(), FakeRunner(bugs), lambda: None)
     seeds = Loaded(entries=[Entry(Path(f"{i}.json"), c, digest(c)) for i, c in enumerate(CORPUS)])
-    past = None
+    state = None
     plan = RunSpec(out=str(out), seed=1, budget=Budget(None, EXAMPLES), progress_seconds=0.0)
     if (out / "events.jsonl").exists() and (out / "events.jsonl").read_bytes().count(b"\n"):
-        past = load_run_state(out)
-        plan = msgspec.structs.replace(resumed_plan(past, out), progress_seconds=0.0)
-    run_campaign(plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, past=past)
+        state = load_run_state(out)
+        plan = msgspec.structs.replace(resumed_spec(state, out), progress_seconds=0.0)
+    run_campaign(
+        plan, lambda event: None, seeds=seeds, opened=opened, export=no_export, state=state
+    )
 
 
 def killed_after(calls: int, out: Path) -> bool:

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resume import load_run_state, resumed_plan
+from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.events import Setup
+from fuzzgraph.open_target import Opened
 from tests.fakes import FakeRunner, FakeTarget
 from tests.unit.campaigns import many_bugs
 
 
 def main(out: Path, shard: int) -> int:
-    past = load_run_state(out, shard, 2)
+    state = load_run_state(out, shard, 2)
     opened = Opened(Setup(), FakeTarget(), FakeRunner(many_bugs), lambda: None)
-    plan = resumed_plan(past, out)
+    plan = resumed_spec(state, out)
     return run_campaign(
-        plan, lambda event: None, opened=opened, export=no_export, past=past
+        plan, lambda event: None, opened=opened, export=no_export, state=state
     ).exit_code
 
 

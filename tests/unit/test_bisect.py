@@ -41,7 +41,7 @@ def history(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             runner = FakeRunner(shows, rate="1/3" if kind == "f" else "")
             return opener(runner)(setup)
 
-        monkeypatch.setattr("fuzzgraph.campaign.opening.open_setup", open_setup)
+        monkeypatch.setattr("fuzzgraph.open_target.open_setup", open_setup)
 
     return set_history
 

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign import RunFolder
-from fuzzgraph.campaign.pursuit import Say
+from fuzzgraph.campaign.budget import Allowance
+from fuzzgraph.campaign.triage import Say
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.errors import OutOfTime
 from fuzzgraph.events import Export, FindingNew, ReportedFinding
@@ -85,10 +86,11 @@ class Exporter:
         self.given: list[float] = []
 
     def __call__(
-        self, reported: ReportedFinding, folder: RunFolder, seconds: float, say: Say
+        self, reported: ReportedFinding, folder: RunFolder, allowance: Allowance, say: Say
     ) -> tuple[Export, ...]:
+        seconds = allowance.seconds
         self.given.append(seconds)
-        self.clock.now += max(0.0, min(seconds, 100.0))
+        self.clock.now += min(seconds, 100.0)
         return (Export(kind="script", path="x", rate="3/3" if seconds >= 100.0 else ""),)
 
 

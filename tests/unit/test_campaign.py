@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign import RunFolder, fresh_folder
-from fuzzgraph.campaign.stopping import StopCampaign
+from fuzzgraph.campaign.budget import StopCampaign
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import (

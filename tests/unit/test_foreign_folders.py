@@ -30,7 +30,7 @@ ID = reported().id
 EVENTS: dict[str, Event] = {
     "new": FindingNew(id=ID, finding=overrun(), case=history()),
     "waiting": FindingWaiting(id=ID, finding=overrun(), case=history()),
-    "repeated": FindingRepeated(id=ID, digest="d"),
+    "repeated": FindingRepeated(id=ID, digest="d", count=1),
     "pursued": FindingPursued(reported=reported()),
 }
 STRANGE = ["../../../ESCAPED", "..", "", "/tmp/x", "a/b-123456", f"{ID}\n", "x-12345g"]

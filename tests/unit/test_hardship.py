@@ -16,9 +16,9 @@ import pytest
 from fuzzgraph import corpus
 from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import Event, FindingNew, Progress, Setup
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case
 

@@ -6,20 +6,18 @@ from datetime import date
 from pathlib import Path
 
 from fuzzgraph.baseline import Baseline, known_of
-from fuzzgraph.campaign import Campaign
+from fuzzgraph.campaign import Campaign, Opened, SavedCases, Tools
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, digest, validate
 from fuzzgraph.corpus import Entry, readable_json
 from fuzzgraph.coverage_values import coverage_values
-from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
+from fuzzgraph.events import ReportedFinding, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
 from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.run_spec import Budget, RunSpec
-from fuzzgraph.strategies import CI, cases, minimise
-from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
+from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, finding, paged
 
 ISSUE = 'issue = "https://example.org/1"\nexpires = 2026-12-31\n'
 
@@ -28,17 +26,16 @@ def ledger(text: str, folder: Path = Path()) -> Ledger:
     return parse_ledger(text + ISSUE, date(2026, 6, 1), folder=folder)
 
 
-def run(folder: Path, runner: FakeRunner, standing: FindingPolicy, *corpus: Case) -> RunSummary:
+def run(folder: Path, runner: FakeRunner, policy: FindingPolicy, *corpus: Case) -> RunSummary:
     campaign = Campaign(
-        RunSpec(out=str(folder), budget=Budget(None, 200), only_new=standing.only_new),
-        runner,
-        lambda epoch: cases(Capabilities(page_sizes=(1, 16)), CI.at(epoch)),
+        RunSpec(out=str(folder), budget=Budget(None, 200), only_new=policy.only_new),
+        Opened(Setup(), FakeTarget(), runner, lambda: None),
         lambda event: None,
-        minimise=minimise,
-        export=no_export,
-        dimensions=coverage_values,
-        standing=standing,
-        corpus=[Entry(Path(f"{index}.json"), one, digest(one)) for index, one in enumerate(corpus)],
+        SavedCases(
+            [Entry(Path(f"{index}.json"), one, digest(one)) for index, one in enumerate(corpus)]
+        ),
+        policy,
+        tools=Tools(no_export),
     )
     return campaign.run()
 
@@ -52,8 +49,8 @@ def known(*findings: Finding) -> Baseline:
 
 
 def test_a_tolerated_finding_is_reported_and_leaves_the_exit_code_alone(tmp_path: Path) -> None:
-    standing = FindingPolicy(ledger('[[tolerated]]\nbuffer = "kv_indices"\n'))
-    summary = run(tmp_path, FakeRunner(paged), standing)
+    policy = FindingPolicy(ledger('[[tolerated]]\nbuffer = "kv_indices"\n'))
+    summary = run(tmp_path, FakeRunner(paged), policy)
     (reported,) = summary.findings
     assert (reported.status, reported.issue) == ("tolerated", "https://example.org/1")
     assert summary.exit_code == 0
@@ -72,17 +69,17 @@ def test_a_new_finding_beside_a_known_one_counts(tmp_path: Path) -> None:
     def two_bugs(one: Case) -> tuple[Finding, ...]:
         return paged(one) or ((finding(buffer="other"),) if len(one.steps) == 1 else ())
 
-    standing = FindingPolicy(baseline=known(finding()), only_new=True)
-    summary = run(tmp_path, FakeRunner(two_bugs), standing)
+    policy = FindingPolicy(baseline=known(finding()), only_new=True)
+    summary = run(tmp_path, FakeRunner(two_bugs), policy)
     assert sorted(one.status for one in summary.findings) == ["known", "new"]
     assert summary.exit_code == 1
 
 
 def test_a_quarantined_case_is_never_launched_not_even_by_the_shrinker(tmp_path: Path) -> None:
-    standing = FindingPolicy(ledger('[[quarantined]]\nwhen = ["page_size=16", "2 rows"]\n'))
+    policy = FindingPolicy(ledger('[[quarantined]]\nwhen = ["page_size=16", "2 rows"]\n'))
     runner = FakeRunner(paged)
     deadly = case(2, page_size=16)
-    summary = run(tmp_path, runner, standing, deadly)
+    summary = run(tmp_path, runner, policy, deadly)
     assert deadly not in runner.ran
     assert not [one for one in runner.ran if {"page_size=16", "2 rows"} <= coverage_values(one)]
     ((name, count),) = summary.quarantined.items()
@@ -115,11 +112,11 @@ def test_a_tolerated_entry_whose_case_still_fails_is_not(tmp_path: Path) -> None
 def test_a_case_of_the_ledger_that_cannot_be_read_costs_its_entry_and_is_named(
     tmp_path: Path,
 ) -> None:
-    standing = tolerating_a_case(tmp_path, case(1))
+    policy = tolerating_a_case(tmp_path, case(1))
     (tmp_path / "known.json").write_text("{")
     out = tmp_path / "run"
     out.mkdir()
-    summary = run(out, FakeRunner(paged), standing)
+    summary = run(out, FakeRunner(paged), policy)
     (line,) = summary.bad_entries
     assert "known.json" in line
     assert summary.cases > 0

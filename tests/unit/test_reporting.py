@@ -24,7 +24,6 @@ from fuzzgraph.events import (
 )
 from fuzzgraph.reporting import (
     finding_text,
-    joined,
     markdown,
     progress_on,
     run_text,
@@ -32,6 +31,7 @@ from fuzzgraph.reporting import (
 )
 from fuzzgraph.reporting.terminal import LiveProgress, PlainProgress, progress_line, start_line
 from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run_state import join_summaries
 from tests.fakes import case, finding
 
 
@@ -211,7 +211,7 @@ def test_the_markdown_page_has_the_table_and_every_finding_in_full() -> None:
 
 
 def test_the_shards_of_a_run_add_up() -> None:
-    one = joined([summary(reported()), summary(seconds=61.0)])
+    one = join_summaries([summary(reported()), summary(seconds=61.0)])
     assert (one.cases, one.corpus_cases, one.seconds) == (12000, 24, 61.0)
     assert one.repeats == {"footprint-kv_indices-decode-f9ab92": 500}
     assert (len(one.findings), one.exit_code, one.rate) == (1, 1, 196.7)

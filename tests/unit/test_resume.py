@@ -15,13 +15,13 @@ import pytest
 
 from fuzzgraph.campaign import RunFolder, run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.opening import Opened
-from fuzzgraph.campaign.resume import RunState, load_run_state, resumed_plan
+from fuzzgraph.campaign.resume import RunState, load_run_state, resumed_spec
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
+from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding, paged
 
@@ -58,13 +58,13 @@ def run(
 
     runner.bugs = bugs
     opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
-    past = load_run_state(folder) if resume else None
+    state = load_run_state(folder) if resume else None
     plan = (
-        resumed_plan(past, folder)
-        if past
+        resumed_spec(state, folder)
+        if state
         else RunSpec(out=str(folder), budget=Budget(None, 60), seed=2)
     )
-    return run_campaign(plan, events.append, opened=opened, export=no_export, past=past)
+    return run_campaign(plan, events.append, opened=opened, export=no_export, state=state)
 
 
 events: list[Event] = []
@@ -88,7 +88,7 @@ def searched(folder: Path, *kills: int, examples: int = 250) -> list[str]:
     within which it was killed counts where it came back."""
     ran: list[str] = []
     folder.mkdir(exist_ok=True)
-    past: RunState | None = None
+    state: RunState | None = None
     for kill in (*kills, 0):
         runner = FakeRunner()
 
@@ -101,14 +101,14 @@ def searched(folder: Path, *kills: int, examples: int = 250) -> list[str]:
         opened = Opened(Setup(), FakeTarget(), runner, lambda: None)
         plan = RunSpec(out=str(folder), budget=Budget(None, examples), seed=2)
         plan = msgspec.structs.replace(
-            resumed_plan(past, folder) if past else plan, progress_seconds=0.0
+            resumed_spec(state, folder) if state else plan, progress_seconds=0.0
         )
         with pytest.raises(Killed) if kill else nullcontext():
             run_campaign(
-                plan, events.append, opened=opened, export=no_export, past=past, seeds=SEEDS
+                plan, events.append, opened=opened, export=no_export, state=state, seeds=SEEDS
             )
         ran += [digest(one) for one in runner.ran[: -1 if kill else None]]
-        past = load_run_state(folder) if kill else None
+        state = load_run_state(folder) if kill else None
     return ran
 
 
@@ -130,15 +130,15 @@ def test_a_killed_run_runs_the_examples_of_the_unbroken_one(
 ) -> None:
     assert len(unbroken) == 253
     assert Counter(searched(tmp_path / "killed", *kills)) == Counter(unbroken)
-    assert load_run_state(tmp_path / "killed").last.cases == 253
+    assert load_run_state(tmp_path / "killed").progress.cases == 253
 
 
 def test_a_run_that_has_ended_is_resumed_with_more_time_only(tmp_path: Path) -> None:
     run(tmp_path, FakeRunner())
-    past = load_run_state(tmp_path)
+    state = load_run_state(tmp_path)
     with pytest.raises(UsageError, match="has come to its end"):
-        resumed_plan(past, tmp_path)
-    assert resumed_plan(past, tmp_path, seconds=3600.0).budget.seconds == 3600.0
+        resumed_spec(state, tmp_path)
+    assert resumed_spec(state, tmp_path, seconds=3600.0).budget.seconds == 3600.0
 
 
 def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: P
     assert (summary.cases, summary.exit_code) == (60, 1), "nothing is searched any more"
     assert (summary.reason, summary.seconds) == (first.reason, first.seconds)
     with pytest.raises(UsageError, match="has come to its end"):
-        resumed_plan(load_run_state(tmp_path), tmp_path)
+        resumed_spec(load_run_state(tmp_path), tmp_path)
 
 
 def test_a_corpus_case_that_came_back_is_not_run_again(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_a_corpus_case_that_came_back_is_not_run_again(tmp_path: Path) -> None:
     events.append(
         CaseRun(index=0, digest="x", source="corpus", outcome="clean", steps=1, seconds=0)
     )
-    past = load_run_state(tmp_path)
-    past.take(events[-1])
-    assert past.ran == {"x"}
+    state = load_run_state(tmp_path)
+    state.apply(events[-1])
+    assert state.corpus_ran == {"x"}
 
 
 def test_a_claim_without_a_word_in_the_log_is_free_again(tmp_path: Path) -> None:
@@ -192,10 +192,10 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_workers_killed_before_and_after_a_resume_are_counted_together(tmp_path: Path) -> None:
-    def hunted(past: RunState | None) -> RunSummary:
+    def hunted(state: RunState | None) -> RunSummary:
         opened = Opened(Setup(), FakeTarget(), FakeRunner(), lambda: None, killed=lambda: 2)
-        plan = RunSpec(out=str(tmp_path), budget=Budget(None, 60 if past is None else 90), seed=2)
-        return run_campaign(plan, events.append, opened=opened, export=no_export, past=past)
+        plan = RunSpec(out=str(tmp_path), budget=Budget(None, 60 if state is None else 90), seed=2)
+        return run_campaign(plan, events.append, opened=opened, export=no_export, state=state)
 
     assert hunted(None).killed == 2
     assert hunted(load_run_state(tmp_path)).killed == 4

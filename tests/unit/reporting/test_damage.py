@@ -121,8 +121,8 @@ def test_a_resumed_run_takes_the_finding_back_and_tells_the_damage(tmp_path: Pat
     folder = run_of(tmp_path / "r")
     DAMAGE["lines that cannot be read"](folder)
     past = load_run_state(folder)
-    assert list(past.reported) == [ONE.id]
-    assert len(past.damaged) == 4
+    assert list(past.findings) == [ONE.id]
+    assert len(past.record.damaged) == 4
 
 
 def test_what_a_kill_cut_short_before_a_resume_is_no_damage(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fuzzgraph.events import (
     CampaignStarted,
     CaseKept,
     CaseRun,
-    CoverageSeen,
+    Counted,
     Event,
     Export,
     Exported,
@@ -84,16 +84,16 @@ EVENTS: tuple[Event, ...] = (
     ),
     CaseKept(case=history()),
     FindingNew(id=FULL.id, finding=overrun(), case=history()),
-    FindingRepeated(id=FULL.id, digest="d"),
+    FindingRepeated(id=FULL.id, digest="d", count=1),
     FindingWaiting(
-        id=FULL.id, finding=overrun(), case=history(), beside=(overrun("page_table"),)
+        id=FULL.id, finding=overrun(), case=history(), also=(overrun("page_table"),)
     ),
     FindingFlaky(id=FULL.id, rate="1/3"),
     Shrunk(id=FULL.id, before="a", after="b", steps=1, requests=1, tries=1, seconds=0.1),
     FindingPursued(reported=FULL),
     Exported(reported=FULL),
     Progress(seconds=1.0, cases=1, steps=1, findings=1, rate=1.0, doing="x"),
-    CoverageSeen(coverage=COVERED.record()),
+    Counted(coverage=COVERED.record()),
     CampaignFinished(
         summary=summary(
             FULL,

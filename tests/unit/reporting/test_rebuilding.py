@@ -12,7 +12,7 @@ from fuzzgraph.coverage import CoverageMap
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import (
     CampaignFinished,
-    CoverageSeen,
+    Counted,
     Exported,
     FindingNew,
     FindingPursued,
@@ -47,7 +47,7 @@ def test_a_killed_run_is_told_up_to_its_last_event(tmp_path: Path) -> None:
             finding=msgspec.structs.replace(second, confirmed=""),
             case=history(),
         ),
-        CoverageSeen(coverage=covered.record()),
+        Counted(coverage=covered.record()),
         Progress(seconds=9.0, cases=90, steps=180, findings=2, rate=10.0, pairs=1),
     )
     found = rebuilt(tmp_path / "r")

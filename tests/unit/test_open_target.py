@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.campaign import opening
-from fuzzgraph.campaign.opening import Opened, checked_setup, open_target_object
+from fuzzgraph import open_target
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
+from fuzzgraph.open_target import Opened, checked_setup, open_target_object
 from tests.fakes import FakeRunner, FakeTarget
 
 
@@ -26,7 +26,7 @@ def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_worker(setup: Setup, target: Any, *, branches: bool = False) -> Opened:
         raise InAWorker
 
-    monkeypatch.setattr(opening, "_in_worker", in_worker)
+    monkeypatch.setattr(open_target, "_in_worker", in_worker)
     monkeypatch.setattr("fuzzgraph.execution.Execution", lambda *_, **__: Closing())
 
 
