@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.environment import UNKNOWN, Environment, read_environment
 from fuzzgraph.errors import AdapterUnavailable, TargetFailed, UsageError
 from fuzzgraph.run_spec import Graphs, Setup
 from fuzzgraph.runner import Runner
@@ -57,6 +58,8 @@ class Opened:
     process nothing can cut it off."""
     killed: Callable[[], int] = lambda: 0
     """How often it was killed from outside and its case run again."""
+    environment: Environment = UNKNOWN
+    """Of the process that runs the engine."""
 
 
 def checked_setup(
@@ -198,7 +201,10 @@ def open_target_object(target: Target, setup: Setup, *, branches: bool = False) 
     from fuzzgraph.execution.branches import TracedExecution
 
     execution = (TracedExecution if branches else Execution)(target, setup)
-    return Opened(setup, target, execution, execution.close)
+    from fuzzgraph.ports import engine_packages
+
+    environment = read_environment(engine_packages(target), setup.device)
+    return Opened(setup, target, execution, execution.close, environment=environment)
 
 
 def _isolated(target: Target, setup: Setup) -> bool:
@@ -272,6 +278,7 @@ def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
         client.close,
         deaths=lambda: client.deaths,
         killed=lambda: client.killed,
+        environment=client.environment,
         cut_off=client.cut_off,
     )
 

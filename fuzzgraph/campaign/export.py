@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fuzzgraph.campaign.budget import Allowance, Effort
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
+from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
 from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 from fuzzgraph.repro.files import file_names
@@ -33,12 +34,14 @@ def export_text(
     setup: Setup,
     *,
     allowance: Allowance = UNLIMITED,
+    environment: Environment = UNKNOWN,
 ) -> str:
     """The export of one kind.
 
     Args:
         allowance: whether a script's operations are recorded, and whether it is proven by running
             it, in so many seconds.
+        environment: where the finding was seen.
 
     Raises:
         UsageError: the target has no export of that kind. OutOfTime: proving it took too long.
@@ -53,7 +56,7 @@ def export_text(
             seconds=allowance.seconds,
         ),
         "pytest": repro.export_pytest,
-        "issue": repro.export_issue,
+        "issue": partial(repro.export_issue, environment=environment),
     }
     return writers[kind](case, finding, setup)
 
@@ -84,8 +87,9 @@ def verified_rate(
 class Exporting:
     """The exporter of a run: every kind beside the case, the script executed."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, environment: Environment = UNKNOWN) -> None:
         self._setup = setup
+        self._environment = environment
 
     def __call__(
         self, reported: ReportedFinding, folder: RunFolder, allowance: Allowance, say: Say
@@ -125,7 +129,14 @@ class Exporting:
 
     def _text(self, kind: ExportKind, reported: ReportedFinding, allowance: Allowance) -> str:
         """The export; a script that there is no time to prove is written as it is."""
-        write = partial(export_text, kind, reported.case, reported.finding, self._setup)
+        write = partial(
+            export_text,
+            kind,
+            reported.case,
+            reported.finding,
+            self._setup,
+            environment=self._environment,
+        )
         try:
             return write(allowance=allowance)
         except OutOfTime:

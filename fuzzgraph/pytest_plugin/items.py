@@ -97,7 +97,7 @@ class CorpusItem(_SuiteItem):
                 case_path=str(self._entry.path),
                 replay=replay_command(str(self._entry.path), opened.setup),
             )
-            raise _Found(finding_text(reported))
+            raise _Found(finding_text(reported, opened.environment))
 
 
 class FuzzItem(_SuiteItem):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fuzzgraph.case import Case, encode_case
+from fuzzgraph.environment import UNKNOWN
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.run_spec import Setup
@@ -72,6 +73,8 @@ class WorkerClient:
         self._nursery = Nursery(self.folder, opening)
         self._dialogue = Dialogue(self._nursery, self._limits)
         self._was_ready = False
+        self.environment = UNKNOWN
+        """Of the child, as it says when its target is open."""
         self.deaths = 0
         self.killed = 0
         """Children that somebody killed: a person, or a machine out of memory."""
@@ -133,7 +136,8 @@ class WorkerClient:
         """None once the target is open, else how the child ended."""
         self._nursery.bring()
         try:
-            self._dialogue.ask(self._nursery.opening, Ready, self._limits.opening_seconds)
+            ready = self._dialogue.ask(self._nursery.opening, Ready, self._limits.opening_seconds)
+            self.environment = ready.environment
         except Ending as ending:
             self._count(ending)
             return ending

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from fuzzgraph.case import Case
+from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import Finding
 from fuzzgraph.run_spec import Setup
@@ -80,6 +81,8 @@ class Inspected(_Message, frozen=True):
 
 class Ready(_Message, frozen=True):
     """The target is open."""
+
+    environment: Environment = UNKNOWN
 
 
 class Answer(_Message, frozen=True):

@@ -191,7 +191,7 @@ def test_a_red_zone_hit_says_which_line_stored_and_is_told_once() -> None:
     seen.accesses = [access()]
     (finding,) = Footprint().judge(seen)
     assert finding.symptom == "red_zone_hit"
-    assert finding.message.endswith("found [7]; stored by writer at utils.py:63")
+    assert finding.message.endswith("now there: 7; stored by writer at utils.py:63")
 
 
 def test_programs_that_meet_break_the_footprint() -> None:

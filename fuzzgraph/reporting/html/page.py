@@ -15,6 +15,7 @@ import msgspec
 
 from fuzzgraph.case import encode_case
 from fuzzgraph.case_text import case_table, config_line
+from fuzzgraph.environment import environment_lines
 from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES, SEVERITIES
@@ -28,6 +29,7 @@ from fuzzgraph.reporting.html.timeline import timeline
 from fuzzgraph.reporting.html.trend_chart import trend_chart
 from fuzzgraph.reporting.skipped import not_run, unchecked, undone_text
 from fuzzgraph.reporting.summary_text import (
+    NEXT,
     nothing_found,
     outcome,
     setup_line,
@@ -131,6 +133,8 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         style=_style(),
         title=outcome(summary),
         nothing=nothing_found(summary),
+        environment=environment_lines(summary.environment),
+        next=NEXT,
         mode_of=_mode_of,
         setup=setup_line(summary.setup),
         figures=_figures(summary),
