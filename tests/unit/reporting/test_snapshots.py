@@ -41,7 +41,7 @@ FAULTS = (
 
 
 def steady(text: str) -> str:
-    """The text without what changes with every edit of the engine: lines, and FuzzGraph's version."""
+    """The text without what an edit of the engine changes: its lines, and FuzzGraph version."""
     text = re.sub(r"(\w+\.py):\d+", r"\1:N", text)
     return re.sub(r"FuzzGraph \d+\.\d+\.\d+\S*?(?=,|;|\n)", "FuzzGraph 0.1.0", text)
 
