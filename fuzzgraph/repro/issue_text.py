@@ -18,6 +18,7 @@ from fuzzgraph.repro.wording import plain
 __all__ = ["issue_text"]
 
 _KNOWN = {
+    "engine_buffer": "Engine's buffer",
     "allocated_at": "Allocated at",
     "where": "Raised at",
     "error": "Error",
