@@ -20,6 +20,7 @@ from fuzzgraph.events import (
     ReportedFinding,
     finding_id,
 )
+from fuzzgraph.finding_text import sentence
 from fuzzgraph.reporting import finding_text, progress_line, run_text, start_line
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class FuzzItem(_SuiteItem):
         if isinstance(event, CampaignStarted):
             return f"\n{start_line(event)}"
         if isinstance(event, FindingNew):
-            return f"found {event.id}: {event.finding.message}"
+            return f"found {event.id}: {sentence(event.finding)}"
         if isinstance(event, Progress) and event.seconds - self._told >= _PROGRESS_SECONDS:
             self._told = event.seconds
             return progress_line(event)
