@@ -6,7 +6,6 @@ read is '', and is said to be unknown.
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 import subprocess
@@ -15,10 +14,13 @@ from collections.abc import Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.escaping import one_line
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["UNKNOWN", "Environment", "environment_lines", "read_environment"]
 
@@ -110,10 +112,10 @@ def _commit(package: str, found: Distribution | None) -> str:
     """Of an installation from a repository (PEP 610), or of the checkout that it runs from."""
     if found is not None:
         try:
-            record = json.loads(found.read_text("direct_url.json") or "{}")
+            record: Any = decode_json(found.read_text("direct_url.json") or "{}")
             commit = str(record.get("vcs_info", {}).get("commit_id", ""))
             editable = bool(record.get("dir_info", {}).get("editable"))
-        except (ValueError, AttributeError, OSError):
+        except (AttributeError, OSError, *UNREADABLE):
             return ""
         if not editable:
             return commit if _COMMIT.fullmatch(commit) else ""

@@ -73,7 +73,7 @@ def finding_brief(reported: ReportedFinding, why: str) -> str:
 def _status(reported: ReportedFinding) -> Rows:
     if reported.status == "new":
         return []
-    return [("status", f"{reported.status} {reported.issue}".rstrip())]
+    return [("status", f"{reported.status}, does not count as new {reported.issue}".rstrip())]
 
 
 def _case(reported: ReportedFinding) -> Rows:
