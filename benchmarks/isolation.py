@@ -23,7 +23,8 @@ from pages import add_write, publish
 
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
-from fuzzgraph.open_target import checked_setup, open_setup, strategy_of
+from fuzzgraph.open_target import open_setup, strategy_of
+from fuzzgraph.run_options import checked_setup
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.runner import Runner
 from fuzzgraph.strategies import draw

@@ -9,12 +9,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, load_case
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, decode_case, load_case
 from fuzzgraph.errors import FuzzGraphError, InvalidCase, UsageError
 from fuzzgraph.finding import Finding
 
 if TYPE_CHECKING:
-    from fuzzgraph.api import FindingError, cases, check, run_case
+    from fuzzgraph.api import (
+        FindingError,
+        batches,
+        cases,
+        check,
+        configs,
+        histories,
+        run_case,
+    )
 
 __version__ = "0.1.0"
 
@@ -24,11 +32,16 @@ __all__ = [
     "Case",
     "EngineConfig",
     "ReplayStep",
+    "decode_case",
     "load_case",
     # running it
-    "cases",
     "check",
     "run_case",
+    # drawing one, or a part of it, with Hypothesis
+    "batches",
+    "cases",
+    "configs",
+    "histories",
     # what may come of it
     "Finding",
     "FindingError",
@@ -38,7 +51,7 @@ __all__ = [
     "__version__",
 ]
 
-_LAZY = ("FindingError", "cases", "check", "run_case")
+_LAZY = ("FindingError", "batches", "cases", "check", "configs", "histories", "run_case")
 
 
 def __getattr__(name: str) -> Any:

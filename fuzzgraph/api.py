@@ -12,17 +12,19 @@ from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from fuzzgraph.case import Case, digest
+from fuzzgraph.case import Case, EngineConfig, ReplayStep, digest
+from fuzzgraph.case_text import case_table
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import ReportedFinding, Setup, finding_id
 from fuzzgraph.open_target import (
     Opened,
-    checked_setup,
     open_setup,
     open_target_object,
     strategy_of,
+    supports_of,
 )
 from fuzzgraph.reporting import finding_text
+from fuzzgraph.run_options import checked_setup
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -30,9 +32,20 @@ if TYPE_CHECKING:
     from fuzzgraph.environment import Environment
     from fuzzgraph.ports import Target
     from fuzzgraph.runner import VerdictLike
+    from fuzzgraph.strategies.space import Space
     from fuzzgraph.target_report import TargetReport
+    from fuzzgraph.world import Batch
 
-__all__ = ["FindingError", "cases", "check", "check_target", "run_case"]
+__all__ = [
+    "FindingError",
+    "batches",
+    "cases",
+    "check",
+    "check_target",
+    "configs",
+    "histories",
+    "run_case",
+]
 
 
 class FindingError(AssertionError):
@@ -117,13 +130,77 @@ def _reported(case: Case, verdict: VerdictLike) -> ReportedFinding:
     )
 
 
-def cases(target: str | Target = "builtin", profile: str = "ci") -> SearchStrategy[Case]:
-    """A Hypothesis strategy of cases that the target can express.
+def cases(
+    target: str | Target = "builtin", profile: str = "ci", **bounds: Any
+) -> SearchStrategy[Case]:
+    """A Hypothesis strategy of cases that the target can express; docs/strategies.md shows it.
+
+    Args:
+        target: name of a target, or one of your own.
+        profile: "ci", "default" or "nightly": sizes of what is drawn.
+        **bounds: what to hold to one value, or to one of several: `raw_bs` (live requests of a
+            batch), `modes`, or a field of `EngineConfig` such as `page_size`. Options of `run_case`
+            (release, ...) say which engine is asked what it supports.
 
     Raises:
-        UsageError: an unknown target or profile.
+        UsageError: an unknown target, profile, bound or value, or bounds that contradict each
+            other.
     """
-    return strategy_of(_open(target, {}), profile)(0)
+    from fuzzgraph.strategies.public import drawn_cases
+
+    return drawn_cases(_space(target, profile, bounds), case_table)
+
+
+def configs(
+    target: str | Target = "builtin", profile: str = "ci", **bounds: Any
+) -> SearchStrategy[EngineConfig]:
+    """A Hypothesis strategy of configs that the target opens; arguments as for `cases`."""
+    from fuzzgraph.strategies.public import drawn_configs
+
+    return drawn_configs(_space(target, profile, bounds))
+
+
+def histories(
+    config: EngineConfig, target: str | Target = "builtin", profile: str = "ci", **bounds: Any
+) -> SearchStrategy[tuple[ReplayStep, ...]]:
+    """A Hypothesis strategy of the steps of a case on this config.
+
+    Args:
+        config: what they are valid on.
+        target, profile: as for `cases`.
+        **bounds: `raw_bs` and `modes`.
+    """
+    from fuzzgraph.strategies.public import drawn_histories
+
+    return drawn_histories(_space(target, profile, bounds, config), config, case_table)
+
+
+def batches(
+    config: EngineConfig, target: str | Target = "builtin", profile: str = "ci", **bounds: Any
+) -> SearchStrategy[Batch]:
+    """A Hypothesis strategy of single batches on this config: lengths, pages and slots as arrays.
+
+    Arguments as for `histories`. The case that a batch comes from is noted.
+    """
+    from fuzzgraph.strategies.public import drawn_batches
+
+    return drawn_batches(_space(target, profile, bounds, config), config, case_table)
+
+
+def _space(
+    target: str | Target, profile: str, bounds: dict[str, Any], config: EngineConfig | None = None
+) -> Space:
+    from fuzzgraph.strategies import profile_named
+    from fuzzgraph.strategies.public import bounded_space
+
+    options = {name: bounds.pop(name) for name in Setup.__struct_fields__ if name in bounds}
+    given = [name for name in bounds if name not in ("raw_bs", "modes")]
+    if config is not None and given:
+        raise UsageError(
+            f"{given[0]}={bounds[given[0]]!r}: the config is given. Bound raw_bs and modes alone."
+        )
+    opened = _open(target, options).target
+    return bounded_space(opened.capabilities, profile_named(profile), supports_of(opened), **bounds)
 
 
 def check_target(setup: Setup, examples: int, seed: int) -> TargetReport:

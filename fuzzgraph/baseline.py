@@ -1,4 +1,4 @@
-"""Findings that a branch already has, so that a pull request is held to what it adds.
+"""Findings that a branch already has, so that a pull request fails only for those it adds.
 
 One JSON object a line, written aside and renamed: a file that merges in version control, and of
 which a damaged line costs that line.
@@ -55,7 +55,7 @@ class Baseline:
 
 
 def load_baseline(path: Path) -> Baseline:
-    """The findings of a file; a line that holds none is named and costs itself only.
+    """The findings of a file; a bad line is named and does not affect the others.
 
     Raises:
         UsageError: the file cannot be read.
@@ -75,7 +75,7 @@ def load_baseline(path: Path) -> Baseline:
         try:
             entry = decode_json(line, KnownFinding)
         except UNREADABLE as error:
-            bad.append(f"{path.name}:{number}: no known finding ({error}); left out")
+            bad.append(f"{path.name}:{number}: not a known finding ({error}); skipped")
         else:
             known[entry.id] = entry
     return Baseline(known, tuple(bad))

@@ -1,7 +1,7 @@
-"""In which releases a case shows a finding: where it came in, and where it was mended.
+"""In which releases a case shows a finding: where it was introduced, and where it was fixed.
 
-Every release between the two ends is asked, because a bug may be mended and come back: halving
-would miss that. A release that cannot run the case is left out and named.
+Every release between the two ends is tried: a bug may be fixed and come back, which a binary search
+would miss. A release that cannot run the case is skipped and named.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     finding: Finding
     releases: tuple[ReleaseVerdict, ...]
     broken: tuple[Boundary, ...] = ()
-    """Where it came in: `after` is a first broken release."""
+    """Where it was introduced: `after` is a first broken release."""
     fixed: tuple[Boundary, ...] = ()
-    """Where it was mended: `after` is a first fixed release."""
+    """Where it was fixed: `after` is a first fixed release."""
 
 
 def release_range(known: Sequence[str], good: str, bad: str) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def release_range(known: Sequence[str], good: str, bad: str) -> tuple[str, ...]:
     for option, version in (("--good", good), ("--bad", bad)):
         if version not in known:
             raise UsageError(
-                f"{option}={version!r} is no release there is. It offers, newest last: "
+                f"{option}={version!r} is not a known release. Known, newest last: "
                 f"{', '.join(known[-8:])}."
             )
     if good == bad:
@@ -173,7 +173,7 @@ def _check_end(end: ReleaseVerdict, must: Judgement) -> None:
 def _boundaries(
     verdicts: Sequence[ReleaseVerdict],
 ) -> tuple[tuple[Boundary, ...], tuple[Boundary, ...]]:
-    """(where it came in, where it was mended); a flaky release shows the finding."""
+    """(where it was introduced, where it was fixed); a flaky release counts as broken."""
     order = [verdict.release for verdict in verdicts]
     told = [verdict for verdict in verdicts if verdict.verdict != "skipped"]
     came: list[Boundary] = []

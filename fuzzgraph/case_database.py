@@ -21,14 +21,13 @@ from fuzzgraph.case import Case, decode_case, digest, encode_case
 from fuzzgraph.corpus import BadEntry, Entry, Loaded
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.events import CaseKept, Event, FindingPursued
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run_spec import DATABASE_FORMS, RunSpec, checked_database
 
 if TYPE_CHECKING:
     from hypothesis.database import ExampleDatabase
 
-    from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["DEFAULT_FOLDER", "CaseDatabase", "SharedCases", "checked_database", "open_database"]
+__all__ = ["DEFAULT_FOLDER", "CaseDatabase", "SharedCases", "open_database"]
 
 DEFAULT_FOLDER = Path(".fuzzgraph/examples")
 """Where cases go that a server or an artifact does not take."""
@@ -37,24 +36,11 @@ Answer = TypeVar("Answer")
 
 _MOST = 1000
 """Cases that one run takes; which of more, its seed decides."""
-_FORMS = "dir:FOLDER, redis://HOST:PORT[/DB], github:OWNER/REPO"
 _REDIS_SECONDS = 2.0
 _ANSWER_SECONDS = 20.0
 """How long a server may be silent; a client that has a bound of its own keeps to that."""
 _AGAIN_SECONDS = 30.0
 """How long a server that failed is left alone."""
-
-
-def checked_database(option: str, where: str = "database") -> str:
-    """The option, if it names a database; '' for none.
-
-    Raises:
-        UsageError: it has none of the forms.
-    """
-    forms = (r"", r"dir:.+", r"(redis|rediss|unix)://.+", r"github:[\w.-]+/[\w.-]+")
-    if not any(re.fullmatch(form, option, re.ASCII) for form in forms):
-        raise UsageError(f"{where}={option!r} names no database. Use one of: {_FORMS}.")
-    return option
 
 
 def open_database(option: str, fallback: Path = DEFAULT_FOLDER) -> CaseDatabase:
@@ -99,7 +85,7 @@ def _redis(url: str) -> ExampleDatabase:
             url, socket_timeout=_REDIS_SECONDS, socket_connect_timeout=_REDIS_SECONDS
         )
     except ValueError as error:
-        raise UsageError(f"database={url!r}: {error}. Use one of: {_FORMS}.") from None
+        raise UsageError(f"database={url!r}: {error}. Use one of: {DATABASE_FORMS}.") from None
     return RedisExampleDatabase(server, key_prefix=b"fuzzgraph-example:")
 
 

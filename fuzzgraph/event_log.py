@@ -1,4 +1,4 @@
-"""A run's events on disk, read back: what they tell, what a kill cut short and what is damaged."""
+"""A run's events on disk, read back: with what a kill cut short and what is damaged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Log(NamedTuple):
     """One line about each line that cannot be read."""
     cut: list[str]
     """The same about each line that a kill cut short: the last one, or the last before a resume.
-    What it would have told is done again, so that nothing is lost with it."""
+    The resumed run does that work again, so that nothing is lost."""
 
 
 def read_log(path: Path) -> Log:

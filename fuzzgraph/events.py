@@ -249,7 +249,7 @@ Event: TypeAlias = (
 Emit = Callable[[Event], None]
 
 _EVENT: Any = Event
-"""As a value: for mypy a union is no type that a function could be handed."""
+"""As a value: mypy does not accept a union as an argument of type `type`."""
 
 
 def encode_event(event: Event) -> bytes:
@@ -261,7 +261,7 @@ def parse_event(line: bytes | str) -> Event:
     """The record of one line.
 
     Raises:
-        one of `errors.UNREADABLE`: the line is no event of this FuzzGraph.
+        one of `errors.UNREADABLE`: the line is not an event of this FuzzGraph.
     """
     event: Event = decode_json(line, _EVENT)
     return event
@@ -271,7 +271,7 @@ def decode_event(line: bytes | str) -> Event:
     """The same for a line that the caller gives.
 
     Raises:
-        UsageError: the line is no event of this FuzzGraph.
+        UsageError: the line is not an event of this FuzzGraph.
     """
     try:
         return parse_event(line)

@@ -52,7 +52,10 @@ def headline(finding: Finding) -> str:
 
 def law(finding: Finding) -> str:
     """The law, and the clause of it that was broken."""
-    return f"The law: {LAW[0].lower()}{LAW[1:]} Broken here: {CLAUSES[finding.clause]}."
+    return (
+        f"The law: {LAW[0].lower()}{LAW[1:]} "
+        f"Broken here: {CLAUSES[finding.clause]} (clause {finding.clause!r})."
+    )
 
 
 def law_parts(finding: Finding) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Findings that somebody already deals with: tolerated or quarantined, each with issue and expiry.
+"""Known bugs that are being fixed: tolerated or quarantined, each with an issue and an expiry date.
 
 A tolerated finding is looked for, reported and left out of the exit code. A quarantined case is
 never launched, because it takes the device or the machine down. Both end on their day, so that a
@@ -32,9 +32,9 @@ __all__ = ["Ledger", "Quarantined", "Tolerated", "load_ledger", "parse_ledger"]
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     issue: str
-    """Link to where it is dealt with."""
+    """Link to the issue."""
     expires: date
-    """Last day on which the entry holds."""
+    """Last day on which the entry applies."""
     note: str = ""
 
     def _check(self) -> None:
@@ -107,13 +107,13 @@ class Quarantined(_Entry, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The entries that hold today; the others are named in `bad_lines`."""
+    """The entries that apply today; the others are named in `bad_lines`."""
 
     tolerated: tuple[Tolerated, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
     bad_lines: tuple[str, ...] = ()
     folder: Path = field(default_factory=Path)
-    """Where the ledger lies; its case files are relative to it."""
+    """Folder of the ledger; its case files are relative to it."""
 
     def tolerates(self, finding: Finding) -> Tolerated | None:
         return next((entry for entry in self.tolerated if entry.fits(finding)), None)
@@ -129,7 +129,7 @@ class Ledger:
 
 
 def load_ledger(path: Path, today: date) -> Ledger:
-    """The entries of a file; what cannot be used is named in `bad_lines` and costs itself only.
+    """The entries of a file; an unusable one is named in `bad_lines`, the others apply.
 
     Raises:
         UsageError: the file cannot be read.
@@ -150,10 +150,10 @@ def parse_ledger(text: str, today: date, where: str = "ledger", folder: Path = P
     for line, entry in _entries(text):
         if isinstance(entry, Exception):
             said = " ".join(str(entry).split())
-            bad.append(f"{where}:{line}: no ledger entry ({said}); left out")
+            bad.append(f"{where}:{line}: not a ledger entry ({said}); skipped")
         elif entry.expires < today:
             bad.append(
-                f"{where}:{line}: {entry.name} ended on {entry.expires}; it holds no more. "
+                f"{where}:{line}: {entry.name} expired on {entry.expires} and is ignored. "
                 "Fix it, or give it another day"
             )
         elif isinstance(entry, Tolerated):
@@ -164,7 +164,7 @@ def parse_ledger(text: str, today: date, where: str = "ledger", folder: Path = P
 
 
 def _blocks(text: str) -> Iterator[tuple[int, str]]:
-    """Each table of the file with the line it starts on, so that a broken one costs itself only."""
+    """Each table of the file with the line it starts on; each is parsed by itself."""
     start, lines = 1, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("["):

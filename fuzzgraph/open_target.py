@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.environment import UNKNOWN, Environment, read_environment
-from fuzzgraph.errors import AdapterUnavailable, TargetFailed, UsageError
-from fuzzgraph.run_spec import Graphs, Setup
+from fuzzgraph.errors import TargetFailed, UsageError
+from fuzzgraph.run_spec import Setup
 from fuzzgraph.runner import Runner
 
 if TYPE_CHECKING:
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
     from fuzzgraph.capabilities import Capabilities
     from fuzzgraph.ports import Target
+    from fuzzgraph.repro import Recorder
     from fuzzgraph.worker import WorkerClient
 
 __all__ = [
     "Opened",
     "check_names",
-    "checked_setup",
     "open_setup",
     "open_target_object",
     "strategy_of",
+    "supports_of",
 ]
-
-GRAPHS = ("recorder", "device")
 
 
 class _Described(Protocol):
@@ -60,75 +59,8 @@ class Opened:
     """How often it was killed from outside and its case run again."""
     environment: Environment = UNKNOWN
     """Of the process that runs the engine."""
-
-
-def checked_setup(
-    target: str = "builtin",
-    release: str = "",
-    fault: str = "",
-    device: str = "cpu",
-    graphs: str = "",
-    *,
-    strict_nan: bool = False,
-    second_opinion: bool = False,
-    stock_kernels: bool = False,
-    isolation: str = "",
-    here: bool = True,
-) -> Setup:
-    """A setup whose parts fit together; an empty `graphs` becomes what the device has.
-
-    Args:
-        here: whether it is for this machine, which then must have the device.
-
-    Raises:
-        UsageError: parts that exclude each other; AdapterUnavailable: no such device here.
-    """
-    if device == "cuda":
-        if here:
-            _require_device()
-    elif device != "cpu":
-        raise UsageError(f"device={device!r} is unknown. Use one of: cpu, cuda (which is HIP too).")
-    graphs = graphs or ("device" if device == "cuda" else "recorder")
-    if graphs not in GRAPHS:
-        raise UsageError(f"graphs={graphs!r} is unknown. Use one of: {', '.join(GRAPHS)}.")
-    if graphs == "device" and device == "cpu":
-        raise UsageError(
-            "graphs='device' needs a GPU; got device='cpu'. "
-            "Use --device cuda, or --graphs recorder."
-        )
-    if isolation not in ("", "on", "off"):
-        raise UsageError(f"isolation={isolation!r} is unknown. Use one of: on, off.")
-    if fault and target != "builtin":
-        raise UsageError(
-            f"fault={fault!r} is planted in the built-in engine; got target={target!r}. "
-            "Drop --fault, or use --target builtin."
-        )
-    if release and target == "builtin":
-        raise UsageError(
-            f"release={release!r}: target 'builtin' has no releases. Drop --release, or name a "
-            "target that has them (see 'fuzzgraph targets')."
-        )
-    return Setup(
-        target=target,
-        release=release,
-        fault=fault,
-        device=device,
-        graphs=cast(Graphs, graphs),
-        strict_nan=strict_nan,
-        second_opinion=second_opinion,
-        stock_kernels=stock_kernels,
-        isolation=cast(Any, isolation),
-    )
-
-
-def _require_device() -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        raise AdapterUnavailable(
-            f"device='cuda': torch {torch.__version__} sees no CUDA or HIP device here. "
-            "Use --device cpu, or check with 'fuzzgraph doctor'."
-        )
+    record: Recorder | None = None
+    """Writes standalone scripts where the engine is; None where it is in this process."""
 
 
 def check_names(setup: Setup) -> None:
@@ -280,6 +212,7 @@ def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
         killed=lambda: client.killed,
         environment=client.environment,
         cut_off=client.cut_off,
+        record=client.standalone_script if setup.graphs == "recorder" else None,
     )
 
 
@@ -292,7 +225,7 @@ def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStra
     from fuzzgraph.strategies import cases, profile_named
 
     profile = profile_named(profile_name)
-    supports = _supports(opened.target)
+    supports = supports_of(opened.target)
 
     def strategy(epoch: int) -> SearchStrategy[Case]:
         return cases(opened.target.capabilities, profile.at(epoch), supports=supports)
@@ -300,7 +233,7 @@ def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStra
     return strategy
 
 
-def _supports(target: _Described) -> Any:
+def supports_of(target: _Described) -> Any:
     """One function for the life of the target: configs are cached by its identity."""
 
     def supports(config: EngineConfig) -> bool:

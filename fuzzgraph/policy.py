@@ -26,7 +26,7 @@ __all__ = [
 
 DEFAULT_LEDGER = Path("corpus/ledger.toml")
 MENDED_RUNS = 3
-"""Times the case of a tolerated entry has to pass before the entry counts as mended."""
+"""Times the case of a tolerated entry has to pass before the entry counts as fixed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ Reason = Literal["time", "examples", "findings", "interrupted", "corpus", "faile
 Left = Literal["confirm", "shrink", "export"]
 """What the end of the budget left undone."""
 Status = Literal["new", "known", "tolerated"]
-"""new: nobody has said anything about it. known: the baseline has it. tolerated: the ledger does,
+"""new: in neither. known: the baseline has it. tolerated: the ledger does,
 with an issue and a day on which that ends."""
 
 
@@ -91,7 +91,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     rate: str = ""
     """How often it failed when it was executed, e.g. '3/3'; '' where it is only text."""
     error: str = ""
-    """Why there is none, or with a path why it could not be executed; the finding stands."""
+    """Why it was not written or, with a path, why it could not be executed."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +151,7 @@ class NamedCounts(Counts, frozen=True, kw_only=True):
     fallbacks: dict[str, int] = {}
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
     unchecked: dict[str, int] = {}
-    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
+    """Why accesses and races of Triton kernels were not checked -> their launches."""
     repeats: dict[FindingId, int] = {}
     """Finding id -> how many further cases showed it."""
     quarantined: dict[str, int] = {}

@@ -1,56 +1,60 @@
-"""What a run is asked to do, as one record that is handed on whole.
+"""What a run is asked to do, as one record that is handed on whole, and the table of its options.
 
 The command line, the pytest plugin and a fleet's driver make it; the campaign, the worker, the
-execution and the event log take it as it is. Runs nothing and reads nothing.
+execution and the event log take it as it is. A field with an `Option` beside it is an option of
+the command line and of the plugin, part of the replay command and a row in docs/cli.md: adding one
+takes this field and the place that reads it. Runs nothing and reads nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from fuzzgraph.errors import UsageError
+from fuzzgraph.option import Option, rows_of
 
 __all__ = [
+    "DATABASE_FORMS",
     "DEFAULT_SETUP",
+    "OPTIONS",
+    "SETUP_OPTIONS",
     "Budget",
     "Graphs",
-    "Isolation",
     "Profile",
     "RunSpec",
     "Setup",
-    "parse_time",
+    "checked_database",
+    "graphs_of",
 ]
 
+Device = Literal["cpu", "cuda"]
 Graphs = Literal["recorder", "device"]
 Isolation = Literal["", "on", "off"]
 Profile = Literal["ci", "nightly"]
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DATABASES = (r"dir:.+", r"(redis|rediss|unix)://.+", r"github:[\w.-]+/[\w.-]+")
+DATABASE_FORMS = "dir:FOLDER, redis://HOST:PORT[/DB], github:OWNER/REPO"
 
 
-def parse_time(text: str, where: str = "time") -> float:
-    """Seconds of a duration such as '90s', '10m', '8h' or plain seconds.
-
-    >>> parse_time("10m")
-    600.0
+def checked_database(text: str, where: str = "database") -> str:
+    """The text, if it has the form of a database's name; '' for none.
 
     Raises:
-        UsageError: not a duration, zero, or more seconds than a float can hold.
+        UsageError: it has none of the forms.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h|)", text.strip(), re.ASCII)
-    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 0 < seconds < math.inf:
-        raise UsageError(
-            f"{where}={text!r} is not a valid duration. Write a number and a unit, e.g. 60s, 10m "
-            "or 8h."
-        )
-    return seconds
+    if text and not any(re.fullmatch(form, text, re.ASCII) for form in _DATABASES):
+        raise UsageError(f"{where}={text!r} is not a database URL. Use one of: {DATABASE_FORMS}.")
+    return text
+
+
+def graphs_of(setup: Setup) -> Graphs:
+    """The graph engine that the device of a setup has by itself."""
+    return "device" if setup.device == "cuda" else "recorder"
 
 
 class Setup(
@@ -58,22 +62,62 @@ class Setup(
 ):
     """What a case is run on."""
 
-    target: str = "builtin"
-    release: str = ""
-    """Release of the engine, e.g. '0.5.12'; '' for the installed one."""
-    fault: str = ""
-    """Name of the planted fault; '' for none."""
-    device: str = "cpu"
-    graphs: Graphs = "recorder"
-    strict_nan: bool = False
-    """Whether each step also runs with NaN in all memory that its batch does not own: for masked
-    loads that end in 0 * NaN. Such findings have the symptom "nan_mismatch"."""
-    second_opinion: bool = False
-    """Whether the Triton reference computes the truth of each step as well."""
-    isolation: Isolation = ""
-    """Whether the engine runs in a process of its own; '' for what target and device need."""
-    stock_kernels: bool = False
-    """Whether Triton kernels on a CPU run in Triton's own interpreter, slowly and unchecked."""
+    target: Annotated[
+        str,
+        Option(
+            "Engine under test: a name from 'fuzzgraph targets', or module:factory of your own.",
+            metavar="TARGET",
+            always=True,
+            ini="fuzzgraph_target",
+        ),
+    ] = "builtin"
+    release: Annotated[
+        str,
+        Option(
+            "Release of the engine, e.g. 0.5.12, for targets that run in a worker.",
+            metavar="VERSION",
+            without="as installed",
+        ),
+    ] = ""
+    fault: Annotated[
+        str, Option("Plant this fault in the built-in engine.", metavar="NAME", without="none")
+    ] = ""
+    device: Annotated[Device, Option("Where the engine runs; cuda is HIP as well.")] = "cpu"
+    graphs: Annotated[
+        Graphs,
+        Option(
+            "Graph implementation: the recorder, or graphs of the device.",
+            without="device graphs on cuda, the recorder on cpu",
+            left_out=graphs_of,
+        ),
+    ] = "recorder"
+    strict_nan: Annotated[
+        bool,
+        Option("Also run each step with NaN in all memory that its batch does not own."),
+    ] = False
+    """Finds masked loads that end in 0 * NaN; such findings have the symptom "nan_mismatch"."""
+    second_opinion: Annotated[
+        bool,
+        Option(
+            "Also compute the truth of each step by the Triton reference, which has to agree with "
+            "the float64 one."
+        ),
+    ] = False
+    isolation: Annotated[
+        Isolation,
+        Option(
+            "Whether the engine runs in a process of its own, whose death is then a finding and "
+            "does not end the run.",
+            without="on for real engines, module:factory and cuda",
+        ),
+    ] = ""
+    stock_kernels: Annotated[
+        bool,
+        Option(
+            "Run Triton kernels on a CPU in Triton's own interpreter, slowly and unchecked, not "
+            "over lanes."
+        ),
+    ] = False
 
 
 DEFAULT_SETUP = Setup()
@@ -83,10 +127,22 @@ DEFAULT_SETUP = Setup()
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """When to stop searching; None means no limit."""
 
-    seconds: float | None = None
-    examples: int | None = None
-    """Generated cases; those of the corpus come on top."""
-    findings: int | None = None
+    seconds: Annotated[
+        float | None,
+        Option(
+            "How long, e.g. 90s, 10m, 8h, or seconds.",
+            flag="time",
+            without="60s, if --examples is not given",
+        ),
+    ] = None
+    examples: Annotated[
+        int | None,
+        Option("How many generated cases; 0 runs the corpus only.", without="no limit"),
+    ] = None
+    findings: Annotated[
+        int | None,
+        Option("Stop after this many findings.", least=1, without="no limit", verbs=("run",)),
+    ] = None
 
 
 class RunSpec(
@@ -95,19 +151,54 @@ class RunSpec(
     """Everything that a run is asked to do, or one shard of it."""
 
     setup: Setup = DEFAULT_SETUP
-    seed: int = 0
+    seed: Annotated[
+        int, Option("Same seed, same cases.", without="random, printed", always=True)
+    ] = 0
     budget: Budget = Budget()
-    profile: Profile = "ci"
-    corpus: str = ""
-    """Folder of the cases to run first, to find it again; '' for none."""
-    ledger: str = ""
-    baseline: str = ""
-    database: str = ""
-    """Where cases are shared with other runs, e.g. 'dir:FOLDER'; '' for nowhere."""
-    only_new: bool = False
-    """Whether findings of the baseline leave the exit code alone."""
-    out: str = "reports/runs/run"
-    """Folder of the run; its shards share it."""
+    profile: Annotated[
+        Profile,
+        Option("Search effort: nightly has longer histories, larger batches, more shrinking."),
+    ] = "ci"
+    corpus: Annotated[
+        str,
+        Option(
+            "Folder of cases to run first.",
+            metavar="DIR",
+            without="those that come with FuzzGraph, and those of corpus/cases where it exists",
+            pytest=False,
+        ),
+    ] = ""
+    ledger: Annotated[
+        str,
+        Option(
+            "File of tolerated and quarantined findings.",
+            metavar="FILE",
+            without="corpus/ledger.toml where it exists",
+        ),
+    ] = ""
+    baseline: Annotated[
+        str,
+        Option(
+            "File of findings known before, as 'fuzzgraph baseline' writes it.",
+            metavar="FILE",
+            without="none",
+        ),
+    ] = ""
+    database: Annotated[
+        str,
+        Option(
+            f"Share cases with other runs: {DATABASE_FORMS}.",
+            metavar="URL",
+            without="none",
+            check=checked_database,
+        ),
+    ] = ""
+    only_new: Annotated[bool, Option("Exit with 1 only for findings not in --baseline.")] = False
+    out: Annotated[
+        str,
+        Option("New or empty folder of the run.", metavar="DIR", without="reports/runs/TIME-SEED"),
+    ] = ""
+    """Its shards share it. '' until it is made, once nothing can be refused any more."""
     shard: int = 0
     shards: int = 1
     finish_only: bool = False
@@ -147,3 +238,8 @@ class RunSpec(
         """
         text = f"{self.seed}/{self.shard}/{block}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+SETUP_OPTIONS = rows_of(Setup)
+OPTIONS = (*SETUP_OPTIONS, *rows_of(Budget), *rows_of(RunSpec))
+"""Every option of a run, in the order in which help and docs show them."""

@@ -15,14 +15,14 @@ from fuzzgraph.case.dimension import Most, OneOf, Row, Sizes, Switch
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.profile import Profile
 
-__all__ = ["FEATURES", "VARIED_BY", "Feature", "Fields", "base_fields"]
+__all__ = ["FEATURES", "LADDERS", "VARIED_BY", "Feature", "Fields", "base_fields"]
 
 Fields = dict[str, Any]
 """Field of `EngineConfig` -> its value, while a config is put together."""
 Vary = Callable[[Fields, Capabilities, Profile, Chance], None]
 """Changes the fields, within the target's capabilities and the profile's sizes."""
 
-_LADDERS: tuple[tuple[int, ...], ...] = (
+LADDERS: tuple[tuple[int, ...], ...] = (
     (1,), (2,), (1, 2), (4,), (1, 4), (2, 4), (1, 2, 4), (8,), (3, 8), (1, 8), (2, 3, 5),
     (1, 2, 4, 8), (6, 12), (4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8), (2, 4, 12), (16, 32), (64, 128),
 )  # fmt: skip
@@ -104,7 +104,7 @@ def _vary_ladder(fields: Fields, can: Capabilities, profile: Profile, chance: Ch
     batch = min(can.max_batch, profile.max_batch)
     top = 2 * batch if can.capture_beyond_pool else batch
     most = max(2, 8 // len(fields["modes"]))  # every mode captures every size
-    sizes = [each for each in _LADDERS if each[-1] <= top and len(each) <= most]
+    sizes = [each for each in LADDERS if each[-1] <= top and len(each) <= most]
     fields["capture_bs"] = chance.pick(sizes)
 
 

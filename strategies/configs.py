@@ -1,14 +1,16 @@
 """Engine configs by number: each number switches a random subset of features on, most off.
 
 Swarm testing: with all features on in every case, some combinations never occur, because one
-feature hides another. A config follows from its number, the reach and the profile alone. Each
-feature can be dropped again by itself (`kept`), which is how shrinking reaches simple configs.
+feature hides another. A config follows from its number, the capabilities and the profile alone.
+Each feature can be dropped again by itself, or held to small numbers (`kept`), which is how
+Hypothesis' shrinker reaches simple configs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig
@@ -16,9 +18,22 @@ from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
 
-__all__ = ["Supports", "base_config", "pages_per_request", "swarm_config"]
+__all__ = [
+    "ALL_KEPT",
+    "KEPT",
+    "Pins",
+    "Supports",
+    "base_config",
+    "pages_per_request",
+    "swarm_config",
+]
 
 Supports = Callable[[EngineConfig], bool]
+Pins = tuple[tuple[str, tuple[Any, ...]], ...]
+"""Fields that a test holds to some values, the simplest first."""
+KEPT = 255
+"""A feature is kept as it was drawn; 0 drops it, and a small number bounds what it sets."""
+ALL_KEPT = (KEPT,) * len(FEATURES)
 
 _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
@@ -40,6 +55,8 @@ def pages_per_request(config: EngineConfig) -> int:
 
 def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     """Mend what two features, or their absence, make contradict each other."""
+    if fields["num_q_heads"] % fields["num_kv_heads"]:
+        fields["num_kv_heads"] = 1
     if fields["attention"] == "mla":
         fields["num_kv_heads"] = 1
         fields["v_head_dim"] = min(fields["v_head_dim"], fields["head_dim"])
@@ -82,16 +99,44 @@ def _bound_draft(fields: Fields) -> None:
     fields.update(spec_topk=topk, spec_steps=steps)
 
 
-def _build(can: Capabilities, profile: Profile, number: int, kept: Sequence[bool]) -> EngineConfig:
+def _build(
+    can: Capabilities, profile: Profile, number: int, kept: Sequence[int], pins: Pins
+) -> EngineConfig:
     fields = base_fields(can, profile)
+    fields |= {name: values[0] for name, values in pins}
     density = Chance(number, 99).pick((6, 12, 12, 20, 35))
     for feature, keep in zip(FEATURES, kept, strict=True):
         chance = Chance(number, feature.number)
         turn = _by_turns(number, feature) if 0 < feature.share < _RARE else None
         on = chance.percent(feature.share or density) if turn is None else turn
         if number and on and keep:
+            before = dict(fields)
             feature.vary(fields, can, profile, chance)
+            if keep != KEPT:
+                _limit(fields, before, can, keep)
+            for name, values in pins:
+                if fields[name] not in values:
+                    fields[name] = chance.pick(values)
     return _coherent(fields, can)
+
+
+def _limit(fields: Fields, before: Fields, can: Capabilities, most: int) -> None:
+    """Hold the numbers that a feature has set to `most` above their least values.
+
+    Of the modes a single one is left, of captured sizes too where they are larger.
+    """
+    for name, row in DIMENSIONS.items():
+        value = fields[name]
+        if value == before[name]:
+            continue
+        if name == "modes":  # one of them; which one is for the shrinker to choose
+            fields[name] = (value[(most - 1) % len(value)],)
+        elif name in ("capture_bs", "capture_tokens"):
+            fields[name] = value if value[-1] <= most else (most,)
+        elif name == "page_size":  # a target need not have any other than those it lists
+            fields[name] = max((s for s in can.page_sizes if s <= 1 + most), default=value)
+        elif row.number:
+            fields[name] = min(value, row.least + most)
 
 
 def _by_turns(number: int, feature: Feature) -> bool:
@@ -108,25 +153,26 @@ def swarm_config(
     can: Capabilities,
     profile: Profile,
     number: int,
-    kept: tuple[bool, ...] = (True,) * len(FEATURES),
+    kept: tuple[int, ...] = ALL_KEPT,
     supports: Supports | None = None,
+    pins: Pins = (),
 ) -> EngineConfig:
     """The config with this number; 0 is the simplest one, the same in every epoch.
 
     Where the target does not support it, features are dropped from the last one on until it
     does; the simplest config is taken to be supported.
     """
-    config = _build(can, profile, number, kept)
+    config = _build(can, profile, number, kept, pins)
     if supports is None or supports(config):
         return config
-    for salt in reversed(range(len(FEATURES))):
-        without = (*kept[:salt], False, *kept[salt + 1 :])
-        simpler = _build(can, profile, number, without)
+    for place in reversed(range(len(FEATURES))):
+        without = (*kept[:place], 0, *kept[place + 1 :])
+        simpler = _build(can, profile, number, without, pins)
         if simpler != config and supports(simpler):
             return simpler
-    for salt in reversed(range(len(FEATURES))):
-        kept = (*kept[:salt], *(False for _ in FEATURES[salt:]))
-        config = _build(can, profile, number, kept)
+    for place in reversed(range(len(FEATURES))):
+        kept = (*kept[:place], *(0 for _ in FEATURES[place:]))
+        config = _build(can, profile, number, kept, pins)
         if supports(config):
             break
     return config

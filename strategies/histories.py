@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via
+from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
 
-__all__ = ["PRESENCE", "STEP_BYTES", "History"]
+__all__ = ["FINISH", "PRESENCE", "SIZE", "STEP_BYTES", "History", "most_rows"]
 
 _ROWS = 8
 STEP_BYTES = 7 + 2 * _ROWS
 """One step: presence, mode, size, flags, finish, composition, length style, then a length and
 an extra byte for each row (rows beyond the eighth take them again, mixed)."""
 
-PRESENCE, _MODE, _SIZE, _FLAGS, _FINISH, _COMPOSITION, _STYLE, _LENGTHS = range(8)
+PRESENCE, _MODE, SIZE, _FLAGS, FINISH, _COMPOSITION, _STYLE, _LENGTHS = range(8)
 _EXTRAS = _LENGTHS + _ROWS
+_IDLE_FROM = 242
+"""Of 256: one step in 18 is idle, where the target has that mode."""
+_REPEAT_FROM, _EAGER_FROM = 206, 218
 _EAGER_TOKENS = 256
 """Upper bound of a prefill above the ladder, whose cost grows with tokens times context."""
 
@@ -30,6 +33,13 @@ _EAGER_TOKENS = 256
 def _scaled(byte: int, count: int) -> int:
     """0..255 onto 0..count-1, in order."""
     return byte * count >> 8
+
+
+def most_rows(config: EngineConfig, mode: Mode, above_ladder: bool) -> int:
+    """Requests that a batch can have: the request pool, and the captured sizes unless above."""
+    if above_ladder:
+        return config.req_pool_size
+    return min(config.req_pool_size, ladder(config, mode)[-1])
 
 
 class History:
@@ -44,6 +54,7 @@ class History:
         *,
         mrope: bool,
         prefix: int,
+        raw_bs: tuple[int, ...] = (),
     ) -> None:
         self.config = config
         self.floor = prefix * config.page_size
@@ -52,6 +63,8 @@ class History:
         self.eager = can.eager_steps
         self.idle = "idle" in can.modes
         self.most: int = min(can.max_batch, profile.max_batch)
+        self.raw_bs = raw_bs
+        """Live requests of a batch, one of these; () for what the config allows."""
         self.lengths: dict[int, int] = {}
         """Live request -> its length, in order of arrival."""
         self.encoders: dict[int, int] = {}
@@ -67,18 +80,19 @@ class History:
     def step(self, record: bytes) -> ReplayStep:
         """The step that the record means after the history so far."""
         flags = record[_FLAGS]
-        via: Via = "eager" if self.eager and flags >= 218 else "graph"
+        # Of 256: 38 run eagerly, and 12 below them repeat the step before. The lowest bit is free.
+        via: Via = "eager" if self.eager and flags >= _EAGER_FROM else "graph"
         mrope = self.mrope and flags & 1 == 1
         mode = self._mode(record[_MODE])
-        if self.last is not None and 206 <= flags < 218:
+        if self.last is not None and _REPEAT_FROM <= flags < _EAGER_FROM:
             via = "graph" if self.config.eager_above_ladder else self.last.via
             step = ReplayStep(mode=self.last.mode, rows=self.last.rows, via=via, mrope=mrope)
         elif mode == "idle":
-            finish = self._finish(record[_FINISH], 0)
+            finish = self._finish(record[FINISH], 0)
             step = ReplayStep(mode=mode, finish=finish, via=via)
         else:
-            size = self._size(mode, record[_SIZE], via)
-            finish = self._finish(record[_FINISH], size)
+            size = self._size(mode, record[SIZE], via)
+            finish = self._finish(record[FINISH], size)
             requests = self._requests(size, record[_COMPOSITION])
             rows = self._rows(mode, requests, record, via)
             step = ReplayStep(mode=mode, rows=rows, finish=finish, via=via, mrope=mrope)
@@ -86,37 +100,41 @@ class History:
         return step
 
     def _mode(self, byte: int) -> Mode:
-        if self.idle and byte >= 242:
+        if self.idle and byte >= _IDLE_FROM:
             return "idle"
         modes = self.config.modes
-        return modes[_scaled(byte, len(modes)) if not self.idle else byte * len(modes) // 242]
+        return modes[byte * len(modes) // (_IDLE_FROM if self.idle else 256)]
 
     def _above_ladder(self, via: Via) -> bool:
         return self.eager and (via == "eager" or self.config.eager_above_ladder)
 
     def _size(self, mode: Mode, byte: int, via: Via) -> int:
+        if self.raw_bs:
+            top = most_rows(self.config, mode, above_ladder=self._above_ladder(via))
+            sizes = tuple(size for size in self.raw_bs if size <= top)
+            return sizes[_scaled(byte, len(sizes))]
         if mode == "prefill":
-            top = min(self.most, self.config.req_pool_size)
-            if not self._above_ladder(via):
-                top = min(top, self.config.capture_tokens[-1])
+            top = min(self.most, most_rows(self.config, mode, self._above_ladder(via)))
             return 1 + byte * byte * top // 65536  # few requests with many tokens, mostly
         sizes = boundaries.batch_sizes(self.config, self.most, self._above_ladder(via))
         return sizes[_scaled(byte, len(sizes))]
 
     def _finish(self, byte: int, size: int) -> tuple[int, ...]:
         live = list(self.lengths)
+        # Of 256. In about half of the steps nobody leaves: batches also shrink while requests wait.
+        # The widest band is the one in which those leave that do not fit the new size.
         if byte < 136 or not live:
             return ()
         if byte < 176:
-            gone = live[size:]  # the batch shrinks because the youngest are done
+            gone = live[size:]  # the youngest: what shrinks a batch in the simplest way
         elif byte < 200:
-            gone = live[: max(0, len(live) - size)] or live[:1]
+            gone = live[: max(0, len(live) - size)] or live[:1]  # the oldest, as a server does it
         elif byte < 216:
-            gone = live[:1]
+            gone = live[:1]  # one alone, whatever the size of the batch
         elif byte < 232:
-            gone = live[byte & 1 :: 2]
+            gone = live[byte & 1 :: 2]  # every second one, which leaves gaps in the request pool
         else:
-            gone = live
+            gone = live  # all of them: the next batch starts afresh on used memory
         for request in gone:
             row = self.rows.pop(request)
             self.left[row] = self.lengths.pop(request)
@@ -128,6 +146,7 @@ class History:
         """Who is in the batch: live ones (the others are parked), then newcomers."""
         live = list(self.lengths)
         room = self.config.req_pool_size - len(live)
+        # In a quarter of the batches half of the rows are newcomers, whoever else is live.
         wanted = size // 2 if byte >= 192 else size
         kept = min(len(live), max(wanted, size - room))
         start = byte % 5 if len(live) > kept else 0
@@ -135,7 +154,7 @@ class History:
         newcomers = range(self.named, self.named + size - kept)
         self.named += size - kept
         chosen += newcomers
-        if byte & 7 == 7:
+        if byte & 7 == 7:  # one batch in eight: rows need not be in order of arrival
             chosen.reverse()
         return chosen
 
@@ -181,7 +200,7 @@ class History:
         context = self.config.max_context_len - self.floor
         most = max(ladder[-1] + 2, _EAGER_TOKENS) if self._above_ladder(via) else ladder[-1]
         counts = boundaries.token_counts(self.config, min(most, size * context))
-        spread = record[_EXTRAS + 1]
+        spread = record[_EXTRAS + 1]  # below 128 even, below 204 on one row, then all that fit
         total = max(size, counts[-1 if spread >= 204 else _scaled(record[_EXTRAS], len(counts))])
         if 128 <= spread < 204:
             first = min(context, total - size + 1)
@@ -193,10 +212,14 @@ class History:
         return [total // size + (index < total % size) for index in range(size)]
 
     def _length(self, mode: Mode, request: int, tokens: int, index: int, record: bytes) -> int:
+        # The style of a step, of 256. Below 176: every row by its own byte. Below 204: all by the
+        # first row's, so equal lengths. Below 226: all at the end of the context; below 236: all as
+        # short as can be. From there on: grown by what this step computes, where that is possible;
+        # below 204 half of the rows are.
         style = record[_STYLE]
         byte = record[_LENGTHS + (0 if 176 <= style < 204 else index % _ROWS)]
         if index >= _ROWS:
-            byte ^= 0x55
+            byte ^= 0x55  # other bits, so that the ninth row is not a copy of the first
         if style >= 204:
             byte = 255 if style < 226 else 0 if style < 236 else byte
         if (byte >= 128 and style < 204) or style >= 236:

@@ -56,9 +56,8 @@ def _few_sizes(ladder: tuple[int, ...]) -> list[int]:
 
 def smaller_numbers(case: Case) -> Iterator[Candidate]:
     for row in _NUMBERS:
-        name, bounds = row.name, row.spec.bounds
-        least = bounds[0] if row.spec.size and bounds else row.default
-        for number in smaller(getattr(case.config, name), least):
+        name = row.name
+        for number in smaller(getattr(case.config, name), row.least):
             yield name, with_config(case, **{name: number})
             if row.spec.edge:
                 yield name, _rescaled(case, name, number)

@@ -11,7 +11,6 @@ import msgspec
 from fuzzgraph.campaign import Opened
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.environment import Environment
 from fuzzgraph.events import Setup
 from fuzzgraph.finding import Clause, Finding
 
@@ -105,7 +104,7 @@ def opener(runner: FakeRunner) -> Callable[[Setup], Opened]:
     return open_setup
 
 
-def no_exporting(setup: Setup, environment: Environment) -> Callable[..., tuple[()]]:
+def no_exporting(setup: Setup, *known: object) -> Callable[..., tuple[()]]:
     """Stands for `Exporting`: writes no repro."""
     return lambda *_: ()
 

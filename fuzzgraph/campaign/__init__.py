@@ -6,8 +6,7 @@ from fuzzgraph.campaign.folder import RunFolder, fresh_folder
 from fuzzgraph.campaign.run import Campaign, Tools, join_shards, load_corpus, run_campaign
 from fuzzgraph.campaign.search import SavedCases
 from fuzzgraph.campaign.targeted import run_until_found
-from fuzzgraph.open_target import Opened, checked_setup, open_setup, strategy_of
-from fuzzgraph.replay_command import replay_command
+from fuzzgraph.open_target import Opened, open_setup, strategy_of
 
 __all__ = [
     "Campaign",
@@ -15,13 +14,11 @@ __all__ = [
     "RunFolder",
     "SavedCases",
     "Tools",
-    "checked_setup",
     "fresh_folder",
     "run_campaign",
     "join_shards",
     "load_corpus",
     "open_setup",
-    "replay_command",
     "run_until_found",
     "strategy_of",
 ]

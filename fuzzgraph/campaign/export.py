@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fuzzgraph.campaign.triage import Say
     from fuzzgraph.case import Case
     from fuzzgraph.finding import Finding
+    from fuzzgraph.repro import Recorder
 
 UNLIMITED = Allowance(Effort.RUN, math.inf)
 
@@ -33,12 +34,14 @@ def export_text(
     finding: Finding,
     setup: Setup,
     *,
+    record: Recorder | None = None,
     allowance: Allowance = UNLIMITED,
     environment: Environment = UNKNOWN,
 ) -> str:
     """The export of one kind.
 
     Args:
+        record: writes a standalone script where the engine is; None for an engine in this process.
         allowance: whether a script's operations are recorded, and whether it is proven by running
             it, in so many seconds.
         environment: where the finding was seen.
@@ -48,17 +51,19 @@ def export_text(
     """
     from fuzzgraph import repro
 
-    writers: dict[ExportKind, Callable[..., str]] = {
-        "script": partial(
-            repro.export_script,
+    if kind == "script":
+        return repro.export_script(
+            case,
+            finding,
+            setup,
+            record=record,
             recorded=allowance.effort is not Effort.SKIP,
             proven=allowance.effort is Effort.RUN,
             seconds=allowance.seconds,
-        ),
-        "pytest": repro.export_pytest,
-        "issue": partial(repro.export_issue, environment=environment),
-    }
-    return writers[kind](case, finding, setup)
+        )
+    if kind == "pytest":
+        return repro.export_pytest(case, finding, setup)
+    return repro.export_issue(case, finding, setup, environment)
 
 
 def verified_rate(
@@ -72,7 +77,7 @@ def verified_rate(
     """How often the export failed when it was executed, e.g. '3/3'; '' for text.
 
     Args:
-        running: told which run of how many is waited for.
+        running: called with the number of each run and how many there are.
 
     Raises:
         NotExecuted: it came to no verdict. OutOfTime: it took longer than `seconds` in all.
@@ -87,8 +92,14 @@ def verified_rate(
 class Exporting:
     """The exporter of a run: every kind beside the case, the script executed."""
 
-    def __init__(self, setup: Setup, environment: Environment = UNKNOWN) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        record: Recorder | None = None,
+        environment: Environment = UNKNOWN,
+    ) -> None:
         self._setup = setup
+        self._record = record
         self._environment = environment
 
     def __call__(
@@ -135,6 +146,7 @@ class Exporting:
             reported.case,
             reported.finding,
             self._setup,
+            record=self._record,
             environment=self._environment,
         )
         try:
@@ -158,5 +170,5 @@ def _running(say: Say, path: Path, finding: str, number: int, times: int) -> Non
 def no_export(
     reported: ReportedFinding, folder: RunFolder, allowance: Allowance, say: Say
 ) -> tuple[Export, ...]:
-    """For runs whose findings need no repro on disk."""
+    """The exporter of runs that need no repro on disk."""
     return ()

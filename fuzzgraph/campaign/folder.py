@@ -103,8 +103,8 @@ class RunFolder:
         return self.path / f"running{self._suffix}.json"
 
     def set_out(self, case: Case) -> None:
-        """Leave word of the case that is run next. Not renamed into place, which would cost as much
-        as a small case: a kill within the write hits a case that has not been run."""
+        """Save the next case. A plain write: a rename costs as much as running a small case, and a
+        torn file means that the case never ran."""
         try:
             self.running.write_bytes(encode_case(case))
         except OSError as error:
@@ -121,7 +121,8 @@ class RunFolder:
             lock.acquire(timeout=0)
         except Timeout:
             raise UsageError(
-                f"{self.path}: another run is at work here. Wait for it, or name another folder."
+                f"{self.path}: another run is using this folder. Wait for it, or name another "
+                "folder."
             ) from None
         return lock
 
@@ -133,7 +134,7 @@ class RunFolder:
         """The folder of a finding, by its id; the one place where an id becomes a path.
 
         Raises:
-            UsageError: it is no id.
+            UsageError: it is not a valid id.
         """
         try:
             msgspec.convert(finding, FindingId)
@@ -174,9 +175,9 @@ class RunFolder:
         corpus.write_atomically(self.of(reported.id) / "finding.json", record + b"\n")
 
     def companions(self, key: FindingKey) -> frozenset[FindingKey] | None:
-        """What else the case of a finished finding breaks; None while a shard is at work on it.
+        """Other findings of the case of a finished finding; None while a shard is working on it.
 
-        A record that is damaged says no more than one that is still to come.
+        A damaged record counts as not written yet.
         """
         path = self.of(finding_id(key)) / "finding.json"
         try:
@@ -197,7 +198,7 @@ class RunFolder:
             try:
                 summaries.append(decode_json(path.read_bytes(), RunSummary))
             except UNREADABLE as error:
-                bad.append(f"{path.name}: not a summary ({error}); left out")
+                bad.append(f"{path.name}: not a summary ({error}); skipped")
         return summaries, bad
 
 
@@ -215,15 +216,15 @@ def unlogged_findings(out: Path, logged: Container[str]) -> tuple[list[ReportedF
     for place in sorted(RunFolder(out).findings.glob("*")):
         if place.name in logged or not place.is_dir() or not any(place.iterdir()):
             continue
-        where = f"findings/{place.name}: the log does not tell of this finding"
+        where = f"findings/{place.name}: missing from the log"
         try:
             reported = decode_json((place / "finding.json").read_bytes(), ReportedFinding)
             if reported.id != place.name:
                 raise ValueError(f"its record is that of {reported.id}")
         except FileNotFoundError:
-            damage.append(f"{where}, and there is no record of it")
+            damage.append(f"{where}, and it has no finding.json")
         except (OSError, *UNREADABLE) as error:
-            damage.append(f"{where}, and its record cannot be read ({error})")
+            damage.append(f"{where}, and its finding.json cannot be read ({error})")
         else:
             found.append(reported)
             damage.append(f"{where}; taken from its finding.json")

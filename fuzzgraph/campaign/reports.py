@@ -1,6 +1,6 @@
 """Makes the reports of a run from its event logs, at its end or any time later.
 
-It reads what lies in the folder of the run and beside it; how a report looks is `reporting`'s.
+It reads the folder of the run and those beside it; `reporting` decides how a report looks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fuzzgraph.campaign.folder import refuse_links, unlogged_findings
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary, Setup
-from fuzzgraph.replay_command import replay_command
 from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
 from fuzzgraph.reporting.trend import trend
 from fuzzgraph.repro.files import file_names
+from fuzzgraph.run_options import replay_command
 from fuzzgraph.run_state import RunState, join_summaries
 from fuzzgraph.strict_json import decode_json
 
@@ -34,7 +34,7 @@ def rebuilt(folder: Path) -> RunSummary:
     still tell is put in, and the damage is named.
 
     Raises:
-        UsageError: there is no log, or nothing in it tells of a run.
+        UsageError: there is no log, or it does not contain the start of a run.
     """
     refuse_links(folder)
     logs = sorted(folder.glob("events*.jsonl")) if folder.is_dir() else []
@@ -49,7 +49,7 @@ def rebuilt(folder: Path) -> RunSummary:
         read.take_summary(folder / "summary.json")
     if not read.summaries:
         why = "; ".join(read.damaged + read.cut)
-        raise UsageError(f"{folder}: {why}. Nothing of the run can be told.")
+        raise UsageError(f"{folder}: {why}. The run cannot be reported.")
     whole = join_summaries(read.summaries) if len(read.summaries) > 1 else read.summaries[0]
     found, damage = unlogged_findings(folder, {reported.id for reported in whole.findings})
     return msgspec.structs.replace(
@@ -61,7 +61,7 @@ def rebuilt(folder: Path) -> RunSummary:
 
 
 def _with_command(reported: ReportedFinding, setup: Setup) -> ReportedFinding:
-    """The finding with a command of our own: nobody is to copy one that a log brought along."""
+    """The finding with a replay command made here: one from a foreign log could run anything."""
     command = replay_command(reported.case_path, setup) if reported.replay else ""
     return msgspec.structs.replace(reported, replay=command)
 
@@ -83,9 +83,9 @@ class _Read:
         self.cut += log.cut
         self.damaged += log.damaged
         if log.events or log.damaged:
-            self.damaged.append(f"{path.name}: its start is lost, so that it tells of no run")
+            self.damaged.append(f"{path.name}: the start of the run is lost")
         else:  # killed before it began
-            self.cut.append(f"{path.name}: tells of no run; left out")
+            self.cut.append(f"{path.name}: contains no run; skipped")
 
     def take_summary(self, path: Path) -> None:
         """The record that the run left at its end, where its log tells nothing."""

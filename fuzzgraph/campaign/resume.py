@@ -44,7 +44,7 @@ def load_run_state(out: Path, shard: int = 0, shards: int = 1) -> RunState:
         )
     state = RunState.load(folder.events)
     if not state.begun:
-        raise UsageError(f"{folder.events}: tells of no run. Start a new one with 'fuzzgraph run'.")
+        raise UsageError(f"{folder.events}: contains no run. Start a new one with 'fuzzgraph run'.")
     state.at_hand = _at_hand(folder, state)
     if folder.whole:  # another shard's may be a moment old
         free_empty_claims(folder)
@@ -72,24 +72,24 @@ def free_empty_claims(folder: RunFolder) -> None:
 
 
 def nothing_to_resume(out: Path, seconds: float | None = None) -> UsageError:
-    """What to raise where a run is to go on that leaves nothing to do."""
+    """The error for a resume of a run that is complete."""
     after = "" if seconds is None else f" after {seconds:.0f} s"
     return UsageError(
-        f"{out}: the run has come to its end{after}. Give it more with --time, or start a new one."
+        f"{out}: the run is complete{after}. Give it more time with --time, or start a new one."
     )
 
 
 def resumed_spec(state: RunState, out: Path, seconds: float | None = None) -> RunSpec:
-    """The spec of a resumed run: as it was, with what is left of its budget.
+    """The spec of a resumed run: the old one, with what is left of its budget.
 
-    A run that has come to its end is not searched on without a new budget: what it had no time for
-    is finished, and takes what it takes.
+    Without a new budget a complete run does not search any more: it only finishes what it had no
+    time for, however long that takes.
 
     Args:
         seconds: a new budget in all, those already spent included; None for the old one.
 
     Raises:
-        UsageError: the run had come to its end, nothing is left undone, and no new budget is given.
+        UsageError: the run is complete, nothing is left undone, and no new budget is given.
     """
     over = state.finished and (seconds is None or seconds <= state.progress.seconds)
     if over and not state.left:

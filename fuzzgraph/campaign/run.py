@@ -133,7 +133,7 @@ class Campaign:
             self.tools.dimensions,
             live.count_quarantined,
         )
-        export = self.tools.export or Exporting(self.spec.setup, opened.environment)
+        export = self.tools.export or Exporting(self.spec.setup, opened.record, opened.environment)
         triage = Triage(live, quarantining, self.tools.minimise, export, self.policy)
         runner = CaseRunner(live, quarantining, triage, self.tools.dimensions, opened.cut_off)
         ended = live.state.ended

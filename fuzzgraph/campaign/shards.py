@@ -47,7 +47,7 @@ def resume_shards(
 ) -> RunSummary:
     """Resume every shard that is not done, side by side.
 
-    A shard whose log tells of no run had not begun: its findings are none, and it stays out.
+    A shard whose log contains no run had not started and has no findings: it is left out.
 
     Args:
         seconds: a new budget in all; None for the old one.
@@ -74,7 +74,7 @@ def resume_shards(
         RunFolder(out).finish_run(summary)
         write_reports(out, summary)
     if 2 in codes and not summary.error:
-        raise UsageError(f"{out}: a shard could not be resumed; what it said stands above.")
+        raise UsageError(f"{out}: a shard could not be resumed; see its message above.")
     return summary
 
 

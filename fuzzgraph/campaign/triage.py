@@ -37,7 +37,7 @@ from fuzzgraph.events import (
 )
 from fuzzgraph.finding import Finding
 from fuzzgraph.policy import FindingPolicy
-from fuzzgraph.replay_command import replay_command
+from fuzzgraph.run_options import replay_command
 from fuzzgraph.runner import Runner
 
 __all__ = ["Exporter", "Say", "Triage"]

@@ -104,6 +104,11 @@ class Row:
     """Whether it is an int, and so can be lowered."""
     spec: Dimension
 
+    @property
+    def least(self) -> int:
+        """The smallest number worth shrinking to: a size's lower bound, else the default."""
+        return self.spec.bounds[0] if self.spec.size and self.spec.bounds else self.default
+
 
 @lru_cache(maxsize=4)
 def rows_of(struct: type[msgspec.Struct]) -> Mapping[str, Row]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -42,13 +43,19 @@ def _one_empty_tuple(record: msgspec.Struct, *names: str) -> None:
             force_setattr(record, name, ())
 
 
+@lru_cache(maxsize=8)
+def _defaults(record: type[msgspec.Struct]) -> dict[str, Any]:
+    """Field -> default; fields without one come first in a struct and are left out."""
+    defaults = record.__struct_defaults__
+    return dict(zip(record.__struct_fields__[-len(defaults) :], defaults, strict=True))
+
+
 class Record(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
     omit_defaults=True,
-    repr_omit_defaults=True,
 ):
     """Frozen, strict, and with its defaults left out wherever it is written.
 
@@ -56,15 +63,20 @@ class Record(
     that Hypothesis prints can be pasted into `@example(...)`.
     """
 
+    def _shown(self) -> list[tuple[str, Any]]:
+        """Fields that differ from their defaults; msgspec itself compares tuples by identity."""
+        values = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        defaults = _defaults(type(self))
+        return [(name, value) for name, value in values if defaults.get(name, ...) != value]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._shown())
+        return f"{type(self).__name__}({shown})"
+
     def _repr_pretty_(self, printer: RepresentationPrinter, cycle: bool) -> None:
         """Hypothesis' and IPython's hook: the `repr`, one field to a line where it is long."""
-        shown = [
-            (field.name, value)
-            for field in msgspec.structs.fields(self)
-            if (value := getattr(self, field.name)) != field.default
-        ]
         with printer.group(4, f"{type(self).__name__}(", ""):
-            for index, (name, value) in enumerate(shown):
+            for index, (name, value) in enumerate(self._shown()):
                 printer.text("," * (index > 0))
                 printer.breakable(" " if index else "")
                 printer.text(f"{name}=")

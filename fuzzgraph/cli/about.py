@@ -96,8 +96,7 @@ def _target_record(name: str, open_target: Any) -> dict[str, Any]:
 
     record["isolated"] = is_isolated(target)
     record["modes"] = list(target.capabilities.modes)
-    where = "in a worker" if record["isolated"] else "in this process"
-    record["about"] = f"{', '.join(record['modes'])}; {where}. {_described(target)}".strip()
+    record["about"] = _described(target)
     return record
 
 

@@ -47,7 +47,7 @@ def bisect(
     from fuzzgraph import releases
     from fuzzgraph.bisect import bisect as bisect_releases
     from fuzzgraph.bisect import release_range
-    from fuzzgraph.campaign import checked_setup
+    from fuzzgraph.run_options import checked_setup
 
     _check_package(target, package)
     setup = checked_setup(target)

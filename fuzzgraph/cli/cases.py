@@ -49,7 +49,7 @@ def _judged(opened: Opened, path: Path, case: Case) -> VerdictLike:
 
 
 def _reported(setup: Setup, path: Path, case: Case, finding: Finding) -> ReportedFinding:
-    from fuzzgraph.campaign import replay_command
+    from fuzzgraph.run_options import replay_command
 
     return ReportedFinding(
         id=finding_id(finding.key),
@@ -229,7 +229,9 @@ def export(
         if not verdict.findings:
             return _nothing(path, setup, as_json=as_json)
         shown = opened.runner.confirm(loaded, _chosen(verdict.findings, finding))
-    text = export_text(kind, loaded, shown, setup, environment=opened.environment)
+        text = export_text(
+            kind, loaded, shown, setup, record=opened.record, environment=opened.environment
+        )
     exported = Export(kind=kind, path=str(out or ""))
     if out is not None:
         write_atomically(out, text.encode())

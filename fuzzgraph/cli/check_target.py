@@ -19,7 +19,7 @@ __all__ = ["check_target"]
 
 @click.command("check-target")
 @click.argument("target", metavar="NAME|MODULE:FACTORY")
-@partial(setup_options, named=False)
+@partial(setup_options, leave=("target",))
 @click.option(
     "--examples",
     metavar="N",

@@ -175,9 +175,10 @@ def _covered(
     if not (target or fault):
         yield words
         return
-    from fuzzgraph.campaign import checked_setup, open_setup
+    from fuzzgraph.campaign import open_setup
+    from fuzzgraph.run_options import checked_setup
 
-    setup = checked_setup(target or "builtin", release, fault)
+    setup = checked_setup(target or "builtin", release=release, fault=fault)
     with closing(open_setup(setup, branches=branches)) as opened:
 
         def as_run(case: Case) -> set[Hashable]:

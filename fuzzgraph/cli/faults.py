@@ -33,7 +33,7 @@ __all__ = ["faults"]
     default="2000",
     show_default=True,
     callback=whole_number(1),
-    help="Cases after which a hunt gives up.",
+    help="Cases after which a search gives up.",
 )
 @click.option(
     "--healthy",

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from fuzzgraph.cli.options import as_json, duration, say_summary, setup_options, whole_number
-from fuzzgraph.cli.search import named_options, search_options
+from fuzzgraph.cli.options import (
+    as_json,
+    new_budget,
+    say_summary,
+    spec_options,
+    trusted_options,
+    whole_number,
+)
 from fuzzgraph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,12 +35,20 @@ def fleet() -> None:
 
 
 @fleet.command()
-@partial(setup_options, here=False, default_isolation="on")
-@partial(search_options, profile="nightly")
-@click.option("--shards", metavar="N", callback=whole_number(1), help="[one per GPU or core]")
-@click.option("--address", default="", help="HOST:PORT or auto of a cluster. [one started here]")
+@partial(spec_options, verb="fleet run", here=False, isolation="on", profile="nightly")
+@click.option(
+    "--shards",
+    metavar="N",
+    callback=whole_number(1),
+    help="How many.  [default: one for each GPU or core]",
+)
+@click.option(
+    "--address",
+    default="",
+    help="HOST:PORT or auto of a running cluster.  [default: one started here]",
+)
 @as_json
-def run(plan: RunSpec, out: Path | None, shards: int | None, address: str, as_json: bool) -> int:
+def run(spec: RunSpec, shards: int | None, address: str, as_json: bool) -> int:
     """Fuzz a target with many shards at once, and make one report of them.
 
     Shards that are lost are started again; a driver that was killed is taken up by 'fleet resume'.
@@ -45,29 +59,33 @@ def run(plan: RunSpec, out: Path | None, shards: int | None, address: str, as_js
     from fuzzgraph.open_target import check_names
     from fuzzgraph.policy import DEFAULT_LEDGER
 
-    check_names(plan.setup)
-    if not plan.ledger and DEFAULT_LEDGER.is_file():
-        plan = msgspec.structs.replace(plan, ledger=str(DEFAULT_LEDGER))
+    check_names(spec.setup)
+    if not spec.ledger and DEFAULT_LEDGER.is_file():
+        spec = msgspec.structs.replace(spec, ledger=str(DEFAULT_LEDGER))
     require_ray(address)
-    plan = msgspec.structs.replace(plan, out=str(fresh_folder(out, plan.seed).resolve()))
-    return _drive(plan, address, shards, as_json=as_json)
+    named = Path(spec.out) if spec.out else None
+    spec = msgspec.structs.replace(spec, out=str(fresh_folder(named, spec.seed).resolve()))
+    return _drive(spec, address, shards, as_json=as_json)
 
 
 @fleet.command()
 @click.argument("folder", metavar="DIR", type=Path)
-@click.option("--time", "seconds", metavar="TIME", callback=duration, help="A new budget in all.")
-@click.option("--address", help="HOST:PORT or auto of a cluster. [as before]")
-@named_options
+@new_budget
+@click.option("--address", help="HOST:PORT or auto of a cluster.  [default: as before]")
+@trusted_options
 @as_json
 def resume(
-    folder: Path, seconds: float | None, address: str | None, named: Trusted, as_json: bool
+    folder: Path, seconds: float | None, address: str | None, trusted: Trusted, as_json: bool
 ) -> int:
-    """Go on with a fleet's run whose driver was killed. DIR is its folder."""
-    return resume_fleet(folder, seconds, address, named, as_json=as_json)
+    """Resume an interrupted fleet run.
+
+    DIR is its folder.
+    """
+    return resume_fleet(folder, seconds, address, trusted, as_json=as_json)
 
 
 def resume_fleet(
-    folder: Path, seconds: float | None, address: str | None, named: Trusted, *, as_json: bool
+    folder: Path, seconds: float | None, address: str | None, trusted: Trusted, *, as_json: bool
 ) -> int:
     """Take up the run in a folder, on the cluster that it had unless another one is named."""
     from fuzzgraph.fleet.cluster import require_ray
@@ -76,15 +94,15 @@ def resume_fleet(
     record = fleet_of(folder)
     if record is None:
         raise UsageError(f"{folder}: holds no fleet.json. Name the folder of a fleet's run.")
-    named.check(folder, record.spec)
+    trusted.check(folder, record.spec)
     where = record.address if address is None else address
     require_ray(where)
-    plan = record.resumed(folder.resolve(), seconds)
-    return _drive(plan, where, None, more=seconds is not None, as_json=as_json)
+    spec = record.resumed(folder.resolve(), seconds)
+    return _drive(spec, where, None, more=seconds is not None, as_json=as_json)
 
 
 def _drive(
-    plan: RunSpec, address: str, shards: int | None, *, more: bool = False, as_json: bool
+    spec: RunSpec, address: str, shards: int | None, *, more: bool = False, as_json: bool
 ) -> int:
     from fuzzgraph.campaign import load_corpus
     from fuzzgraph.fleet.cluster import ray_cluster
@@ -92,16 +110,16 @@ def _drive(
     from fuzzgraph.policy import load_policy
     from fuzzgraph.reporting import progress_on
 
-    seeds = load_corpus(Path(plan.corpus) if plan.corpus else None)
-    ledger, baseline = (Path(name) if name else None for name in (plan.ledger, plan.baseline))
-    standing = load_policy(ledger, baseline, only_new=plan.only_new)
+    seeds = load_corpus(Path(spec.corpus) if spec.corpus else None)
+    ledger, baseline = (Path(name) if name else None for name in (spec.ledger, spec.baseline))
+    standing = load_policy(ledger, baseline, only_new=spec.only_new)
 
     def join(count: int | None) -> AbstractContextManager[RayCluster]:
-        return ray_cluster(address, count, plan.setup.device)
+        return ray_cluster(address, count, spec.setup.device)
 
     with closing(progress_on(sys.stderr if as_json else sys.stdout)) as progress:
         summary = run_fleet(
-            plan,
+            spec,
             join,
             progress,
             address=address,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fuzzgraph.events import RunSummary
-    from fuzzgraph.known_bugs import BugScore, KnownBug, Other, Search, Sighting
+    from fuzzgraph.known_bugs import BugScore, KnownBug, Other, ReleaseResult, Search
 
 __all__ = ["known_bugs"]
 
@@ -103,7 +103,7 @@ def run(
     a run failed.
     """
     from fuzzgraph.campaign import fresh_folder
-    from fuzzgraph.known_bugs import Apart, default_catalogue, score, searches_for
+    from fuzzgraph.known_bugs import SubprocessRunner, default_catalogue, score, searches_for
 
     bugs = _chosen(catalogue, names)
     if only is not None:
@@ -112,17 +112,17 @@ def run(
     folder = fresh_folder(out, seed)
     width = max(map(len, bugs), default=0)
 
-    def progress(name: str, seen: Sighting, wanted: bool) -> None:
+    def progress(name: str, seen: ReleaseResult, wanted: bool) -> None:
         click.echo(f"{name.ljust(width)}  {_line(seen, wanted)}", err=as_json)
 
     if jobs == 1:
-        hunt = _Hunt(seconds, seed, folder, single=only is not None)
-        scores, others = score(bugs, hunt, progress)
+        fuzz = _FuzzRelease(seconds, seed, folder, single=only is not None)
+        scores, others = score(bugs, fuzz, progress)
     else:
         options = ["--time", f"{seconds}s", "--seed", str(seed)]
         options += ["--catalogue", str(catalogue or default_catalogue())]
-        with Apart(options, folder) as apart:
-            scores, others = score(bugs, apart, progress, jobs=jobs)
+        with SubprocessRunner(options, folder) as in_processes:
+            scores, others = score(bugs, in_processes, progress, jobs=jobs)
     code = 1 if _failed(scores) else 0
     if as_json:
         say_json({"known_bugs": scores, "others": others, "seed": seed, "exit_code": code})
@@ -162,7 +162,7 @@ def _on_one_release(bugs: dict[str, KnownBug], only: str) -> dict[str, KnownBug]
     }
 
 
-class _Hunt:
+class _FuzzRelease:
     """The ordinary campaign, in a worker for each release, without the corpus.
 
     Args:
@@ -173,11 +173,12 @@ class _Hunt:
         self._seconds, self._seed, self._out, self._single = seconds, seed, out, single
 
     def __call__(self, search: Search) -> RunSummary:
-        from fuzzgraph.campaign import checked_setup, open_setup, run_until_found
+        from fuzzgraph.campaign import open_setup, run_until_found
         from fuzzgraph.known_bugs import run_folder
+        from fuzzgraph.run_options import checked_setup
         from fuzzgraph.run_spec import Budget, RunSpec
 
-        setup = checked_setup(search.target, search.release)
+        setup = checked_setup(search.target, release=search.release)
         folder = self._out if self._single else run_folder(self._out, search)
         with closing(open_setup(setup)) as opened:
             folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +187,7 @@ class _Hunt:
             return run_until_found(plan, opened, search.bug_of, search.wanted)
 
 
-def _line(seen: Sighting, wanted: bool) -> str:
+def _line(seen: ReleaseResult, wanted: bool) -> str:
     if wanted and not seen.found:
         return f"{seen.release:<14} MISSED in {seen.cases} cases {seen.message}".rstrip()
     if wanted:

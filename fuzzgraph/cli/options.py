@@ -1,8 +1,8 @@
-"""Options that several verbs share, and how their values are checked."""
+"""Options of the verbs: those of a run from the table in `run_spec`, and a few that verbs share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,9 +10,12 @@ import click
 
 from fuzzgraph import shipped
 from fuzzgraph.errors import UsageError
+from fuzzgraph.option import Row, parse_number, parse_time
+from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS
 
 if TYPE_CHECKING:
     from fuzzgraph.events import RunSummary
+    from fuzzgraph.run_spec import RunSpec, Setup
 
 __all__ = [
     "Callback",
@@ -21,11 +24,14 @@ __all__ = [
     "case_folders",
     "duration",
     "one_of",
+    "new_budget",
+    "option_of",
     "say_json",
     "say_summary",
     "setup_options",
+    "spec_options",
+    "trusted_options",
     "whole_number",
-    "with_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,142 +39,139 @@ F = TypeVar("F", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 
-def duration(context: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """Callback: a time such as 60s, 10m or 8h, as seconds."""
-    from fuzzgraph.run_spec import parse_time
+def _parsed(parse: Callable[[str, str], Any]) -> Callback:
+    """Callback: the value of a text, or None where there is none."""
 
-    return None if value is None else parse_time(value, param.opts[0])
+    def check(context: click.Context, param: click.Parameter, value: str | None) -> Any:
+        return None if value is None else parse(str(value), param.opts[0])
+
+    return check
+
+
+duration = _parsed(parse_time)
+"""Callback: a time such as 60s, 10m or 8h, as seconds."""
+
+
+def whole_number(least: int) -> Callback:
+    """Callback: a whole number that is not too small, or nothing."""
+    return _parsed(lambda text, where: parse_number(text, where, least))
 
 
 def one_of(*words: str) -> Callback:
     """Callback: one of the given words, or nothing; the message lists them."""
 
-    def check(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-        if value is not None and value not in words:
-            raise UsageError(
-                f"{param.opts[0]}={value!r} is unknown. Use one of: {', '.join(words)}."
-            )
-        return value
+    def parse(text: str, where: str) -> str:
+        if text not in words:
+            raise UsageError(f"{where}={text!r} is unknown. Use one of: {', '.join(words)}.")
+        return text
 
-    return check
-
-
-def whole_number(least: int) -> Callback:
-    """Callback: a whole number that is not too small, or nothing."""
-
-    def check(context: click.Context, param: click.Parameter, value: str | None) -> int | None:
-        if value is None:
-            return None
-        text = str(value)
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise UsageError(
-                f"{param.opts[0]}={text!r} is no whole number >= {least}. Use one, e.g. "
-                f"{max(least, 3)}."
-            )
-        return int(text)
-
-    return check
+    return _parsed(parse)
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable output on stdout.")
 case_argument = click.argument("case", metavar="CASE")
 
 
-def setup_options(
-    command: F, *, here: bool = True, default_isolation: str = "", named: bool = True
-) -> F:
+def option_of(row: Row, **changes: Any) -> Callable[[F], F]:
+    """A row of the table as an option of click; its value is None where it is not given.
+
+    Args:
+        changes: what this verb says otherwise, as `click.option` takes it, e.g. `help`.
+    """
+    words: dict[str, Any] = {"help": row.option.help, "default": None}
+    if row.kind == "flag":
+        words["is_flag"] = True
+    else:
+        words |= {"metavar": row.metavar, "callback": _parsed(row.parse)}
+        words["help"] += f"  [default: {row.option.without or row.default}]"
+    return click.option(row.flag, row.name, **(words | changes))
+
+
+def _rows(*names: str) -> list[Row]:
+    return [row for row in OPTIONS if row.name in names]
+
+
+new_budget = option_of(*_rows("seconds"), help="A new budget in all, what is spent included.")
+"""For verbs that resume."""
+
+
+def setup_options(command: F, *, leave: tuple[str, ...] = ()) -> F:
     """Everything that a case is run on, as one `setup`.
 
     Args:
-        here: whether it is run on this machine, which must have the device.
-        named: whether `--target` names the target; else an argument `target` of the command does.
+        leave: fields for which the command has an argument of its own.
     """
 
-    def gather(
-        target: str,
-        release: str,
-        fault: str,
-        device: str,
-        graphs: str | None,
-        strict_nan: bool,
-        second_opinion: bool,
-        stock_kernels: bool,
-        isolation: str | None,
-        **rest: Any,
-    ) -> object:
-        from fuzzgraph.open_target import checked_setup
+    def build(given: Mapping[str, Any]) -> Setup:
+        from fuzzgraph.run_options import checked_setup
 
-        setup = checked_setup(
-            target,
-            release,
-            fault,
-            device,
-            graphs or "",
-            strict_nan=strict_nan,
-            second_opinion=second_opinion,
-            stock_kernels=stock_kernels,
-            isolation=isolation or default_isolation,
-            here=here,
-        )
-        return command(setup=setup, **rest)
+        return checked_setup(**{name: value for name, value in given.items() if value is not None})
 
-    return with_options(gather, command, _SETUP_OPTIONS if named else _SETUP_OPTIONS[1:])
+    rows = [row for row in SETUP_OPTIONS if row.name not in leave]
+    return _taking(command, "setup", {row.name for row in SETUP_OPTIONS}, rows, build)
 
 
-def with_options(
-    gather: Callable[..., object], command: F, options: Sequence[Callable[[Any], Any]]
+def spec_options(command: F, *, verb: str, here: bool = True, **defaults: str) -> F:
+    """Everything that a run is asked, as one `spec`.
+
+    Args:
+        verb: which of the verbs that run a search.
+        here: whether it runs on this machine, which then must have the device.
+        defaults: field -> what this verb takes where the option is not given.
+    """
+
+    def build(given: Mapping[str, Any]) -> RunSpec:
+        from fuzzgraph.run_options import checked_spec
+
+        named = {name: value for name, value in given.items() if value is not None}
+        return checked_spec(defaults | named, here=here)
+
+    rows = [row for row in OPTIONS if verb in (row.option.verbs or (verb,))]
+    return _taking(command, "spec", {row.name for row in rows}, rows, build, defaults)
+
+
+def trusted_options(command: F) -> F:
+    """What a resumed run's log may not decide by itself, as `trusted`."""
+
+    def build(given: Mapping[str, Any]) -> object:
+        from fuzzgraph.campaign.resume import Trusted
+
+        return Trusted(**given)
+
+    rows = _rows("target", "database")
+    helps = {
+        "target": "As before; a module:factory has to be named again.",
+        "database": "As before; it has to be named again.",
+    }
+    decorated = _taking(command, "trusted", set(helps), [], build)
+    for row in reversed(rows):
+        decorated = option_of(row, help=helps[row.name])(decorated)
+    return decorated
+
+
+def _taking(
+    command: F,
+    name: str,
+    fields: set[str],
+    rows: Iterable[Row],
+    build: Callable[[Mapping[str, Any]], object],
+    defaults: Mapping[str, str] | None = None,
 ) -> F:
-    """`gather`, which calls `command`, in its place: with the options of both, its own first."""
+    """The command with the options of some rows; what they give is built into one parameter."""
+
+    def gather(**given: Any) -> object:
+        record = build({field: given.pop(field) for field in fields & given.keys()})
+        return command(**{name: record}, **given)
+
     gather.__name__ = command.__name__
     gather.__doc__ = command.__doc__
     gather.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     decorated: Any = gather
-    for option in reversed(options):
-        decorated = option(decorated)
+    for row in reversed(list(rows)):
+        default = (defaults or {}).get(row.name)
+        changes = {"help": f"{row.option.help}  [default: {default}]"} if default else {}
+        decorated = option_of(row, **changes)(decorated)
     return decorated  # type: ignore[no-any-return]
-
-
-_SETUP_OPTIONS = (
-    click.option("--target", default="builtin", show_default=True, help="Engine under test."),
-    click.option("--release", default="", help="Release of the engine, e.g. 0.5.12."),
-    click.option("--fault", default="", help="Plant this fault in the built-in engine."),
-    click.option(
-        "--device",
-        metavar="[cpu|cuda]",
-        callback=one_of("cpu", "cuda"),
-        default="cpu",
-        show_default=True,
-        help="cuda is HIP as well.",
-    ),
-    click.option(
-        "--graphs",
-        metavar="[recorder|device]",
-        callback=one_of("recorder", "device"),
-        help="What captures; default: device graphs on cuda, the recorder on cpu.",
-    ),
-    click.option(
-        "--strict-nan",
-        is_flag=True,
-        help="Run each step also with NaN in memory that its batch does not own.",
-    ),
-    click.option(
-        "--second-opinion",
-        is_flag=True,
-        help="Compute each step's truth by the Triton reference as well.",
-    ),
-    click.option(
-        "--stock-kernels",
-        is_flag=True,
-        help="Run Triton kernels in Triton's own interpreter, slowly and unchecked.",
-    ),
-    click.option(
-        "--isolation",
-        metavar="[on|off]",
-        callback=one_of("on", "off"),
-        help="The engine in a process of its own; default: on for real engines, module:factory and "
-        "cuda.",
-    ),
-)
 
 
 def case_folders() -> list[Path]:

@@ -1,4 +1,4 @@
-"""Runs cases: the whole lifecycle from opening a target to the verdict."""
+"""Runs cases: from opening a target to the verdict."""
 
 from __future__ import annotations
 

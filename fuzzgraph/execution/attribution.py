@@ -1,7 +1,7 @@
-"""Says what a difference between two worlds comes from: foreign memory, the past, or the engine.
+"""Finds the cause of a difference between two worlds: foreign memory, earlier steps, or chance.
 
-It runs the step again and again, each time from saved bytes and attributes, and costs what it
-likes: few steps come here.
+It repeats the step many times, each time from saved bytes and attributes. It may be slow, because
+only steps whose screen run differs come here.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from fuzzgraph.execution.failures import SessionFailed
-from fuzzgraph.execution.open_session import OpenSession, Snapshot
 from fuzzgraph.execution.pool_writer import StepState
+from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.memory import NAN_WORLD, Perturbation
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.rules.comparison import same_bits
@@ -18,16 +18,18 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Attribution", "same"]
 
-# Runs in the same world before a difference is blamed on the other one.
+# Repetitions in the same world before a difference is blamed on the other world. An engine with two
+# possible results agrees with itself every other time, so one repetition would miss half of the
+# nondeterministic ones; three miss one in eight.
 _AGAIN = 3
 
 
 class Attribution:
-    """For the steps of one case on one open session.
+    """Attributes the differences in the steps of one case, on one open session.
 
     Args:
-        execute: one run of a step, from whatever the session holds.
-        screen: the step without a past and in another world, at once.
+        execute: runs a step once, from whatever the session holds.
+        screen: runs a step without a past and in another world, both at once.
     """
 
     def __init__(
@@ -41,39 +43,44 @@ class Attribution:
         self._screen = screen
 
     def attribute(self, step: StepRecord, state: StepState, before: Snapshot, world: int) -> None:
-        """Tell apart what the screen found: foreign reads, the past, or nondeterminism."""
+        """Find out which of three causes the screen run showed, and record the runs that tell.
+
+        Args:
+            before: the session before the step.
+            world: the world in which the screen run differed.
+        """
         opened, batch = self._opened, step.batch
+        # First of all: where the engine differs from itself, no later difference proves anything.
         step.nondeterministic = self._nondeterministic(step, before)
         step.nan_world = world == NAN_WORLD
         self._blame(step, before, "other_world", opened.candidates(state, world))
         if batch.via == "graph":
             self._blame(step, before, "left_over", [*opened.rewritten()])
+        # The past as a whole: the same step in the same world, on the session after capture.
         opened.reset()
         opened.write_step_state(state, before.image)
         step.runs["twin"] = self._execute(batch, "twin")
-        if not step.nondeterministic and not _told_apart(step):
+        # Neither cause alone shows the difference: it takes both, or chance.
+        if not step.nondeterministic and not _one_cause_shows(step):
             self._judge_by_both(step, self._screen(state, before, batch, world))
 
     def _blame(
         self, step: StepRecord, before: Snapshot, run: RunKind, candidates: list[Perturbation]
     ) -> None:
-        """Run with these places changed, and note which of them what differs depends on."""
+        """Run with these places changed; record for each differing value which place it reads."""
         step.runs[run] = self._in_other_world(step.batch, before, candidates, run)
         blamed = self._find_blamed(step, before, candidates, run)
         step.blamed = {**step.blamed, **{(run, name): place for name, place in blamed.items()}}
 
     def _judge_by_both(self, step: StepRecord, screened: Observation) -> None:
-        """Foreign memory and the past changed at once: if that differs again, it is a finding."""
+        """Repeat the screen run: a finding if it differs again, else nondeterminism."""
         if same(screened, step.runs["replay"]):
             step.nondeterministic = True
         else:
             step.runs["other_world"] = screened
 
     def _nondeterministic(self, step: StepRecord, before: Snapshot) -> bool:
-        """Whether the engine differs from itself in the same world, sooner or later.
-
-        More than once, since a result of two values agrees with itself every other time.
-        """
+        """Whether the engine differs from itself in the same world."""
         for _ in range(_AGAIN):
             self._opened.restore(before)
             step.runs["again"] = self._execute(step.batch, "again")
@@ -96,11 +103,13 @@ class Attribution:
     def _find_blamed(
         self, step: StepRecord, before: Snapshot, candidates: list[Perturbation], run: RunKind
     ) -> dict[str, str]:
-        """For all that differs in this run, the changed places it depends on."""
+        """Output or field that differs in this run -> the changed places that it depends on."""
         open_names = set(_differing(step.runs[run], step.runs["replay"]))
         blamed: dict[str, str] = {}
         while open_names:
             blamed_part = self._bisect(step, before, candidates, open_names)
+            # The part need not change a name by itself once it is small: then it stands for all
+            # names that are left, so that the loop ends.
             explained = open_names & self._changed_by(step, before, blamed_part) or set(open_names)
             places = ", ".join(change.region for change in blamed_part)
             blamed.update(dict.fromkeys(explained, places))
@@ -117,22 +126,22 @@ class Attribution:
                 candidates = candidates[:half]
             elif names & self._changed_by(step, before, candidates[half:]):
                 candidates = candidates[half:]
-            else:  # only together
+            else:  # neither half alone changes them: they read places of both
                 break
         return candidates
 
     def _changed_by(self, step: StepRecord, before: Snapshot, part: list[Perturbation]) -> set[str]:
-        """Outputs and fields that differ once this part of the don't-care memory is changed."""
+        """Outputs and fields that differ once only these places are changed."""
         replay = step.runs["replay"]
         try:
             seen = self._in_other_world(step.batch, before, part)
         except SessionFailed:
-            return {*replay.outputs, *replay.metadata}
+            return {*replay.outputs, *replay.metadata}  # an engine that raised shows nothing
         return set(_differing(seen, replay))
 
 
-def _told_apart(step: StepRecord) -> bool:
-    """Whether foreign memory alone, or the past alone, whole or in part, makes a difference."""
+def _one_cause_shows(step: StepRecord) -> bool:
+    """Whether foreign memory alone, or the past alone (whole or in part), makes a difference."""
     runs, replay = step.runs, step.runs["replay"]
     apart: tuple[RunKind, ...] = ("other_world", "left_over", "twin")
     return not all(same(runs[run], replay) for run in apart if run in runs)

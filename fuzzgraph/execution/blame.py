@@ -1,8 +1,8 @@
-"""Whose fault an exception is: the engine's, the target's, or FuzzGraph's own.
+"""Decides whose fault an exception is: the engine's, the target's, or FuzzGraph's own.
 
-The innermost frame decides that lies in code of one of the three: torch, Triton, numpy and the
-standard library do what they are asked. What was raised on purpose about the engine carries its own
-type, `EngineError`.
+The innermost frame in code of one of the three decides. Frames of torch, Triton, numpy and the
+standard library do not count, because these do what they are asked. Errors that FuzzGraph raises on
+purpose about the engine have a type of their own, `EngineError`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ __all__ = ["Blame", "frame_of", "frames_of"]
 
 Side = Literal["engine", "target", "harness"]
 
+# Folders, not package names: whatever is installed beside torch is a library here, unless its
+# module was recognised as the engine's or the target's before.
 _LIBRARIES = tuple(
     folder.rstrip(os.sep) + os.sep
     for folder in {
@@ -36,11 +38,13 @@ _LIBRARIES = tuple(
     }
 )
 _OURS = "fuzzgraph"
-# The lanes run a launch that raised once more by Triton's own operations: what is left is the
-# kernel's.
+# A launch that raises under the lanes is run again by Triton's own operations, so what comes out of
+# the lanes is the kernel's error: their frames count as Triton's.
 _AS_TRITON = "fuzzgraph.lanes"
-# How the names of files begin that are none: frozen modules, compiled text.
-_MADE_UP = "<"
+# Stubs and stand-ins that targets of any package are made of: they answer for the target.
+_STUBS = "fuzzgraph.targets.offline"
+# Begins the file names of frozen modules and compiled text, which are no files.
+_SYNTHETIC = "<"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Frame:
 def frames_of(error: BaseException) -> list[Frame]:
     """Every frame of an exception, outermost first.
 
-    Triton wraps what a kernel raised: the kernel's own frames are those of the cause.
+    Triton wraps an exception of a kernel; the kernel's own frames are those of its cause.
     """
     found = [frame_of(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
@@ -72,10 +76,10 @@ def frame_of(frame: FrameType, line: int) -> Frame:
 
 
 class Blame:
-    """Which code is whose, for one target and, once it is open, its session.
+    """Tells the code of engine, target and harness apart, for one target and its open session.
 
-    The target's are the modules that define it and its session, unless it names one of these as its
-    engine, and what lies beside them, unless that is the engine.
+    The target's code is the modules that define target and session and the modules beside them,
+    except those that the target names as its engine.
     """
 
     def __init__(self, target: Target, session: Session | None = None) -> None:
@@ -83,43 +87,48 @@ class Blame:
         modules = defining_modules(target) + (() if session is None else defining_modules(session))
         self._own = frozenset(modules) - frozenset(self._engine)
         self._packages = tuple(name.rpartition(".")[0] for name in self._own if "." in name)
+        # A target in a single file has no package. Files in its folder are its own only if it says
+        # which module is the engine, since a small engine may lie in the same folder.
         self._folders = tuple(_folders(self._own)) if names_its_engine(target) else ()
 
     def side(self, error: BaseException) -> Side:
-        """Whose code raised; the engine's where no frame is anybody's."""
+        """Whose code raised; the engine's where no frame tells."""
         if isinstance(error, EngineError):
             return "engine"
         if isinstance(error, AttributeError) and self._is_targets(type(error.obj).__module__):
-            return "target"  # the engine asked a stand-in for what it lacks
+            return "target"  # the engine asked the target's stand-in for something it lacks
         frames = frames_of(error)
-        if isinstance(error, RecursionError):  # where it stops is a matter of luck
+        # Which frame hits the limit is chance; which code fills the stack is not.
+        if isinstance(error, RecursionError):
             return self._most_frequent(frames)
         return next(filter(None, map(self.side_of, reversed(frames))), "engine")
 
     def side_of(self, frame: Frame) -> Side | None:
-        """Whose code a frame runs; None for a library's, or one that passes a call on."""
+        """Whose code a frame runs; None for a library, and for code that only passes a call on."""
         name, file = frame.module, frame.code.co_filename
         if is_relay(frame.code):
             return None
         if self._is_targets(name):
             return "target"
+        # The order of these tests decides: a target may live inside the engine's package or inside
+        # FuzzGraph.
         if _below(name, self._engine):
             return "engine"
         if _below(name, (_OURS,)):
             return None if _below(name, (_AS_TRITON,)) else "harness"
-        if file.startswith((_MADE_UP, *_LIBRARIES)):
+        if file.startswith((_SYNTHETIC, *_LIBRARIES)):
             return None
         return "target" if file.startswith(self._folders) else "engine"
 
     def _is_targets(self, module: str) -> bool:
-        return module in self._own or (
-            _below(module, self._packages) and not _below(module, self._engine)
-        )
+        beside = _below(module, self._packages) and not _below(module, self._engine)
+        return module in self._own or beside or _below(module, (_STUBS,))
 
     def _most_frequent(self, frames: Iterable[Frame]) -> Side:
-        """Who called itself without end; code that passes calls on may be the one."""
+        """Whose code fills the stack."""
         sides: Counter[Side] = Counter()
         for frame in frames:
+            # A relay that calls itself without end is the harness's mistake, so it counts here.
             side = self.side_of(frame)
             if side is not None or _below(frame.module, (_OURS,)):
                 sides[side or "harness"] += 1

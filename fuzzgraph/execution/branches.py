@@ -1,20 +1,19 @@
-"""Which branches of the engine's own Python a case takes: what a corpus is thinned by.
+"""Records which branches of the engine's own Python a case takes, to thin out a corpus.
 
-A branch is a step from one line of a function to the line that ran next, or out of the function, as
-coverage tools count them. Python's trace function tells them, on every Python alike; it makes the
-engine several times slower, so that no campaign runs under it. Other threads and compiled code are
-not seen.
+A branch is a step from one line of a function to the line that ran next, as `coverage` counts them
+(`coverage` is an optional package). It makes the engine several times slower, so that no campaign
+runs under it. Compiled code is not seen.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 from fuzzgraph.case import Case
+from fuzzgraph.errors import UsageError
 from fuzzgraph.execution.execution import Execution
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.ports import Target, engine_packages
@@ -22,58 +21,53 @@ from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
 
 __all__ = ["BranchTrace", "TracedExecution"]
 
-_Trace = Callable[[FrameType, str, Any], Any]
-
-# Stands for the line after the last one of a call.
-_OUT = 0
+_WARNINGS = ["module-not-imported", "module-not-measured", "no-data-collected", "already-imported"]
+"""A case may well run no line of some package of the engine, and the engine is loaded before it."""
 
 
 class BranchTrace:
-    """Notes the branches that modules of some packages take while it is entered."""
+    """Notes the branches that modules of some packages take while it is entered.
+
+    Raises:
+        UsageError: the package `coverage` is not installed.
+    """
 
     def __init__(self, packages: Iterable[str]) -> None:
-        self._packages = tuple(packages)
-        self._known: dict[str, bool] = {}
-        self._taken: set[tuple[str, int, int]] = set()
-        self._before: Any = None
+        try:
+            import coverage
+        except ImportError:
+            raise UsageError(
+                "--branches needs the package coverage. Install it: pip install coverage."
+            ) from None
+        # No file of its own and none of the user's settings: these would select other modules.
+        self._coverage = coverage.Coverage(
+            data_file=None, config_file=False, branch=True, source_pkgs=list(packages)
+        )
+        self._coverage.set_option("run:disable_warnings", _WARNINGS)
 
     def __enter__(self) -> BranchTrace:
-        self._before = sys.gettrace()
-        sys.settrace(self._call)
+        self._coverage.erase()
+        self._coverage.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
+        self._coverage.stop()
 
-    def take(self) -> frozenset[str]:
-        """The branches since the last call, as `module:line->line`."""
-        taken, self._taken = self._taken, set()
-        return frozenset(f"{module}:{here}->{there}" for module, here, there in taken)
+    def taken(self) -> frozenset[str]:
+        """The branches since it was last entered, as `module:line->line`."""
+        data = self._coverage.get_data()
+        modules = _modules()
+        return frozenset(
+            f"{modules.get(file, file)}:{here}->{there}"
+            for file in data.measured_files()
+            for here, there in data.arcs(file) or ()
+        )
 
-    def _call(self, frame: FrameType, event: str, arg: Any) -> _Trace | None:
-        module = frame.f_globals.get("__name__", "")
-        if not self._is_engine(module):
-            return None
-        taken = self._taken
-        here = frame.f_code.co_firstlineno
 
-        def follow(frame: FrameType, event: str, arg: Any) -> _Trace:
-            nonlocal here
-            if event == "line":
-                taken.add((module, here, frame.f_lineno))
-                here = frame.f_lineno
-            elif event == "return":
-                taken.add((module, here, _OUT))
-            return follow
-
-        return follow
-
-    def _is_engine(self, module: str) -> bool:
-        known = self._known.get(module)
-        if known is None:
-            known = any(f"{module}.".startswith(f"{package}.") for package in self._packages)
-            self._known[module] = known
-        return known
+def _modules() -> dict[str, str]:
+    """File -> name of the module: the same in another process, and wherever the engine lies."""
+    loaded: list[tuple[str, Any]] = list(sys.modules.items())
+    return {getattr(module, "__file__", None) or name: name for name, module in loaded}
 
 
 class TracedExecution(Execution):
@@ -94,4 +88,4 @@ class TracedExecution(Execution):
             self._warm = True
         with self._trace:
             verdict = super().run_case(case)
-        return replace(verdict, branches=self._trace.take())
+        return replace(verdict, branches=self._trace.taken())

@@ -1,8 +1,8 @@
-"""The story of one case, readable top to bottom.
+"""Runs one case from start to end.
 
-open the target in guarded memory -> warm up and capture every size -> for each step: lay out the
-world, let the engine's own code prepare the replay, replay, observe, check memory, run the twins,
-judge -> verdict.
+Open the target in guarded memory -> warm up and capture every size -> for each step: write its
+state into the engine's pools, let the engine's own code prepare the replay, replay, observe, check
+memory, run the comparisons, judge -> verdict.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import EngineError
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
-from fuzzgraph.execution.open_session import OpenSession, open_session
+from fuzzgraph.execution.open_session import open_session
 from fuzzgraph.execution.process import tune_process
+from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.execution.sessions import SessionCache, reservable_bytes
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.verdict import Verdict
@@ -34,7 +35,7 @@ from fuzzgraph.world import Batch
 
 __all__ = ["Execution"]
 
-# What cached sessions may hold together: usual ones hold one to four MiB each.
+# Bytes that all cached sessions may hold: usual ones hold one to four MiB each.
 _HELD_BYTES = 48 << 20
 
 
@@ -45,7 +46,7 @@ class Execution:
         target: the engine under test.
         setup: graphs, device, and which further runs each step gets. The engine is `target`,
             whatever the setup names.
-        oracles: who judges, the most telling first.
+        oracles: who judges; findings come in their order, so the most telling oracle comes first.
         cache_size: captured sessions kept; 0 opens a fresh one for each case.
     """
 
@@ -69,7 +70,7 @@ class Execution:
         self._without_grad = _mode_of(target)
 
     def run_case(self, case: Case) -> Verdict:
-        """Run every step until one breaks the law.
+        """Run the steps in order, until one of them has findings.
 
         Raises:
             InvalidCase: the case contradicts itself or its pools.
@@ -88,10 +89,13 @@ class Execution:
             return Verdict(case, self.target.name, skipped=reason)
         batches = plan(case)
         if not self._cached:
+            # The last case may have left its session open, see below.
             self._sessions.abandon()
         try:
             opened = self._sessions.get(case.config)
             verdict = self._run_opened(case, batches, opened)
+            # An error of `close` is a finding of this case. An engine that has findings already is
+            # left to `abandon`, which ignores such errors: they would add nothing.
             if not (self._cached or verdict.findings):
                 self._sessions.clear()
             return verdict
@@ -99,12 +103,13 @@ class Execution:
             return self._lost_outside_steps(case, batches[0], lost)
 
     def _run_opened(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
+        # Damage done while opening would show in every step: judge it before the first one.
         if opened.opening_hits or opened.opening_writes or opened.opening_accesses:
             return self._hit_while_opening(case, batches[0], opened)
         return self._run_steps(case, batches, opened)
 
     def run_bare(self, case: Case) -> None:
-        """The same case with nothing on: sessions cached alike, replay, one reference."""
+        """Run a case without checks, with the same cached sessions: a yardstick of speed."""
         with self._without_grad():
             opened = self._sessions.get(case.config)
             runner = StepRunner(opened, self.target.name, frozenset(), DEFAULT_SETUP)
@@ -125,14 +130,14 @@ class Execution:
         """Close every cached session.
 
         Raises:
-            EngineError: an engine raised at it, which no case can be blamed for.
+            EngineError: an engine raised while it closed; that belongs to no case.
         """
         try:
             self._sessions.clear()
         except SessionFailed as lost:
             raise EngineError(
                 f"target {self.target.name!r}: close raised {lost.failure.error} at "
-                f"{lost.failure.where}. What was found before stands."
+                f"{lost.failure.where}. Earlier findings remain valid."
             ) from lost
 
     def _open(self, config: EngineConfig) -> OpenSession:
@@ -152,6 +157,7 @@ class Execution:
             step = runner.run(batch, last=count == len(batches))
             nondeterministic |= step.nondeterministic
             findings = self._judge(step)
+            # An engine that raised may be in any state. The next case gets a fresh session.
             if step.failures:
                 self._sessions.forget(case.config)
             if findings:
@@ -178,6 +184,7 @@ class Execution:
         step = self._before_any_step(case.config, batch)
         step.zone_hits, step.foreign_writes = opened.opening_hits, opened.opening_writes
         step.accesses = opened.opening_accesses
+        # No step has run, so the record has no outputs; that they are missing is no finding.
         findings = tuple(f for f in self._judge(step) if f.symptom != "missing")
         return Verdict(case, self.target.name, findings)
 
@@ -188,7 +195,7 @@ class Execution:
 def _mode_of(target: Target) -> Callable[[], AbstractContextManager[None]]:
     """How the target runs without gradients.
 
-    Inference mode spares every view and write its bookkeeping, an eighth of a case's time. A
+    Inference mode saves the version counting of views and writes, an eighth of a case's time. A
     released engine keeps the mode that its server runs in (sglang's is `no_grad`).
     """
     return torch.no_grad if is_isolated(target) else torch.inference_mode

@@ -1,7 +1,6 @@
-"""What becomes of an exception that comes out of a target: a finding, or the end of the run.
+"""Turns an exception that comes out of a target into a finding, or into the end of the run.
 
-The border between harness and target is crossed in one way, `Border.judge`. It takes every way out
-of an engine's code, `SystemExit` and its like included.
+Every exception out of a target's code passes `Border.judge`, `SystemExit` and the like included.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class SessionFailed(Exception):
 
 
 class Border:
-    """Judges what comes out of one target, and of its session once there is one.
+    """Judges the exceptions of one target and, once it is open, of its session.
 
     Args:
         session: None while the target opens it.
@@ -48,12 +47,13 @@ class Border:
         self._blame = Blame(target, session)
 
     def judge(self, error: BaseException, stage: str, run: RunKind = "replay") -> None:
-        """Raise what the exception amounts to; return where it has to go on as it is.
+        """Raise the error that this exception stands for; return if it must go on unchanged.
 
         Raises:
-            SessionFailed: the engine's; it is a finding. TargetFailed, HarnessFailed: it is not.
+            SessionFailed: the engine failed, which is a finding.
+            TargetFailed, HarnessFailed: the target or FuzzGraph failed, which is not.
         """
-        if _goes_on(error):
+        if _passes_unchanged(error):
             return
         side = self._blame.side(error)
         if side == "engine":
@@ -66,8 +66,8 @@ class Border:
         if side == "target":
             raise TargetFailed(self._target_failed(said)) from error
         raise HarnessFailed(
-            f"{said}. This is FuzzGraph's own code, so nothing is said about the engine. Please "
-            "report it with the traceback, the case and the versions that 'fuzzgraph doctor' names."
+            f"{said}. This is FuzzGraph's own code, so it says nothing about the engine. Please "
+            "report it with the traceback, the case and the versions from 'fuzzgraph doctor'."
         ) from error
 
     @contextmanager
@@ -100,44 +100,45 @@ class Border:
     def _target_failed(self, said: str) -> str:
         modules = " or ".join(sorted({*defining_modules(self._target)}))
         return (
-            f"target {self._target.name!r}: {said}. This is the target's own code, so nothing is "
-            "said about the engine. Mend it there, then check it with 'fuzzgraph check-target'. "
-            f"Where the engine itself lies in {modules}, name that module in the target's "
-            "engine_packages."
+            f"target {self._target.name!r}: {said}. This is the target's own code, so it says "
+            "nothing about the engine. Fix it there, then run 'fuzzgraph check-target'. If "
+            f"{modules} holds the engine itself, name that module in the target's engine_packages."
         )
 
     def _where(self, error: BaseException, side: str) -> str:
-        """The innermost line on that side; of no side's where it has none there."""
+        """The innermost line of that side's code; the innermost line at all if it has none."""
         frames = frames_of(error)
         found = [frame for frame in frames if self._blame.side_of(frame) == side]
         return _printable(str((found or frames)[-1])) if frames else "?"
 
 
-def _goes_on(error: BaseException) -> bool:
-    """Whether it is nobody's fault: a wrong call, a person's Ctrl-C, a test's time limit."""
+def _passes_unchanged(error: BaseException) -> bool:
+    """Whether no code is at fault: a wrong call, a person's Ctrl-C, a test's time limit."""
     if isinstance(error, FuzzGraphError):
         return not isinstance(error, EngineError)
     if isinstance(error, KeyboardInterrupt):
         return signal_may_have_raised()
-    kind = type(error)  # what pytest-timeout raises in whatever code runs
+    # pytest-timeout raises this type in whatever code is running. Compared by name, so that pytest
+    # need not be installed.
+    kind = type(error)
     return (kind.__module__, kind.__name__) == ("_pytest.outcomes", "Failed")
 
 
 def printable_error(error: BaseException) -> str:
-    """Type and message of an error, in one line that any file and terminal takes."""
+    """Type and message of an error, in one line that every file and terminal can show."""
     return _printable(f"{type(error).__name__}: {_message(error)}")
 
 
 def _message(error: BaseException) -> str:
-    """Its message in one line of 300 characters; the engine's own `__str__` may raise as well."""
+    """Its message in one line of at most 300 characters."""
     try:
         return " ".join(str(error).split())[:300]
-    except BaseException as unspeakable:
-        return f"(no message: its __str__ raised {type(unspeakable).__name__})"
+    except BaseException as inner:  # `__str__` is the engine's code and may raise anything
+        return f"(no message: its __str__ raised {type(inner).__name__})"
 
 
 def _printable(text: str) -> str:
-    """Text that any file and terminal takes: lone surrogates and control characters escaped."""
+    """The text with lone surrogates and control characters escaped."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""Which memory the captured graphs of a session read, and what of it no field declares."""
+"""Finds memory that the captured graphs of a session read and that no field declares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from fuzzgraph.execution.open_session import OpenSession
+from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory.arena import storage_key
 from fuzzgraph.memory.operator_facts import tensors_in
@@ -20,7 +20,7 @@ _ONLY_WRITES = ("aten.copy_", "aten.fill_", "aten.zero_")
 
 
 def hidden_tensors(opened: OpenSession) -> list[HiddenTensor]:
-    """Each allocation once that captured work reads, but for declared fields and pools."""
+    """Allocations that captured work reads, without declared fields and pools, each once."""
     declared = [tensor for _, tensor in opened.static_buffers()]
     known = {_key(opened, tensor) for tensor in (*declared, *_pool_tensors(opened.session.pools))}
     found = {_key(opened, tensor): tensor for tensor in _read(opened)}
@@ -28,11 +28,9 @@ def hidden_tensors(opened: OpenSession) -> list[HiddenTensor]:
 
 
 def untouched_pools(opened: OpenSession) -> list[str]:
-    """Planes that no captured operation or launch has among its arguments.
-
-    None where an argument spans many allocations, for it may reach any of them.
-    """
+    """KV planes that no captured operation or launch takes as an argument."""
     arguments = [tensor for op in _operations(opened) for tensor in _arguments(op)]
+    # An argument that spans many allocations may reach any of them, planes included.
     if any(_spans(opened, tensor) for tensor in arguments):
         return []
     touched = {_key(opened, tensor) for tensor in arguments}
@@ -51,20 +49,22 @@ def _arguments(op: RecordedOp) -> list[torch.Tensor]:
 
 
 def _read(opened: OpenSession) -> Iterator[torch.Tensor]:
-    """Persistent memory only: what a graph makes by itself lies in its pool."""
+    """Tensors in persistent memory that captured work reads: not what graphs make themselves."""
     for op in _operations(opened):
         first = 1 if op.name.startswith(_ONLY_WRITES) else 0
+        # The first argument of these, and every `out`, is written and not read.
         kept = [value for name, value in op.kwargs.items() if name != "out"]
         for tensor in tensors_in([*op.args[first:], *kept]):
             region = opened.memory.region_of(tensor)
             if _spans(opened, tensor):
                 continue
+            # A scalar without dimensions is a constant of the graph, not a buffer.
             if tensor.dim() and tensor.numel() and (region is None or region.segment == "engine"):
                 yield tensor
 
 
 def _spans(opened: OpenSession, tensor: torch.Tensor) -> bool:
-    """Whether it lies in guarded memory and is no part of one allocation."""
+    """Whether it lies in guarded memory but not within a single allocation."""
     inside = storage_key(tensor) == opened.memory.arena.storage_key
     return inside and opened.memory.region_of(tensor) is None
 

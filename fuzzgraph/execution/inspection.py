@@ -1,6 +1,6 @@
-"""Runs a target on healthy cases and tells what it shows, what it hides and what it costs.
+"""Runs a target on healthy cases and reports what it shows, what it hides and what it costs.
 
-Each case runs twice in fresh sessions: a target that differs from itself there accuses any engine.
+Each case runs twice in fresh sessions: a target whose two runs differ would accuse any engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from fuzzgraph.case import Case, EngineConfig, digest
 from fuzzgraph.execution.execution import Execution
 from fuzzgraph.execution.graph_reads import hidden_tensors, untouched_pools
-from fuzzgraph.execution.open_session import OpenSession
+from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.observation import Observation, StepRecord
@@ -47,11 +47,13 @@ def inspect_target(
 
 
 class _Inspection(Execution):
-    """An execution that keeps what it sees."""
+    """An execution that collects what it sees for the report."""
 
     def __init__(self, target: Target, setup: Setup) -> None:
         self._clock = _Clock()
         timed: Any = _TimedTarget(target, self._clock)
+        # No cache: `open` and `capture` are timed in every case, and both runs of a case start
+        # fresh.
         super().__init__(timed, setup, cache_size=0)
         self._seen = setup.graphs == "recorder"
         self._bits: list[str] = []
@@ -65,7 +67,7 @@ class _Inspection(Execution):
         self._untouched: dict[str, None] = {}
 
     def run_twice(self, case: Case) -> None:
-        """Run a case in two fresh sessions, and note what differs."""
+        """Run a case in two fresh sessions, and note what differs between them."""
         runs = [self._once(case) for _ in range(2)]
         (first, bits), (second, bits_again) = runs
         if first.skipped:
@@ -113,6 +115,7 @@ class _Inspection(Execution):
             verdict = super()._run_steps(case, batches, opened)
         self._steps += verdict.steps
         self._captured += opened.graphs.captured
+        # After a failure the session may be half done, and its buffers prove nothing.
         if not any(found.oracle == "survival" for found in verdict.findings):
             self._look(opened)
         return verdict
@@ -125,6 +128,7 @@ class _Inspection(Execution):
             self._outputs[mode] = tuple(opened.session.promised_outputs(mode))
         for tensor in hidden_tensors(opened):
             known = self._hidden.setdefault((tensor.name, tensor.allocated_at), tensor)
+            # One case in which it changes is enough: a constant may change in none.
             if tensor.changes and not known.changes:
                 self._hidden[tensor.name, tensor.allocated_at] = tensor
         if self._seen and opened.graphs.captured and any(self._outputs.values()):
@@ -139,7 +143,7 @@ class _Inspection(Execution):
 
 
 def _bits_of(step: int, seen: Observation) -> Iterator[str]:
-    """One line for each tensor and plan value that a step showed."""
+    """One line with the content of each tensor and plan value that a step showed."""
     for name, tensor in {**seen.outputs, **seen.metadata}.items():
         raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         sum_of = hashlib.blake2b(raw.numpy().tobytes(), digest_size=8).hexdigest()
@@ -156,7 +160,7 @@ def _first_difference(one: Sequence[str], two: Sequence[str]) -> str:
 
 
 class _Clock:
-    """Seconds by what they were spent on."""
+    """Collects the seconds spent on each kind of work."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, list[float]] = {}
@@ -168,6 +172,7 @@ class _Clock:
         self._seconds.setdefault(what, []).append((time.perf_counter() - begin) / max(parts, 1))
 
     def cost(self) -> Cost:
+        # Medians, because the first case of a process also pays for imports and tables.
         """Medians in milliseconds."""
         spent = {what: 1000 * median(seconds) for what, seconds in self._seconds.items()}
         return Cost(

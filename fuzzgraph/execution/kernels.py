@@ -1,4 +1,4 @@
-"""What kernels did to memory since somebody last asked, and what of it nobody looked at."""
+"""Takes from the lanes what Triton kernels did since the last call: accesses, races, fallbacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["take_accesses", "take_fallbacks", "take_races", "take_unchecked"]
 
 
 def take_accesses(memory: GuardedMemory) -> list[Access]:
-    """Loads and stores outside of what they belong to, each region by its present name."""
+    """Loads and stores outside of the memory they belong to."""
+    # Regions get the engine's names after capture, so records from before have older ones.
     found = memory.lanes.report.take_accesses()
     return [replace(access, region=_name_at(memory, access)) for access in found]
 
@@ -27,15 +28,13 @@ def _name_at(memory: GuardedMemory, access: Access) -> str:
 
 
 def take_races(memory: GuardedMemory, pools: Pools) -> list[Race]:
-    """Programs of one launch that met, apart from where it is allowed.
-
-    Padded rows write what they like to the reserved slot, all at once; and a place to which every
-    program writes the same holds the same in any order.
-    """
+    """Races between programs of one launch, without those that are allowed."""
+    # Padded rows may all write to the reserved slot at once, whatever the order.
     shared = {id(memory.region_of(plane)) for plane in _planes(pools)}
     found = []
     for race in memory.lanes.report.take_races():
         region = memory.region_at(race.address)
+        # The order of equal writes changes nothing.
         harmless = race.same_value and race.kind == "write and write"
         if not harmless and id(region) not in shared:
             found.append(race if region is None else replace(race, region=region.name))
@@ -57,7 +56,7 @@ def take_fallbacks(memory: GuardedMemory) -> dict[str, int]:
 
 
 def take_unchecked(memory: GuardedMemory) -> dict[str, int]:
-    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
+    """Why accesses and races of Triton kernels were not checked -> launches."""
     report = memory.lanes.report
     found = Counter(report.unchecked_launches)
     if report.compiled:

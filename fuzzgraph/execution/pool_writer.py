@@ -1,15 +1,13 @@
-"""Writes the logical state of a step into an engine's own pools, and says what it does not own.
+"""Writes the logical state of a step into an engine's own pools, and finds writes to other places.
 
 World A is what is really there, leftovers of finished requests included. World B differs from it
 in memory that the batch neither names nor owns. `PoolWriter` knows one session's pools; `StepState`
-is one batch on them, worked out once and written as often as the runs of a step need it.
+is one batch on them, computed once and written as often as the runs of a step need it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Literal
 
 import numpy as np
@@ -17,72 +15,21 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import Content, content_for
+from fuzzgraph.execution.pool_memory import (
+    STATE_SIGNATURE,
+    TRAP_BY_WORLD,
+    PageMap,
+    PoolPlane,
+    kv_signature,
+)
 from fuzzgraph.memory import GuardedMemory, Image, Perturbation
 from fuzzgraph.observation import ForeignWrite
 from fuzzgraph.ports import Pools
 from fuzzgraph.reference import new_tokens
 from fuzzgraph.rules.writes import changed_rows
-from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, Batch, IntArray
+from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
 
 __all__ = ["PoolWriter", "StepState"]
-
-_NAN = float("nan")
-# Signatures of KV that belongs to nobody, in worlds A, B and NAN_WORLD. Finite keys stay small
-# so that their softmax weight never rounds away; values are far from anything the model computes.
-_KEY_SIGNATURE = (0.125, 0.1875, _NAN)
-_VALUE_SIGNATURE = (5.0, -6.0, _NAN)
-_LATENT_SIGNATURE = (1.5, -1.75, _NAN)
-_STATE_SIGNATURE = (9.0, -11.0, _NAN)
-_TRAPS = (*TRAPS, TRAPS[1])
-
-
-def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
-    """[rows, bytes per row] view: copies and comparisons then work for every dtype, bit for bit.
-
-    Where rows have gaps, as in a cache that holds keys and values side by side, the dimensions stay
-    as they are: a copy would be painted in the engine's place.
-    """
-    with suppress(RuntimeError):
-        plane = plane.view(len(plane), math.prod(plane.shape[1:]))
-    return plane.view(torch.uint8)
-
-
-class _Plane:
-    """One tensor of the pools, row by row."""
-
-    def __init__(self, name: str, tensor: torch.Tensor, signature: tuple[float, ...]) -> None:
-        self.name = name
-        self.tensor = tensor
-        self.rows = _as_bytes(tensor)
-        self.reserved = self.rows[RESERVED_SLOT]
-        shape = (1, *tensor.shape[1:])
-        self.filler = [
-            self.bytes_of(torch.full(shape, value, device=tensor.device).to(tensor.dtype))
-            for value in signature
-        ]
-
-    def bytes_of(self, values: torch.Tensor) -> torch.Tensor:
-        """Values for some rows, contiguous, in the shape that `rows` has."""
-        return _as_bytes(values).view(len(values), *self.rows.shape[1:])
-
-    def fill(self, rows: torch.Tensor, world: int) -> None:
-        self.rows.index_copy_(0, rows, self.filler[world].expand(len(rows), *self.rows.shape[1:]))
-
-    def fill_unreserved(self, world: int) -> None:
-        self.rows[RESERVED_SLOT + 1 :] = self.filler[world]
-
-
-class _Map:
-    """One table of slots: [rows, positions]."""
-
-    def __init__(self, name: str, table: torch.Tensor) -> None:
-        self.name = name
-        self.table = table
-        self.flat = table.view(-1)
-        self.width = table.shape[1]
-
-    def fill_unreserved(self, world: int) -> None:
-        self.table[RESERVED_ROW + 1 :] = _TRAPS[world]
 
 
 class PoolWriter:
@@ -93,22 +40,18 @@ class PoolWriter:
         self.config = config
         self.content: Content = content_for(config)
         self.planes = [
-            _Plane(f"kv_planes[{i}]", plane, self._signature(i, len(pools.kv_planes)))
+            PoolPlane(f"kv_planes[{i}]", plane, kv_signature(i, len(pools.kv_planes)))
             for i, plane in enumerate(pools.kv_planes)
         ]
-        self.state = None if pools.state is None else _Plane("state", pools.state, _STATE_SIGNATURE)
+        self.state = (
+            None if pools.state is None else PoolPlane("state", pools.state, STATE_SIGNATURE)
+        )
         self.req_to_token = _map("req_to_token", pools.req_to_token)
         self.encoder_to_token = _map("encoder_to_token", pools.encoder_to_token)
         self._all_planes = [*self.planes, *([self.state] if self.state else [])]
 
-    @staticmethod
-    def _signature(index: int, count: int) -> tuple[float, ...]:
-        if count == 1:
-            return _LATENT_SIGNATURE
-        return _KEY_SIGNATURE if index == 0 else _VALUE_SIGNATURE
-
     def use_region_names(self) -> None:
-        """Call the places by the engine's own names, once the regions have them."""
+        """Call the planes what the engine calls them, once their regions have names."""
         for plane in self._all_planes:
             region = self.memory.region_of(plane.tensor)
             if region is not None and region.name:
@@ -123,7 +66,7 @@ class PoolWriter:
                 table.fill_unreserved(world)
 
     def written_in_capture(self) -> list[ForeignWrite]:
-        """What warm-up and capture changed of what `fill_unowned(0)` had put there."""
+        """Writes of warm-up and capture: what no longer holds what `fill_unowned(0)` put there."""
         found: list[ForeignWrite] = []
         for plane in self._all_planes:
             rows = plane.rows[RESERVED_SLOT + 1 :]
@@ -136,13 +79,13 @@ class PoolWriter:
         for table in (self.req_to_token, self.encoder_to_token):
             if table is not None:
                 rows = table.table[RESERVED_ROW + 1 :]
-                changed = (rows != _TRAPS[0]).any(1).nonzero().flatten() + RESERVED_ROW + 1
+                changed = (rows != TRAP_BY_WORLD[0]).any(1).nonzero().flatten() + RESERVED_ROW + 1
                 if len(changed):
                     found.append(ForeignWrite(table.name, "row", changed[:8].tolist()))
         return found
 
     def keep_reserved(self, image: Image) -> None:
-        """Bring the reserved slot and state from `image`: padded rows may leave anything there."""
+        """Copy the reserved slot and state from `image`: padded rows may leave anything there."""
         for plane in self._all_planes:
             plane.reserved.copy_(self.memory.as_in(image, plane.reserved))
 
@@ -151,8 +94,8 @@ class PoolWriter:
         return StepState(self, batch)
 
 
-def _map(name: str, table: torch.Tensor | None) -> _Map | None:
-    return None if table is None else _Map(name, table)
+def _map(name: str, table: torch.Tensor | None) -> PageMap | None:
+    return None if table is None else PageMap(name, table)
 
 
 class StepState:
@@ -162,22 +105,26 @@ class StepState:
         self._pool_writer = pool_writer
         self._batch = batch
         self._past = _history(batch)
+        # (place, row numbers, rows) of every copy that writes the state; made once, because a
+        # step is written for each of its runs.
         self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
         if pool_writer.state is not None and batch.raw_bs:
             slots = self._index(batch.state_slots)
-            states = self._there(pool_writer.state.bytes_of(pool_writer.content.state_rows(batch)))
+            states = self._on_device(
+                pool_writer.state.bytes_of(pool_writer.content.state_rows(batch))
+            )
             self._copies.append((pool_writer.state.rows, slots, states))
 
     def write(self) -> None:
-        """Write the batch's page maps, its KV and states before this step, its encoder KV."""
+        """Write the batch's page maps, its KV and states from before this step, its encoder KV."""
         for place, index, values in self._copies:
             place.index_copy_(0, index, values)
 
     def _index(self, numbers: IntArray) -> torch.Tensor:
-        return self._there(torch.from_numpy(numbers))
+        return self._on_device(torch.from_numpy(numbers))
 
-    def _there(self, values: torch.Tensor) -> torch.Tensor:
-        """Values of the harness, which keeps them on the host, where the engine's memory is."""
+    def _on_device(self, values: torch.Tensor) -> torch.Tensor:
+        """The harness's host values on the device of the engine's memory."""
         return values.to(self._pool_writer.memory.device)
 
     def _map_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -197,7 +144,7 @@ class StepState:
             index = self._index(batch.encoder_slots.values)
             values = pool_writer.content.encoder_planes(batch.encoder_tokens.values)
             for plane, rows in zip(pool_writer.planes, values, strict=True):
-                yield plane.rows, index, self._there(plane.bytes_of(rows))
+                yield plane.rows, index, self._on_device(plane.bytes_of(rows))
 
     def _history_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         batch, pool_writer = self._batch, self._pool_writer
@@ -207,10 +154,11 @@ class StepState:
                 batch.kv_tokens.values[self._past], batch.kv_positions.values[self._past]
             )
             for plane, rows in zip(pool_writer.planes, values, strict=True):
-                yield plane.rows, index, self._there(plane.bytes_of(rows))
+                yield plane.rows, index, self._on_device(plane.bytes_of(rows))
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
-        """Every place of the pools that the batch does not own, each with its change to `world`."""
+        """Each place of the pools that the batch does not own, with its change to `world`."""
+        # New tokens' slots are not owned yet: the step has to write them before it reads them.
         batch, pool_writer = self._batch, self._pool_writer
         past = batch.kv_slots.values[self._past]
         owned = np.concatenate(([RESERVED_SLOT], past, batch.encoder_slots.values))
@@ -226,7 +174,9 @@ class StepState:
             if table is not None:
                 yield self._map_change(table, lens, world)
 
-    def _plane_change(self, plane: _Plane, owned: IntArray, world: int, what: str) -> Perturbation:
+    def _plane_change(
+        self, plane: PoolPlane, owned: IntArray, world: int, what: str
+    ) -> Perturbation:
         mask = np.ones(len(plane.rows), dtype=bool)
         mask[owned] = False
         rows = self._index(np.flatnonzero(mask))
@@ -234,43 +184,44 @@ class StepState:
             f"{plane.name} ({what} the batch does not own)", lambda: plane.fill(rows, world)
         )
 
-    def _map_change(self, table: _Map, lens: IntArray, world: int) -> Perturbation:
+    def _map_change(self, table: PageMap, lens: IntArray, world: int) -> Perturbation:
         mask = np.ones(table.flat.numel(), dtype=bool)
         mask[: table.width] = False  # the reserved row
         mask[_flat_places(self._batch.req_pool_indices, lens, table.width)] = False
         places = self._index(np.flatnonzero(mask))
 
         def change() -> None:
-            table.flat.index_fill_(0, places, _TRAPS[world])
+            table.flat.index_fill_(0, places, TRAP_BY_WORLD[world])
 
         return Perturbation(f"{table.name} (rows of others, or beyond the sequence)", change)
 
     def foreign_writes(self, before: Image) -> list[ForeignWrite]:
-        """What changed since `before` although the batch does not own it, or was written wrong."""
+        """Places that changed since `before` and are not the batch's, or hold wrong values."""
         return [*self._slot_writes(before), *self._state_writes(before), *self._map_writes(before)]
 
     def _slot_writes(self, before: Image) -> Iterator[ForeignWrite]:
         batch, pool_writer = self._batch, self._pool_writer
         if not pool_writer.planes:
             return
+        # What the whole plane must hold now: as before, except for the KV of the new tokens.
         new_kv = pool_writer.content.kv_planes(*new_tokens(batch, pool_writer.config))
         slots = self._index(batch.slot_mapping)
         for plane, rows in zip(pool_writer.planes, new_kv, strict=True):
-            expected = self._rows_then(plane, before)
-            expected.index_copy_(0, slots, self._there(plane.bytes_of(rows)))
+            expected = self._rows_before(plane, before)
+            expected.index_copy_(0, slots, self._on_device(plane.bytes_of(rows)))
             yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
 
     def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
         plane = self._pool_writer.state
         if plane is not None:
-            expected = self._rows_then(plane, before)
+            expected = self._rows_before(plane, before)
             own = self._index(self._batch.state_slots)
             after = self._pool_writer.content.state_rows(self._batch, after=True)
-            expected.index_copy_(0, own, self._there(plane.bytes_of(after)))
+            expected.index_copy_(0, own, self._on_device(plane.bytes_of(after)))
             yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
 
-    def _rows_then(self, plane: _Plane, before: Image) -> torch.Tensor:
-        """The plane's bytes before the step, the reserved row as it is now."""
+    def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:
+        """The plane's bytes before the step; the reserved row, free for padding, as it is now."""
         rows = self._pool_writer.memory.as_in(before, plane.rows).clone()
         rows[RESERVED_SLOT].copy_(plane.reserved)
         return rows
@@ -285,24 +236,27 @@ class StepState:
 
 
 def _history(batch: Batch) -> IntArray:
-    """Indices into `kv_slots` of what was there before this step."""
+    """Indices into `kv_slots` of the tokens that were there before this step."""
     offsets = batch.kv_slots.offsets
     lens = np.diff(offsets)
+    # Cached tokens come first in each row: an entry belongs to the past up to its row's end there.
     ends = np.repeat(offsets[:-1] + batch.cached_lens, lens)
     return np.flatnonzero(np.arange(len(batch.kv_slots.values)) < ends)
 
 
 def _flat_places(rows: IntArray, lens: IntArray, width: int) -> IntArray:
+    """Flat indices of the first `lens[i]` columns of each row `rows[i]` in a table of `width`."""
     starts = np.cumsum(lens) - lens
     columns = np.arange(int(lens.sum())) - np.repeat(starts, lens)
     return np.repeat(rows, lens) * width + columns
 
 
 def _changed_rows(
-    plane: _Plane, expected: torch.Tensor, what: Literal["slot", "state"], own: IntArray
+    plane: PoolPlane, expected: torch.Tensor, what: Literal["slot", "state"], own: IntArray
 ) -> Iterator[ForeignWrite]:
     if torch.equal(plane.rows, expected):
         return
+    # Apart: a wrong value in an own slot is another finding than a write to a stranger's.
     rows = np.array(changed_rows(plane.rows, expected))
     mine = np.isin(rows, own)
     for part, owned in ((rows[~mine], False), (rows[mine], True)):

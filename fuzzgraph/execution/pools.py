@@ -1,4 +1,4 @@
-"""Whether the pools that a session hands over can hold the world that a config asks for."""
+"""Checks that the pools which a session hands over can hold what a config asks for."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["require_pools"]
 
 
 def require_pools(session: Session, config: EngineConfig) -> None:
-    """Refuse pools into which the world cannot be laid.
+    """Check every pool of a session.
 
     Raises:
-        TargetFailed: a pool is too small, or no view of the engine's memory; names each.
+        TargetFailed: a pool is too small, or cannot be written row by row; names each.
     """
     wrong = list(_wrong_pools(session.pools, config))
     if wrong:
@@ -34,6 +34,7 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
     yield from _wrong_planes(pools.kv_planes, config)
     if pools.state is not None:
+        # State rows are float32: four bytes a column.
         yield from _wrong_rows("state", pools.state, FIRST_ROW + 1, 4 * STATE_WIDTH)
 
 
@@ -43,6 +44,7 @@ def _wrong_planes(planes: tuple[torch.Tensor, ...], config: EngineConfig) -> Ite
     if planes and len(planes) != len(shapes):
         yield f"there are {len(planes)} kv_planes, and {config.attention} needs {len(shapes)}"
         return
+    # The config counts the pages that cases may use. The reserved and the trap pages come on top.
     slots = (FIRST_PAGE + config.kv_pool_pages) * config.page_size
     for number, plane in enumerate(planes):
         row = math.prod(shapes[number]) * content.storage_dtype.itemsize
@@ -60,11 +62,12 @@ def _wrong_map(
     if table.dim() != 2 or shape[0] < rows or shape[1] < width:
         yield f"{name} is {shape}, and the config needs at least [{rows}, {width}]"
     elif not table.is_contiguous():
+        # It is written through a flat view.
         yield f"{name} of strides {list(table.stride())} is not contiguous"
 
 
 def _wrong_rows(name: str, plane: torch.Tensor, rows: int, row_bytes: int) -> Iterator[str]:
-    """What keeps a plane from being written row by row, in bytes."""
+    """Why a plane cannot be written row by row, as bytes."""
     shape, strides = list(plane.shape), list(plane.stride())
     if not plane.dim() or len(plane) < rows:
         yield f"{name} is {shape}, and the config needs at least {rows} rows"
@@ -72,6 +75,6 @@ def _wrong_rows(name: str, plane: torch.Tensor, rows: int, row_bytes: int) -> It
         yield f"{name} is {shape} of {plane.dtype}, and a row must have {row_bytes} bytes"
     elif strides[-1] != 1:
         yield (
-            f"{name} is {shape} of strides {strides}: the elements of a row lie apart, so that it "
-            "cannot be written as bytes. Hand over a view whose last dimension is contiguous"
+            f"{name} is {shape} of strides {strides}: the elements of a row are not adjacent, so it"
+            " cannot be written as bytes. Hand over a view whose last dimension is contiguous"
         )

@@ -1,4 +1,4 @@
-"""Settles what belongs to the process: threads, the garbage collector, the C library's heap."""
+"""Tunes the process for many small cases: threads, the garbage collector, the C library's heap."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 __all__ = ["tune_process"]
 
-# Thresholds of the garbage collector: cached sessions are a hundred thousand objects that live
-# long, and Python's own thresholds walk all of them every few dozen cases.
+# Thresholds of the garbage collector. Cached sessions are a hundred thousand long-lived objects,
+# and with Python's own thresholds all of them are walked every few dozen cases.
 _COLLECTIONS = (50_000, 10, 5)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 _LARGE_BLOCK = 1 << 20
@@ -20,21 +20,21 @@ _LARGE_BLOCK = 1 << 20
 
 @functools.cache
 def tune_process() -> None:
-    """Once per process: what would otherwise cost more than all kernels together."""
-    torch.set_num_threads(1)  # oversubscription
+    """Tune this process; later calls do nothing."""
+    # Kernels of a case are tiny, and several workers share a machine: threads would only compete.
+    torch.set_num_threads(1)
+    # Imports leave half a million objects, which no collection needs to walk again.
     gc.collect()
-    gc.freeze()  # full collections over half a million objects of imports
+    gc.freeze()
     gc.set_threshold(*_COLLECTIONS)
     _give_large_blocks_back()
 
 
 def _give_large_blocks_back() -> None:
-    """Let malloc return blocks of a MiB to the system when they are freed.
-
-    glibc moves that bound up to the largest block that it ever saw freed, 32 MiB at most, and from
-    then on the blocks of large cases cut the heap into pieces that are never given back.
-    """
+    """Let malloc return blocks of a MiB and more to the system when they are freed."""
+    # By itself glibc raises that bound to the largest block that it ever saw freed, up to 32 MiB.
+    # From then on the blocks of large cases split the heap into pieces that are never returned.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:  # other C libraries do without
+    if mallopt is not None:  # other C libraries have no such call
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
         mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE_BLOCK)

@@ -1,4 +1,4 @@
-"""Keeps captured sessions for the configs seen last: capture is what costs."""
+"""Keeps captured sessions of recent configs, because capturing takes most of a case's time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from contextlib import ExitStack, suppress
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.failures import SessionFailed
-from fuzzgraph.execution.open_session import OpenSession
+from fuzzgraph.execution.session import OpenSession
 
 __all__ = ["SessionCache", "reservable_bytes"]
 
 _USUAL_BYTES = 4 << 30
-# Of a limited address space torch and the engine need most; confirming opens a session more.
+# Cached sessions may take one in four bytes of a limited address space. Torch and the engine need
+# most of the rest, and confirming a finding opens another session.
 _SHARE = 4
 
 
@@ -26,13 +27,13 @@ def reservable_bytes() -> int:
 
 
 class SessionCache:
-    """Least-recently-used sessions by config; an evicted one is closed.
+    """Keeps the most recently used sessions by config; an evicted session is closed.
 
     Args:
         size: sessions kept.
-        held_bytes: what they may hold together; the one in use stays, whatever it holds.
+        held_bytes: bytes that they may hold together; the one in use stays, whatever it holds.
         reserved_bytes: address space that they may take together.
-        open_session: how to come by one that is not there.
+        open_session: opens a session that is not kept.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class SessionCache:
             oldest.close()
 
     def forget(self, config: EngineConfig) -> None:
-        """Drop a session that was lost; it is no news that its end fails as well."""
+        """Drop a session that failed."""
         opened = self._sessions.pop(config, None)
         if opened is not None:
+            # That its `close` fails as well adds nothing to what was found.
             with suppress(SessionFailed, TargetFailed):
                 opened.close()
 
@@ -90,7 +92,7 @@ class SessionCache:
         """Close every session.
 
         Raises:
-            SessionFailed, TargetFailed: one of them failed at it; all the others are closed.
+            SessionFailed, TargetFailed: a session failed to close; all others are closed.
         """
         with ExitStack() as closing:
             while self._sessions:

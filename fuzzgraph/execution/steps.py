@@ -1,7 +1,7 @@
-"""Runs one step in all the ways the oracles ask for, and records what was seen.
+"""Runs one step in all the ways that the oracles ask for, and records what was seen.
 
-World A comes first, on the session with its past: that is the step under test. The other runs
-start from saved bytes and attributes and leave no trace.
+The step under test comes first: in world A, on the session with its past. The other runs start from
+saved bytes and attributes, and their effects are undone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
-from fuzzgraph.execution.open_session import OpenSession, Snapshot
 from fuzzgraph.execution.pool_writer import StepState
+from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.memory import NAN_WORLD
 from fuzzgraph.observation import (
     Engagement,
@@ -36,7 +36,7 @@ __all__ = ["KeptResults", "StepRunner"]
 
 @dataclass(slots=True)
 class KeptResults:
-    """Results an engine handed out and promised to keep, with their bytes at that time."""
+    """Results that an engine promised to keep, with copies made when it handed them out."""
 
     entries: list[tuple[int, str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
@@ -70,19 +70,22 @@ class StepRunner:
         self._after: Snapshot | None = None
 
     def run(self, batch: Batch, *, last: bool = False) -> StepRecord:
-        """All runs of one step; the session is left as world A left it.
+        """All runs of one step; the session is then as the step under test left it.
 
         Args:
             batch: the step.
-            last: no step follows; the session is then left as the last twin left it.
+            last: whether no step follows, so that the session need not be restored.
         """
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
         step.allocation = partial(opened.allocation_of, mode=batch.mode)
         state = opened.pool_writer.state_of(batch)
         state.write()
+        # Writing the step's state binds no attribute: the snapshot taken after the last step still
+        # has the present bindings, and its walk over the engine's objects is saved.
         known = self._after.attributes if self._after else None
         before = self._before = opened.snapshot(self._before, known)
+        # The last step's comparison runs replayed graphs and ran kernels too.
         opened.graphs.replayed.clear()
         opened.discard_kernel_reports()
         try:
@@ -93,6 +96,7 @@ class StepRunner:
             step.accesses = opened.take_accesses()
             step.zone_hits = opened.memory.zone_hits(lost.failure.stage)
             return step
+        # Memory is checked right after the replay, because every other run overwrites it.
         try:
             with opened.border.crossing("check"):
                 self._check_memory(step, state, before)
@@ -100,9 +104,10 @@ class StepRunner:
             step.failures.append(lost.failure)
             return step
         self._add_expectation(step)
+        # The next step must start from what this one left, so this is saved before other runs.
         self._after = None if last else opened.snapshot(self._after)
         try:
-            self._run_twins(step, state, before)
+            self._run_comparisons(step, state, before)
         except SessionFailed as lost:
             step.failures.append(lost.failure)
         if self._after is not None:
@@ -110,7 +115,7 @@ class StepRunner:
         return step
 
     def run_bare(self, batch: Batch) -> Observation:
-        """Lay out, prepare, replay, observe and compute one reference: the yardstick of speed."""
+        """Write, prepare, replay, observe, compute one reference: the least that a check costs."""
         self._opened.pool_writer.state_of(batch).write()
         seen = self._execute(batch, "replay")
         reference.expected(batch, self._opened.config)
@@ -122,6 +127,7 @@ class StepRunner:
 
     def _execute(self, batch: Batch, run: RunKind) -> Observation:
         session = self._opened.session
+        # `stage` is what a failure is reported for; it changes as the run gets on.
         eagerly = run == "eager" or batch.via == "eager"
         stage = "eager" if eagerly else "prepare"
         try:
@@ -144,8 +150,10 @@ class StepRunner:
         step.accesses, step.races = opened.take_accesses(), opened.take_races()
         if not opened.memory.zones_intact():
             step.zone_hits = opened.memory.zone_hits(stage)
+            # Or the same hit would be reported in every later step.
             opened.memory.repair_zones()
         step.foreign_writes = state.foreign_writes(before.image)
+        # A step must replay a graph unless the engine has none for it or declined by its own rule.
         declined = step.runs["replay"].declined
         if opened.graphs.captured and not declined and _fits_ladder(batch, step.config):
             step.engagements = _engagements(opened.graphs.replayed)
@@ -162,14 +170,18 @@ class StepRunner:
             return
         state = reference.expected(step.batch, step.config)
         step.expected, step.value_bound = state.outputs, state.value_bound
+        # Computed on demand: most steps agree with the truth well enough without it.
         step.yardstick = cache(partial(reference.yardstick, step.batch, step.config))
         if self._setup.second_opinion:
             step.second_opinion = reference.second_opinion(step.batch, step.config)
 
-    def _run_twins(self, step: StepRecord, state: StepState, before: Snapshot) -> None:
+    def _run_comparisons(self, step: StepRecord, state: StepState, before: Snapshot) -> None:
+        """The runs that the oracles compare with the replay: screen, its causes, eager."""
         batch, replay = step.batch, step.runs["replay"]
         if "screen" in self._needs:
             step.runs["screen"] = self._screen(state, before, batch, 1)
+            # World B first. The NaN world is run only if B agrees: a stray read shows in B already,
+            # and NaN adds only masked reads that end in 0 * NaN.
             if not same(step.runs["screen"], replay):
                 self._attribute(step, state, before, 1)
             elif self._setup.strict_nan and not same(
@@ -177,29 +189,33 @@ class StepRunner:
             ):
                 self._attribute(step, state, before, NAN_WORLD)
         if "eager" in self._needs and batch.via == "graph" and batch.raw_bs:
+            # Same world and same past as the replay, so that any difference is the graph's.
             self._opened.restore(before)
             step.runs["eager"] = self._execute(batch, "eager")
 
     def _attribute(self, step: StepRecord, state: StepState, before: Snapshot, world: int) -> None:
-        # Not kept: the two would hold each other, and the session, until the collector comes.
+        # Made anew each time: kept, it and this object would hold each other, and the session with
+        # them, until the garbage collector runs.
         attribution = Attribution(self._opened, self._execute, self._screen)
         attribution.attribute(step, state, before, world)
 
     def _screen(self, state: StepState, before: Snapshot, batch: Batch, world: int) -> Observation:
-        """The step without a past and in another world, at once."""
+        """Run the step without a past and in another world, both at once."""
         self._opened.reset_in_world(world)
         self._opened.write_step_state(state, before.image)
         return self._execute(batch, "screen")
 
 
 def _engagements(replayed: Sequence[CapturedGraph[object]]) -> tuple[Engagement, ...]:
-    """Of each graph; the pool of all but the last has been poisoned again since."""
+    """Whether each replayed graph engaged, in order."""
+    # Each replay poisons the pool that all graphs share, so outputs of earlier graphs look
+    # unwritten. Only the last graph's can be judged.
     earlier = [replace(graph.engaged, unwritten=()) for graph in replayed[:-1]]
     return (*earlier, *(graph.engaged for graph in replayed[-1:]))
 
 
 def _fits_ladder(batch: Batch, config: EngineConfig) -> bool:
-    """Whether an engine has a graph for this step; what it does with an idle batch is its own."""
+    """Whether an engine must have a graph for this step; idle batches are left to the engine."""
     if batch.via == "eager" or not batch.raw_bs:
         return False
     size = batch.num_tokens if batch.mode == "prefill" else batch.raw_bs

@@ -13,10 +13,10 @@ __all__ = ["Verdict"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the oracles said of a case.
+    """The findings of a case and what was run of it.
 
-    `findings` are those of the first step that broke the law, the most telling first: later steps
-    run on what that step left behind and would only repeat it.
+    `findings` are those of the first step that has any, the most telling first. Later steps are
+    not run: they start from what that step left behind and would only repeat it.
     """
 
     case: Case
@@ -25,12 +25,12 @@ class Verdict:
     steps: int = 0
     """Steps that were run."""
     skipped: str = ""
-    """Why the target cannot express the case; '' where it ran."""
+    """Why the target cannot express the case; '' if it ran."""
     nondeterministic: bool = False
     """Whether the engine differed from itself in the same world."""
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
     unchecked: Mapping[str, int] = field(default_factory=dict)
-    """Why nobody looked at the accesses and races of Triton kernels -> their launches."""
+    """Why accesses and races of Triton kernels were not checked -> launches."""
     branches: frozenset[str] = frozenset()
     """Branches of the engine that the case took; empty unless they are traced."""

@@ -28,7 +28,7 @@ __all__ = [
     "Found",
     "HealthyScore",
     "Score",
-    "hunt",
+    "find_fault",
     "score",
     "score_healthy",
     "shrink",
@@ -101,7 +101,7 @@ def score(
     healthy_cases: int = 1000,
     progress: Progress = lambda _: None,
 ) -> Score:
-    """Hunt each named fault with each seed, and let the healthy engine run beside them.
+    """Search for each named fault with each seed, and run the healthy engine beside them.
 
     Raises:
         UsageError: a name is unknown.
@@ -117,8 +117,8 @@ def score(
 
 def _score_one(name: str, seeds: int, max_examples: int) -> FaultScore:
     fault = fault_named(name)
-    hunts = [hunt(target_with(fault), seed, max_examples) for seed in range(1, seeds + 1)]
-    found = [one for one in hunts if one is not None]
+    searches = [find_fault(target_with(fault), seed, max_examples) for seed in range(1, seeds + 1)]
+    found = [one for one in searches if one is not None]
     case, findings = shrink(target_with(fault), found[0]) if found else (None, ())
     return FaultScore(
         name=name,
@@ -128,7 +128,7 @@ def _score_one(name: str, seeds: int, max_examples: int) -> FaultScore:
         found_in=len(found),
         oracle=findings[0].oracle if findings else "",
         oracles=tuple(dict.fromkeys(finding.oracle for finding in findings)),
-        examples=int(median(one.examples if one else max_examples for one in hunts)),
+        examples=int(median(one.examples if one else max_examples for one in searches)),
         seconds=round(median(one.seconds for one in found), 2) if found else 0.0,
         steps=len(case.steps) if case else 0,
         requests=_requests(case) if case else 0,
@@ -140,7 +140,7 @@ def _requests(case: Case) -> int:
     return len({row.request for step in case.steps for row in step.rows})
 
 
-def hunt(target: BuiltinTarget, seed: int, max_examples: int) -> Found | None:
+def find_fault(target: BuiltinTarget, seed: int, max_examples: int) -> Found | None:
     """The first finding within so many generated cases, or None."""
     execution = Execution(target)
     begin = time.process_time()

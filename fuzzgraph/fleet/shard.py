@@ -62,7 +62,7 @@ class Shard:
         try:
             folder = self._prepare(order)
             self._order = order
-            self._hunt(order, folder)
+            self._fuzz(order, folder)
         except UsageError as error:
             self._wrong = f"{type(error).__name__}: {error}"
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:
@@ -112,7 +112,7 @@ class Shard:
         folder.path.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _hunt(self, order: Order, folder: RunFolder) -> None:
+    def _fuzz(self, order: Order, folder: RunFolder) -> None:
         begun = folder.events.exists() and b'"campaign_started"' in folder.events.read_bytes()
         state = load_run_state(folder.path, order.spec.shard, order.spec.shards) if begun else None
         if state is not None and state.finished and not order.again:

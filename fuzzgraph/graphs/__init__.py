@@ -1,7 +1,7 @@
 """Graph engines: the recorder (no GPU needed) and the device graph (CUDA and HIP).
 
-Not modelled by the recorder: streams and their order, races between programs of a launch,
-asynchronous reuse of memory, and the driver's own limits. Where these matter, use the device graph.
+The recorder does not model streams and their order, asynchronous reuse of memory, or the driver's
+own limits. Use the device graph where these matter.
 """
 
 from __future__ import annotations

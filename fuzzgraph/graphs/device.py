@@ -1,11 +1,11 @@
-"""The device graph: `torch.cuda.CUDAGraph`, which is CUDA on NVIDIA and HIP on ROCm.
+"""Captures and replays on a GPU with `torch.cuda.CUDAGraph`: CUDA on NVIDIA, HIP on ROCm.
 
-One graph per captured size, one memory pool for all of them, as engines do. Guarded memory stays
-active during the capture: results of operations are copied into views of the arena, and these
-copies and the poison of `empty` results are captured like any other kernel. A replay therefore
-writes the same arena addresses each time, red zones lie around every intermediate, and the
-device allocator serves short-lived results only. Copies within the arena stay on the capturing
-stream, so capturing them is safe; the price is one extra kernel per operation.
+There is one graph per captured size and one memory pool for all of them, as in engines. Guarded
+memory stays active during the capture: results of operations are copied into views of the arena,
+and these copies and the poison of `empty` results are captured like any other kernel. A replay
+therefore writes the same arena addresses each time, red zones lie around every intermediate, and
+the device allocator serves short-lived results only. Copies within the arena stay on the capturing
+stream, so they may be captured; they cost one extra kernel per operation.
 
 Only allocations on the guard's device are guarded; pinned host memory belongs to the engine.
 """
@@ -65,7 +65,7 @@ class DeviceGraphs(WatchedEngine):
 
     @contextmanager
     def segment(self, *, key: str, continues: bool = False) -> Iterator[DeviceGraph[None]]:
-        """Capture what runs meanwhile; the engine has warmed it up.
+        """Capture what runs inside; the engine has warmed it up.
 
         Raises:
             CaptureError: the device refused the capture; carries its message.
@@ -83,6 +83,7 @@ class DeviceGraphs(WatchedEngine):
     @relay
     def _warm_up(self, forward: Callable[[], Any]) -> None:
         """One run outside the graph, so that libraries create their workspaces before it."""
+        # On a side stream, as torch asks: work on the default stream could overlap the capture's.
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream), self.memory.intercept("scratch"):
@@ -92,10 +93,11 @@ class DeviceGraphs(WatchedEngine):
 
 @contextmanager
 def _refusals(key: str) -> Iterator[None]:
-    """What the device says against a capture, as the error that callers know."""
+    """Turn the device's refusal of a capture into a `CaptureError`."""
     try:
         yield
     except RuntimeError as error:
+        # Further lines are torch's general advice on debugging CUDA.
         message = str(error).partition("\n")[0]
         raise CaptureError(
             f"The device refused to capture graph {key!r}: {message}. "
@@ -122,6 +124,7 @@ class DeviceGraph(WatchedGraph[Outputs]):
     @relay
     def _run(self) -> None:
         self._graph.replay()
+        # Red zones are read next, and an error of the device has to show up at this step.
         torch.cuda.synchronize(self._memory.device)
 
     def close(self) -> None:

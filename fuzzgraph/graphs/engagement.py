@@ -1,4 +1,4 @@
-"""Proof that a replay was a replay: no Python of the engine ran, and outputs were rewritten."""
+"""Proves that a replay ran the graph: no Python of the engine ran, and outputs were rewritten."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class WatchedForward(Generic[Outputs]):
 
     @classmethod
     def nothing(cls) -> WatchedForward[None]:
-        """For work that was captured without a function."""
+        """A stand-in for work that was captured without a function."""
         return WatchedForward(lambda: None)
 
     def forget(self) -> None:
-        """Let go of the function, and with it of the engine that it belongs to."""
+        """Drop the function, and with it the reference to its engine."""
         self._forward = _closed
 
 
@@ -47,15 +47,15 @@ def _closed() -> NoReturn:
 
 
 class WatchedGraph(ABC, Generic[Outputs]):
-    """A captured graph that can prove of each replay that it was one.
+    """A captured graph that records whether its replays were real ones.
 
     Args:
         key: what the engine calls the graph, e.g. `decode[4]`.
         memory: the guarded memory that it was captured in.
-        log: where every replay is noted, in order.
+        log: list to which every replay is appended, in order.
         watched: the captured function.
         outputs: what it returned at capture; replays rewrite it.
-        continues: whether it works on what the graph replayed before it left in the shared pool.
+        continues: whether it uses what the graph replayed before it left in the shared pool.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class WatchedGraph(ABC, Generic[Outputs]):
     @relay
     def replay(self) -> None:
         """Poison the shared pool, then run the captured work again and wait for its end."""
+        # Another graph's replay may have overwritten the pool. Poison also shows afterwards which
+        # outputs were not written. A piece that continues another needs that one's results.
         if not self._continues:
             self._memory.poison_graph_pool()
         self._watched.replaying = True
@@ -94,11 +96,9 @@ class WatchedGraph(ABC, Generic[Outputs]):
         """The captured work, without any Python of the engine."""
 
     def close(self) -> None:
-        """Give back what the graph holds; it cannot be replayed again.
-
-        An engine's runner holds its graphs and they hold the runner's forward: such circles would
-        wait for the garbage collector, thousands of objects for each session.
-        """
+        """Release what the graph holds; it cannot be replayed again."""
+        # A runner holds its graphs and they hold the runner's forward: without this, thousands of
+        # objects of each session would wait for the garbage collector.
         self._watched.forget()
 
     @property
@@ -112,7 +112,7 @@ class WatchedGraph(ABC, Generic[Outputs]):
 
 
 class WatchedEngine:
-    """What every graph engine keeps: its graphs, and their replays in order."""
+    """The part that all graph engines share: their graphs, and the replays in order."""
 
     def __init__(self, memory: GuardedMemory) -> None:
         self.memory = memory
@@ -131,7 +131,7 @@ class WatchedEngine:
         return self._graphs
 
     def close(self) -> None:
-        """Give back what the graphs hold, on a device its memory too."""
+        """Release what the graphs hold; on a device their memory too."""
         for graph in self._graphs:
             graph.close()
         self._graphs.clear()
@@ -152,10 +152,8 @@ def tensors_of(value: Any, path: str = "output") -> list[tuple[str, torch.Tensor
 
 
 def unwritten_outputs(memory: GuardedMemory, outputs: Any) -> tuple[str, ...]:
-    """Float outputs in the graph pool whose every byte is still poison.
-
-    Integers are left out: their poison is a small number that a real result may well be.
-    """
+    """Paths of float outputs in the graph pool that are still poison, every byte of them."""
+    # Not integers: their poison is a small number, which a real result may be too.
     return tuple(
         path
         for path, tensor in tensors_of(outputs)

@@ -1,8 +1,8 @@
 """Turns a recorded operation into the quickest call that rewrites its frozen results.
 
-Three forms, best first: the operation's own `out` form straight into the frozen result, taken only
-where it gave the same bytes when tried at capture; the functional form and a copy; for in-place
-operations the method itself. All arguments are frozen at capture.
+An in-place operation is called again. Any other is called in its `out` form, straight into the
+frozen result, if that form gave the same bytes when tried at capture; else in its functional form,
+followed by a copy. All arguments are frozen at capture.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ Step = Callable[[], object]
 
 _BUILTIN = type(torch.add)
 _METHOD = type(torch.Tensor.add_)
+# Operators that only copy, cast or lay out anew: `copy_` into the result does the same.
 _COPIES = ("aten.clone", "aten._to_copy")
 
 
 def frozen(value: Any) -> Any:
-    """The argument as the graph keeps it: the engine may rebind or resize its own tensor."""
+    """The argument as the graph keeps it."""
+    # `detach` makes another tensor object on the same memory. The engine may rebind or resize its
+    # own object later, which a captured graph would not see.
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, tuple):
+        # A named tuple takes its parts one by one; it is kept as it is.
         return type(value)(map(frozen, value)) if type(value) is tuple else value
     if isinstance(value, list):
         return [frozen(item) for item in value]
@@ -38,7 +42,7 @@ def frozen(value: Any) -> Any:
 
 
 def in_place(func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
-    """An operation that writes its own arguments."""
+    """The call of an operation that writes its own arguments."""
     call = _IN_PLACE.get(func)
     if call is None:
         call = _IN_PLACE[func] = _in_place_call(func, facts)
@@ -50,6 +54,7 @@ _IN_PLACE: dict[Any, Any] = {}
 
 
 def _in_place_call(func: Any, facts: Facts) -> Any:
+    # A C binding of torch parses its arguments faster than the dispatcher does from Python.
     name = func.overloadpacket.__name__
     if facts.outs == ("out",):
         call = getattr(torch, name, None)
@@ -92,11 +97,13 @@ def copy_back(
 def straight_into(
     func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
 ) -> Step | None:
-    """The form that writes `result` itself, None where there is none with the same bytes."""
+    """The call that writes `result` itself; None if no `out` form gives the same bytes."""
+    # Random results cannot be compared. An `out` form may resize or refuse a strided result.
     if facts.random or not result.is_contiguous() or not result.numel():
         return None
     if facts.name in _COPIES:  # `copy_` converts and lays out as they do
         return partial(result.copy_, args[0])
+    # Torch refuses an `out` that overlaps an argument; the functional form has no such limit.
     start = result.data_ptr()
     end = start + result.nbytes
     for each in args:
@@ -110,7 +117,7 @@ def straight_into(
 
 
 def _overlaps(other: torch.Tensor, start: int, end: int) -> bool:
-    """Whether an operation may refuse to read `other` while it writes [start, end): one arena."""
+    """Whether `other` overlaps [start, end), so that an operation may refuse it as an input."""
     begin = other.data_ptr()
     if begin >= end:
         return False
@@ -123,7 +130,8 @@ _PROVEN: dict[Any, Any] = {}
 
 
 def _signature(values: Any) -> tuple[Any, ...]:
-    """Kinds of arguments: what a form may depend on, apart from sizes and values."""
+    """The kinds of the arguments: all that decides whether an `out` form gives the same bytes."""
+    # Sizes and values are left out, or every case would try its forms anew.
     kinds: list[Any] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -136,6 +144,7 @@ def _signature(values: Any) -> tuple[Any, ...]:
 
 
 def _prove(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> Any:
+    # `result` holds what the functional form just gave. It is clobbered by each attempt.
     wanted = result.clone()
     for form in _out_forms(func):
         if _reproduces(_out_call(form, args, kwargs, result), result, wanted):
@@ -146,7 +155,7 @@ def _prove(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: tor
 
 @cache
 def _out_forms(func: Any) -> list[Any]:
-    """Callables that take the same arguments and `out`, the quickest first."""
+    """Callables that take the same arguments and `out`, the fastest first."""
     forms = [_OUR_OWN[func]] if func in _OUR_OWN else []
     overload = _out_overload(func)
     if overload is None:
@@ -184,7 +193,7 @@ _PLACEMENT = ("dtype", "layout", "device", "pin_memory")
 
 
 def _same_arguments(rest: list[tuple[str, str]], wanted: list[tuple[str, str]]) -> bool:
-    """Equal but for the factory arguments that a given `out` decides."""
+    """Whether these are the same arguments, without those that a given `out` decides."""
     return rest == wanted or rest == [each for each in wanted if each[0] not in _PLACEMENT]
 
 
@@ -198,7 +207,8 @@ def _out_call(
 
 
 def _reproduces(step: Step, result: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """Whether a form rewrites the result with the very bytes it had, starting from other ones."""
+    """Whether a form gives the result the bytes that it had."""
+    # Every byte is changed first, so that a form which writes only a part is found out.
     raw = _raw(result)
     raw.bitwise_not_()
     shape = result.shape
@@ -214,5 +224,6 @@ def _reproduces(step: Step, result: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a contiguous tensor; a dimension of one element may have any stride."""
+    """The bytes of a contiguous tensor."""
+    # Not by `view(-1)`: a dimension of one element may have any stride, even a misaligned one.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -1,15 +1,15 @@
-"""The recorder: capture and replay of a graph without a GPU.
+"""Captures and replays a graph without a GPU: the recorder.
 
-While it captures, it listens to guarded memory: every operation is kept with its tensors and
-scalars frozen, every interpreted Triton launch with its arguments. A replay runs that list on the
-same memory, without any Python of the engine. So an in-place update of a captured buffer is seen,
-a captured scalar stays, a reallocated buffer goes unseen, as on a device.
+While it captures, it listens to guarded memory: it keeps every operation with its tensors and
+scalars frozen, and every interpreted Triton launch with its arguments. A replay runs that list on
+the same memory, without any Python of the engine. As on a device, a replay sees an in-place update
+of a captured buffer, keeps a captured scalar, and does not see a reallocated buffer.
 
 The pool that all graphs of a session share is modelled: before each replay the intermediates of
-every captured graph are poisoned, because another graph's replay may clobber them.
+every captured graph are poisoned, because another graph's replay may overwrite them.
 
-Not modelled: streams and their order, races, asynchronous reuse. Random operations run with the
-default generator's state of the moment, as eager ones do; a device graph advances its own.
+Not modelled: streams and their order, races, asynchronous reuse. Random operations use the default
+generator's present state, as eager ones do; a device graph advances a state of its own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Recorder(WatchedEngine):
 
     @contextmanager
     def segment(self, *, key: str, continues: bool = False) -> Iterator[RecordedGraph[None]]:
-        """Record what runs meanwhile.
+        """Record what runs inside.
 
         Raises:
             CaptureError: something did what a device capture forbids.
@@ -71,29 +71,29 @@ class Recorder(WatchedEngine):
 
 
 class _Tape(Listener):
-    """Keeps what happens during a capture, as raw trace and as replay steps.
+    """Keeps what happens during a capture, as a raw trace and as replay steps.
 
-    A tensor of the engine's is kept as an alias that nobody can rebind or resize; one alias serves
-    until the tensor itself is rebound or resized.
+    A tensor of the engine is kept as an alias, which the engine cannot rebind or resize. One alias
+    serves until the tensor itself is rebound or resized.
     """
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.trace: list[_Raw | RecordedOp] = []
         self.steps: list[Step] = []
+        # By `id`. The tensor is kept too, so that no other tensor gets the same id.
         self._aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """By identity; the tensor is kept too, so that its identity stays its own."""
         self._resized: torch.Tensor | None = None
 
     def forget(self) -> None:
-        """A tensor may have got other memory or another shape."""
+        """Drop all aliases: a tensor may have got other memory or another shape."""
         self._aliases.clear()
 
     def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
         if facts.forbidden or facts.index or facts.is_lift:
             refuse_forbidden(facts, func, args, kwargs, self.key)
         if facts.is_resize:
-            self._resized = frozen(args[0])
+            self._resized = frozen(args[0])  # its memory before the resize moves it
 
     def on_operation(
         self,
@@ -104,12 +104,14 @@ class _Tape(Listener):
         out: Any,
         fresh: tuple[torch.Tensor, ...],
     ) -> None:
-        if facts.reshapes:  # aliases of its own: a replay may reshape them again
+        if facts.reshapes:
+            # This operation gets aliases of its own, because each replay reshapes them again.
             self.forget()
             args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
         else:
             args = self._kept(args)
             kwargs = {name: self._keep(item) for name, item in kwargs.items()} if kwargs else _NONE
+        # Views and empty tensors are no work on a device. They stay in the trace for exporters.
         works = bool(facts.writes or fresh) and not facts.is_empty
         alias = self._keep(out)
         self.trace.append((func, facts, args, kwargs, alias, innermost_source(_GUARD), works))
@@ -150,6 +152,7 @@ class _Tape(Listener):
         if isinstance(out, torch.Tensor):
             step = straight_into(func, facts, args, kwargs, alias)
             return copy_back(func, args, kwargs, [alias]) if step is None else step
+        # Several results: only those with memory of their own have to be copied back.
         ids = set(map(id, fresh))
         kept = [each if id(own) in ids else None for own, each in zip(out, alias, strict=True)]
         if len(kept) == 1 and kept[0] is not None:
@@ -168,8 +171,8 @@ class _Tape(Listener):
 
 # Operator, facts, arguments, keywords, results, source line, whether a replay runs it.
 _Raw = tuple[Any, Facts, tuple[Any, ...], dict[str, Any], Any, str, bool]
-# Frames of the guard and its listener between an operation and the engine's line: no need to look
-# at these.
+# Frames of the guard and its listener that lie between an operation and the engine's line. Skipping
+# them saves time. One too few only costs time; one too many could skip the engine's own line.
 _GUARD = 4
 _NONE: dict[str, Any] = {}
 _PLAIN = frozenset((int, float, bool, type(None), torch.dtype, torch.device, str))
@@ -188,7 +191,7 @@ def _listed(out: Any) -> list[Any]:
 
 
 def _grown(old: torch.Tensor, new: torch.Tensor) -> Step:
-    """What a resize does to content: elements come along to the new place."""
+    """The copy that a resize makes: the elements that fit come along to the new memory."""
     source = old.reshape(-1)[: new.numel()]
     target = new.view(-1)[: old.numel()]
     return relay(lambda: target.copy_(source))
@@ -223,6 +226,8 @@ class RecordedGraph(WatchedGraph[Outputs]):
 
     @relay
     def _run(self) -> None:
+        # Inside an `intercept`, as when an engine replays while it captures, the replay's own
+        # operations must not be guarded or recorded.
         unguarded = self._memory.unguarded() if self._memory.intercepting else nullcontext()
         with torch.inference_mode(), unguarded:
             for step in self._steps:

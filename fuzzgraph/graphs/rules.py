@@ -1,11 +1,11 @@
-"""What a capture on a device forbids, made an error where there is no device.
+"""Refuses on a CPU what a capture on a device forbids.
 
-Two watches: operator tags (a value or a shape that depends on data) and the Python functions that
-read a tensor on the host or copy pageable host memory, which bypass dispatch.
+Two checks: operator tags (a value or a shape that depends on data), and the Python functions that
+read a tensor on the host or copy pageable host memory, which dispatch does not show.
 
-On a CPU reading a host mirror inside a capture is refused although a device allows it, and
-`.to(torch.device("cpu"))` passes because it may name the engine's own device. Not watched are
-addresses (`data_ptr`) and writes through NumPy views taken earlier.
+On a CPU, reading a host mirror inside a capture is refused although a device allows it, and
+`.to(torch.device("cpu"))` passes because it may name the engine's own device. Addresses
+(`data_ptr`) and writes through NumPy views taken earlier are not checked.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ def _refuse(what: str, key: str) -> NoReturn:
 
 
 class HostReads(TorchFunctionMode):
-    """Active during a capture only: refuses reads back to the host and pageable host copies.
+    """During a capture, refuses reads back to the host and copies of pageable host memory.
 
-    Tells `rebound` of a tensor whose `.data` was replaced, which no dispatch shows.
+    Args:
+        key: the graph that is captured.
+        rebound: called after a tensor's `.data` was replaced, which dispatch does not show.
     """
 
     def __init__(self, key: str, rebound: Callable[[], None]) -> None:
@@ -63,6 +65,7 @@ class HostReads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        # Called for every torch function of a capture; nearly all of them leave here.
         if func not in _WATCHED:
             return func(*args, **kwargs) if kwargs else func(*args)
         self._check(func, args)
@@ -76,6 +79,7 @@ class HostReads(TorchFunctionMode):
         if name is not None:
             _refuse(f"Tensor.{name}() read {_described(args[0])} on the host", self._key)
         copy = _HOST_COPIES.get(func)
+        # Made from another tensor, the result is a copy on the device.
         if copy is not None and not (args and isinstance(args[-1], torch.Tensor)):
             _refuse(f"{copy} copied pageable host memory", self._key)
 
@@ -97,15 +101,18 @@ def refuse_forbidden(
         _refuse(f"{func} read a value back to the host", key)
     if forbidden == "shape":
         _refuse(f"{func} has a result whose shape depends on data", key)
-    if facts.is_lift and args[0].dim():  # a scalar that is written somewhere is a fill there
+    # A lifted scalar is usually written somewhere next, which a device captures as a fill.
+    if facts.is_lift and args[0].dim():
         _refuse("A Python value became a tensor, a pageable host copy,", key)
 
 
 def _forbidden(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What of the result depends on data, for operators whose arguments decide it."""
     if facts.index == "write":
         return "shape" if _mask_needs_shape(args) else ""
     if facts.index == "read":
         return "shape" if _has_mask(args[1]) else ""
+    # `repeat_interleave` reads its counts back unless it is told their sum.
     return "" if kwargs.get("output_size") is not None else facts.forbidden
 
 
@@ -117,5 +124,5 @@ def _has_mask(indices: Any) -> bool:
 
 
 def _mask_needs_shape(args: tuple[Any, ...]) -> bool:
-    """A masked write counts its elements, except that of one value, which is a masked fill."""
+    """Whether a masked write has to count its elements; of one value it is a masked fill."""
     return _has_mask(args[1]) and args[2].numel() != 1

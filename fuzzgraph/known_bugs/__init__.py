@@ -5,27 +5,27 @@ How a release is fuzzed is the campaign's affair; the caller hands it in.
 
 from __future__ import annotations
 
-from fuzzgraph.known_bugs.apart import Apart, run_folder
 from fuzzgraph.known_bugs.catalogue import Expectation, KnownBug, chosen, default_catalogue, load
 from fuzzgraph.known_bugs.scoring import (
     BugScore,
-    Hunt,
+    FuzzRelease,
     Other,
+    ReleaseResult,
     Search,
-    Sighting,
     score,
     searches_for,
 )
+from fuzzgraph.known_bugs.subprocess_runner import SubprocessRunner, run_folder
 
 __all__ = [
-    "Apart",
+    "SubprocessRunner",
     "BugScore",
     "Expectation",
-    "Hunt",
+    "FuzzRelease",
     "KnownBug",
     "Other",
     "Search",
-    "Sighting",
+    "ReleaseResult",
     "chosen",
     "default_catalogue",
     "load",

@@ -17,10 +17,10 @@ from fuzzgraph.events import ReportedFinding, RunSummary, is_full_rate
 from fuzzgraph.finding import Finding
 from fuzzgraph.known_bugs.catalogue import KnownBug
 
-__all__ = ["BugScore", "Hunt", "Other", "Search", "Sighting", "score", "searches_for"]
+__all__ = ["BugScore", "FuzzRelease", "Other", "Search", "ReleaseResult", "score", "searches_for"]
 
 
-class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one bug on one release."""
 
     release: str
@@ -61,8 +61,8 @@ class BugScore(msgspec.Struct, frozen=True, kw_only=True):
     """In every broken release."""
     false_alarms: int
     """Fixed releases in which the same finding came up."""
-    broken: tuple[Sighting, ...] = ()
-    fixed: tuple[Sighting, ...] = ()
+    broken: tuple[ReleaseResult, ...] = ()
+    fixed: tuple[ReleaseResult, ...] = ()
     not_driven: str = ""
 
 
@@ -89,7 +89,7 @@ class Search:
         return next((name for name, bug in self.has.items() if bug.is_seen_in(finding)), None)
 
 
-Hunt = Callable[[Search], RunSummary]
+FuzzRelease = Callable[[Search], RunSummary]
 """Fuzzes a release; may end once all wanted bugs are shrunk, for the reason "findings"."""
 
 
@@ -110,8 +110,8 @@ def searches_for(bugs: Mapping[str, KnownBug]) -> list[Search]:
 
 def score(
     bugs: Mapping[str, KnownBug],
-    hunt: Hunt,
-    progress: Callable[[str, Sighting, bool], None] = lambda name, seen, wanted: None,
+    fuzz: FuzzRelease,
+    progress: Callable[[str, ReleaseResult, bool], None] = lambda name, seen, wanted: None,
     *,
     jobs: int = 1,
 ) -> tuple[tuple[BugScore, ...], tuple[Other, ...]]:
@@ -119,10 +119,10 @@ def score(
 
     Args:
         bugs: by name; those that are not driven are only listed.
-        hunt: fuzzes one release.
+        fuzz: fuzzes one release.
         progress: is told of every bug and release as soon as its run is over, with whether the
             release has the bug.
-        jobs: how many releases are fuzzed at a time, each by a thread's call of `hunt`.
+        jobs: how many releases are fuzzed at a time, each by a thread's call of `fuzz`.
 
     Returns:
         the scores in the order of `bugs`, and what else was found.
@@ -130,29 +130,29 @@ def score(
     Raises:
         FuzzGraphError: a run failed or was interrupted; it neither acquits a bug nor misses one.
     """
-    seen: dict[tuple[str, str, bool], Sighting] = {}
+    seen: dict[tuple[str, str, bool], ReleaseResult] = {}
     others: list[Other] = []
-    for search, summary in _hunted(searches_for(bugs), hunt, jobs):
+    for search, summary in _fuzzed(searches_for(bugs), fuzz, jobs):
         _refuse_unfinished(search, summary)
         asked = {**search.has, **search.lacks}
         for name, bug in asked.items():
-            sighting = _sighting(bug, search.release, summary)
-            seen[name, search.release, name in search.has] = sighting
-            progress(name, sighting, name in search.has)
+            result = _result_of(bug, search.release, summary)
+            seen[name, search.release, name in search.has] = result
+            progress(name, result, name in search.has)
         others += _others(asked.values(), search, summary)
     return tuple(_scored(name, bug, seen) for name, bug in bugs.items()), tuple(others)
 
 
-def _hunted(
-    searches: Sequence[Search], hunt: Hunt, jobs: int
+def _fuzzed(
+    searches: Sequence[Search], fuzz: FuzzRelease, jobs: int
 ) -> Iterator[tuple[Search, RunSummary]]:
     """Each with its run, in order; what was not begun when one fails is not begun any more."""
     if jobs == 1:
-        yield from ((search, hunt(search)) for search in searches)
+        yield from ((search, fuzz(search)) for search in searches)
         return
     pool = ThreadPoolExecutor(jobs)
     try:
-        yield from zip(searches, pool.map(hunt, searches), strict=True)
+        yield from zip(searches, pool.map(fuzz, searches), strict=True)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
@@ -165,11 +165,11 @@ def _refuse_unfinished(search: Search, summary: RunSummary) -> None:
         )
 
 
-def _sighting(bug: KnownBug, release: str, summary: RunSummary) -> Sighting:
+def _result_of(bug: KnownBug, release: str, summary: RunSummary) -> ReleaseResult:
     for reported in summary.findings:
         finding = _that_shows(bug, reported)
         if finding is not None:
-            return Sighting(
+            return ReleaseResult(
                 release=release,
                 cases=summary.cases,
                 found=reported.source == "generated" and is_full_rate(reported.finding.confirmed),
@@ -183,7 +183,7 @@ def _sighting(bug: KnownBug, release: str, summary: RunSummary) -> Sighting:
                 message=finding.message,
                 case_path=reported.case_path,
             )
-    return Sighting(release=release, cases=summary.cases)
+    return ReleaseResult(release=release, cases=summary.cases)
 
 
 def _that_shows(bug: KnownBug, reported: ReportedFinding) -> Finding | None:
@@ -206,7 +206,9 @@ def _others(bugs: Iterable[KnownBug], search: Search, summary: RunSummary) -> li
     ]
 
 
-def _scored(name: str, bug: KnownBug, seen: Mapping[tuple[str, str, bool], Sighting]) -> BugScore:
+def _scored(
+    name: str, bug: KnownBug, seen: Mapping[tuple[str, str, bool], ReleaseResult]
+) -> BugScore:
     broken = tuple(seen[name, release, True] for release in bug.broken)
     fixed = tuple(seen[name, release, False] for release in bug.fixed)
     return BugScore(

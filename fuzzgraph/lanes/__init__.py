@@ -1,8 +1,8 @@
 """Triton kernels on a CPU at fuzzing speed: all programs of a launch as lanes of one execution.
 
-Under `lanes()` an unchanged kernel runs vectorised in Triton's interpreter, byte for byte as the
-stock interpreter would run it, with every access held against the memory it belongs to and writes
-between programs checked for races.
+Under `lanes()` an unchanged kernel runs vectorised in Triton's interpreter and gives the same bytes
+as the stock interpreter. Every access is checked against the memory it belongs to, and writes of
+different programs are checked for races.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which memory a launch may touch: the views that were passed, and all memory that is known.
+"""Tells which memory a launch may touch: the views that were passed, and all known memory.
 
-An access is held against the *view* of the argument that its pointer was derived from: its extent,
-the gaps that its strides leave, and, where the caller names regions (guarded memory does), the
-payload of the region it starts in. Known memory is what may be dereferenced at all: the storages
-behind the arguments, what the caller vouches for, and nothing else, so that a wild pointer is a
-record and no crash.
+An access is checked against the *view* of the argument that its pointer was derived from: its
+extent, the gaps that its strides leave, and, where the caller names regions (guarded memory does),
+the payload of the region it starts in. Known memory is what may be dereferenced at all: the
+storages behind the arguments and what the caller vouches for. A wild pointer into any other memory
+gives a record instead of a crash.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST_GAP_TABLE = 1 << 22
 
 
 class RegionMap(Protocol):
-    """Whoever knows what lies where, e.g. guarded memory."""
+    """Names memory by address; guarded memory does."""
 
     def region_at(self, address: int) -> Named | None:
         """The region whose payload or red zones contain this address."""
@@ -76,18 +76,22 @@ class View:
         self.allowed = allowed
         self.region = ""
         self.written: Array | None = None
-        """bool [elements], shared by all launches; None unless unwritten memory is asked for."""
+        """bool [elements], shared by all launches; None unless unwritten memory is checked."""
         self.aliases: list[View] = [self]
         """Views of the same launch that overlap this one, itself included."""
+        # Loads are logged for the race check only where the kernel also writes: most arguments are
+        # read only, and a log of all their loads would cost more than the loads.
         self.keeps_loads = False
         self.unlogged = False
-        """Whether loads were seen and not kept."""
+        """Whether loads were carried out without being logged."""
         self._arrays: dict[int, Array] = {}
 
     def array(self, size: int) -> Array:
         """The memory as unsigned integers of `size` bytes, from the first element on."""
         found = self._arrays.get(size)
         if found is None:
+            # Unsigned integers of the access's size: bits are moved as they are, NaNs included, and
+            # numpy has no bfloat16 or float8.
             count = self.nbytes // size
             raw = (ctypes.c_uint8 * (count * size)).from_address(self.start)
             found = np.frombuffer(memoryview(raw), dtype=np.uint8).view(f"u{size}")
@@ -109,7 +113,10 @@ def view_of(name: str, tensor: torch.Tensor, regions: RegionMap | None) -> View:
     nbytes = elements * itemsize
     named = None if regions is None or not start else regions.region_at(start)
     if named is not None:
+        # A view made by hand (`as_strided`) may reach out of its buffer. It may then start in the
+        # red zone before the payload, where no byte may be accessed.
         nbytes = max(0, min(nbytes, named[2] - start)) if start >= named[1] else 0
+    # Only a view whose extent is longer than its elements has gaps.
     allowed = _gap_table(size, stride) if elements > tensor.numel() else None
     view = View(name, start, nbytes, itemsize, allowed)
     if named is not None:
@@ -122,6 +129,7 @@ def _gap_table(size: tuple[int, ...], stride: tuple[int, ...]) -> Array | None:
     elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if elements > _LARGEST_GAP_TABLE:
         return None
+    # Write through a view of the same strides: what it does not reach is a gap.
     table = np.zeros(elements, dtype=np.bool_)
     np.lib.stride_tricks.as_strided(table, size, stride)[...] = True
     return None if table.all() else table
@@ -147,13 +155,15 @@ class KnownMemory:
         """bool, like `addresses`: whether `size` bytes from there are known."""
         if not len(self._starts):
             return np.zeros(addresses.shape, dtype=np.bool_)
+        # The last range that starts at or before each address; -1 where there is none.
         last = np.searchsorted(self._starts, addresses, side="right") - 1
         inside: Array = (last >= 0) & (addresses <= self._ends[last] - np.uint64(size))
         return inside
 
 
 def mapped_memory(rights: str) -> KnownMemory:
-    """Memory to which this process has `rights` ("r" or "rw"); asked only after a doubt."""
+    """Memory to which this process has `rights` ("r" or "rw")."""
+    # Read anew each time, since the process maps memory as it runs; few accesses come here.
     spans: list[Span] = []
     try:
         with open("/proc/self/maps") as file:
@@ -162,6 +172,6 @@ def mapped_memory(rights: str) -> KnownMemory:
                 if granted.startswith(rights):
                     first, _, last = bounds.partition("-")
                     spans.append((int(first, 16), int(last, 16)))
-    except OSError:
+    except OSError:  # no such file outside of Linux: then no unknown address is followed
         pass
     return KnownMemory(spans)

@@ -1,4 +1,4 @@
-"""The arguments of a launch: bound, turned into tensors of the interpreter, and their memory."""
+"""Turns the arguments of a launch into tensors of the interpreter, and finds their memory."""
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
@@ -27,15 +27,15 @@ _KEEPS: dict[Any, set[str]] = {}
 
 
 class Arguments:
-    """What a kernel is called with.
+    """The arguments of one launch.
 
     Args:
         kernel: the rewritten function.
         bound: argument name -> value as the caller passed it, on the host.
-        constants: names that the kernel takes as they are.
+        constants: names of constexpr arguments, passed unchanged.
         regions: names memory by address.
         vouched: tensors that pointers loaded from memory may lead to.
-        written: tells which elements of a tensor somebody wrote; None where nobody asks.
+        written: tells which elements of a tensor were written; None where that is not checked.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class Arguments:
         self.converted: dict[str, Any] = {}
 
     def reconvert(self) -> None:
-        """Convert again if the patched language makes a difference: to descriptors it does."""
+        """Convert again under another patched language, if there are tensor descriptors."""
+        # A descriptor is an object of the builder that made it; plain tensors are not.
         if self._described:
             self.convert()
 
     def convert(self) -> None:
-        """Turn values into what the kernel sees; under the patched language only."""
+        """Turn values into what the kernel sees; call it under the patched language."""
         self._views, self._spans = [], []
         self.converted = {
             name: value if name in self._constants else self._convert(name, value)
@@ -82,6 +83,8 @@ class Arguments:
         if isinstance(value, TensorDescriptor):
             self._described = True
             strides = [self._convert(name, stride) for stride in value.strides]
+            # Triton takes the innermost stride as a constant, and the host's descriptor has 1
+            # there.
             assert value.strides[-1] == 1
             strides[-1] = tl.constexpr(1)
             descriptor = interpreter.interpreter_semantic.make_tensor_descriptor(
@@ -105,6 +108,8 @@ class Arguments:
         self._views.append(view)
         storage = tensor.untyped_storage()
         self._spans.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
+        # One entry for all lanes. The pointer itself has offset 0, which every grain divides; 4096
+        # is a power of two above the size of any element.
         address = np.array([value.data_ptr()], dtype=np.uint64)
         return tl.tensor(Handle(address, kind, Tag(view, 1 << 12)), kind)
 
@@ -115,6 +120,7 @@ class Arguments:
 
     def memory(self, kernel: str, grid: Grid, report: LaneReport) -> LaneMemory:
         """Fresh bookkeeping over the memory of these arguments."""
+        # A launch that found out that a buffer's loads must be logged starts over with this.
         for view in self._views:
             view.unlogged = False
             if view.keeps_loads:
@@ -127,7 +133,7 @@ class Arguments:
         return LaneMemory(self._views, bounds)
 
     def constants_key(self, kernel: Any) -> Any:
-        """What the sizes of a kernel's intermediates depend on."""
+        """The kernel and the constants on which the sizes of its intermediates depend."""
         values = [self._bound.get(name) for name in sorted(self._constants)]
         return kernel, *(value if isinstance(value, (int, str)) else None for value in values)
 

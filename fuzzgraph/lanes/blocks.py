@@ -1,4 +1,4 @@
-"""Block pointers and tensor descriptors: one program at a time, and over lanes."""
+"""Block pointers and tensor descriptors, for one program at a time and over lanes."""
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class BlockPointer(BlockPointerHandle):  # type: ignore[misc]
-    """The stock block pointer; its pointers remember where they come from."""
+    """The stock block pointer; its pointers remember their argument."""
 
     def materialize_pointers(self, boundary_check: Any) -> tuple[Any, Array]:
         pointers, masks = super().materialize_pointers(boundary_check)
@@ -26,7 +26,7 @@ class BlockPointer(BlockPointerHandle):  # type: ignore[misc]
 
 
 class Descriptor(TensorDescHandle):  # type: ignore[misc]
-    """The stock descriptor; its pointers remember where they come from."""
+    """The stock descriptor; its pointers remember their argument."""
 
     def materialize_pointers(self, offsets: Any) -> tuple[Any, Array]:
         pointers, masks = super().materialize_pointers(offsets)
@@ -34,7 +34,7 @@ class Descriptor(TensorDescHandle):  # type: ignore[misc]
 
 
 class LaneBlockPointer(BlockPointerHandle):  # type: ignore[misc]
-    """Base, shape, strides and offsets with an entry per lane, or one for all."""
+    """A block pointer whose base, shape, strides and offsets have one entry per lane, or one."""
 
     def materialize_pointers(self, boundary_check: Any) -> tuple[Any, Array]:
         checked = [dim in boundary_check for dim in range(len(self.block_shape))]
@@ -42,9 +42,10 @@ class LaneBlockPointer(BlockPointerHandle):  # type: ignore[misc]
 
 
 class LaneDescriptor(TensorDescHandle):  # type: ignore[misc]
-    """The same for a descriptor, which checks every boundary."""
+    """A descriptor over lanes; it checks every boundary."""
 
     def validate(self) -> None:
+        # The rules of TMA hardware, which the stock interpreter asserts too.
         scalar = self.base.dtype.element_ty
         itemsize = scalar.primitive_bitwidth // 8
         assert (self.base.data % np.uint64(16) == 0).all(), "base must be 16-byte aligned"
@@ -63,6 +64,8 @@ class LaneDescriptor(TensorDescHandle):  # type: ignore[misc]
 
 def _pointers(block: Any, offsets: Any, scalar: Any, checked: list[bool]) -> tuple[Any, Array]:
     """The pointers of a block in every lane, and which of them lie inside its tensor."""
+    # Shapes: [lanes or 1, 1, ..., 1] for what is one number per lane, and the block's own index
+    # along one axis for each dimension; broadcasting makes the pointers of the whole block.
     rank = len(block.block_shape)
     itemsize = scalar.primitive_bitwidth // 8
     column = (-1,) + (1,) * rank
@@ -72,6 +75,7 @@ def _pointers(block: Any, offsets: Any, scalar: Any, checked: list[bool]) -> tup
         steps = np.arange(size).reshape((1,) * (dim + 1) + (-1,) + (1,) * (rank - dim - 1))
         offset = offsets[dim].data.reshape(column) + steps
         stride = block.strides[dim].data.reshape(column)
+        # A negative distance wraps around, and the sum of addresses wraps back.
         places = places + (itemsize * offset * stride).astype(np.uint64)
         if checked[dim]:
             inside = inside & (offset < block.shape[dim].data.reshape(column)) & (offset >= 0)

@@ -1,7 +1,7 @@
-"""The slow look at accesses that are not plainly inside: says which miss what, and where.
+"""The slow check of accesses that are not plainly inside: records which elements miss, and where.
 
-Elements that lie in known memory are carried out, as a device would; all others read 0 and write
-nothing. The stock interpreter would follow any address and end the process.
+Elements in known memory are accessed, as a device would; all others read 0 and write nothing. The
+stock interpreter would follow any address and crash the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Grid = tuple[int, int, int]
 
 
 class _Group(Protocol):
-    """Who asks: the programs at work, and where findings go."""
+    """The running programs, and the list that takes their records."""
 
     programs: Array
     found: list[Access]
@@ -35,9 +35,8 @@ class BoundsChecker:
     """Checks of one launch, element by element.
 
     Args:
-        known: what may be dereferenced.
-        views: of the arguments, for pointers that were loaded from memory.
-        regions: names memory by address; None where nobody does.
+        known: memory that may be dereferenced.
+        regions: names memory by address; None if nothing does.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class BoundsChecker:
         active: Array,
         size: int,
     ) -> Array:
-        """Record what misses its memory.
+        """Record the elements that miss their memory.
 
         Args:
             pointers: uint64 [lanes or 1, ...].
@@ -76,6 +75,8 @@ class BoundsChecker:
         known = self._known.holds(pointers, size)
         if view is None:
             return self._check_loaded(group, kind, pointers, active, known, size)
+        # Unsigned: a pointer before the view gives a huge offset, so one comparison checks both
+        # ends.
         offsets = pointers - np.uint64(view.start)
         fits = np.zeros(pointers.shape, np.bool_)
         if view.nbytes >= size:
@@ -85,6 +86,7 @@ class BoundsChecker:
             ("unmapped", active & ~fits & ~known),
         ]
         for where, table in (("between", view.allowed), ("unwritten", view.written)):
+            # Storing to an unwritten element is what makes it written.
             if table is not None and (where == "between" or kind == "read"):
                 element = np.where(fits, offsets // np.uint64(view.itemsize), np.uint64(0))
                 good = table[element.astype(np.int64)]
@@ -92,6 +94,7 @@ class BoundsChecker:
         for where, elements in wrong:
             if elements.any():
                 self._record(group, kind, where, _Place.of(view), pointers, elements)
+        # Not undone if the group is taken back: at worst a later read of it goes unreported.
         if view.written is not None and kind == "write":
             done = offsets[active & fits] // np.uint64(view.itemsize)
             view.written[done.astype(np.int64)] = True
@@ -106,12 +109,14 @@ class BoundsChecker:
         known: Array,
         size: int,
     ) -> Array:
-        """Through pointers that came from memory: held against whatever region they point into."""
+        """Check accesses through loaded pointers against the region that each one points into."""
         strange = active & ~known
         reachable = active & known
         left = reachable.copy()
         if strange.any():
             reachable |= self._strange(group, kind, pointers, strange, size)
+        # Region by region, from the lowest address up, since the pointers may lead to many. The
+        # lowest pointer always counts as done, so that the loop ends.
         while left.any():
             first = int(pointers[left].min())
             name, start, end = self._region_at(first)
@@ -124,7 +129,7 @@ class BoundsChecker:
         return reachable
 
     def _region_at(self, address: int) -> Named:
-        """Where a known address belongs; a place without bytes if it lies between all regions."""
+        """The region of a known address; one without bytes for an address between regions."""
         if self._regions is not None:
             named = self._regions.region_at(address)
             if named is not None:
@@ -137,7 +142,7 @@ class BoundsChecker:
     def _strange(
         self, group: _Group, kind: AccessKind, pointers: Array, strange: Array, size: int
     ) -> Array:
-        """Addresses of which nobody knows: followed where this process has memory."""
+        """Unknown addresses: followed if this process has mapped memory there."""
         rights = "rw" if kind == "write" else "r"
         mapped = strange & mapped_memory(rights).holds(pointers, size)
         self._report.unchecked += int(mapped.sum())
@@ -183,17 +188,17 @@ class BoundsChecker:
         )
 
     def fetch(self, pointers: Array, reachable: Array, other: Array) -> Array:
-        """Values at `pointers` where they are reachable, else those of `other`."""
+        """Values at `pointers` where reachable, else those of `other`."""
         result: Array = interpreter.load(pointers, reachable, other, other.dtype)
         return result
 
     def put(self, pointers: Array, values: Array, reachable: Array) -> None:
-        """Write where it is reachable; of equal places the last value stays."""
+        """Write where reachable; of equal places the last value stays."""
         interpreter.store(np.array(pointers), np.array(values), np.array(reachable))
 
 
 class _Place:
-    """What an access is held against, in the words of a record."""
+    """The memory that an access is checked against, as a record names it."""
 
     __slots__ = ("buffer", "itemsize", "nbytes", "region", "start")
 
@@ -211,6 +216,7 @@ class _Place:
 
 def program_at(grid: Grid, number: int) -> Grid:
     """Ids of the program that the interpreter runs as the `number`th one."""
+    # The stock interpreter's loops run x outermost and z innermost.
     rest, z = divmod(number, grid[2])
     x, y = divmod(rest, grid[1])
     return x, y, z

@@ -1,8 +1,8 @@
 """The interpreter's operations over lanes: all programs of a group at once.
 
-Every array has an axis in front, one entry per program, of length 1 where all programs agree. Per
-lane it has the memory layout that the stock interpreter's array has, because the order in which
-numpy adds depends on it.
+Every array has an additional first axis with one entry per program, or a single entry if all
+programs agree. Each lane has the memory layout of the stock interpreter's array, because the order
+in which numpy adds depends on the layout.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -29,7 +29,8 @@ __all__ = ["LaneBuilder"]
 Array = npt.NDArray[Any]
 
 _ALL = slice(None)
-# Atomics on integers whose final value is the same in any order.
+# Atomics on integers whose final value is the same in any order. XCHG is not, and neither are
+# floats, whose sums round.
 _ORDER_FREE = ("ADD", "MIN", "UMIN", "MAX", "UMAX", "AND", "OR", "XOR")
 
 
@@ -52,7 +53,11 @@ class LaneBuilder(CheckedBuilder):
         return Handle(self.ids[axis], tl.int32)
 
     def _expand(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape as plain numbers, if a block of it for every lane stays within bounds."""
+        """The shape as plain integers.
+
+        Raises:
+            TooWide: a block of this shape for every lane would be too large.
+        """
         sizes = tuple([int(size) for size in shape])
         elements = self.lanes
         for size in sizes:
@@ -83,6 +88,8 @@ class LaneBuilder(CheckedBuilder):
 
     def create_expand_dims(self, arg: Any, axis: int) -> Any:
         data = arg.data
+        # A negative axis counts from the rank of the result, which is `data.ndim`: the operand's
+        # rank without the lane axis, and one more. The lane axis then comes before all others.
         ahead = (axis if axis >= 0 else axis + data.ndim) + 1
         return Handle(data[(_ALL,) * ahead + (None,)], arg.dtype.scalar, tag_of(arg))
 
@@ -103,7 +110,7 @@ class LaneBuilder(CheckedBuilder):
         return Handle(np.stack(_together(lhs.data, rhs.data), axis=-1), lhs.dtype.scalar)
 
     def create_gather(self, src: Any, indices: Any, axis: int) -> Any:
-        axis = axis if axis < 0 else axis + 1
+        axis = axis if axis < 0 else axis + 1  # a negative axis counts from the end, lanes or not
         values, places = _together(src.data, indices.data)
         found = np.take_along_axis(values, places, axis=axis)
         return Handle(found, src.dtype.scalar)
@@ -115,6 +122,8 @@ class LaneBuilder(CheckedBuilder):
         output, dtype = as_one_bit(op, lhs.data, rhs.data), lhs.dtype.scalar
         if output is None:
             output = op(lhs.data, rhs.data)
+        # As the stock interpreter does: numpy promotes some results to a wider type. Booleans have
+        # 1 bit in Triton and 8 in numpy.
         if output.itemsize * 8 > max(dtype.primitive_bitwidth, 8) and not dtype.is_ptr():
             output = output.astype(np_dtype(dtype))
         return Handle(output, dtype)
@@ -141,7 +150,8 @@ class LaneBuilder(CheckedBuilder):
         self._expand(d.data.shape[1:])
         lanes = max(len(left), len(right))
         product = np.empty((lanes, *d.data.shape[1:]), d.data.dtype)
-        for lane in range(lanes):  # one by one: a batch may take another way through numpy
+        # Lane by lane: numpy may add in another order when it multiplies a batch of matrices.
+        for lane in range(lanes):
             product[lane] = np.matmul(
                 left[lane if len(left) > 1 else 0],
                 right[lane if len(right) > 1 else 0],
@@ -188,6 +198,7 @@ class LaneBuilder(CheckedBuilder):
         places, wanted, new = (self._each(part.data) for part in (ptr, cmp, val))
 
         def run(on: Array) -> Array:
+            # Triton's C++ has no mask for this one, so only the reachable places are passed.
             found = wanted.copy()
             found[on] = interpreter.atomic_cas(places[on], wanted[on], new[on], way)
             return found
@@ -213,6 +224,8 @@ class LaneBuilder(CheckedBuilder):
         self, name: str, free: bool, ptr: Any, val: Any, on: Array, run: Callable[[Array], Array]
     ) -> Any:
         """An atomic of every lane, in the order of the programs; undone with its group."""
+        # The order of these calls matters: mark the group as one that has written, check, log,
+        # save the old content for an undo, and only then run the atomic.
         memory, size = self.memory, val.data.dtype.itemsize
         memory.active_lanes.stored = True
         tag, places = tag_of(ptr), self._each(ptr.data)
@@ -223,6 +236,8 @@ class LaneBuilder(CheckedBuilder):
         memory._save(places, reachable, val.data.dtype)
         data = run(reachable)
 
+        # A kernel that looks at the old values depends on the order of the programs. One that
+        # ignores them does not, if the operation is free of order.
         def asked() -> None:
             if event is not None:
                 event.used = True
@@ -272,7 +287,8 @@ class LaneBuilder(CheckedBuilder):
             part = Handle(value.data[:, index : index + 1], value.dtype)
             self.create_descriptor_store(desc, part, [row, y_offset])
 
-    # ---- what has no meaning for all programs at once, or no place in the race check
+    # ---- operations that have no meaning for all programs at once, or that the race check and the
+    # ---- promise of equal bytes do not cover
 
     def create_atomic_load(self, *args: Any) -> Any:
         raise NotVectorizable("atomic_load")
@@ -284,21 +300,23 @@ class LaneBuilder(CheckedBuilder):
         raise NotVectorizable("atomic_poll")
 
     def create_dot_scaled(self, *args: Any) -> Any:
-        raise NotVectorizable("dot_scaled")  # a batch may take another way through numpy
+        raise NotVectorizable("dot_scaled")
 
     def create_print(self, prefix: Any, hex: Any, values: Any, isSigned: Any) -> Any:
         raise NotVectorizable("device_print")
 
 
 def _same_rank(first: Array, *others: Array) -> None:
-    """Refuse shapes that numpy would align by their last axes, lanes among them."""
+    """Refuse operands of different rank."""
+    # Numpy aligns shapes by their last axes, so that one operand's lanes would meet the other's
+    # elements.
     for other in others:
         if other.ndim != first.ndim:
             raise NotVectorizable("operands of different rank")
 
 
 def _together(*parts: Array) -> list[Array]:
-    """The arrays with equally many lanes, each with memory of its own, lanes outermost."""
+    """The arrays with equally many lanes each, as copies with the lanes outermost."""
     lanes = max(len(part) for part in parts)
     return [part if len(part) == lanes else np.repeat(part, lanes, axis=0) for part in parts]
 

@@ -1,7 +1,7 @@
 """The interpreter's operations one program at a time, with every access checked.
 
-Serves launches that fall back: pointers remember where they come from, loads and stores go through
-`LaneMemory`, everything else is the stock interpreter's.
+For launches that the lanes cannot run: pointers remember their argument, loads and stores go
+through `LaneMemory`, everything else is left to the stock interpreter.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -32,13 +32,16 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.options = InterpreterOptions(sanitize_overflow=False)  # computed, and then dropped
+        # The interpreter computes its overflow check and then drops the result.
+        self.options = InterpreterOptions(sanitize_overflow=False)
 
     # ---- pointers keep their provenance
 
     def create_addptr(self, ptr: Any, offset: Any) -> Any:
+        # Booleans have 1 bit in Triton and take a byte in memory.
         width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
         tag = tag_of(ptr)
+        # Whatever the offset, the sum is a multiple of both; see `Tag.grain`.
         if tag is not None and tag.grain % width:
             tag = Tag(tag.view, gcd(tag.grain, width))
         moved = offset.data.astype(np.uint64)
@@ -57,6 +60,7 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
 
     def create_select(self, cond: Any, lhs: Any, rhs: Any) -> Any:
         chosen = super().create_select(cond, lhs, rhs)
+        # Pointers into different arguments have no common view: checked like loaded ones.
         one, two = tag_of(lhs), tag_of(rhs)
         if one is not None and two is not None and one.view is two.view:
             return Handle(chosen.data, chosen.dtype, Tag(one.view, gcd(one.grain, two.grain)))
@@ -85,6 +89,8 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
     def create_make_block_ptr(
         self, base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
     ) -> Any:
+        # Cloned as the stock interpreter does: advancing a block must not move the kernel's
+        # offsets.
         own = [offset.clone() for offset in offsets]
         return BlockPointer(base, shape, strides, own, block_shape, order)
 
@@ -112,7 +118,7 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
 
     # ---- memory
 
-    # Hints say how caches are used and whether an access is volatile: nothing that shows here.
+    # Hints (cache policy, eviction, volatile) have no effect in an interpreter.
 
     def create_load(self, ptr: Any, *hints: Any) -> Any:
         return self.create_masked_load(ptr, None, None)
@@ -150,7 +156,7 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         return super().create_atomic_rmw(rmwOp, ptr, val, Handle(on, tl.int1), sem, scope)
 
     def _check_atomic(self, ptr: Any, mask: Any, size: int) -> Array:
-        """Where an atomic may be carried out; bool, like the pointers."""
+        """Where an atomic may be carried out: bool, of the pointers' shape."""
         on = np.ones(ptr.data.shape, np.bool_) if mask is None else as_mask(mask)
         tag = tag_of(ptr)
         view = None if tag is None else tag.view
@@ -158,6 +164,8 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         reachable: Array = memory.bounds.check(
             memory, "write", view, ptr.data[None], on[None], size
         )[0]
+        # Compare-and-swap takes no mask: nothing but an error keeps the stock operation from
+        # following the address.
         if mask is None and not reachable.all():
             raise ValueError("atomic_cas outside of every known memory")
         return reachable

@@ -1,8 +1,4 @@
-"""Control flow inside the lanes: what ends or splits a vectorised run.
-
-They derive from BaseException, so that neither a kernel's `except Exception` nor the interpreter's
-own wrapping of errors can swallow one.
-"""
+"""Splits lanes that disagree, and defines what ends a vectorised run."""
 
 from __future__ import annotations
 
@@ -27,6 +23,8 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 
+# These derive from BaseException, so that neither a kernel's `except Exception` nor the
+# interpreter's own wrapping of errors can catch one.
 class Divergence(BaseException):
     """Lanes disagree on a value that Python is about to see.
 
@@ -40,40 +38,41 @@ class Divergence(BaseException):
 
 
 class NotVectorizable(BaseException):
-    """The lanes cannot do this soundly: the stock interpreter has to run the launch."""
+    """The lanes cannot run this with the same bytes: the stock interpreter has to."""
 
 
 class TooWide(BaseException):
-    """An intermediate would exceed the memory bound: fewer lanes at a time."""
+    """An intermediate would be too large: run fewer lanes at a time."""
 
 
 class LoadsNotLogged(BaseException):
-    """A buffer is written whose loads were not kept: run the launch again and keep them."""
+    """A store hit a buffer whose loads were not logged: run the launch again and log them."""
 
 
 class ActiveLanes:
-    """Which lanes of a group still go along; those that were left behind run later, on their own.
+    """The lanes of a group that still run together; those set aside run later, on their own.
 
-    Lanes that disagree need not be run again all together: the many go on, the others wait. That
-    takes memory that no lane of the group has written yet, or their past would have to be undone.
+    Where lanes disagree, the majority goes on and the others are set aside. That is possible only
+    while the group has written nothing: what a lane set aside has written could not be undone.
     """
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
         self.active: Array | None = None
-        """bool [lanes]; None while nobody was left behind."""
+        """bool [lanes]; None while all lanes run."""
         self.set_aside: list[tuple[Array, Array]] = []
-        """Lanes that were left behind, and what they would have answered."""
+        """(lanes set aside, their keys); lanes of equal keys may run together later."""
         self.stored = False
         """Whether the group has written anything."""
         self._gone = np.zeros(lanes, np.bool_)
 
     def majority(self, values: Array, keys: Array) -> Any:
-        """The value that most lanes have; the others are left behind.
+        """The value that most active lanes have; the others are set aside.
 
         Raises:
             Divergence: the group has written already.
         """
+        # A combine function sees elements as lanes of their own; those cannot be set aside.
         if len(values) != self.lanes:
             raise Divergence(keys)
         alive = np.ones(self.lanes, np.bool_) if self.active is None else self.active
@@ -89,13 +88,13 @@ class ActiveLanes:
         return value
 
     def continue_with(self, which: Array) -> bool:
-        """Go on with these lanes alone for a while, without those left behind; False if none is."""
+        """Run only these of the lanes not set aside, for a while; False if there are none."""
         alive = which & ~self._gone
         self.active = None if alive.all() else alive
         return bool(alive.any())
 
     def continue_with_all(self) -> None:
-        """Go on with every lane that was not left behind."""
+        """Run every lane again that was not set aside."""
         self.active = ~self._gone if self._gone.any() else None
 
 
@@ -104,7 +103,7 @@ _DECIDING: list[ActiveLanes] = []
 
 @contextmanager
 def deciding_for(active_lanes: ActiveLanes) -> Iterator[None]:
-    """Let `uniform` ask these lanes."""
+    """Let `uniform` decide among these lanes."""
     _DECIDING.append(active_lanes)
     try:
         yield
@@ -113,14 +112,12 @@ def deciding_for(active_lanes: ActiveLanes) -> Iterator[None]:
 
 
 def current() -> ActiveLanes | None:
-    """The lanes that decide now, None outside of a group."""
+    """The lanes that `uniform` decides among; None outside of a group."""
     return _DECIDING[-1] if _DECIDING else None
 
 
 def uniform(values: Array) -> Any:
-    """The value that all lanes have, or that those have which go on together.
-
-    Floats are compared by bits, so that NaN equals itself.
+    """The value that all lanes have, or the majority's.
 
     Raises:
         Divergence: the lanes have to be split.
@@ -128,6 +125,7 @@ def uniform(values: Array) -> Any:
     first = values[0]
     if len(values) == 1:
         return first
+    # Floats are compared by their bits, so that NaN equals itself.
     keys = values.view(f"u{values.dtype.itemsize}") if values.dtype.kind == "f" else values
     if (keys == keys[0]).all():
         return first

@@ -1,6 +1,6 @@
-"""Handles of tensors in the interpreter that remember where a pointer came from.
+"""Tensor handles of the interpreter that remember from which argument a pointer came.
 
-Only `builder` and what belongs to it import this module: it needs Triton.
+It needs Triton, so it is imported only once a kernel is launched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class Tag:
 
     Args:
         view: of the argument.
-        grain: bytes that divide every offset from the start of the view.
+        grain: a number of bytes that divides every offset from the start of the view. Pointer
+            arithmetic in elements of 4 bytes keeps it a multiple of 4, so that alignment is known
+            without looking at any address.
     """
 
     __slots__ = ("grain", "view")
@@ -35,8 +37,9 @@ class Tag:
 
 
 class Handle(TensorHandle):  # type: ignore[misc]
-    """A tensor handle made without the checks of its base class, which cost as much as an add."""
+    """A tensor handle that may carry a pointer's provenance."""
 
+    # The base class's `__init__` is not called: its checks cost as much as an addition.
     def __init__(self, data: Any, dtype: Any, tag: Tag | None = None) -> None:
         self.data = data
         self.dtype = dtype
@@ -50,7 +53,7 @@ class Handle(TensorHandle):  # type: ignore[misc]
 
 
 class LateHandle(TensorHandle):  # type: ignore[misc]
-    """Old values that an atomic returned; asking for them is what makes the order matter."""
+    """The old values that an atomic returned; reading them makes the order of programs matter."""
 
     def __init__(self, data: Any, dtype: Any, asked: Callable[[], None]) -> None:
         self._data = data

@@ -1,9 +1,7 @@
-"""Puts a call of ours in the place of the interpreter's own launch, and knows what stood there.
+"""Replaces the interpreter's launch method, and knows the original.
 
-Hooks nest: guarded memory sets one, lanes inside it another. The launch that a kernel would have
-had without any of them is noted before the first one is set. A hook also remembers what it stands
-for: somebody else who patches the same method may bring one back after it was removed.
-Compiled kernels are launched elsewhere; those are only counted.
+Hooks nest: guarded memory sets one, lanes inside it another. Launches of compiled kernels take
+another path; these are only counted.
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ Launch = Callable[..., Any]
 """The interpreter's own call: takes the executor, then the kernel's arguments."""
 
 _STANDS_FOR = "_fuzzgraph_stands_for"
-# What stood there before the first hook was set, once for each hook that is set now.
+# The original launch, once for each hook that is set now. Each hook also carries the original as an
+# attribute: other code that patches the same method may put a hook back after it was removed.
 _STOCK: list[Launch] = []
 
 
@@ -54,7 +53,7 @@ class ExecutorHook:
         GridExecutor.__call__ = call
 
     def remove(self) -> None:
-        """Put back what stood there; does nothing if the hook is not set."""
+        """Put the method back as it was before; does nothing if the hook is not set."""
         if self._class is not None:
             self._class.__call__ = self._before
             self._class = self._before = None
@@ -62,10 +61,10 @@ class ExecutorHook:
 
 
 class CompiledWatch:
-    """Tells of every launch of a compiled kernel that came back.
+    """Reports every completed launch of a compiled kernel.
 
     Args:
-        seen: takes the name of the kernel.
+        seen: called with the name of the kernel.
     """
 
     def __init__(self, seen: Callable[[str], None]) -> None:
@@ -84,6 +83,7 @@ class CompiledWatch:
 
         def run(function: Any, *args: Any, **kwargs: Any) -> Any:
             result = before(function, *args, **kwargs)
+            # A warm-up compiles and launches nothing.
             if not kwargs.get("warmup"):
                 self._seen(getattr(function, "__name__", str(function)))
             return result
@@ -91,7 +91,7 @@ class CompiledWatch:
         JITFunction.run = run
 
     def remove(self) -> None:
-        """Put back what stood there, the last time it is called; nothing if it was not set."""
+        """Put the method back, once it was called as often as `set`; else do nothing."""
         self._depth = max(0, self._depth - 1)
         if self._depth == 0 and self._before is not None:
             from triton.runtime.jit import JITFunction

@@ -1,9 +1,9 @@
 """Python integers that differ between lanes: loop variables, mostly.
 
 The interpreter gives a kernel plain integers for the variable of a `range`. Lanes that run the
-same number of rounds from different starts go on together with a `LaneInt`. It is no `int`: whoever
-needs one asks for it by `__index__` and gets it, or splits the lanes. So nothing can take the
-number of one lane for that of all.
+same number of rounds from different starts stay together with a `LaneInt`. It does not derive from
+`int`, so that no code can take one lane's number for that of all: what needs an `int` calls
+`__index__`, which gives one or splits the lanes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["LaneInt", "lane_int", "rounds"]
 
 Lanes = npt.NDArray[np.int64]
 
-# Beyond, the interpreter would give the number another type, lane by lane.
+# The interpreter gives integers below this bound int32 and others a wider type. Lanes on both sides
+# would need two types, so they are split.
 _LIMIT = 1 << 31
 
 
@@ -41,6 +42,7 @@ def _vector(operation: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
 
 def _compared(operation: Callable[[Any, Any], Any]) -> Any:
     def compare(self: LaneInt, other: object) -> Any:
+        # Lanes are within 32 bits, which float64 holds exactly.
         if isinstance(other, float):
             return bool(uniform(operation(self.lanes, other)))
         known = _comparable(other)
@@ -59,13 +61,16 @@ def _plain(value: object) -> Any:
 
 
 def _comparable(value: object) -> Any:
-    """int64 of a number to be compared with lanes, all of which lie within the limit."""
+    """int64 of a number to be compared with lanes."""
+    # Clamped into int64: a number beyond the limit compares like one just beyond it.
     if isinstance(value, int):
         return np.int64(max(-2 * _LIMIT, min(value, 2 * _LIMIT)))
     return _plain(value)
 
 
 def _collapsed(operation: Callable[..., Any]) -> tuple[Any, Any]:
+    # Operations that kernels rarely use on loop variables: exact for one number, so lanes that
+    # differ are split.
     def forward(self: LaneInt, *others: Any) -> Any:
         return operation(int(self), *others)
 
@@ -126,7 +131,7 @@ class LaneInt(numbers.Integral):
 
 
 def lane_int(lanes: Any) -> Any:
-    """The integer of these lanes: a plain one where all agree.
+    """The integer of these lanes: an `int` if all agree.
 
     Raises:
         Divergence: some are so large that the interpreter would give them another type.
@@ -144,7 +149,8 @@ def rounds(start: Lanes, stop: Lanes, step: int, *, tail: bool = False) -> Any:
 
     Args:
         start: int64 [lanes], or [1] where all agree; `stop` alike.
-        tail: whether nothing comes after the loop, so that lanes may sleep through its last rounds.
+        tail: whether nothing comes after the loop, so that lanes with fewer rounds may be inactive
+            in the last ones.
 
     Raises:
         Divergence: lanes run different numbers of rounds.
@@ -154,6 +160,7 @@ def rounds(start: Lanes, stop: Lanes, step: int, *, tail: bool = False) -> Any:
         return range(int(start[0]), int(stop[0]), step)
     if step == 0:
         return range(0, 0, step)  # the error of a plain range
+    # The length of each lane's range: its span divided by the step, rounded up.
     span = stop - start if step > 0 else start - stop
     counts = np.maximum(0, -(-span // abs(step)))
     lanes = current()
@@ -163,7 +170,7 @@ def rounds(start: Lanes, stop: Lanes, step: int, *, tail: bool = False) -> Any:
 
 
 def _sleeping(start: Lanes, step: int, counts: Lanes, lanes: ActiveLanes) -> Iterator[Any]:
-    """Every round that some lane runs; lanes that are done sleep."""
+    """Every round that some lane runs; lanes that are done are inactive."""
     for index in range(int(counts.max())):
         if not lanes.continue_with(counts > index):
             break

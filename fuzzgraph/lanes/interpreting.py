@@ -1,7 +1,7 @@
-"""A call of an interpreted kernel, from what the caller passed to what the caller gets back.
+"""Runs a call of an interpreted kernel over lanes, from the caller's arguments to the result.
 
-Stands for the stock interpreter's `GridExecutor.__call__` and does what that does around the
-programs: arguments from a device are copied to the host and back, hooks run, the grid is asked.
+It replaces the stock interpreter's `GridExecutor.__call__` and does the same around the programs:
+it copies arguments from a device to the host and back, runs hooks, and evaluates the grid.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -60,6 +60,7 @@ _argument_names = lru_cache(maxsize=1024)(accepted_names)
 
 def _off_host(value: Any) -> bool:
     """Whether an argument, or a part of it, lies on a device."""
+    # Tuples nest, and a tensor descriptor holds its tensor as `base`.
     if isinstance(value, torch.Tensor):
         return value.device.type != "cpu"
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""What a run of lanes has done to memory, so that all of it can be taken back."""
+"""Records the stores of a run of lanes, so that all of them can be undone."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Journal:
 
     def save(self, memory: Array, index: Array) -> None:
         """Remember `memory[index]`, which is about to be overwritten."""
+        # Indexing by an array copies. Where an index occurs twice, both copies are the old value.
         old = memory[index]
 
         def put_back() -> None:
@@ -31,7 +32,7 @@ class Journal:
         self._entries.append(put_back)
 
     def add(self, put_back: Callable[[], None]) -> None:
-        """Remember any other change by what takes it back."""
+        """Remember any other change by a function that undoes it."""
         self._entries.append(put_back)
 
     def rollback(self, mark: int = 0) -> None:
@@ -41,7 +42,7 @@ class Journal:
 
 
 class NoJournal(Journal):
-    """For runs that nobody takes back."""
+    """For runs that are never undone."""
 
     def save(self, memory: Array, index: Array) -> None:
         """Forget it."""

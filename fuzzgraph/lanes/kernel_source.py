@@ -1,4 +1,4 @@
-"""Which line of a kernel is running, and which one raised."""
+"""Finds the line of a kernel that is running, or that raised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 @cache
 def _is_machinery(filename: str) -> bool:
-    """Whether a file is ours or Triton's own, so that its caller is meant."""
+    """Whether a file is FuzzGraph's or Triton's, so that the kernel is one of its callers."""
     return filename.startswith(_HERE) or filename.startswith(_triton())
 
 

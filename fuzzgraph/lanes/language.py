@@ -1,8 +1,8 @@
-"""Triton's language as the lanes need it: a set of replaced attributes, put on for one launch.
+"""Triton's language as the lanes need it: a set of attributes that are replaced for one launch.
 
 The stock interpreter looks up and replaces a few hundred attributes before each launch and again
-at each call of a device function, and does not take all of them back. Here they are collected
-once, from the stock interpreter itself, and set and reset together.
+at each call of a device function, and does not restore all of them. Here they are collected once,
+from the stock interpreter itself, and set and restored together.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -44,7 +44,9 @@ Patches = tuple[tuple[Any, str, Any], ...]
 
 @contextmanager
 def patched(patches: Patches) -> Iterator[None]:
-    """Set attributes, and put them back as they were, in the end."""
+    """Inside, these attributes are set; afterwards they are as before."""
+    # From `__dict__`, because `getattr` would also find what a base class or a module's
+    # `__getattr__` provides. An attribute that was not there is deleted again.
     saved = [(target, name, target.__dict__.get(name, _MISSING)) for target, name, _ in patches]
     try:
         for target, name, value in patches:
@@ -60,7 +62,8 @@ def patched(patches: Patches) -> Iterator[None]:
 
 @cache
 def stock_language() -> Patches:
-    """What the stock interpreter replaces, with device functions called the short way."""
+    """The attributes that the stock interpreter replaces, with faster versions of some."""
+    # Ask the interpreter itself: let it patch for a pretended kernel and note what it changed.
     kernel = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
     scope = interpreter._patch_lang(kernel)
     found = {
@@ -69,7 +72,8 @@ def stock_language() -> Patches:
     scope.restore()
     for target in {id(target): target for target, _, _ in found.values()}.values():
         for name, value in vars(target).items():
-            if unpatched(value) is not value:  # left behind, so not replaced once more
+            # An earlier stock launch left its replacement behind, so this call did not replace it.
+            if unpatched(value) is not value:
                 found.setdefault((id(target), name), (target, name, value))
     for target, name, value in FAST_PATHS:
         found[id(target), name] = (target, name, value)
@@ -84,7 +88,8 @@ def stock_language() -> Patches:
 
 
 def _whole_number(tensor: Any) -> int:
-    """As from 3.7.0 on; what 3.6.0 does instead fails with numpy 2.4."""
+    """The integer of a tensor with one element."""
+    # As Triton does from 3.7.0 on. What 3.6.0 does instead fails with numpy 2.4.
     return int(tensor.handle.data.squeeze())
 
 
@@ -99,7 +104,7 @@ _SUMS = (
 
 
 def _direct(operation: str, reflected: bool) -> Any:
-    """An operator that goes straight to the semantics, which others reach by three more calls."""
+    """An operator that calls the semantics directly and saves three calls in between."""
     semantic = interpreter.interpreter_semantic
 
     def call(self: Any, other: Any) -> Any:
@@ -138,7 +143,7 @@ def lane_language() -> Patches:
 
 
 def _device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """A device function is called; the language is patched already."""
+    """Call a device function without patching the language again."""
     rewritten = function.rewrite()
     try:
         return rewritten(*args, **kwargs)
@@ -158,7 +163,9 @@ _CHANGED: dict[int, dict[str, Any]] = {}
 
 
 def use_lane_range(module: dict[str, Any]) -> None:
-    """Let `range` in a kernel's module be the one that knows lanes, until the launch is over."""
+    """Let `range` in a kernel's module be `lane_range` until the launch is over."""
+    # A kernel's `range` is a name of its module: there is no attribute of Triton to replace. A
+    # module that defines a `range` of its own keeps it.
     if id(module) not in _CHANGED and "range" not in module:
         module["range"] = lane_range
         _CHANGED[id(module)] = module
@@ -170,7 +177,7 @@ _KERNEL: list[Any] = []
 
 @contextmanager
 def restoring_range(kernel: Any) -> Iterator[None]:
-    """Take `range` back from every module in the end."""
+    """Afterwards, no module has `lane_range` any more."""
     _KERNEL.append(kernel)
     try:
         yield
@@ -181,11 +188,11 @@ def restoring_range(kernel: Any) -> Iterator[None]:
             del module["range"]
 
 
-# ---- what Python sees of a tensor
+# ---- how Python sees a tensor: as a bool, an int, a string
 
 
 def _per_lane(tensor: Any) -> Any:
-    """[lanes] of a tensor with one element; None of any other."""
+    """The values [lanes] of a tensor with one element; None for any other."""
     data = tensor.handle.data
     return data.reshape(-1) if data.size == len(data) else None
 
@@ -209,6 +216,7 @@ def _shown(tensor: Any) -> str:
 def _transposed(tensor: Any) -> Any:
     handle = tensor.handle
     assert tensor.type.is_block()
+    # All axes reversed, as numpy's `.T` in the stock interpreter, but for the lane axis.
     axes = (0, *range(handle.data.ndim - 1, 0, -1))
     shape = list(tensor.type.shape)
     shape[-1], shape[-2] = shape[-2], shape[-1]
@@ -217,7 +225,7 @@ def _transposed(tensor: Any) -> Any:
 
 
 def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) -> Any:
-    """Stands for `range`, `tl.range` and `tl.static_range`."""
+    """Replaces `range`, `tl.range` and `tl.static_range`."""
     start, stop = (0, first) if second is None else (first, second)
     bounds = [_lanes_of(start), _lanes_of(stop)]
     step = 1 if step is None else step
@@ -227,6 +235,7 @@ def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) 
         np.array([int(end)], np.int64) if bound is None else bound
         for bound, end in zip(bounds, (start, stop), strict=True)
     ]
+    # The caller's frame is the kernel, or a device function that it called.
     tail = _KERNEL and is_tail(sys._getframe(1), _KERNEL[-1])
     return rounds(known[0], known[1], step.__index__(), tail=bool(tail))
 
@@ -241,6 +250,7 @@ def _lanes_of(value: Any) -> Any:
     values = _per_lane(value)
     if values is None:
         raise NotVectorizable("range up to a tensor with several elements")
+    # uint64 does not fit int64. For it, and for floats, the lanes have to agree.
     if values.dtype.kind not in "iub" or values.dtype == np.uint64:
         return np.array([int(uniform(values))], np.int64)
     return values.astype(np.int64)

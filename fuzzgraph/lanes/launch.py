@@ -1,7 +1,7 @@
-"""Runs one launch over lanes: in chunks, split where lanes diverge, taken back where they cannot.
+"""Runs one launch over lanes: groups of programs at once, split where their control flow diverges.
 
-The stock interpreter runs programs one after the other. Here a group of programs runs at once.
-Whatever is not known to give the same bytes is undone and left to the stock interpreter.
+The stock interpreter runs programs one after the other. A launch for which the lanes may give other
+bytes is undone and left to the stock interpreter.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -49,13 +49,15 @@ __all__ = ["using_semantic", "run_launch"]
 Programs = npt.NDArray[np.int32]
 
 MOST_LANES = 4096
+# Elements of an intermediate over all lanes of a group. More lanes save Python calls, but arrays
+# that fit into a processor's cache are faster: 2 MiB of float32.
 MOST_ELEMENTS = 1 << 19
-"""Elements of an intermediate over all lanes of a group; what a cache holds is quicker."""
 
 # Characters of an exception's message that a reason quotes.
 _LONGEST_REASON = 160
 
-# Lanes that fit, by kernel and its constants, where fewer than `MOST_LANES` do.
+# Lanes that fit, by kernel and constants, where fewer than `MOST_LANES` do. Learned, so that a
+# later launch starts with groups that fit.
 _WIDTHS: dict[Any, int] = {}
 
 
@@ -74,6 +76,7 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
             grid = _grid(executor, arguments)
             builder.set_grid_dim(*grid)
             report.programs += grid[0] * grid[1] * grid[2]
+            # Each round learns that one more buffer needs its loads logged, so the loop ends.
             while True:
                 launch = _Launch(executor.fn, grid, arguments, builder, report)
                 try:
@@ -85,6 +88,8 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
                     launch.undo()
                     reason = str(error)
                 except Exception as error:
+                    # The stock run raises again if it is the kernel's error: after the programs
+                    # before it have run, and with its own message.
                     launch.undo()
                     reason = _raised(error)
                 break
@@ -94,17 +99,19 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
 
 
 def _raised(error: Exception) -> str:
-    """What was raised and where; numbers of one launch would make each reason another one."""
+    """The exception's type, message and line, without numbers that differ between launches."""
+    # Reasons are counted: an address or a size in the text would make each of them another one.
     said = re.sub(r"0x[0-9a-f]+|\d{6,}", "...", " ".join(str(error).split()))[:_LONGEST_REASON]
     return f"raised {type(error).__name__}{': ' * bool(said)}{said} at {error_line(error)}"
 
 
 def _grid(executor: Any, arguments: Arguments) -> Grid:
-    """The grid as numbers; a negative size is an empty grid."""
+    """The grid as three numbers; a negative size counts as 0."""
     grid = executor.grid(arguments.converted) if callable(executor.grid) else executor.grid
     if len(grid) > 3:
         raise AssertionError("grid must have at most 3 dimensions")
     try:
+        # By `range`, as in the stock interpreter's loops: it refuses floats and empties negatives.
         x, y, z = (len(range(size)) for size in grid + (1,) * (3 - len(grid)))
     except Exception as error:
         raise InterpreterError(repr(error)) from error
@@ -128,14 +135,14 @@ class _Launch:
         self._report = report
         self._number = grid[0] * grid[1] * grid[2]
         self._memory = arguments.memory(kernel.__name__, grid, report)
-        self._memory.alone = self._number == 1
+        self._memory.alone = self._number == 1  # a single program has no other to race with
         self._builder = builder
         builder.memory = self._memory
         builder.most = MOST_ELEMENTS
         self._width_key = arguments.constants_key(kernel)
 
     def run(self) -> None:
-        """Run all programs, and see whether their order mattered."""
+        """Run all programs, then check whether their order mattered."""
         width = min(self._number, _WIDTHS.get(self._width_key, MOST_LANES))
         groups = [
             np.arange(start, min(start + width, self._number), dtype=np.int32)
@@ -160,6 +167,7 @@ class _Launch:
                 self._report.splits += 1
                 parts = _parts(group, error.keys)
             except TooWide:
+                # Where an intermediate is too large for one lane, nothing raises: see `_expand`.
                 self._memory.rollback(mark)
                 half = (len(group) + 1) // 2
                 _WIDTHS[self._width_key] = min(half, _WIDTHS.get(self._width_key, half))
@@ -171,6 +179,8 @@ class _Launch:
                     for lanes, keys in active_lanes.set_aside
                     for part in _parts(group[lanes], keys)
                 ]
+            # The stack's top is the part with the lowest program, so that parts run roughly in the
+            # order of programs, and fewer launches turn out to be out of order.
             waiting += sorted(parts, key=lambda part: -int(part[0]))
 
     def _run_group(self, group: Programs) -> None:
@@ -193,8 +203,10 @@ class _Launch:
             self._report.add_access(access)
 
     def _report_races(self, conflicts: Sequence[Conflict], events: Sequence[Event]) -> None:
+        # Programs that look at what an atomic returned may have agreed on an order (a lock, a
+        # counter), which this check does not understand.
         if any(event.used for event in events):
-            return  # programs that look at what an atomic returned may have agreed on an order
+            return
         for conflict in conflicts:
             self._report.add_race(_race(self._kernel.__name__, self._grid, conflict))
 
@@ -204,7 +216,8 @@ class _Launch:
 
 
 def _parts(group: Programs, keys: npt.NDArray[Any]) -> list[Programs]:
-    """The lanes of a group by key."""
+    """The lanes of a group, split by key."""
+    # Elements of a combine function are no programs: there is nothing to split by.
     if len(keys) != len(group):
         raise NotVectorizable("divergence inside a combine function")
     kinds, which = np.unique(keys, return_inverse=True)
@@ -212,7 +225,8 @@ def _parts(group: Programs, keys: npt.NDArray[Any]) -> list[Programs]:
 
 
 def _ids(group: Programs, grid: Grid) -> tuple[Any, Any, Any]:
-    """Program ids by axis, [1] where the grid has one program along it."""
+    """Program ids by axis; [1] for an axis with a single program."""
+    # A single entry keeps everything that follows from it at one lane, computed once.
     rest, z = np.divmod(group, np.int32(grid[2]))
     x, y = np.divmod(rest, np.int32(grid[1]))
     return tuple(  # type: ignore[return-value]
@@ -247,7 +261,7 @@ def _run_stock(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport
     with patched(stock_language()), using_semantic(CheckedSemantic, builder):
         arguments.reconvert()
         memory = builder.memory = arguments.memory(kernel.__name__, grid, report)
-        memory.alone = True  # nothing to find: the order is that of the programs
+        memory.alone = True  # programs run in their order, so there is nothing to find
         memory.journal = NoJournal()
         try:
             for x in range(grid[0]):
@@ -268,7 +282,9 @@ def _run_stock(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport
 
 @contextmanager
 def using_semantic(semantic: Any, builder: Any) -> Iterator[None]:
-    """Rewritten kernels name the interpreter's semantic object: it has to change, not its name."""
+    """Inside, the interpreter's semantic object is of this class and uses this builder."""
+    # Rewritten kernels hold that object, so its class is changed. Another object under the same
+    # name would not reach them.
     found = interpreter.interpreter_semantic
     before = found.__class__, found.builder
     found.__class__, found.builder = semantic, builder

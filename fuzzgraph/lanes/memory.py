@@ -1,8 +1,8 @@
-"""Loads and stores of lanes: checked, logged, and undone if the run is taken back.
+"""Loads and stores of lanes: checked, logged for races, and recorded for an undo.
 
 Arrays have the lane axis first, of length 1 where all lanes agree. An access is checked by one
-comparison of the largest offset; only after a failure is it looked at element by element. What a
-device would do still happens: an access outside its view, but inside known memory, is carried out.
+comparison of the largest offset; only if that fails is it checked element by element. An access
+outside its view but inside known memory is carried out, as on a device.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = ["LaneMemory"]
 
 Array = npt.NDArray[Any]
 
+# Byte offset -> element index by a shift, which is faster than a division of uint64.
 _SHIFTS: Mapping[int, np.uint64] = {1 << n: np.uint64(n) for n in range(4)}
 
 
@@ -48,9 +49,9 @@ class LaneMemory:
         self.active_lanes = ActiveLanes(1)
         """Which lanes of the group go on."""
         self.alone = False
-        """Whether nobody can meet: the launch has one program, or they run one by one."""
+        """Whether no race is possible: the launch has one program, or they run one by one."""
 
-    # ---- a group of lanes begins, or is taken back
+    # ---- undoing a group of lanes
 
     def mark(self) -> tuple[int, int, int]:
         return self.journal.mark(), len(self.events), len(self.found)
@@ -80,6 +81,9 @@ class LaneMemory:
             offsets = pointers - np.uint64(view.start)
             if _inside(offsets, mask, view.nbytes - size):
                 np.right_shift(offsets, _SHIFTS[size], out=offsets)
+                # Inside the view, so the offsets are small and int64 holds the same numbers.
+                # Elements whose mask is off may lie anywhere: "clip" reads some element for them,
+                # which `_fill` replaces.
                 index = offsets.view(np.int64)
                 memory = view.array(size)
                 if self._plain(view, memory, index, mask):
@@ -97,7 +101,7 @@ class LaneMemory:
     def active_only(self, mask: Array | None, lanes: int, rank: int) -> Array | None: ...
 
     def active_only(self, mask: Array | None, lanes: int, rank: int) -> Array | None:
-        """The mask without lanes that were left behind: they may have gone astray."""
+        """The mask without lanes that were set aside: their pointers mean nothing any more."""
         alive = self.active_lanes.active
         if alive is None or lanes == 1:
             return mask
@@ -105,9 +109,10 @@ class LaneMemory:
         return column if mask is None else mask & column
 
     def _plain(self, view: View, memory: Array, index: Array, mask: Array | None) -> bool:
-        """Whether an access inside the extent hits neither a gap nor memory nobody wrote."""
+        """Whether an access inside the extent hits neither a gap nor unwritten memory."""
         for table in (view.allowed, view.written):
             if table is not None:
+                # The access is of another size than the view's elements: left to the slow check.
                 if len(table) != len(memory):
                     return False
                 fine = table.take(index, mode="clip")
@@ -130,6 +135,7 @@ class LaneMemory:
         return result
 
     def _log_load(self, view: View, pointers: Array, mask: Array | None, size: int) -> None:
+        """Log a load, or only that there was one, if the kernel is not known to write there."""
         if self.alone:
             return
         if view.keeps_loads:
@@ -141,6 +147,8 @@ class LaneMemory:
 
     def store(self, tag: Tag | None, pointers: Array, values: Array, mask: Array | None) -> None:
         """Write `values` where the mask is on; of equal places the last lane's value stays."""
+        # Programs are ascending in a group, so the last lane is the last program, as in the stock
+        # interpreter.
         lanes = len(self.programs)
         shape = (lanes, *pointers.shape[1:])
         pointers, values = np.broadcast_to(pointers, shape), np.broadcast_to(values, shape)
@@ -178,12 +186,13 @@ class LaneMemory:
                 return False
             self.journal.save(view.written, index)
             view.written[index] = True
+        # The journal first: rollback has to bring back what was there before.
         self.journal.save(memory, index)
         memory[index] = what
         return True
 
     def _save(self, pointers: Array, reachable: Array, dtype: Any) -> None:
-        """Journal what a store that is not plainly inside will overwrite."""
+        """Save for an undo what a store that is not plainly inside will overwrite."""
         if not reachable.any():
             return
         places = np.ascontiguousarray(pointers)
@@ -225,7 +234,8 @@ class LaneMemory:
         return event
 
     def _refuse_unlogged(self, view: View | None, event: Event, *, outside: bool) -> None:
-        """Loads of what is written now must be in the log, or the launch starts again."""
+        """Start the launch again if loads of the memory written now are missing in the log."""
+        # A store that missed its view may hit any other; a store inside hits its aliases only.
         if outside or view is None:
             low, high = event.low, event.high
             met = [each for each in self.views if each.start < high and low < each.end]
@@ -248,7 +258,8 @@ class LaneMemory:
 
 
 def _inside(offsets: Array, mask: Array | None, last: int) -> bool:
-    """Whether every active offset is in [0, last]; a negative one is a huge unsigned one."""
+    """Whether every active offset is in [0, last]; as uint64, a negative one is huge."""
+    # A view smaller than one access: no active offset can be inside.
     if last < 0:
         return not (offsets.size if mask is None else mask.any())
     if not offsets.size or offsets.max() <= last:
@@ -263,6 +274,7 @@ def _inside(offsets: Array, mask: Array | None, last: int) -> bool:
 
 def _fill(result: Array, mask: Array, other: Any, dtype: Any) -> None:
     """Put `other` where the mask is off; `result` holds unsigned integers."""
+    # 0, as in the stock interpreter. On a device such an element is undefined.
     if other is None:
         result[np.broadcast_to(~mask, result.shape)] = 0
     else:
@@ -270,6 +282,8 @@ def _fill(result: Array, mask: Array, other: Any, dtype: Any) -> None:
 
 
 def _reader(view: View, addresses: Array, size: int) -> Any:
+    """A function that reads these addresses later, once the launch is over."""
+
     def now() -> Array:
         index = ((addresses - np.uint64(view.start)) >> _SHIFTS[size]).view(np.int64)
         found: Array = view.array(size)[index]

@@ -1,10 +1,10 @@
-"""Two programs of a launch at one place: found from the log of what each program touched.
+"""Finds races between programs of a launch, from a log of what each program touched.
 
-Lanes execute a launch statement by statement where the stock interpreter goes program by program.
-Both orders give the same bytes unless one program touches what another writes. So every launch
-with stores is looked through. A conflict is a race to report, since a device promises no order.
-And if the order in which the lanes touched such a place is not the order of the programs, the
-launch has to be run again by the stock interpreter.
+Lanes execute a launch statement by statement, the stock interpreter program by program. Both orders
+give the same bytes unless one program touches what another writes, so every launch with stores is
+checked. A conflict is a race to report, since a device promises no order. And if the lanes touched
+such a place in another order than that of the programs, the launch has to be run again by the
+stock interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ __all__ = ["Conflict", "Event", "RaceCheck", "check_races"]
 
 Array = npt.NDArray[Any]
 
-# A place table may be this many times longer than the list of accesses.
+# A table with an entry for every place of a cluster is fast, but most of it is empty where accesses
+# are few and far apart. From this many times the number of accesses on, places are numbered by a
+# sort instead.
 _SPARSE = 8
 
 
@@ -47,7 +49,7 @@ class Event:
     values: Array | None = None
     """[n], what a plain store wrote, as unsigned integers."""
     now: Callable[[], Array] | None = None
-    """[n], what is there now; None where that is not looked up."""
+    """Returns [n], what is there now; None where that is not looked up."""
 
     @property
     def low(self) -> int:
@@ -73,7 +75,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaceCheck:
-    """What the accesses of a launch amount to."""
+    """The races of a launch."""
 
     conflicts: tuple[Conflict, ...]
     """One for each cluster of overlapping memory."""
@@ -82,11 +84,12 @@ class RaceCheck:
 
 
 def check_races(events: Sequence[Event]) -> RaceCheck:
-    """Whether programs of a launch met, and whether that can have changed its result."""
+    """Find the races of a launch, and whether the order of lanes can have changed its result."""
     found: list[Conflict] = []
     misordered = False
     for cluster in _clusters([event for event in events if len(event.addresses)]):
         if any(event.writes for event in cluster):
+            # Nearly all launches end here: each place was touched by one program only.
             places = _Places(cluster)
             raced = _raced(cluster, places)
             if raced.any():
@@ -98,7 +101,11 @@ def check_races(events: Sequence[Event]) -> RaceCheck:
 
 
 def _clusters(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """Events whose address ranges overlap, directly or by others; in order of execution."""
+    """Groups of events whose address ranges overlap, directly or through other events.
+
+    Each group is in the order of execution.
+    """
+    # Sorted by start: a gap before the next start closes the present group.
     spans = sorted((event.low, event.high, index) for index, event in enumerate(events))
     members: list[int] = []
     reach = 0
@@ -115,6 +122,8 @@ def _clusters(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 def _raced(cluster: Sequence[Event], places: _Places) -> Array:
     """bool [places]: one program wrote here, and another one read or wrote."""
+    # Writes first, so that every read is compared with a final owner, whichever came first in
+    # time. `owner` has one program per place; two writers are noticed when the second one comes.
     owner = np.full(places.count, -1, dtype=np.int32)
     raced = np.zeros(places.count, dtype=np.bool_)
     for event in cluster:
@@ -122,6 +131,8 @@ def _raced(cluster: Sequence[Event], places: _Places) -> Array:
             where, programs = places.of(event)
             before = owner[where]
             owner[where] = programs
+            # The first part finds a writer from an earlier event. The second one finds two writers
+            # within this event: of equal places, the assignment above kept the last program.
             clash = ((before >= 0) & (before != programs)) | (owner[where] != programs)
             raced[where[clash]] = True
     for event in cluster:
@@ -133,7 +144,11 @@ def _raced(cluster: Sequence[Event], places: _Places) -> Array:
 
 
 class _Places:
-    """Numbers the places that the events of a cluster touch, in the finest unit among them."""
+    """Numbers the places that the events of a cluster touch.
+
+    A place is as many bytes as divide the size of every access, and 1 if an access is not aligned
+    to that.
+    """
 
     def __init__(self, cluster: Sequence[Event]) -> None:
         self.base = min(event.low for event in cluster)
@@ -149,6 +164,7 @@ class _Places:
         accesses = sum(len(event.addresses) * (event.size // unit) for event in cluster)
         self._known: Array | None = None
         self.count = length
+        # 4096 places more: tables that small are cheap in any case.
         if length > _SPARSE * accesses + 4096:
             every = [self._raw(event)[0] for event in cluster]
             self._known = np.unique(np.concatenate(every))
@@ -156,6 +172,7 @@ class _Places:
 
     def _raw(self, event: Event) -> tuple[Array, Array]:
         first = ((event.addresses - np.uint64(self.base)) // np.uint64(self.unit)).astype(np.int64)
+        # An access wider than the unit touches several places.
         wide = event.size // self.unit
         if wide == 1:
             return first, event.programs
@@ -187,19 +204,21 @@ class _Meeting:
         place, self.program, self.number = (
             np.concatenate(columns) for columns in zip(*parts, strict=True)
         )
+        # Stable, so that accesses to one place stay in the order of execution.
         order = np.argsort(place, kind="stable")
         self.place, self.program, self.number = (
             column[order] for column in (place, self.program, self.number)
         )
 
     def misordered(self) -> bool:
-        """Whether an earlier program came later, where the order can matter."""
+        """Whether a lower program came after a higher one at a place where the order matters."""
+        # Atomics of one kind whose old values nobody used give the same in any order.
         free = self._all_of(lambda event: event.order_free and not event.used) & self._one_kind()
         backwards = (self.place[1:] == self.place[:-1]) & (self.program[1:] < self.program[:-1])
         return bool((backwards & ~free[1:]).any())
 
     def conflict(self) -> Conflict | None:
-        """The first place in detail; None where atomics met nothing but atomics."""
+        """The first raced place in detail; None if atomics met nothing but atomics."""
         plain = ~self._all_of(lambda event: bool(event.atomic))
         if not plain.any():
             return None
@@ -237,6 +256,7 @@ class _Meeting:
 
     def _same_value(self) -> bool:
         """Whether all plain writes to the raced places agree with what is there now."""
+        # False where that is not known: for atomics, partial writes and stores outside their view.
         wanted = self.place
         for event in self.cluster:
             if event.writes:

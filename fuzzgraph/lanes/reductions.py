@@ -1,11 +1,11 @@
-"""Reductions and scans over lanes.
+"""Reductions and scans over lanes, with the same bytes as in the stock interpreter.
 
 Sums of floats depend on the order of addition, and numpy's order depends on the layout of an
-array. Every lane of an array has the layout that the stock interpreter's array has, and the lane
-axis is the outermost, so numpy goes through each lane as it goes through that array.
+array. Each lane has the layout of the stock interpreter's array, and the lane axis is the
+outermost, so numpy adds within each lane in the order in which it would add in that array.
 
-A combine function of the kernel's own sees scalars, as in the stock interpreter: all elements that
-are combined in one step become lanes of their own.
+A kernel's own combine function sees scalars, as in the stock interpreter: all elements that are
+combined in one step become lanes of their own.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -32,22 +32,24 @@ Array = npt.NDArray[Any]
 def lane_reduce(
     input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **kwargs: Any
 ) -> Any:
-    """Stands for `tl.reduce`."""
+    """Replaces `tl.reduce`."""
     return _Reduce(axis, combine_fn, keep_dims).apply(input)
 
 
 def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any) -> Any:
-    """Stands for `tl.associative_scan`."""
+    """Replaces `tl.associative_scan`."""
     return _Scan(axis, combine_fn, reverse).apply(input)
 
 
 def _wrapped(data: Array, dtype: Any) -> Any:
+    # numpy sums small integers in int64; Triton keeps the operand's type.
     data = data.astype(np_dtype(dtype))
     kind = tl.block_type(dtype, list(data.shape[1:])) if data.ndim > 1 else dtype
     return tl.core.tensor(Handle(data, dtype.scalar), kind)
 
 
 def _behind_lanes(axis: int, data: Array) -> int:
+    """The kernel's axis as an axis of `data`, which has the lane axis in front."""
     if data.ndim < 2:
         raise NotVectorizable("reduction of a scalar")
     return axis + 1 if axis >= 0 else axis + data.ndim
@@ -69,6 +71,7 @@ class _Reduce(ReduceOps):  # type: ignore[misc]
         if self.axis is not None:
             axis: Any = _behind_lanes(self.axis, data)
             return operation(data, axis=axis, keepdims=self.keep_dims)
+        # Over all axes numpy's argmin takes no tuple, and flattening would include the lanes.
         if operation in POSITION_OF_EXTREME:
             raise NotVectorizable("position of an extreme over all axes")
         axis = tuple(range(1, data.ndim))
@@ -99,6 +102,7 @@ class _Scan(ScanOps):  # type: ignore[misc]
         parts = [each.handle.data for each in input]
         if self.reverse:
             parts = [flipped(part, axis) for part in parts]
+        # Sums and products take numpy's own scan, as in the stock interpreter.
         if self.combine_fn == tl.standard._sum_combine:
             parts = [np.cumsum(parts[0], axis=axis)]
         elif self.combine_fn == tl.standard._prod_combine:
@@ -130,6 +134,7 @@ class _Steps:
     """
 
     def __init__(self, combine_fn: Any, parts: Sequence[Array], dtypes: Sequence[Any]) -> None:
+        # Parts of one lane and of many may be combined: they all get the full number.
         lanes = max(len(part) for part in parts)
         self._combine = combine_fn.fn
         self._shape = (lanes, *parts[0].shape[1:-1])
@@ -150,6 +155,7 @@ class _Steps:
             for values in (old, new)
             for each, dtype in zip(values, self._dtypes, strict=True)
         ]
+        # Elements that take different branches cannot be split as programs can.
         try:
             made = self._combine(*tensors)
         except Divergence:
@@ -160,6 +166,8 @@ class _Steps:
     def _stored(self, made: Any, like: Array) -> Array:
         values = made.handle.data if isinstance(made, tl.core.tensor) else np.array([made])
         stored = np.broadcast_to(values, like.shape).astype(like.dtype)
+        # A value that does not fit its type: here it would wrap after each step, and the stock
+        # interpreter need not do the same.
         if like.dtype.kind in "iu" and (stored != values).any():
             raise NotVectorizable("combine function that overflows")
         return stored

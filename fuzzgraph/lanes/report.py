@@ -1,4 +1,4 @@
-"""What launches under lanes have shown: accesses outside, races, fallbacks, and how much ran."""
+"""Collects what launches under lanes showed: stray accesses, races, fallbacks, and counts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fuzzgraph.accesses import Access, Race
 
 __all__ = ["LaneReport"]
 
-# Different records kept of one kind; a fuzzed kernel repeats itself.
+# Different records kept of one kind, so that a kernel that misses everywhere fills no memory.
 _MOST = 1000
 
 
 @dataclass(slots=True)
 class LaneReport:
-    """What all launches under one `lanes()` have shown so far."""
+    """The records and counts of all launches under one `lanes()` so far."""
 
     launches: int = 0
     """Launches of interpreted kernels, fallbacks and unchecked ones included."""
     unchecked_launches: Counter[str] = field(default_factory=Counter)
-    """Why launches were left to the stock interpreter, unchecked -> how many."""
+    """Why launches were left to the stock interpreter unchecked -> how many."""
     compiled: Counter[str] = field(default_factory=Counter)
-    """Kernel -> launches of its compiled form, which nobody checked."""
+    """Kernel -> launches of its compiled form, which are not checked."""
     programs: int = 0
     runs: int = 0
     """Vectorised runs: one for each chunk of lanes, and two or more for lanes that diverged."""
@@ -31,9 +31,9 @@ class LaneReport:
     fallbacks: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(kernel, reason) -> launches that the stock interpreter ran instead."""
     unchecked: int = 0
-    """Accesses through pointers that were loaded from memory, to places that nobody named."""
+    """Accesses through loaded pointers to memory that no region or argument covers."""
     refused: str = ""
-    """Why every launch would run in the stock interpreter; "" where the lanes are in use."""
+    """Why every launch would run in the stock interpreter; "" if the lanes are in use."""
     accesses: list[Access] = field(default_factory=list)
     races: list[Race] = field(default_factory=list)
 
@@ -48,7 +48,7 @@ class LaneReport:
         return taken
 
     def add_access(self, new: Access) -> None:
-        """Keep a record, one for each line, kind and buffer."""
+        """Add a record; records of one line, kind and buffer become one."""
         for index, old in enumerate(self.accesses):
             if _same_place(old, new):
                 self.accesses[index] = replace(
@@ -63,7 +63,7 @@ class LaneReport:
             self.accesses.append(new)
 
     def add_race(self, new: Race) -> None:
-        """Keep a record, one for each pair of lines and buffer."""
+        """Add a record, unless there is one of the same lines and buffer."""
         key = (new.kernel, new.source, new.other_source, new.buffer, new.region)
         for old in self.races:
             if (old.kernel, old.source, old.other_source, old.buffer, old.region) == key:
@@ -86,7 +86,7 @@ class LaneReport:
         )
 
     def lines(self) -> list[str]:
-        """The report as text, most telling first; empty where all that was launched is clean."""
+        """The report as text, most telling first; empty if all launches were checked and clean."""
         found = [str(access) for access in self.accesses] + [str(race) for race in self.races]
         found += self._unseen()
         for (kernel, reason), count in sorted(self.fallbacks.items()):
@@ -96,7 +96,7 @@ class LaneReport:
         return found
 
     def _unseen(self) -> Iterator[str]:
-        """What nobody looked at, so that silence about it means nothing."""
+        """What was not checked, so that no record of it means nothing."""
         if self.refused:
             yield f"lanes: {self.refused} Until then nobody checks accesses and races of kernels."
         elif unchecked := self.unchecked_launches:

@@ -1,7 +1,7 @@
-"""What Triton's operations mean to lanes, where the stock interpreter's way would not do.
+"""Triton's semantics for lanes, where those of the stock interpreter do not work or are slow.
 
-Constants may differ between lanes, and a scalar mask is no reason to split them. Two operands of
-one type, by far the most, skip the type rules that would change nothing.
+Constants may differ between lanes, and a scalar mask must not split them. Two operands of one
+type, by far the most frequent case, skip type rules that would change nothing.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -26,9 +26,10 @@ _INTEGERS = frozenset(
 )
 _FLOATS = ("fp32", "fp64")
 _SIGNED = ("int32", "int64", "int16", "int8")
-# Types that two operands of the same keep in any operation.
+# Types that an operation on two operands of the same type keeps. Not int1 and not the small floats,
+# for which some operations have other rules.
 _SETTLED = frozenset((*_FLOATS, *_SIGNED, "uint8", "uint16", "uint32", "uint64"))
-# Integers that take the type of the other operand without any further rule.
+# The Python integers that take the type of the other operand without any further rule.
 _RANGES = {
     "int8": (-(2**7), 2**7 - 1),
     "int16": (-(2**15), 2**15 - 1),
@@ -66,7 +67,7 @@ class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
         return checked
 
     def _like(self, number: Any, kind: Any) -> Any:
-        """A number that takes the type of the other operand."""
+        """A Python number as a tensor of the other operand's type and shape."""
         scalar = self.scalar_constant(number, kind.scalar)
         if not kind.is_block():
             return scalar
@@ -76,6 +77,7 @@ class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
         one, two = lhs.type, rhs.type
         if type(one) is not tl.block_type or type(two) is not tl.block_type:
             return super().broadcast_impl_value(lhs, rhs)
+        # Block types of one shape share the shape object, see `types`.
         if one.shape is two.shape:
             return lhs, rhs
         shape = wider(one.shape, two.shape)
@@ -94,6 +96,7 @@ class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
         if both and input.dtype.is_ptr() and other.dtype.name in _SIGNED:
             input, other = self.broadcast_impl_value(input, other)
             return self.tensor(self.builder.create_addptr(input.handle, other.handle), input.type)
+        # False: the interpreter would compute an overflow check and drop its result.
         return super().add(input, other, False)
 
     def sub(self, input: Any, other: Any, sanitize_overflow: bool) -> Any:
@@ -104,10 +107,12 @@ class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
 
 
 class LaneSemantic(CheckedSemantic):
+    """The semantics over lanes: integers and scalar masks may differ between them."""
+
     def to_tensor(self, x: Any, check_type: bool = True) -> Any:
         value = x.value if isinstance(x, tl.constexpr) else x
         if isinstance(value, LaneInt):
-            return self.scalar_constant(value, tl.int32)
+            return self.scalar_constant(value, tl.int32)  # a LaneInt is within 32 bits
         return super().to_tensor(x, check_type)
 
     def to_tensor_type(self, x: Any) -> Any:
@@ -127,7 +132,8 @@ class LaneSemantic(CheckedSemantic):
         return super()._convert_elem_to_ir_value(elem, require_i64)
 
     def load(self, ptr: Any, mask: Any, other: Any, *hints: Any) -> Any:
-        """The stock way asks for the truth of a scalar mask, which lanes may disagree on."""
+        """A load whose scalar mask may differ between lanes."""
+        # The stock semantics turns a scalar mask into a Python bool, which would split the lanes.
         if not _is_scalar(ptr, mask) or (other is not None and other.type.is_block()):
             return super().load(ptr, mask, other, *hints)
         if not is_plain_load(self, hints):
@@ -150,14 +156,15 @@ class LaneSemantic(CheckedSemantic):
 
 
 def _is_scalar(ptr: Any, mask: Any) -> bool:
-    """Whether a pointer leads to one element, and its mask is there and of one element too."""
+    """Whether this is a masked access to a single element."""
     if mask is None or not ptr.type.is_ptr() or mask.type.is_block():
         return False
+    # Triton accesses booleans as bytes, with casts around: left to the stock semantics.
     return not ptr.type.element_ty.is_block() and ptr.type.element_ty != tl.int1
 
 
 def _fits(number: Any, scalar: Any) -> bool:
-    """Whether a plain number takes the type `scalar` of the other operand, and nothing else."""
+    """Whether a Python number simply takes the type `scalar` of the other operand."""
     if type(number) is int:
         bounds = _RANGES.get(scalar.name)
         return bounds is not None and bounds[0] <= number <= bounds[1]
@@ -165,6 +172,7 @@ def _fits(number: Any, scalar: Any) -> bool:
 
 
 def _no_negative_zero(handle: Any) -> Any:
-    """The stock interpreter takes a scalar `other` that is false for none at all."""
+    """The default of a load with -0.0 replaced by 0.0."""
+    # The stock interpreter takes a scalar default that is false as none, and so gives 0.0.
     data = handle.data
     return Handle(np.where(data.astype(np.bool_), data, data.dtype.type(0)), handle.dtype)

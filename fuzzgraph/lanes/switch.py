@@ -1,7 +1,8 @@
-"""The switch: under `lanes()` interpreted Triton kernels run vectorised, outside nothing changed.
+"""Turns the lanes on: under `lanes()` interpreted Triton kernels run vectorised and checked.
 
-What is inside Triton's interpreter changes between versions. The lanes run with the versions that
-they were tested with; with any other, kernels run in the stock interpreter, and the report says so.
+Triton's interpreter is no public interface and changes between versions. The lanes run only with
+versions that they were tested with; with any other, kernels run in the stock interpreter, and the
+report says so.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class Lanes:
     Args:
         regions: names memory by address; accesses are then held against payloads too.
         vouched: tensors that pointers loaded from memory may lead to.
-        fresh: tensors that hold nothing yet: reading an element before a kernel wrote it is
-            reported. What else writes them has to be told by `mark_written`.
-        off: why every launch is left to Triton's own interpreter; "" leaves none to it.
+        fresh: tensors without content yet: reading an element before a kernel wrote it is
+            reported. Call `mark_written` for what anything else writes.
+        off: why every launch is left to Triton's own interpreter; "" runs them over lanes.
 
     Attributes:
-        watch: counts launches of compiled kernels, while it is set.
+        watch: counts launches of compiled kernels while it is set.
     """
 
     def __init__(
@@ -51,18 +52,21 @@ class Lanes:
         self._off = off
         self.regions = regions
         self._vouched = tuple(vouched)
+        # By storage, since views of one storage share its elements: one flag a byte, of which a
+        # tensor uses as many as its storage has elements.
         self._fresh = {
             storage.data_ptr(): np.zeros(storage.nbytes(), np.bool_)
             for storage in (tensor.untyped_storage() for tensor in fresh)
         }
-        self._kept = tuple(fresh)  # or their addresses would name other memory
+        self._kept = tuple(fresh)  # or freed memory could come back under the same address
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch; what `GridExecutor.__call__` does."""
+        """Launch a kernel, in place of `GridExecutor.__call__`."""
         if reason := self._off or _refusal():
             self.report.launches += 1
             self.report.unchecked_launches[reason] += 1
             return _run_stock(executor, args, kwargs)
+        # Not at the top: everything behind it imports Triton.
         from fuzzgraph.lanes.interpreting import call_kernel
 
         call_kernel(
@@ -78,7 +82,7 @@ class Lanes:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Run every interpreted launch inside; does nothing while Triton was not imported."""
+        """Run every interpreted launch inside; does nothing if Triton is not imported."""
         if "triton" not in sys.modules:
             yield
             return
@@ -92,7 +96,7 @@ class Lanes:
             hook.remove()
 
     def mark_written(self, tensor: torch.Tensor) -> None:
-        """Count a tensor of the fresh ones as written."""
+        """Count all of a fresh tensor as written."""
         table = self._written(tensor)
         if table is not None:
             table[...] = True
@@ -115,7 +119,7 @@ def lanes(
     vouched: Sequence[torch.Tensor] = (),
     fresh: Sequence[torch.Tensor] = (),
 ) -> Iterator[LaneReport]:
-    """Run every interpreted launch inside over lanes, with each access checked.
+    """Inside, every interpreted launch runs over lanes, with each access checked.
 
     Args:
         regions: see `Lanes`; `vouched` and `fresh` too.
@@ -125,8 +129,8 @@ def lanes(
 
     Raises:
         ModuleNotFoundError: Triton is not installed.
-        UsageError: compiled kernels were launched and none that is interpreted, so that nothing
-            was checked; raised at the end, unless something else was raised inside.
+        UsageError: only compiled kernels were launched, so that nothing was checked; raised at the
+            end, unless something else was raised inside.
     """
     import triton.runtime.interpreter  # noqa: F401
 
@@ -143,7 +147,7 @@ def _run_stock(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """The interpreter's own launch.
 
     Raises:
-        UsageError: the interpreter and numpy do not go together.
+        UsageError: this Triton's interpreter does not work with this numpy.
     """
     try:
         return stock_launch()(executor, *args, **kwargs)

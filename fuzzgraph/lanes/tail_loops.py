@@ -1,8 +1,8 @@
-"""Loops that a kernel ends with: lanes with fewer rounds may sleep through the rest of them.
+"""Finds loops that end a kernel: lanes with fewer rounds need not be split there.
 
-Lanes that run different numbers of rounds have to be split, because what they assigned in their
-last round is used later. Behind a loop that is the last statement of its kernel nothing is used
-any more: there a lane that is done just stops touching memory.
+Lanes that run different numbers of rounds usually have to be split, because variables keep the
+values of their last round. After a loop that is the last statement of its kernel no variable is
+used any more: a lane that is done only stops accessing memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["is_tail"]
 
 @lru_cache(maxsize=1024)
 def _tail_lines(code: CodeType) -> range:
-    """Lines on which the last loop of a kernel asks for its range; empty without such a loop."""
+    """Lines on which a kernel's last loop evaluates its range; empty without such a loop."""
+    # Code objects do not tell. A kernel without source text counts as one without such a loop.
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -29,8 +30,10 @@ def _tail_lines(code: CodeType) -> range:
     if not isinstance(function, ast.FunctionDef):
         return range(0)
     last = function.body[-1]
+    # An `else` would run after the loop.
     if not isinstance(last, ast.For) or last.orelse or not isinstance(last.target, ast.Name):
         return range(0)
+    # Line numbers of the tree begin with 1 where the source begins with `first`.
     end = last.iter.end_lineno or last.iter.lineno
     return range(first + last.iter.lineno - 1, first + end)
 

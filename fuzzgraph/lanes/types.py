@@ -1,7 +1,7 @@
-"""Triton's types and tensors made quickly: shapes are worked out once, not at every operation.
+"""Makes Triton's types and tensors quickly: each shape is worked out once, not at every operation.
 
-Half of the time of an interpreted launch goes into shapes as objects. The constructors here set
-the same attributes to equal values; block types of one shape share it.
+Half of the time of an interpreted launch goes into objects for shapes. The constructors here set
+the same attributes to equal values; block types of one shape share the shape object.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -20,9 +20,10 @@ _stock_np_dtype = interpreter._get_np_dtype
 _stock_unwrap = tl.core._unwrap_if_constexpr
 
 _Known = builtins.tuple[Any, int, str, Any, Any]
-# Sizes -> shape as block types have it, elements, its text, and both as tensors have them.
+# Sizes -> (a block type's shape, its number of elements, its text, a tensor's shape, a tensor's
+# number of elements).
 _SHAPES: dict[builtins.tuple[int, ...], _Known] = {}
-# The same by the identity of the shape, which `_SHAPES` keeps alive.
+# The same by the `id` of a block type's shape; `_SHAPES` keeps the shape alive, so the id is safe.
 _BY_IDENTITY: dict[int, _Known] = {}
 _NUMPY: dict[str, Any] = {}
 _SCALAR = tl.core.tuple([]), tl.core.constexpr(1)
@@ -41,7 +42,7 @@ def _sizes(shape: Any) -> builtins.tuple[int, ...] | None:
 
 
 def make_block_type(self: Any, element_ty: Any, shape: Any) -> None:
-    """`block_type.__init__`."""
+    """Replaces `block_type.__init__`."""
     known = _BY_IDENTITY.get(id(shape))
     if known is None and type(shape) in (list, tl.core.tuple):
         sizes = _sizes(shape)
@@ -63,7 +64,7 @@ def _learn(kind: Any) -> None:
 
 
 def make_tensor(self: Any, handle: Any, type: Any) -> None:
-    """`tensor.__init__`."""
+    """Replaces `tensor.__init__`."""
     self.handle = handle
     self.type = type
     self.dtype = type.scalar
@@ -78,7 +79,8 @@ def make_tensor(self: Any, handle: Any, type: Any) -> None:
         self.numel = tl.core.constexpr(type.numel)
 
 
-# By the identities of two shapes: the shape that both are broadcast to, None if they cannot be.
+# The ids of two shapes -> the shape that both are broadcast to; None if they cannot be. Only shapes
+# of `_BY_IDENTITY` get in, whose ids are safe.
 _WIDER: dict[builtins.tuple[int, int], Any] = {}
 
 
@@ -99,7 +101,7 @@ def wider(one: Any, two: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """`core._unwrap_if_constexpr`: most values are none."""
+    """Replaces `core._unwrap_if_constexpr`; fast for values that are no constexpr."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -112,11 +114,12 @@ _PLAIN = frozenset((int, float, bool, type(None), tl.tensor, tl.dtype, tl.block_
 
 
 def np_dtype(kind: Any) -> Any:
-    """`interpreter._get_np_dtype`: looked up by name."""
+    """Replaces `interpreter._get_np_dtype`; looks the dtype up by name."""
     name = kind.name
     found = _NUMPY.get(name)
     if found is None:
         found = _stock_np_dtype(kind)
+        # Pointer types nest and name block shapes, so there is no end of names.
         if len(_NUMPY) < 10_000:
             _NUMPY[name] = found
     return found
@@ -128,4 +131,4 @@ FAST_PATHS: builtins.tuple[builtins.tuple[Any, str, Any], ...] = (
     (tl.core, "_unwrap_if_constexpr", unwrap),
     (interpreter, "_get_np_dtype", np_dtype),
 )
-"""What is replaced during a launch."""
+"""Attributes of Triton that are replaced during a launch: (object, name, value)."""

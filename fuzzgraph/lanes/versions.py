@@ -1,6 +1,6 @@
-"""The versions of Triton that the lanes were tested with; what is inside one is `inside`'s matter.
+"""The versions of Triton that the lanes were tested with; how they differ is in `compat`.
 
-`make triton-versions` runs each of them. This module does not import Triton.
+`make triton-versions` runs the tests with each of them. This module does not import Triton.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ def text_of_versions(versions: Sequence[str] | None = None) -> str:
 
 
 def clash_with_numpy(error: Exception, triton: str, numpy: str) -> str:
-    """Why an interpreter itself failed, which is no fault of a kernel; "" for any other error.
-
-    Before 3.7.0 it takes `int()` of an array of one element, which numpy refuses from 2.4 on.
-    """
+    """Why the interpreter itself failed and not the kernel; "" for any other error."""
+    # Before 3.7.0 it takes `int()` of an array of one element, which numpy refuses from 2.4 on.
     if "only 0-dimensional arrays can be converted to Python scalars" not in str(error):
         return ""
     return (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fuzzgraph.pytest_plugin.asked import ASKED, Asked, add_options, asked_of
-from fuzzgraph.pytest_plugin.own_tests import fuzz_engine
+from fuzzgraph.pytest_plugin.fixture import fuzz_engine
+from fuzzgraph.pytest_plugin.options import OPTIONS_KEY, WORKER_KEY, add_options, options_of
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter  # pytest 8 has no public name for it
@@ -30,13 +30,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    asked = asked_of(config)
-    if asked is None:
+    options = options_of(config)
+    if options is None:
         return
     from fuzzgraph.pytest_plugin.suite import Suite
 
-    config.stash[ASKED] = asked
-    config.stash[_SUITE] = Suite(config, asked)
+    config.stash[OPTIONS_KEY] = options
+    config.stash[_SUITE] = Suite(config, options)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -45,7 +45,7 @@ def pytest_configure_node(node: object) -> None:
     config: pytest.Config = node.config  # type: ignore[attr-defined]
     suite = config.stash.get(_SUITE, None)
     if suite is not None:
-        node.workerinput[Asked.WORKER_KEY] = suite.for_workers()  # type: ignore[attr-defined]
+        node.workerinput[WORKER_KEY] = suite.for_workers()  # type: ignore[attr-defined]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

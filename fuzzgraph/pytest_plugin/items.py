@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fuzzgraph.campaign import replay_command, run_campaign
+from fuzzgraph.campaign import run_campaign
 from fuzzgraph.case import digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import FuzzGraphError
@@ -22,6 +22,7 @@ from fuzzgraph.events import (
 )
 from fuzzgraph.finding_text import sentence
 from fuzzgraph.reporting import finding_text, progress_line, run_text, start_line
+from fuzzgraph.run_options import replay_command
 
 if TYPE_CHECKING:
     from fuzzgraph.pytest_plugin.suite import Suite
@@ -115,7 +116,7 @@ class FuzzItem(_SuiteItem):
     def runtest(self) -> None:
         suite = self._suite
         summary = run_campaign(
-            suite.plan(self._shard), self._show, opened=suite.opened(), policy=suite.standing
+            suite.spec(self._shard), self._show, opened=suite.opened(), policy=suite.standing
         )
         suite.summary = None if suite.in_worker else summary
         figures = {"seed": summary.seed, "cases": summary.cases, "rate": summary.rate}

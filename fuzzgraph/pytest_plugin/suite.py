@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from fuzzgraph import corpus
-from fuzzgraph.campaign import Opened, checked_setup, fresh_folder, join_shards, open_setup
+from fuzzgraph.campaign import Opened, fresh_folder, join_shards, open_setup
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import RunSummary, Setup
 from fuzzgraph.open_target import check_names
 from fuzzgraph.policy import FindingPolicy, load_policy
-from fuzzgraph.pytest_plugin.asked import Asked
 from fuzzgraph.pytest_plugin.items import BadEntryItem, CorpusItem, FuzzItem, SuiteNode
+from fuzzgraph.pytest_plugin.options import Options
 from fuzzgraph.reporting import verdict_line
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter  # pytest 8 has no public name for it
@@ -29,39 +29,31 @@ __all__ = ["Suite"]
 class Suite:
     """Everything the plugin holds for one pytest session."""
 
-    def __init__(self, config: pytest.Config, asked: Asked) -> None:
-        self._asked = asked
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self._options = options
+        self._spec = options.spec
         self._config = config
         self._opened: Opened | None = None
-        self._folder: Path | None = Path(asked.out) if self.in_worker else None
+        self._folder: Path | None = Path(self._spec.out) if self.in_worker else None
         self.summary: RunSummary | None = None
         try:
-            self.setup = self._checked_setup()
-            self.standing = self._standing()
+            self._check_names()
+            self.standing = self._policy()
         except UsageError as error:
             raise pytest.UsageError(str(error)) from None
 
-    def _checked_setup(self) -> Setup:
-        asked = self._asked
-        setup = checked_setup(
-            asked.target,
-            asked.release,
-            asked.fault,
-            asked.device,
-            asked.graphs,
-            isolation=asked.isolation,
-        )
-        if asked.fuzz and not self.in_worker:
-            from fuzzgraph.strategies import profile_named
+    @property
+    def setup(self) -> Setup:
+        return self._spec.setup
 
-            profile_named(asked.profile)
-            check_names(setup)
-        return setup
+    def _check_names(self) -> None:
+        if self._options.fuzz and not self.in_worker:
+            check_names(self.setup)
 
-    def _standing(self) -> FindingPolicy:
-        asked = self._asked
-        ledger, baseline = (Path(name) if name else None for name in (asked.ledger, asked.baseline))
-        return load_policy(ledger, baseline, only_new=asked.only_new)
+    def _policy(self) -> FindingPolicy:
+        spec = self._spec
+        ledger, baseline = (Path(name) if name else None for name in (spec.ledger, spec.baseline))
+        return load_policy(ledger, baseline, only_new=spec.only_new)
 
     @property
     def in_worker(self) -> bool:
@@ -77,15 +69,14 @@ class Suite:
 
     def for_workers(self) -> dict[str, Any]:
         """Plain values for the processes of xdist: one seed, one folder."""
-        out = str(self.folder()) if self._asked.fuzz else ""
-        return replace(self._asked, out=out).plain()
+        return self._options.plain(str(self.folder()) if self._options.fuzz else "")
 
     def folder(self) -> Path:
         """The folder of the run, made when it is first needed."""
         if self._folder is None:
-            out = Path(self._asked.out) if self._asked.out else None
+            out = Path(self._spec.out) if self._spec.out else None
             try:
-                self._folder = fresh_folder(out, self._asked.seed).resolve()
+                self._folder = fresh_folder(out, self._spec.seed).resolve()
             except UsageError as error:
                 raise pytest.UsageError(str(error)) from None
         return self._folder
@@ -96,35 +87,22 @@ class Suite:
             self._opened = open_setup(self.setup)
         return self._opened
 
-    def plan(self, shard: int) -> RunSpec:
-        asked = self._asked
-        return (
-            RunSpec(
-                setup=self.setup,
-                seed=asked.seed,
-                budget=Budget(asked.seconds, asked.examples),
-                out=str(self.folder()),
-                profile=asked.profile,
-                ledger=asked.ledger,
-                baseline=asked.baseline,
-                only_new=asked.only_new,
-                database=asked.database,
-            )
-            .with_profile_times()
-            .of_shard(shard, self.shards)
-        )
+    def spec(self, shard: int) -> RunSpec:
+        """What one process is asked; the examples are divided over all of them."""
+        spec = msgspec.structs.replace(self._spec, out=str(self.folder()))
+        return spec.of_shard(shard, self.shards)
 
     def add_items(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Append the corpus, and the fuzzing items where each process gets one at once."""
         node = SuiteNode.from_parent(session, name="fuzzgraph", nodeid="fuzzgraph")
-        if self._asked.corpus:
+        if self._options.corpus:
             items += self._corpus_items(node)
-        if self._asked.fuzz:
+        if self._options.fuzz:
             self._add_fuzz_items(node, items)
 
     def _corpus_items(self, node: SuiteNode) -> list[pytest.Item]:
         try:
-            loaded = corpus.load(Path(self._asked.corpus))
+            loaded = corpus.load(Path(self._options.corpus))
         except UsageError as error:
             raise pytest.UsageError(str(error)) from None
         good: list[pytest.Item] = [
@@ -161,11 +139,11 @@ class Suite:
 
     def _name(self, shard: int) -> str:
         part = f"-{shard + 1}of{self.shards}" if self.shards > 1 else ""
-        return f"fuzz[{self._asked.fault or self._asked.target}{part}]"
+        return f"fuzz[{self.setup.fault or self.setup.target}{part}]"
 
     def write_end(self, reporter: TerminalReporter) -> None:
         """The figures of the run below pytest's own summary."""
-        if self.in_worker or not self._asked.fuzz or self._folder is None:
+        if self.in_worker or not self._options.fuzz or self._folder is None:
             return
         summary = self.summary or join_shards(self._folder)
         if summary is None:

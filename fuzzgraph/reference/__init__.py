@@ -1,8 +1,8 @@
-"""What a step must compute, from the logical batch alone.
+"""Computes what a step must give, from the logical batch alone.
 
-`expected` is the float64 truth, `yardstick` the same by plain torch in the engine's dtype (its
-error is the measure of how exact an engine has to be), `second_opinion` an independent Triton
-reference. Judging is the oracles' job.
+`expected` is the float64 truth. `yardstick` is the same in the engine's dtype by plain torch; its
+error tells how exact an engine has to be. `second_opinion` is an independent Triton reference. The
+oracles compare.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ __all__ = [
 
 
 def new_tokens(batch: Batch, config: EngineConfig) -> tuple[IntArray, IntArray]:
-    """(tokens, positions) whose KV a step stores, in the order of `slot_mapping`.
-
-    In a draft these are also the tokens that the model predicts.
-    """
+    """(tokens, positions) whose KV a step stores, in the order of `slot_mapping`."""
     found = queries_of(batch, config)
     return found.tokens, found.positions
 
@@ -73,9 +70,9 @@ def expected(batch: Batch, config: EngineConfig) -> Expected:
 
 
 def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
-    """What plain torch in the engine's dtype makes of the same step; floating outputs only.
+    """The same step by plain torch in the engine's dtype; floating outputs only.
 
-    Outputs whose sums are exact in every dtype (state) are not in it: they have to be right.
+    Outputs whose sums are exact in every dtype (state) are not in it, because they must be exact.
     """
     out, _ = attention(batch, config, model_for(config, DTYPES[config.dtype]))
     outputs = {"attention": out}
@@ -90,6 +87,7 @@ def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor
     Raises:
         AdapterUnavailable: Triton is not usable here.
     """
+    # Before the kernel's module is imported: it decides then whether it is compiled.
     ready_triton()
     from fuzzgraph.reference.triton_eager import second_opinion as triton_opinion
 

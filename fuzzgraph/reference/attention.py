@@ -1,7 +1,7 @@
-"""Attention as it is defined, in float64 or in the engine's dtype, without pages or plans.
+"""Computes attention by its definition, in float64 or the engine's dtype, without pages or plans.
 
-Keys and values are those of `content` after rounding to the KV pool's dtype: what was stored is
-the definition. Which keys a query sees is `geometry`'s job.
+Keys and values are those of `content` after rounding to the KV pool's dtype, because an engine can
+only read what was stored. `geometry` says which keys a query sees.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fuzzgraph.world import Batch
 
 __all__ = ["ReferenceModel", "attention", "model_for"]
 
-# Logit of an unseen key, finite so that a row without keys gives no NaN; halved by dtypes whose
-# range it leaves.
+# Logit of a key that a query does not see. Finite, because -inf gives NaN in a row without keys.
+# float16 cannot hold it; there half of the least number is used, which leaves room to subtract.
 _UNSEEN = -1.0e30
 
 
 class ReferenceModel:
-    """The tables of a config's content in one dtype: float64 for truth, else for the yardstick."""
+    """A config's tables in one dtype: float64 for the truth, the engine's for the yardstick."""
 
     def __init__(self, content: Content, dtype: torch.dtype) -> None:
         self.content = content
@@ -42,6 +42,7 @@ class ReferenceModel:
         """(keys, values) of stored rows, each [N, heads, columns]."""
         scales = (self.content.k_scale, self.content.v_scale)
         values = [p.to(self.dtype) * s for p, s in zip(planes, scales, strict=False)]
+        # Latent attention stores one row per token; its first columns are the values.
         if len(values) == 1:
             values.append(values[0][..., : self.content.config.v_head_dim].contiguous())
         return values[0], values[1]
@@ -54,6 +55,7 @@ class ReferenceModel:
         if mrope is not None:
             q = q + self.mrope_embed[mrope]
         config = self.content.config
+        # Grouped queries: consecutive query heads share a KV head.
         shape = (len(q), config.num_kv_heads, -1, config.head_dim)
         return torch.mul(q, self.scale).view(shape)
 
@@ -61,6 +63,7 @@ class ReferenceModel:
         self, tokens: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Each [T, L, heads, columns] for [T, L] tokens and positions."""
+        # A long context has no table of ready rows: compute the rows that are needed.
         if self.table is None:
             planes = self.content.kv_planes(tokens.reshape(-1), positions.reshape(-1))
             k, v = self._dequantized(planes)
@@ -71,7 +74,7 @@ class ReferenceModel:
 
 @lru_cache(maxsize=32)
 def model_for(config: EngineConfig, dtype: torch.dtype) -> ReferenceModel:
-    """The model of `config` in `dtype`; kept, for building tables is slow."""
+    """The model of `config` in `dtype`; kept, because its tables are slow to build."""
     return ReferenceModel(content_for(config), dtype)
 
 
@@ -88,7 +91,8 @@ def _softmax_average(
 def attention(
     batch: Batch, config: EngineConfig, model: ReferenceModel
 ) -> tuple[torch.Tensor, float]:
-    """([T, Hq, Dv] in the model's dtype, max |V| that entered)."""
+    """([T, Hq, Dv] in the model's dtype, the largest |V| that entered)."""
+    # The bound counts keys that a mask hides as well: a tolerance a little too wide is harmless.
     found = queries_of(batch, config)
     shape = (len(found.tokens), config.num_q_heads, config.v_head_dim)
     if not shape[0]:
@@ -105,5 +109,5 @@ def attention(
         index, absent = torch.from_numpy(tokens), torch.from_numpy(~present)
         values = model.encoder[1][index].masked_fill(absent[:, :, None, None], 0.0)
         out = out + _softmax_average(q, model.encoder[0][index], values, absent)
-        bound += float(values.abs().max())
+        bound += float(values.abs().max())  # the two averages are added
     return out, bound

@@ -1,7 +1,6 @@
-"""Which keys each query sees, from the logical batch alone; padded to one rectangle, in numpy.
+"""Says which keys each query sees, from the logical batch alone, as one padded rectangle in numpy.
 
-Nothing of the engine's is read here: no table, no plan, no offsets. What the keys hold and what
-attention makes of them is `attention`'s job.
+It reads no table, plan or offsets of the engine. `attention` computes with the result.
 """
 
 from __future__ import annotations
@@ -42,16 +41,18 @@ class Queries:
 @lru_cache(maxsize=4)
 def queries_of(batch: Batch, config: EngineConfig) -> Queries:
     """The queries of a batch with the keys that attention defines for them."""
+    # Kept for a few batches: truth, yardstick and second opinion of a step ask for the same.
     if batch.mode == "draft":
         return _draft(batch, config)
     cached = batch.cached_lens[batch.token_rows]
+    # `number` is each token's place among its row's new tokens.
     first = np.cumsum(batch.new_lens) - batch.new_lens
     number = np.arange(batch.num_tokens) - first[batch.token_rows]
     columns = np.arange(batch.seq_lens.max(initial=0))
     if batch.tree_parents is not None and config.spec_topk > 1:
         visible = _tree_visible(batch, columns, number, cached)
     else:
-        visible = columns <= (cached + number)[:, None]
+        visible = columns <= (cached + number)[:, None]  # causal, the query itself included
     index = _padded(batch.kv_tokens, columns, batch.token_rows)
     positions = batch.kv_positions.values[index]
     _apply_window(visible, positions, batch.positions, config)
@@ -66,7 +67,9 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
 
 
 def _padded(ragged: Ragged, columns: IntArray, rows: IntArray) -> IntArray:
-    """[len(rows), len(columns)] where in `values` each row's entries stand; clamped at the end."""
+    """[len(rows), len(columns)] indices into `values` of each row's entries."""
+    # Columns behind a row's end lead into the next row, or are clamped behind the last one. Such
+    # keys are never visible, so it does not matter what they are.
     index: IntArray = ragged.offsets[rows][:, None] + columns
     return np.minimum(index, max(len(ragged.values) - 1, 0))
 
@@ -74,6 +77,8 @@ def _padded(ragged: Ragged, columns: IntArray, rows: IntArray) -> IntArray:
 def _apply_window(
     visible: npt.NDArray[np.bool_], keys: IntArray, queries: IntArray, config: EngineConfig
 ) -> None:
+    # By position and not by column: in a draft tree several keys have the same position. The window
+    # counts the tokens before the query, as engines do.
     if config.sliding_window:
         visible &= keys >= (queries - config.sliding_window)[:, None]
 
@@ -85,17 +90,19 @@ def _tree_visible(
     assert batch.tree_parents is not None
     lines = lines_of(batch.tree_parents)[batch.token_rows, number]
     draft = columns - cached[:, None]
+    # Columns before the drafts (negative) and behind them are clipped to look up anything at all;
+    # the two comparisons below decide for them.
     on_line = np.take_along_axis(lines, draft.clip(0, lines.shape[1] - 1), axis=1)
     visible: npt.NDArray[np.bool_] = (draft < 0) | (on_line & (draft < lines.shape[1]))
     return visible
 
 
 def lines_of(parents: IntArray) -> npt.NDArray[np.bool_]:
-    """[rows, draft, draft] whether the second token is the first one or above it in the tree."""
+    """[rows, draft, draft] whether the second token is the first one or an ancestor of it."""
     count = parents.shape[1]
     above = parents[:, :, None] == np.arange(count)
     lines = np.broadcast_to(np.eye(count, dtype=bool), above.shape).copy()
-    for token in range(1, count):  # parents come first, so theirs are complete
+    for token in range(1, count):  # a parent precedes its children, so its line is complete
         lines[:, token] |= (above[:, token, :, None] & lines).any(1)
     return lines
 
@@ -103,12 +110,14 @@ def lines_of(parents: IntArray) -> npt.NDArray[np.bool_]:
 def _draft(batch: Batch, config: EngineConfig) -> Queries:
     """`spec_steps` queries on each branch: they see the row's keys and their own branch so far."""
     steps, topk = config.spec_steps, config.spec_topk
+    # Step by step, each branch feeds its predicted token back: [steps + 1, rows, branches].
     tokens: IntArray = np.empty((steps + 1, batch.raw_bs, topk), dtype=np.int64)
     tokens[0] = batch.input_ids.reshape(-1, topk)
     branches = np.arange(topk)
     for step in range(steps):
         tokens[step + 1] = next_token(tokens[step], step, branches)
     tokens = np.ascontiguousarray(np.moveaxis(tokens, 0, -1))  # row, branch, step
+    # The keys of each query: the row's own tokens, then `steps` columns for its branch.
     own = np.arange(steps)
     rows = np.repeat(np.arange(batch.raw_bs), topk * steps)
     step_of = np.tile(own, batch.raw_bs * topk)

@@ -1,7 +1,7 @@
-"""What live entries of replay metadata must hold, from the logical batch alone.
+"""Computes what live entries of replay metadata must hold, from the logical batch alone.
 
-A declared field names its truth by `Field.repeats`: one of these, or an attribute of the batch. No
-table, plan or length of the engine's is read here.
+A declared field names its truth in `Field.repeats`: a function of this module, or an attribute of
+the batch. No table, plan or length of the engine is read here.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ __all__ = ["capture_truth", "live_truth"]
 
 
 def live_truth(field: Field, batch: Batch, config: EngineConfig) -> IntArray | None:
-    """Flat values of the live entries; for offsets their steps. None where nothing is promised.
-
-    An optional input that the batch comes without holds on live rows what padded rows hold.
-    """
+    """Flat values of the live entries; for offsets their steps. None where nothing is promised."""
     if not field.truth:
         return None
     name, _, step = field.truth.partition(":")
     if name in _TRUTHS:
         return _TRUTHS[name](batch, config, int(step or 0))
     found: IntArray | None = getattr(batch, name)
+    # An optional input that the batch lacks: live rows then hold what padded rows hold.
     if found is None and field.padding.kind != "free":
         return np.full(batch.num_tokens, field.padding.value)
     return found
@@ -38,9 +36,10 @@ def live_truth(field: Field, batch: Batch, config: EngineConfig) -> IntArray | N
 def capture_truth(field: Field, seen: Observation, config: EngineConfig) -> int | None:
     """What every entry must hold when a graph of the observed size is captured, or None.
 
-    The batch of a capture has no requests: its rows are what padded rows are. But all its tokens
-    count as live, and an encoder has its full length, for 0 would leave it out of the graph.
+    The batch of a capture has no requests, so its rows hold what padded rows hold.
     """
+    # Two exceptions: all tokens of a capture count as live, and encoders have their full length,
+    # because a length of 0 would leave the cross attention out of the graph.
     if field.name == "num_token_non_padded":
         return live_tokens(seen.padded_tokens, seen.padded_tokens, config)
     if field.name == "encoder_lens":
@@ -50,6 +49,7 @@ def capture_truth(field: Field, seen: Observation, config: EngineConfig) -> int 
 
 def _last_page_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """Tokens in each row's last page; 0 for an empty row."""
+    # 1 to page_size: a full last page counts page_size tokens, not 0.
     lens: IntArray = (batch.seq_lens - 1) % config.page_size + 1
     return np.where(batch.seq_lens > 0, lens, 0)
 
@@ -59,15 +59,14 @@ def _one_each(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 
 def _draft_width(batch: Batch, config: EngineConfig, _: int) -> IntArray:
-    """Of rows that all have a place for each draft token."""
+    """New tokens of each row in a verify: every row has a place for each draft token."""
     return np.full(batch.raw_bs, config.draft_tokens)
 
 
 def _listed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
-    """Keys that attention is given of each row: with a window those that a new token can see.
-
-    A verify is given all of them, since its mask has the window; so is a row of a page table.
-    """
+    """Keys of each row that the metadata lists for attention."""
+    # With a window only those that a new token can see. A verify lists all keys, because its mask
+    # applies the window; a page table lists all pages of a row, from the first on.
     whole = batch.mode == "target_verify" or config.page_map == "page_table"
     if whole or not config.sliding_window:
         return batch.seq_lens
@@ -75,7 +74,7 @@ def _listed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 
 def _draft_lens(batch: Batch, config: EngineConfig, step: int) -> IntArray:
-    """The same for each branch at a step of a draft, its own tokens so far included."""
+    """Listed keys of each branch at a step of a draft, its own tokens so far included."""
     lens = np.repeat(batch.seq_lens + step + 1, config.spec_topk)
     return np.minimum(lens, config.sliding_window + 1) if config.sliding_window else lens
 
@@ -92,6 +91,7 @@ def _tree(batch: Batch, config: EngineConfig, _: int) -> IntArray:
         return np.zeros(0, dtype=np.int64)
     seen = lines_of(batch.tree_parents)
     if config.sliding_window:
+        # A token's depth is the number of tokens on its line; depths differ as positions do.
         depth = seen.sum(-1)
         seen = seen & (depth[:, :, None] - depth[:, None, :] <= config.sliding_window)
     return seen.astype(np.int64).ravel()
@@ -111,7 +111,7 @@ def _query_offsets(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 
 def _mask(batch: Batch, config: EngineConfig, _: int) -> IntArray:
-    """1 where a new token sees a key, token after token, each as long as its row."""
+    """1 where a new token sees a key: token after token, one entry for each key of its row."""
     found = queries_of(batch, config)
     below = np.arange(found.visible.shape[1]) < batch.seq_lens[found.rows][:, None]
     return found.visible[below].astype(np.int64)
@@ -123,7 +123,7 @@ def _chunks(batch: Batch, config: EngineConfig, step: int) -> IntArray:
         lens = _draft_lens(batch, config, step)
     else:
         lens = _listed_lens(batch, config, step)[batch.token_rows]
-    return -(-lens // config.split_kv)
+    return -(-lens // config.split_kv)  # rounded up: the last chunk may be shorter
 
 
 def _chunk_offsets(batch: Batch, config: EngineConfig, step: int) -> IntArray:

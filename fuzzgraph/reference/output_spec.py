@@ -1,7 +1,7 @@
-"""The form an output must have: its rows, its columns and its dtype, whatever it holds.
+"""Says which rows, columns and dtype an output must have, whatever it holds.
 
-Rows follow from the sizes that an observation declares, all else from the case alone. What the live
-rows hold is `expected`'s job; what padded rows hold is nobody's business.
+Rows follow from the sizes that an observation declares, everything else from the case alone.
+`expected` says what live rows hold; padded rows may hold anything.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from fuzzgraph.world import Batch
 
 __all__ = ["OutputSpec", "output_spec", "rounding_dtype"]
 
-# Engines differ in how wide they hold token ids; none of these loses one.
+# Engines use either width for token ids; both hold every id.
 _TOKEN_IDS = (torch.int64, torch.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """What an output must look like."""
+    """Rows, columns and dtypes of an output."""
 
     rows: int
     columns: tuple[int, ...]
     """Shape of one row."""
     dtypes: tuple[torch.dtype, ...]
-    """Any of these."""
+    """The output must have one of these."""
 
 
 def rounding_dtype(name: str, config: EngineConfig) -> torch.dtype:
@@ -41,7 +41,7 @@ def rounding_dtype(name: str, config: EngineConfig) -> torch.dtype:
 def output_spec(
     name: str, seen: Observation, batch: Batch, config: EngineConfig
 ) -> OutputSpec | None:
-    """The form of output `name` in one run; None for a name without a reference."""
+    """What output `name` of one run must look like; None for a name without a reference."""
     heads = (config.num_q_heads, config.v_head_dim)
     dtypes = (rounding_dtype(name, config),)
     if name == "attention":
@@ -56,7 +56,7 @@ def output_spec(
 
 
 def _token_rows(seen: Observation, batch: Batch, config: EngineConfig) -> int:
-    """Tokens that the engine shows; a draft shows each of its steps."""
+    """Rows of an output by token; a draft has a row for each of its steps."""
     tokens = seen.padded_tokens if seen.shown_tokens is None else seen.shown_tokens
     return tokens * (config.spec_steps if _mode(batch, config) == "draft" else 1)
 
@@ -67,7 +67,9 @@ def _mode(batch: Batch, config: EngineConfig) -> Mode:
 
 
 def _share(seen: Observation, batch: Batch, config: EngineConfig) -> int:
-    """Tokens of this rank: the padded axis is shared out, also where a run has less than it."""
+    """Rows of this rank's part of the token axis."""
+    # The padded axis is cut into parts, also in an eager run, whose axis is shorter: there the last
+    # ranks may get fewer tokens, or none.
     shared = max(seen.padded_tokens, padded_tokens(batch, config) if batch.raw_bs else 0)
     first, end = shard(shared, config)
     return max(0, min(end, seen.padded_tokens) - first)

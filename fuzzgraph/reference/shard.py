@@ -1,4 +1,4 @@
-"""What one attention-TP rank computes after attention: the moe output of its tokens."""
+"""Says which tokens one attention-TP rank computes after attention, for its `moe` output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ __all__ = ["live_tokens", "local_outputs", "padded_tokens", "shard"]
 
 
 def padded_tokens(batch: Batch, config: EngineConfig) -> int:
-    """Token rows the engine runs: the smallest captured size that fits, or unpadded when eager."""
+    """Token rows that the engine runs: the smallest captured size that fits, or all when eager."""
+    # Prefill graphs are captured by tokens, all others by requests, each of some tokens.
     size = batch.num_tokens if batch.mode == "prefill" else batch.raw_bs
     captured = captured_size(config, batch.mode, size)
     if batch.via == "eager" or captured is None:
@@ -31,7 +32,8 @@ def local_outputs(attention: torch.Tensor, batch: Batch, config: EngineConfig) -
 
 
 def shard(padded: int, config: EngineConfig) -> tuple[int, int]:
-    """First and one past the last of this rank's tokens: `padded` ones are cut evenly."""
+    """[first, end) of this rank's tokens, with `padded` of them cut evenly."""
+    # Rounded up, as engines do: the last rank's part may reach past the end.
     per_rank = -(-padded // config.attn_tp_size)
     first = config.attn_tp_rank * per_rank
     return first, first + per_rank

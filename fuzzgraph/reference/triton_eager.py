@@ -1,7 +1,7 @@
-"""A second opinion on attention: an eager Triton kernel over keys laid side by side.
+"""A second reference for attention: an eager Triton kernel over unpaged keys.
 
-It shares which keys a query sees with the first reference, and none of its arithmetic: another
-language, another order of operations, softmax in one piece. Compiled on a GPU, else interpreted.
+It shares with the first reference only which keys a query sees, not the arithmetic: another
+language, another order of operations, exp2 for exp. Compiled on a GPU, else interpreted.
 """
 
 # No postponed annotations here: Triton reads `tl.constexpr` from the signature.
@@ -23,7 +23,8 @@ from fuzzgraph.world import Batch
 
 __all__ = ["second_opinion"]
 
-# Largest intermediate of an interpreted program, which computes many queries side by side.
+# Elements of the largest intermediate of an interpreted program. An interpreted program costs much
+# and an element little, so each program computes many queries; a compiled one computes one.
 _INTERPRETED_ELEMENTS = 1 << 20
 
 
@@ -69,8 +70,10 @@ def _attention(
     )
     products = vectors.to(tl.float32) * weights.to(tl.float32)[:, None, :]
     logits = tl.where(seen, tl.sum(products, axis=2) * scale, -1.0e30)
+    # exp(x) = exp2(x * log2(e)).
     powers = tl.exp2((logits - tl.max(logits, axis=1)[:, None]) * 1.4426950408889634)
     powers = tl.where(seen, powers, 0.0)
+    # A row that sees no key gives 0, not 0 / 0.
     total = tl.sum(powers, axis=1)
     share = powers / tl.where(total == 0.0, 1.0, total)[:, None]
     values = tl.load(
@@ -106,6 +109,7 @@ def _run(
     keys = triton.next_power_of_2(max(k.shape[1], 1))
     room = max(1, _INTERPRETED_ELEMENTS // (keys * max(width, width_v)))
     side_by_side = 1
+    # A power of two: Triton's blocks have no other sizes. The second term rounds `room` down.
     if _INTERPRETED:
         side_by_side = min(triton.next_power_of_2(len(q)), 1 << (room.bit_length() - 1))
     with lanes() if _INTERPRETED else nullcontext():

@@ -1,4 +1,4 @@
-"""Loads Triton so that its kernels run here: compiled on a GPU, interpreted where there is none."""
+"""Imports Triton so that its kernels run here: compiled on a GPU, interpreted without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ready_triton"]
 
 
 def ready_triton() -> None:
-    """Import Triton, with its interpreter if this machine has no GPU.
+    """Import Triton; without a GPU, turn its interpreter on.
 
     Raises:
         AdapterUnavailable: Triton is not installed.
@@ -35,10 +35,9 @@ def ready_triton() -> None:
 
 
 def _interpret_library() -> None:
-    """Hand Triton's own library (sum, max, ...) to the interpreter, like the kernels that call it.
-
-    Triton decides this once, on import; whoever imported it earlier need not have known.
-    """
+    """Make Triton's own library (sum, max, ...) interpreted, like the kernels that call it."""
+    # Triton decides on import whether its functions are compiled. If other code imported it before
+    # TRITON_INTERPRET was set, its library cannot be called from interpreted kernels.
     from triton.runtime import JITFunction
     from triton.runtime.interpreter import InterpretedFunction
 

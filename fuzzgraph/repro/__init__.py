@@ -1,19 +1,20 @@
 """Exports of one case with its finding: a script, a pytest file, an issue text.
 
-A script of an engine in this process is made of the engine's own recorded operations and needs
-torch alone. Where these cannot show the finding, and for engines that live in a process of their
-own, it runs the case through FuzzGraph and says so. Where files go and what they are called is the
-caller's business.
+A script is made of the engine's own recorded operations and needs torch alone; an engine that lives
+in a process of its own is recorded there. What operations cannot show is run through FuzzGraph by a
+script that says why. Where files go and what they are called is the caller's business.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fuzzgraph.environment import UNKNOWN, Environment
-from fuzzgraph.errors import UsageError
+from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import Setup
+from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.verify import shows, verify
 
 if TYPE_CHECKING:
@@ -21,7 +22,21 @@ if TYPE_CHECKING:
     from fuzzgraph.finding import Finding
     from fuzzgraph.ports import Target
 
-__all__ = ["export_issue", "export_pytest", "export_script", "verify"]
+__all__ = [
+    "NotStandalone",
+    "Recorder",
+    "export_issue",
+    "export_pytest",
+    "export_script",
+    "standalone_script",
+    "verify",
+]
+
+Recorder = Callable[["Case", "Finding"], str]
+"""Writes a standalone script where the engine is.
+
+Raises NotStandalone where there is none, OutOfTime where it was cut off.
+"""
 
 
 def export_script(
@@ -29,6 +44,7 @@ def export_script(
     finding: Finding,
     on: Setup | Target,
     *,
+    record: Recorder | None = None,
     recorded: bool = True,
     proven: bool = True,
     seconds: float = math.inf,
@@ -39,6 +55,7 @@ def export_script(
         case: the case, shrunk if possible: the script grows with it.
         finding: what it breaks.
         on: the setup it was seen on, or the target itself.
+        record: records the case where the engine is; None for an engine of this process.
         recorded: run the case once more to record its operations. Switch it off where there is no
             time for it: the script runs the case through FuzzGraph then.
         proven: run the script once, and where it does not show the finding write one that runs the
@@ -48,36 +65,57 @@ def export_script(
     Raises:
         UsageError: the setup names an unknown target or fault. OutOfTime: the run took longer.
     """
-    from fuzzgraph.ports import is_isolated
-    from fuzzgraph.repro.fuzzgraph_script import through_script
-    from fuzzgraph.repro.not_standalone import NotStandalone
+    from fuzzgraph.repro.fuzzgraph_script import fuzzgraph_script
+
+    try:
+        if not recorded:
+            raise NotStandalone("there was no time to record its operations")
+        text = _recorded(case, finding, on, record)
+        if proven and not shows(text, seconds=seconds):
+            raise NotStandalone("the recorded operations alone did not show the finding when run")
+    except NotStandalone as error:
+        return fuzzgraph_script(case, finding, _setup_of(on), str(error))
+    return text
+
+
+def _recorded(case: Case, finding: Finding, on: Setup | Target, record: Recorder | None) -> str:
+    if finding.detail.get("child") is not None:
+        raise NotStandalone("the case ends the process that runs it")
+    if record is None:
+        return _recorded_here(case, finding, on)
+    try:
+        return record(case, finding)
+    except OutOfTime:
+        raise NotStandalone("there was no time to record its operations") from None
+
+
+def standalone_script(case: Case, finding: Finding, target: Target) -> str:
+    """A script of the operations that `target` runs here, in this process.
+
+    Raises:
+        NotStandalone: operations alone cannot show this finding.
+    """
     from fuzzgraph.repro.script import standalone_script
+
+    return standalone_script(case, finding, target)
+
+
+def _recorded_here(case: Case, finding: Finding, on: Setup | Target) -> str:
+    from fuzzgraph.ports import is_isolated
     from fuzzgraph.repro.target import target_of
 
-    setup = _setup_of(on)
-    if not recorded:
-        return through_script(case, finding, setup, "there was no time to record its operations")
     if isinstance(on, Setup) and ":" in on.target and on.isolation != "off":
-        return through_script(case, finding, setup, "it runs the engine in its own process")
+        raise NotStandalone("it runs the engine in a separate process")
     try:
         target = target_of(on) if isinstance(on, Setup) else on
     except UsageError:
-        if ":" not in setup.target:
+        if ":" not in _setup_of(on).target:
             raise
         reason = "its target was made in a test and cannot be imported by name"
-        return through_script(case, finding, setup, reason)
+        raise NotStandalone(reason) from None
     if is_isolated(target):
-        return through_script(case, finding, setup, "it runs the real engine in its own process")
-    if finding.detail.get("child") is not None:
-        return through_script(case, finding, setup, "the case ends the process that runs it")
-    try:
-        text = standalone_script(case, finding, target)
-    except NotStandalone as error:
-        return through_script(case, finding, setup, str(error))
-    if not proven or shows(text, seconds=seconds):
-        return text
-    reason = "the recorded operations alone did not show the finding when they were run"
-    return through_script(case, finding, setup, reason)
+        raise NotStandalone("it runs the engine in a separate process")
+    return standalone_script(case, finding, target)
 
 
 def export_pytest(case: Case, finding: Finding, on: Setup | Target) -> str:

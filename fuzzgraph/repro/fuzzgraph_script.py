@@ -1,5 +1,5 @@
-"""Files that run their case through an installed FuzzGraph: the pytest file, and the script where
-operations alone cannot show the finding."""
+"""Files that run their case through FuzzGraph: the pytest file, and the script of a finding that
+recorded operations alone cannot show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fuzzgraph.repro.naming import identifier
 from fuzzgraph.repro.wording import docstring, headline, opening, plain
 from fuzzgraph.targets.own import import_root
 
-__all__ = ["install_lines", "pytest_file", "setup_words", "through_script"]
+__all__ = ["install_lines", "pytest_file", "setup_words", "fuzzgraph_script"]
 
 
 def setup_words(setup: Setup) -> list[str]:
@@ -46,39 +46,28 @@ def _chunks(text: str) -> list[str]:
     return [f"    {text[at : at + 88]!r}" for at in range(0, len(text), 88)]
 
 
-def _constants(case: Case, finding: Finding, setup: Setup) -> list[str]:
+def _constants(headline: str, case: Case, setup: Setup) -> list[str]:
     return [
-        f"HEADLINE = {headline(finding)!r}",
+        headline,
         "NEEDS_FUZZGRAPH = True",
         f"SETUP = dict({', '.join(setup_words(setup))})",
-        f"KEY = {finding.key!r}  # oracle, clause, target, buffer, mode",
         "CASE = (",
         *_chunks(encode_case(case).decode()),
         ")",
     ]
 
 
-_FIND = '''
-def found():
-    """The finding on a fresh session, or None."""
-    opened = open_setup(checked_setup(**SETUP))
-    try:
-        findings = opened.runner.run_case(decode_case(CASE)).findings
-    finally:
-        opened.close()
-    return next((finding for finding in findings if finding.key == KEY), None)
-'''
-
 _MAIN = '''
 def main():
-    """Exit code: 1 and the finding, or 0 if it is gone."""
-    finding = found()
-    if finding is None:
-        print("The finding does not show: the law holds here.")
-        return 0
-    print(HEADLINE)
-    print(f"  {finding.message}")
-    return 1
+    """Run the case. Exit code 1: the finding shows. Exit code 0: it does not."""
+    findings = fuzzgraph.run_case(fuzzgraph.decode_case(CASE), **SETUP).findings
+    for finding in findings:
+        if finding.key == KEY:
+            print(HEADLINE)
+            print(f"  {finding.message}")
+            return 1
+    print("Not reproduced.")
+    return 0
 
 
 if __name__ == "__main__":
@@ -86,30 +75,23 @@ if __name__ == "__main__":
 '''
 
 
-def _head(case: Case, finding: Finding, why: list[str]) -> str:
-    return docstring([*opening(case, finding), *why])
+def _file(case: Case, finding: Finding, why: list[str], imports: list[str], *parts: str) -> str:
+    head = f"{docstring([*opening(case, finding), *why])}\n\n" + "\n".join(imports)
+    return "\n\n\n".join([head, *(part.strip() for part in parts)]) + "\n"
 
 
-_IMPORTS = [
-    "from fuzzgraph.open_target import checked_setup, open_setup",
-    "from fuzzgraph.case import decode_case",
-]
-
-
-def through_script(case: Case, finding: Finding, setup: Setup, reason: str) -> str:
+def fuzzgraph_script(case: Case, finding: Finding, setup: Setup, reason: str) -> str:
     """A script that runs the case through FuzzGraph and says why it needs it."""
     why = [
-        f"This script needs FuzzGraph, for {plain(reason)}. Needed:",
+        f"Requires FuzzGraph: {plain(reason)}. Install:",
         *(f"    {line}" for line in install_lines(setup)),
-        "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is gone.",
+        "",
+        "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced.",
     ]
-    parts = [
-        _head(case, finding, why),
-        "\n".join(["import sys", "", *_IMPORTS, "", *_constants(case, finding, setup)]),
-        _FIND.strip(),
-        _MAIN.strip(),
-    ]
-    return "\n\n\n".join(parts).replace('"""\n\n\nimport', '"""\n\nimport') + "\n"
+    key = f"KEY = {finding.key!r}  # oracle, clause, target, buffer, mode"
+    said = f"HEADLINE = {headline(finding)!r}"
+    imports = ["import sys", "", "import fuzzgraph", "", *_constants(said, case, setup), key]
+    return _file(case, finding, why, imports, _MAIN)
 
 
 def test_name(case: Case, finding: Finding) -> str:
@@ -121,17 +103,14 @@ def test_name(case: Case, finding: Finding) -> str:
 
 def pytest_file(case: Case, finding: Finding, setup: Setup) -> str:
     """A pytest file with one test, which fails with the finding."""
-    why = ["Fails with the finding, passes once it is gone. Run it: pytest THIS_FILE. Needed:"]
-    why += [f"    {line}" for line in install_lines(setup)]
-    test = [
-        f"def {test_name(case, finding)}():",
-        "    finding = found()",
-        '    assert finding is None, f"{HEADLINE}\\n  {finding.message}"',
+    why = [
+        "Fails with the finding, passes once it is fixed. Run it: pytest THIS_FILE. Install:",
+        *(f"    {line}" for line in install_lines(setup)),
     ]
-    parts = [
-        _head(case, finding, why),
-        "\n".join([*_IMPORTS, "", *_constants(case, finding, setup)]),
-        _FIND.strip(),
-        "\n".join(test),
-    ]
-    return "\n\n\n".join(parts).replace('"""\n\n\nfrom', '"""\n\nfrom') + "\n"
+    test = f"""
+def {test_name(case, finding)}():
+    fuzzgraph.check(fuzzgraph.decode_case(CASE), **SETUP)
+"""
+    said = 'HEADLINE = "FindingError"  # in what pytest prints when the case shows a finding'
+    imports = ["import fuzzgraph", "", *_constants(said, case, setup)]
+    return _file(case, finding, why, imports, test)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.repro.literals import scalar_text
+from fuzzgraph.repro.not_standalone import NotStandalone
 
 __all__ = ["Text", "argument_text", "expression"]
 
@@ -30,6 +31,7 @@ _FUNCTIONS = {
     "remainder", "scatter", "searchsorted", "stack", "sub", "take", "topk", "where",
     "zeros", "zeros_like",
 }  # fmt: skip
+_OF_TORCH = ("aten", "prims")
 _SKIPPED_KEYWORDS = ("layout", "pin_memory", "device")
 
 
@@ -79,6 +81,11 @@ def expression(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], text: T
 
 
 def _exact(func: Any, values: list[str], kwargs: dict[str, Any], text: Text) -> str:
+    if func.namespace not in _OF_TORCH:
+        raise NotStandalone(
+            f"it calls torch.ops.{func.namespace}.{func.overloadpacket.__name__}, an operator of"
+            " the engine's own library"
+        )
     full = [f"{name}={argument_text(value, text)}" for name, value in kwargs.items()]
     packet = f"torch.ops.{func.namespace}.{func.overloadpacket.__name__}"
     return f"{packet}.{func._overloadname or 'default'}({', '.join([*values, *full])})"
@@ -151,6 +158,8 @@ def _to_copy(args: Any, kwargs: Any, values: list[str], keywords: list[str]) -> 
     others = [name for name, value in kwargs.items() if value is not None]
     if dtype is None or set(others) - {"dtype", "device", "layout", "pin_memory"}:
         return None
+    if dtype == args[0].dtype and values[0].startswith("torch.tensor("):
+        return values[0]  # written out just for this
     copy = ", copy=True" if dtype == args[0].dtype else ""
     return f"{_operand(values[0])}.to({dtype}{copy})"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.operations import argument_text, expression
 from fuzzgraph.repro.trace import Event, tensors_of_event
 
-__all__ = ["Function", "Shared", "commented", "graph_name", "statements"]
+__all__ = ["Function", "Shared", "commented", "graph_is_empty", "graph_name", "statements"]
 
 WIDTH = 100
 _INLINE = 48
@@ -120,7 +121,8 @@ class Function:
         lines: list[str] = []
         for event in events:
             if isinstance(event, RecordedGraph):
-                lines.append(f"    {graph_name(event.key)}()")
+                if not graph_is_empty(event):
+                    lines.append(f"    {graph_name(event.key)}()")
             else:
                 lines += self._operation(event, is_graph)
         if last is not None:
@@ -197,7 +199,12 @@ class Function:
         if not keep and not wanted and self._old_uses:
             self._add(op.outputs, names)
             return []
-        code = f"{', '.join(names)} = {self._call(op)}"
+        call = self._call(op)
+        if self._old_uses[names[0]] == 1 and len(names) == 1 and _is_literal(call):
+            self._add(op.outputs, names)
+            self._inlined[names[0]] = call
+            return []
+        code = f"{', '.join(names)} = {call}"
         self._add(op.outputs, names)
         return commented(code, self._comment(op))
 
@@ -327,8 +334,18 @@ class Function:
         return commented(code, op.source)
 
 
+def _is_literal(call: str) -> bool:
+    """Whether a tensor of written-out values is all that is made."""
+    return call.startswith("torch.tensor(") and call.endswith(")") and len(call) <= _INLINE
+
+
 def _within(place: Place, base: Place) -> bool:
     return base.address <= place.address and place.end <= base.end
+
+
+def graph_is_empty(graph: RecordedGraph[Any]) -> bool:
+    """Whether a replay does nothing, as where only an engine's metadata is driven."""
+    return not any(op.replayed for op in graph.trace)
 
 
 def graph_name(key: str) -> str:

@@ -1,23 +1,27 @@
 """Assembles the standalone script of a finding from a recording of its case.
 
 The order of the text is that of reading: what was found, the memory as the engine allocated it, the
-captured graph, the steps, the check. It needs torch and nothing of FuzzGraph.
+captured graph, the steps, the check, and last the source of the rules by which it measures. It
+needs torch and nothing of FuzzGraph.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
 from fuzzgraph.case import Case
+from fuzzgraph.execution.failures import SessionFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
 from fuzzgraph.memory.operator_facts import facts_of
-from fuzzgraph.ports import Target
+from fuzzgraph.ports import Target, unwrapped
 from fuzzgraph.repro.arena import ScriptMemory
 from fuzzgraph.repro.checks import ScriptCheck, check_for
 from fuzzgraph.repro.embedding import Embedded, embeddable_in
@@ -25,7 +29,7 @@ from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import contents, dtype_text, scalar_text
 from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.not_standalone import NotStandalone
-from fuzzgraph.repro.printing import Function, Shared, graph_name, statements
+from fuzzgraph.repro.printing import Function, Shared, graph_is_empty, graph_name, statements
 from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
 from fuzzgraph.repro.wording import docstring, headline, opening
 from fuzzgraph.repro.world_functions import WorldFunctions
@@ -43,18 +47,44 @@ def standalone_script(case: Case, finding: Finding, target: Target) -> str:
     if finding.step >= len(batches):
         raise NotStandalone(f"the case has no step {finding.step}")
     check = check_for(finding, case.config)
-    if check.opening:
-        recording = Recording.of_opening(case, target)
-    else:
-        recording = Recording.of(case, target, finding.step)
-    if recording.runs and recording.runs[-1].failure is not None:
-        raise NotStandalone(f"an earlier step raised {recording.runs[-1].failure.error}")
-    with torch.no_grad():
+    with _closing(_opened(case, target, check)) as recording, torch.no_grad():
+        for batch in batches[: 0 if check.opening else finding.step]:
+            if (failure := recording.add(batch).failure) is not None:
+                raise NotStandalone(f"an earlier step raised {failure.error}")
         check.record(recording, batches[finding.step])
-    return _Script(case, finding, recording, check).text()
+        text = _Script(case, finding, target, recording, check).text()
+    if len(text) > _LONGEST:
+        raise NotStandalone(f"the script would be {len(text) >> 20} MiB long")
+    return text
 
 
-_RULES = "# ---- how it is measured: the source of FuzzGraph's own rules"
+def _opened(case: Case, target: Target, check: ScriptCheck) -> Recording:
+    try:
+        return Recording.of(case.config, target, opening=check.opening)
+    except SessionFailed as failed:
+        raise NotStandalone(f"the engine raised {failed.failure.error} as it opened") from None
+
+
+@contextmanager
+def _closing(recording: Recording) -> Iterator[Recording]:
+    """Give the session's memory back; what the engine raises at its end is no script's business."""
+    try:
+        yield recording
+    finally:
+        with suppress(SessionFailed):
+            recording.opened.close()
+
+
+_LONGEST = 4 << 20
+"""Characters of a script; one of 20 steps of real sglang has 60,000."""
+_RULES = "# ---- the rule that is broken, as FuzzGraph's oracles apply it"
+
+
+def _engine_version(target: Target) -> str:
+    """The engine's package with its version, as it is imported here; '' for FuzzGraph's own."""
+    package = str(getattr(unwrapped(target), "package", ""))
+    version = getattr(sys.modules.get(package), "__version__", "")
+    return f"{package} {version}, " if version else ""
 
 
 def _froms_last(imports: Iterable[str]) -> list[str]:
@@ -63,9 +93,14 @@ def _froms_last(imports: Iterable[str]) -> list[str]:
 
 class _Script:
     def __init__(
-        self, case: Case, finding: Finding, recording: Recording, check: ScriptCheck
+        self,
+        case: Case,
+        finding: Finding,
+        target: Target,
+        recording: Recording,
+        check: ScriptCheck,
     ) -> None:
-        self.case, self.finding = case, finding
+        self.case, self.finding, self.target = case, finding, target
         self.recording, self.check = recording, check
         self.last = finding.step
         self.checked = check.regions(recording)
@@ -91,7 +126,7 @@ class _Script:
         laid = worlds.lines()
         main = self._main(worlds.idle)
         memory = self._memory()
-        steps = [*functions, *laid]
+        steps = [*laid, *functions]
         helpers = Embedded(embeddable_in("\n".join([*memory, *steps])))
         rules = Embedded(embeddable_in("\n".join(main)), beside=helpers)
         parts = [
@@ -101,8 +136,8 @@ class _Script:
             "\n".join(memory),
             "\n".join(self.kernels.lines()).strip("\n"),
             "\n".join(steps).strip("\n"),
-            f"{_RULES}\n\n\n{rules.text()}",
             "\n".join(main).strip("\n"),
+            f"{_RULES}\n\n\n{rules.text()}",
         ]
         text = "\n\n\n".join(part for part in parts if part)
         return text + '\n\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
@@ -120,20 +155,18 @@ class _Script:
 
     def _docstring(self) -> str:
         finding, case = self.finding, self.case
+        engine = _engine_version(self.target)
         lines = [
             *opening(case, finding),
-            "What follows are the engine's own operations, as they were recorded, with the source"
-            " line that issued each; nothing else of the engine is needed. ScriptMemory lies as the"
-            " engine allocated it. The script measures again: exit code 1 and the finding, or 0 if"
-            " it is gone.",
+            "Below are the engine's own operations, recorded in this case, each with the source"
+            " line that issued it. Nothing else of the engine is needed: buffers lie as the engine"
+            " allocated them, and the check measures again.",
             "",
-            f"Needs torch{' and triton' * self._uses_triton()} only: python THIS_FILE",
-            f"Seen with torch {torch.__version__}, Python {platform.python_version()}, on the CPU.",
+            "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced.",
+            f"Requires torch{' and triton' * bool(self.kernels)}. Recorded on a CPU with"
+            f" {engine}torch {torch.__version__}, Python {platform.python_version()}.",
         ]
         return docstring(lines)
-
-    def _uses_triton(self) -> bool:
-        return bool(self.kernels)
 
     def _head(self, imports: set[str]) -> str:
         """Imports and constants."""
@@ -157,14 +190,16 @@ class _Script:
         dtypes = {region.dtype for region in used}
         poisons = [f"    {_poison_entry(dtype)}," for dtype in sorted(dtypes, key=str)]
         lines = [
-            "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red zones",
+            "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red",
+            "# ---- zones in bytes; then what it held just after capture",
             "",
             f"MEMORY = torch.empty({arena.capacity}, dtype=torch.uint8)"
             "  # untouched pages cost nothing",
             f"SPANS = {self.recording.spans}  # where the engine allocated",
             "ZONES = {}",
-            "# What memory that nobody wrote holds, in two worlds: a page, row and slot that",
-            "# exists and belongs to nobody, or a finite value far from anything computed here.",
+            "# What memory holds that nobody has written. An index is a page, row and slot that",
+            "# exist and belong to nobody; a float is finite and far from all that is computed.",
+            "# The second value is that of another world: what depends on it was read by mistake.",
             "POISON = {",
             *poisons,
             "}",
@@ -205,8 +240,10 @@ class _Script:
     # ---- functions
 
     def _functions(self) -> list[str]:
-        lines = ["", "", "# ---- captured graphs, and the steps"]
+        lines = ["", "", "# ---- the captured graphs, and the steps"]
         for graph in self.recording.graphs.values():
+            if graph_is_empty(graph):
+                continue
             name = graph_name(graph.key)
             doc = "The captured graph: what every replay runs, whatever the batch."
             function = Function(name, doc, self.memory, self.shared, self.kernels)

@@ -15,11 +15,10 @@ from typing import Any, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.open_session import OpenSession, open_session
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.interrupts import signal_may_have_raised
-from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
 from fuzzgraph.memory.source_lines import innermost_source
@@ -133,22 +132,18 @@ class Recording:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, case: Case, target: Target, steps: int) -> Recording:
-        """Run the first `steps` steps on a fresh session of `target`."""
-        device = torch.device("cpu")
-        recording = cls(open_session(target, case.config, Setup(device=str(device))))
-        for batch in plan(case)[:steps]:
-            if recording.add(batch).failure is not None:
-                break
-        return recording
+    def of(cls, config: EngineConfig, target: Target, *, opening: bool) -> Recording:
+        """Open a fresh session of `target`.
 
-    @classmethod
-    @torch.no_grad()
-    def of_opening(cls, case: Case, target: Target) -> Recording:
-        """Open a fresh session of `target` and keep the operations of that."""
+        Args:
+            opening: whether to keep the operations of that as well.
+
+        Raises:
+            SessionFailed: the engine raised.
+        """
         watched = _WatchedTarget(target)
-        device = torch.device("cpu")
-        recording = cls(open_session(watched, case.config, Setup(device=str(device))))
+        opened = open_session(watched if opening else target, config, Setup())
+        recording = cls(opened)
         recording.opening = watched.events
         return recording
 

@@ -40,7 +40,7 @@ class WorldFunctions:
         for name, doc, before, after in self._between_steps():
             lines += self._world(name, doc, self._changes(before, after))
         for name, before, after in self._check.changes:
-            doc = "ScriptMemory that the batch neither names nor owns gets other values."
+            doc = "Memory that the batch neither names nor owns gets other values."
             if name.endswith("without_past"):
                 doc = "The same truth on a session just after capture."
             zones = [id(region) for region in self._check.zones]

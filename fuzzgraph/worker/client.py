@@ -15,6 +15,7 @@ from fuzzgraph.case import Case, encode_case
 from fuzzgraph.environment import UNKNOWN
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
+from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.target_report import TargetReport
 from fuzzgraph.worker.deaths import death_finding
@@ -24,6 +25,8 @@ from fuzzgraph.worker.messages import (
     Answer,
     Confirm,
     Confirmed,
+    Export,
+    Exported,
     Inspect,
     Inspected,
     Open,
@@ -246,6 +249,32 @@ class WorkerClient:
             return self._dialogue.ask(message, Inspected, seconds).report
         except Ending as ending:
             return TargetReport(target=self._target, ended=ending.how)
+
+    def standalone_script(self, case: Case, finding: Finding) -> str:
+        """A script of the engine's recorded operations that shows the finding with torch alone.
+
+        Recording a case and printing it takes about as long as running it, and has its limit.
+
+        Raises:
+            NotStandalone: there is none; says why. OutOfTime: the client was cut off.
+        """
+        self._save(case)
+        self.start()
+        try:
+            answer = self._dialogue.ask(
+                Export(case=case, finding=finding), Exported, self._limits.case_seconds
+            )
+        except Ending as ending:
+            self._count(ending)
+            raise NotStandalone(
+                f"the engine's process {ending.how} while it was recorded"
+            ) from None
+        except WorkerFailed as error:
+            said = str(error).partition("\n")[0]
+            raise NotStandalone(f"its operations could not be recorded: {said}") from None
+        if answer.reason:
+            raise NotStandalone(answer.reason)
+        return answer.script
 
     def _confirm_by_restart(self, case: Case, finding: Finding, times: int) -> Finding:
         seen = 0

@@ -25,6 +25,8 @@ __all__ = [
     "Channel",
     "Confirm",
     "Confirmed",
+    "Export",
+    "Exported",
     "Failed",
     "FromChild",
     "Garbage",
@@ -79,6 +81,20 @@ class Inspected(_Message, frozen=True):
     report: TargetReport
 
 
+class Export(_Message, frozen=True):
+    """Record a case's operations, and write them as a script that shows the finding."""
+
+    case: Case
+    finding: Finding
+
+
+class Exported(_Message, frozen=True):
+    script: str = ""
+    """Needs torch alone; '' where there is none."""
+    reason: str = ""
+    """Why there is none."""
+
+
 class Ready(_Message, frozen=True):
     """The target is open."""
 
@@ -117,8 +133,8 @@ class Failed(_Message, frozen=True):
     traceback: str
 
 
-ToChild: TypeAlias = Open | RunCase | Confirm | Inspect
-FromChild: TypeAlias = Ready | Answer | Confirmed | Inspected | Refused | Failed
+ToChild: TypeAlias = Open | RunCase | Confirm | Inspect | Export
+FromChild: TypeAlias = Ready | Answer | Confirmed | Inspected | Exported | Refused | Failed
 
 Incoming = TypeVar("Incoming")
 

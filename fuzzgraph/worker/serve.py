@@ -25,6 +25,8 @@ from fuzzgraph.worker.messages import (
     Channel,
     Confirm,
     Confirmed,
+    Export,
+    Exported,
     Failed,
     FromChild,
     Inspect,
@@ -92,6 +94,8 @@ class _Desk:
             from fuzzgraph.execution.inspection import inspect_target
 
             return Inspected(report=inspect_target(execution.target, message.cases, self._setup))
+        if isinstance(message, Export):
+            return _exported(execution.target, message)
         if isinstance(message, Confirm):
             found = execution.confirm(message.case, message.finding, message.times)
             return Confirmed(finding=found)
@@ -168,6 +172,15 @@ def _loaded_target(message: Open) -> Target:
 def _faulty(fault: str) -> Target:
     """By name: the catalogue of faults lies on this floor and is none of the worker's business."""
     return cast("Target", importlib.import_module("fuzzgraph.faults").open_fault(fault))
+
+
+def _exported(target: Target, message: Export) -> Exported:
+    from fuzzgraph.repro import NotStandalone, standalone_script
+
+    try:
+        return Exported(script=standalone_script(message.case, message.finding, target))
+    except NotStandalone as error:
+        return Exported(reason=str(error))
 
 
 def _executed(message: Open, target: Target, stages: StageFile) -> Execution:

@@ -109,9 +109,9 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
         "e.g. 60s, 10m or 8h",
     ),
     "time zero": (["run", "--time", "0s"], "--time='0s' is not a valid duration", "60s"),
-    "examples": (["run", "--examples", "-3"], "--examples='-3' is no whole number >= 0", "Use"),
-    "findings": (["run", "--findings", "0"], "--findings='0' is no whole number >= 1", "Use"),
-    "seed": (["run", "--seed", "abc"], "--seed='abc' is no whole number >= 0", "Use one"),
+    "examples": (["run", "--examples", "-3"], "--examples='-3' is not a whole number >= 0", "Use"),
+    "findings": (["run", "--findings", "0"], "--findings='0' is not a whole number >= 1", "Use"),
+    "seed": (["run", "--seed", "abc"], "--seed='abc' is not a whole number >= 0", "Use one"),
     "target": (["run", "--target", "vlm"], "target='vlm' is unknown", "builtin"),
     "bisect of another package": (
         [

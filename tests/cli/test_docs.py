@@ -9,6 +9,8 @@ import pytest
 
 from fuzzgraph.cli.entry import root_command
 from fuzzgraph.events import Export, ReportedFinding, RunSummary, Setup
+from fuzzgraph.run_options import option_table
+from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
@@ -33,6 +35,13 @@ def commands(group: click.Group, path: str = "") -> dict[str, click.Command]:
 def test_every_field_of_a_summary_is_documented(record: type[RunSummary]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [name for name in record.__struct_fields__ if f"`{name}`" not in text] == []
+
+
+def test_the_tables_of_options_say_what_the_program_does() -> None:
+    """They are made by `option_table`: paste what it gives where this fails."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert option_table(SETUP_OPTIONS) in text
+    assert option_table(row for row in OPTIONS if row not in SETUP_OPTIONS) in text
 
 
 def test_every_verb_is_documented() -> None:

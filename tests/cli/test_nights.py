@@ -85,7 +85,7 @@ def test_a_ledger_with_an_entry_that_has_ended_says_so_and_exits_with_1(
         '[[tolerated]]\nbuffer = "x"\nissue = "https://example.org/1"\nexpires = 2020-01-01\n'
     )
     assert run_command(["ledger", "old.toml"]) == 1
-    assert "old.toml:1: x (https://example.org/1) ended on 2020-01-01" in capsys.readouterr().err
+    assert "old.toml:1: x (https://example.org/1) expired on 2020-01-01" in capsys.readouterr().err
 
 
 def test_resume_goes_on_with_a_killed_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fuzzgraph.cli.entry import run_command
+from tests.quoting import is_all_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
 WRONG_CALL = 2
@@ -22,13 +23,6 @@ def quotes() -> list[tuple[str, str]]:
     """Each command that the page shows, with the output that it quotes."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
     return re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-def agrees(said: str, quoted: str) -> bool:
-    """Whether an output is the quoted one, which is wrapped and leaves out parts by `...`."""
-    parts = " ".join(quoted.split()).split("...")
-    pattern = ".*".join(map(re.escape, parts))
-    return re.fullmatch(pattern, " ".join(said.split()), re.DOTALL) is not None
 
 
 def needs_another_machine(command: str) -> bool:
@@ -52,7 +46,7 @@ def test_the_page_quotes_what_a_wrong_call_is_answered_with(
     assert program == "fuzzgraph"
     assert run_command(words) == WRONG_CALL
     said = capsys.readouterr().err
-    assert agrees(said, quoted), said
+    assert is_all_of(said, quoted), said
 
 
 def test_the_page_quotes_something() -> None:
@@ -61,5 +55,5 @@ def test_the_page_quotes_something() -> None:
 
 @pytest.mark.parametrize("said", ["wrong: torch 2.6 is old.\nMore", "wrong: torch 2.6 is new."])
 def test_another_message_is_caught(said: str) -> None:
-    assert agrees("wrong: torch 2.6 is old.", "wrong: torch ...\nis old.")
-    assert not agrees(said, "wrong: torch ...\nis old.")
+    assert is_all_of("wrong: torch 2.6 is old.", "wrong: torch ...\nis old.")
+    assert not is_all_of(said, "wrong: torch ...\nis old.")

@@ -187,7 +187,7 @@ def test_a_run_that_has_ended_is_not_begun_again(
 ) -> None:
     fleet = Fleet(tmp_path, monkeypatch)
     fleet.run(20)
-    with pytest.raises(UsageError, match="has come to its end"):
+    with pytest.raises(UsageError, match="the run is complete"):
         fleet.run(20)
 
 

@@ -13,11 +13,11 @@ import pytest
 from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.case import Case, digest
-from fuzzgraph.case_database import checked_database, open_database
+from fuzzgraph.case_database import open_database
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Event, RunSummary, Setup
 from fuzzgraph.open_target import Opened
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run_spec import Budget, RunSpec, checked_database
 from tests.fakes import FakeRunner, FakeTarget, case, paged
 from tests.fleet.artifacts import LISTING, STORAGE, ZIP, Artifacts, github, zipped
 from tests.fleet.servers import BINARY, WHY_NOT, redis_server
@@ -258,5 +258,5 @@ BAD = ["redis", "redis:", "dir:", "github:owner", "github:a/b/c", "ftp://x", "po
 
 @pytest.mark.parametrize("option", BAD)
 def test_what_names_no_database_is_refused_with_the_forms(option: str) -> None:
-    with pytest.raises(UsageError, match="names no database. Use one of: dir:FOLDER, redis://"):
+    with pytest.raises(UsageError, match="is not a database URL. Use one of: dir:FOLDER, redis://"):
         checked_database(option)

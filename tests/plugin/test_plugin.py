@@ -205,11 +205,11 @@ def test_an_own_test_takes_five_lines(
 
 BAD_OPTIONS = {
     "time": (["--fuzz", "--fuzz-time", "10x"], "--fuzz-time='10x' is not a valid duration"),
-    "examples": (["--fuzz", "--fuzz-examples", "-1"], "--fuzz-examples='-1' is no whole number"),
-    "seed": (["--fuzz", "--fuzz-seed", "x"], "--fuzz-seed='x' is no whole number"),
-    "profile": (["--fuzz", "--fuzz-profile", "fast"], "profile='fast' is unknown"),
+    "examples": (["--fuzz", "--fuzz-examples", "-1"], "--fuzz-examples='-1' is not a whole number"),
+    "seed": (["--fuzz", "--fuzz-seed", "x"], "--fuzz-seed='x' is not a whole number"),
+    "profile": (["--fuzz", "--fuzz-profile", "fast"], "--fuzz-profile='fast' is unknown"),
     "target": (["--fuzz", "--fuzz-target", "vlm"], "target='vlm' is unknown"),
-    "device": (["--fuzz", "--fuzz-device", "tpu"], "device='tpu' is unknown"),
+    "device": (["--fuzz", "--fuzz-device", "tpu"], "--fuzz-device='tpu' is unknown"),
     "without fuzz": (["--fuzz-time", "3s"], "--fuzz-time does nothing without --fuzz"),
     "corpus": (["--fuzz-corpus", "none"], "corpus folder none: cannot be read"),
     "out": (["--fuzz", "--fuzz-out", "a_file/run"], "out='a_file/run' cannot be used (Not a dir"),

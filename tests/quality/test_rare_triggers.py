@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fuzzgraph.faults import FAULTS
-from fuzzgraph.faults.scoring import hunt
+from fuzzgraph.faults.scoring import find_fault
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.fault import engine
@@ -75,4 +75,4 @@ ENGINES: dict[str, Components] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("trigger", ENGINES)
 def test_a_rare_trigger_is_drawn_within_two_hundred_cases(trigger: str) -> None:
-    assert hunt(BuiltinTarget(ENGINES[trigger]), SEED, 200)
+    assert find_fault(BuiltinTarget(ENGINES[trigger]), SEED, 200)

@@ -57,7 +57,7 @@ def accepted(target: Target) -> list[tuple[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("name", [name for name, _ in BUILT_IN])
+@pytest.mark.parametrize("name", [row.name for row in BUILT_IN])
 def test_a_target_refuses_what_lies_beyond_its_reach(name: str) -> None:
     assert accepted(open_target(name)) == []
 
@@ -93,6 +93,12 @@ def test_the_built_in_engine_serves_every_saved_case(name: str) -> None:
 
 
 def test_each_target_says_in_a_line_of_its_own_what_it_drives() -> None:
-    said = [getattr(open_target(name), "about", "") for name, _ in BUILT_IN]
+    said = [getattr(row.open(), "about", "") for row in BUILT_IN]
     assert len({*said}) == len(said)
     assert all(said) and not [line for line in said if "\n" in line]
+
+
+def test_a_line_of_the_list_of_targets_fits_a_hundred_columns() -> None:
+    width = max(len(row.name) for row in BUILT_IN) + 2
+    said = {row.name: getattr(row.open(), "about", "") for row in BUILT_IN}
+    assert [name for name, about in said.items() if width + len(about) > 100] == []

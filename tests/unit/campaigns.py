@@ -31,7 +31,7 @@ class Clock:
         return self.now
 
 
-class Hunt:
+class CampaignRun:
     """A campaign with everything at hand."""
 
     def __init__(

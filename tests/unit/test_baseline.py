@@ -50,7 +50,7 @@ def test_a_damaged_line_is_named_and_costs_itself_only(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join([lines[0], cut, b"\xff", deep, lines[2]]))
     baseline = load_baseline(path)
     assert len(baseline.known) == 2
-    assert [line.partition(": no known")[0] for line in baseline.bad_lines] == [
+    assert [line.partition(": not a known")[0] for line in baseline.bad_lines] == [
         "baseline.jsonl:2",
         "baseline.jsonl:3",
         "baseline.jsonl:4",

@@ -108,7 +108,7 @@ def test_all_releases_between_the_ends_are_walked_oldest_first() -> None:
 
 @pytest.mark.parametrize(
     ("good", "bad", "said"),
-    [("1.2", "1.2", "both '1.2'"), ("1.2", "9.9", "--bad='9.9' is no release there is")],
+    [("1.2", "1.2", "both '1.2'"), ("1.2", "9.9", "--bad='9.9' is not a known release")],
 )
 def test_ends_that_make_no_walk_are_refused(good: str, bad: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from fuzzgraph.execution.blame import Blame
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import GuardedMemory
-from fuzzgraph.memory.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.targets.offline.stub import Stub
 
 ENGINE = """
 import torch
@@ -169,6 +171,13 @@ def test_code_that_calls_itself_without_end_is_to_blame_wherever_it_stops(
     assert side(target, lambda: target.calls(engine.forever)) == "engine"
 
 
+def test_a_shared_stub_that_lacks_what_the_engine_asks_for_is_the_targets_fault(
+    engine: Any, target: Any
+) -> None:
+    assert side(target, lambda: engine.asks(Stub(present=1))) == "target"
+    assert side(target, lambda: engine.asks(SimpleNamespace(present=1))) == "engine"
+
+
 def test_where_engine_and_target_share_a_module_nobody_can_tell(target: Any) -> None:
     target.Target.engine_packages = ("made_target",)
     assert side(target, target.fails) == "engine"
@@ -199,7 +208,7 @@ def test_the_border_names_the_frame_and_the_way_out(engine: Any, target: Any) ->
     with pytest.raises(SessionFailed) as lost:
         border.judge(raised(engine.fails), "prepare")
     assert lost.value.failure.where == "runner.py:5 in fails"
-    with pytest.raises(TargetFailed, match="IndexError.* at made_target.py:11 in fails.*Mend it"):
+    with pytest.raises(TargetFailed, match="IndexError.* at made_target.py:11 in fails.*Fix it"):
         border.judge(raised(target.fails), "check")
     broken: Any = None
     with pytest.raises(HarnessFailed, match="capture_sizes.py:.*FuzzGraph's own code"):

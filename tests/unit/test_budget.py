@@ -17,29 +17,29 @@ from fuzzgraph.errors import OutOfTime
 from fuzzgraph.events import Export, FindingNew, ReportedFinding
 from fuzzgraph.finding import Finding
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
-from tests.unit.campaigns import Bugs, Clock, Hunt, Slow, endless, many_bugs
+from tests.unit.campaigns import Bugs, CampaignRun, Clock, Slow, endless, many_bugs
 
 
 def test_the_time_budget_ends_the_search(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(), seconds=10.0, examples=None, clock=Clock(0.01))
-    summary = hunt.run()
+    run = CampaignRun(tmp_path, FakeRunner(), seconds=10.0, examples=None, clock=Clock(0.01))
+    summary = run.run()
     assert summary.reason == "time"
     assert 10.0 <= summary.total_seconds < 10.5
 
 
 def test_shrinking_ends_at_its_limit(tmp_path: Path) -> None:
     clock = Clock(0.01)
-    hunt = Hunt(
+    run = CampaignRun(
         tmp_path, FakeRunner(paged), minimise=endless, shrink_seconds=3.0, findings=1, clock=clock
     )
-    (reported,) = hunt.run().findings
+    (reported,) = run.run().findings
     assert 3.0 <= reported.shrink_seconds < 3.2
 
 
 def test_shrinking_leaves_most_of_the_time_to_the_search(tmp_path: Path) -> None:
     clock = Clock()
-    hunt = Hunt(tmp_path, Slow(many_bugs, clock), clock=clock, seconds=300.0, examples=None)
-    summary = hunt.run()
+    run = CampaignRun(tmp_path, Slow(many_bugs, clock), clock=clock, seconds=300.0, examples=None)
+    summary = run.run()
     assert summary.cases > 100
     assert len(summary.findings) == 10
     assert all(one.finding.confirmed == "3/3" for one in summary.findings)
@@ -47,10 +47,10 @@ def test_shrinking_leaves_most_of_the_time_to_the_search(tmp_path: Path) -> None
 
 def test_what_is_left_to_shrink_keeps_the_time_budget_in_sight(tmp_path: Path) -> None:
     clock = Clock()
-    hunt = Hunt(tmp_path, Slow(many_bugs, clock), clock=clock, seconds=100.0, examples=None)
-    summary = hunt.run()
+    run = CampaignRun(tmp_path, Slow(many_bugs, clock), clock=clock, seconds=100.0, examples=None)
+    summary = run.run()
     assert summary.seconds <= 100.0
-    assert summary.total_seconds <= 100.0 + hunt.plan.shrink_seconds + 3 * len(summary.findings)
+    assert summary.total_seconds <= 100.0 + run.plan.shrink_seconds + 3 * len(summary.findings)
 
 
 def test_what_showed_only_beside_a_finding_is_told_with_it_when_time_is_up(
@@ -64,7 +64,7 @@ def test_what_showed_only_beside_a_finding_is_told_with_it_when_time_is_up(
         return endless(msgspec.structs.replace(one, seed=0), still_fails)
 
     clock = Clock()
-    hunt = Hunt(
+    run = CampaignRun(
         tmp_path,
         Slow(two_at_once, clock),
         clock=clock,
@@ -73,7 +73,7 @@ def test_what_showed_only_beside_a_finding_is_told_with_it_when_time_is_up(
         export_seconds=0.0,
         minimise=to_seed_0,
     )
-    (reported,) = hunt.run().findings
+    (reported,) = run.run().findings
     assert reported.case.seed == 0
     assert [other.buffer for other in reported.also] == ["beside"]
 
@@ -97,8 +97,8 @@ class Exporter:
 def test_repros_are_executed_as_long_as_there_is_time_for_it(tmp_path: Path) -> None:
     clock = Clock()
     export = Exporter(clock)
-    hunt = Hunt(tmp_path, FakeRunner(many_bugs), clock=clock, export=export, examples=100)
-    found = hunt.run().findings
+    run = CampaignRun(tmp_path, FakeRunner(many_bugs), clock=clock, export=export, examples=100)
+    found = run.run().findings
     assert export.given == [240.0, 140.0, 40.0] + [0.0] * 7
     assert [one.left for one in found] == [()] * 2 + [("export",)] * 8
 
@@ -135,7 +135,7 @@ def test_the_end_of_the_budget_holds_whatever_is_left_to_do(tmp_path: Path, seco
     clock = Clock()
     runner = Stuck(many_bugs, clock, seconds)
     export = Exporter(clock)
-    hunt = Hunt(
+    run = CampaignRun(
         tmp_path,
         runner,
         clock=clock,
@@ -144,16 +144,16 @@ def test_the_end_of_the_budget_holds_whatever_is_left_to_do(tmp_path: Path, seco
         seconds=300.0,
         examples=None,
     )
-    summary = hunt.run()
+    summary = run.run()
     assert summary.total_seconds <= 300.0 * 1.02
-    seen = {event.id for event in hunt.of(FindingNew)}
+    seen = {event.id for event in run.of(FindingNew)}
     assert seen == {one.id for one in summary.findings}
     assert len(export.given) == len(seen), "what is not executed is written"
 
 
 def test_a_healthy_engine_is_searched_to_the_last_second(tmp_path: Path) -> None:
     clock = Clock()
-    summary = Hunt(
+    summary = CampaignRun(
         tmp_path, Slow(lambda one: (), clock), clock=clock, seconds=50.0, examples=None
     ).run()
     assert (summary.cases, summary.cut_off) == (50, "")
@@ -162,8 +162,10 @@ def test_a_healthy_engine_is_searched_to_the_last_second(tmp_path: Path) -> None
 def test_a_case_that_is_cut_off_is_named_and_stays_on_disk(tmp_path: Path) -> None:
     clock = Clock()
     runner = Stuck(lambda one: (), clock, 35.0)
-    hunt = Hunt(tmp_path, runner, clock=clock, cut_off=runner.cut_off, seconds=100.0, examples=None)
-    summary = hunt.run()
+    run = CampaignRun(
+        tmp_path, runner, clock=clock, cut_off=runner.cut_off, seconds=100.0, examples=None
+    )
+    summary = run.run()
     assert (summary.cases, summary.reason) == (2, "time")
     assert digest(load_case(tmp_path / "running.json")) == summary.cut_off
 
@@ -171,8 +173,10 @@ def test_a_case_that_is_cut_off_is_named_and_stays_on_disk(tmp_path: Path) -> No
 def test_what_there_was_no_time_for_is_named(tmp_path: Path) -> None:
     clock = Clock()
     runner = Stuck(many_bugs, clock, 9.0)
-    hunt = Hunt(tmp_path, runner, clock=clock, cut_off=runner.cut_off, seconds=60.0, examples=None)
-    found = hunt.run().findings
+    run = CampaignRun(
+        tmp_path, runner, clock=clock, cut_off=runner.cut_off, seconds=60.0, examples=None
+    )
+    found = run.run().findings
     assert {one.left for one in found} <= {(), ("shrink",), ("confirm", "shrink")}
     assert any(one.left for one in found)
     assert all(not one.flaky for one in found), "what was not tried is not flaky"
@@ -187,7 +191,7 @@ def test_a_bug_that_only_a_candidate_of_a_shrink_shows_is_a_finding_of_its_own(
 
     runner = FakeRunner(bugs)
     big = case(2, 3, 2, page_size=16)
-    summary = Hunt(tmp_path, runner, corpus=[big], examples=0).run()
+    summary = CampaignRun(tmp_path, runner, corpus=[big], examples=0).run()
     assert sorted(one.finding.buffer for one in summary.findings) == [
         "kv_indices",
         "only when small",

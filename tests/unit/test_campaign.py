@@ -24,14 +24,14 @@ from fuzzgraph.events import (
     finding_id,
 )
 from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import parse_time
+from fuzzgraph.option import parse_time
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
-from tests.unit.campaigns import Clock, Hunt
+from tests.unit.campaigns import CampaignRun, Clock
 
 
 def test_a_finding_is_confirmed_shrunk_and_saved(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(paged))
-    summary = hunt.run()
+    run = CampaignRun(tmp_path, FakeRunner(paged))
+    summary = run.run()
     (reported,) = summary.findings
     assert reported.finding.confirmed == "3/3"
     assert len(reported.case.steps) == 2
@@ -41,8 +41,8 @@ def test_a_finding_is_confirmed_shrunk_and_saved(tmp_path: Path) -> None:
 
 
 def test_a_healthy_engine_gives_nothing_and_runs_all_examples(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(), examples=150)
-    summary = hunt.run()
+    run = CampaignRun(tmp_path, FakeRunner(), examples=150)
+    summary = run.run()
     assert (summary.findings, summary.cases, summary.reason) == ((), 150, "examples")
     assert summary.exit_code == 0
 
@@ -52,26 +52,26 @@ def test_the_case_is_on_disk_before_the_finding_is_worked_on(tmp_path: Path) -> 
         def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
             raise KeyboardInterrupt
 
-    hunt = Hunt(tmp_path, Dying(paged))
+    run = CampaignRun(tmp_path, Dying(paged))
     with pytest.raises(KeyboardInterrupt):
-        hunt.run()
+        run.run()
     name = finding_id(finding(step=1).key)
     assert paged(load_case(tmp_path / "findings" / name / "found.json"))
 
 
 def test_the_corpus_runs_before_anything_is_generated(tmp_path: Path) -> None:
     saved = [case(1, seed=7), case(2, seed=8)]
-    hunt = Hunt(tmp_path, FakeRunner(), corpus=saved, examples=5)
-    summary = hunt.run()
-    assert hunt.runner.ran[:2] == saved
+    run = CampaignRun(tmp_path, FakeRunner(), corpus=saved, examples=5)
+    summary = run.run()
+    assert run.runner.ran[:2] == saved
     assert (summary.corpus_cases, summary.cases) == (2, 7)
-    assert [event.source for event in hunt.of(CaseRun)] == ["corpus", "corpus"]
+    assert [event.source for event in run.of(CaseRun)] == ["corpus", "corpus"]
 
 
 def test_without_examples_the_corpus_alone_runs(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(), corpus=[case(1)], examples=0)
-    assert hunt.run().reason == "corpus"
-    assert hunt.runner.ran == [case(1)]
+    run = CampaignRun(tmp_path, FakeRunner(), corpus=[case(1)], examples=0)
+    assert run.run().reason == "corpus"
+    assert run.runner.ran == [case(1)]
 
 
 def test_a_corpus_entry_that_the_pools_cannot_hold_costs_that_entry(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_a_corpus_entry_that_the_pools_cannot_hold_costs_that_entry(tmp_path: Pa
                 raise InvalidCase("kv_pool_pages=1 are too few. Raise it.")
             return super().run_case(case)
 
-    hunt = Hunt(tmp_path, Small(), corpus=[case(1, seed=7), case(1)], examples=0)
-    summary = hunt.run()
+    run = CampaignRun(tmp_path, Small(), corpus=[case(1, seed=7), case(1)], examples=0)
+    summary = run.run()
     assert summary.bad_entries == ("0.json: kv_pool_pages=1 are too few. Raise it.",)
     assert summary.cases == 1
 
@@ -90,7 +90,7 @@ def test_a_corpus_entry_that_the_pools_cannot_hold_costs_that_entry(tmp_path: Pa
 def ran(folder: Path, **plan: Any) -> list[Case]:
     folder.mkdir()
     runner = FakeRunner()
-    Hunt(folder, runner, examples=120, **plan).run()
+    CampaignRun(folder, runner, examples=120, **plan).run()
     return runner.ran
 
 
@@ -106,8 +106,8 @@ def test_another_seed_or_shard_runs_other_cases(tmp_path: Path, other: dict[str,
 
 
 def test_the_findings_budget_ends_the_search(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(paged), findings=1, examples=None)
-    assert (hunt.run().reason, len(hunt.of(FindingNew))) == ("findings", 1)
+    run = CampaignRun(tmp_path, FakeRunner(paged), findings=1, examples=None)
+    assert (run.run().reason, len(run.of(FindingNew))) == ("findings", 1)
 
 
 def two_bugs(one: Case) -> tuple[Finding, ...]:
@@ -118,19 +118,19 @@ def two_bugs(one: Case) -> tuple[Finding, ...]:
 
 
 def test_shrinking_does_not_slip_from_one_bug_to_another(tmp_path: Path) -> None:
-    summary = Hunt(tmp_path, FakeRunner(two_bugs)).run()
+    summary = CampaignRun(tmp_path, FakeRunner(two_bugs)).run()
     steps = {one.finding.oracle: len(one.case.steps) for one in summary.findings}
     assert steps == {"footprint": 2, "reference": 3}
 
 
 def test_a_known_finding_is_counted_and_not_reported_again(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(paged))
-    summary = hunt.run()
+    run = CampaignRun(tmp_path, FakeRunner(paged))
+    summary = run.run()
     (reported,) = summary.findings
-    with_it = sum(event.outcome == "finding" for event in hunt.of(CaseRun))
+    with_it = sum(event.outcome == "finding" for event in run.of(CaseRun))
     assert summary.repeats[reported.id] == with_it - 1
-    assert len(hunt.of(FindingNew)) == 1
-    assert 0 < len(hunt.of(FindingRepeated)) <= with_it
+    assert len(run.of(FindingNew)) == 1
+    assert 0 < len(run.of(FindingRepeated)) <= with_it
 
 
 def one_bug_two_clauses(one: Case) -> tuple[Finding, ...]:
@@ -141,7 +141,7 @@ def one_bug_two_clauses(one: Case) -> tuple[Finding, ...]:
 
 
 def test_what_else_the_shrunk_case_breaks_is_told_with_it(tmp_path: Path) -> None:
-    (reported,) = Hunt(tmp_path, FakeRunner(one_bug_two_clauses)).run().findings
+    (reported,) = CampaignRun(tmp_path, FakeRunner(one_bug_two_clauses)).run().findings
     assert reported.finding.oracle == "footprint"
     assert [other.oracle for other in reported.also] == ["reference"]
 
@@ -155,17 +155,17 @@ def behind_a_companion(one: Case) -> tuple[Finding, ...]:
 
 
 def test_a_second_bug_that_looks_like_a_companion_is_not_swallowed(tmp_path: Path) -> None:
-    summary = Hunt(tmp_path, FakeRunner(behind_a_companion)).run()
+    summary = CampaignRun(tmp_path, FakeRunner(behind_a_companion)).run()
     assert {one.finding.oracle for one in summary.findings} == {"footprint", "reference"}
 
 
 def test_a_finding_that_no_fresh_session_shows_is_reported_as_flaky(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(paged, rate="0/3"))
-    summary = hunt.run()
+    run = CampaignRun(tmp_path, FakeRunner(paged, rate="0/3"))
+    summary = run.run()
     (reported,) = summary.findings
     assert reported.flaky
     assert reported.shrink_tries == 0
-    assert [event.rate for event in hunt.of(FindingFlaky)] == ["0/3"]
+    assert [event.rate for event in run.of(FindingFlaky)] == ["0/3"]
     assert summary.exit_code == 1
 
 
@@ -187,14 +187,14 @@ def test_a_shrunk_case_that_fresh_sessions_do_not_show_is_not_kept(tmp_path: Pat
             return super().confirm(case, finding, times)
 
     runner = Remembering(wide)
-    (reported,) = Hunt(tmp_path, runner, findings=1, examples=None).run().findings
+    (reported,) = CampaignRun(tmp_path, runner, findings=1, examples=None).run().findings
     assert len(reported.case.steps) > 2
     assert reported.finding.confirmed == "3/3"
 
 
 def test_two_shards_report_a_finding_once(tmp_path: Path) -> None:
     summaries = [
-        Hunt(tmp_path, FakeRunner(one_bug_two_clauses), shard=shard, shards=2).run()
+        CampaignRun(tmp_path, FakeRunner(one_bug_two_clauses), shard=shard, shards=2).run()
         for shard in (0, 1)
     ]
     assert [len(summary.findings) for summary in summaries] == [1, 0]
@@ -206,7 +206,7 @@ def test_what_shows_only_beside_another_shards_finding_is_left_to_that_finding(
 ) -> None:
     name = finding_id(finding().key)
     RunFolder(tmp_path).claim(name)
-    summary = Hunt(tmp_path, FakeRunner(one_bug_two_clauses), shard=1, shards=2).run()
+    summary = CampaignRun(tmp_path, FakeRunner(one_bug_two_clauses), shard=1, shards=2).run()
     assert summary.findings == ()
     assert [other.oracle for other in summary.beside[name]] == ["reference"]
 
@@ -223,7 +223,7 @@ def test_a_first_signal_finishes_the_case_and_writes_the_report(
             return verdict
 
     before = signal.getsignal(number)
-    summary = Hunt(tmp_path, Interrupting(), examples=None).run()
+    summary = CampaignRun(tmp_path, Interrupting(), examples=None).run()
     assert (summary.reason, summary.cases) == ("interrupted", 20)
     assert msgspec.json.decode((tmp_path / "summary.json").read_bytes())["reason"] == "interrupted"
     assert signal.getsignal(number) is before
@@ -235,20 +235,20 @@ def test_a_runner_that_breaks_leaves_the_case_and_a_report(tmp_path: Path) -> No
             super().run_case(case)
             raise RuntimeError("the harness is at fault")
 
-    hunt = Hunt(tmp_path, Broken())
+    run = CampaignRun(tmp_path, Broken())
     with pytest.raises(RuntimeError, match="at fault"):
-        hunt.run()
-    assert len(hunt.runner.ran) == 1
+        run.run()
+    assert len(run.runner.ran) == 1
     (left,) = tmp_path.glob("unfinished-*.json")
-    assert load_case(left) == hunt.runner.ran[0]
+    assert load_case(left) == run.runner.ran[0]
     summary = msgspec.json.decode((tmp_path / "summary.json").read_bytes(), type=RunSummary)
     assert (summary.exit_code, summary.error) == (3, "RuntimeError: the harness is at fault")
 
 
 def test_progress_tells_what_is_left(tmp_path: Path) -> None:
-    hunt = Hunt(tmp_path, FakeRunner(), seconds=10.0, examples=None, clock=Clock(0.01))
-    hunt.run()
-    told = hunt.of(Progress)
+    run = CampaignRun(tmp_path, FakeRunner(), seconds=10.0, examples=None, clock=Clock(0.01))
+    run.run()
+    told = run.of(Progress)
     assert len(told) >= 9
     assert all(event.seconds + event.seconds_left == pytest.approx(10, abs=0.1) for event in told)
     assert told[-1].doing == "done"

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import get_args
 
@@ -25,6 +26,7 @@ NESTED = [*(ROOT / "fuzzgraph").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES, *sorted(NESTED)]
 TODAY = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 """A changelog names what there was."""
+SVG = "{http://www.w3.org/2000/svg}"
 OPTIONAL = {"corpus/ledger.toml", "corpus/baseline.jsonl"}
 """Files that a project may have; this one has none."""
 FOLDERS = "fuzzgraph|strategies|oracles|tests|docs|corpus|benchmarks|constraints|reports"
@@ -161,3 +163,20 @@ def imported(text: str) -> list[str]:
 def test_what_the_examples_import_exists(path: Path) -> None:
     names = imported(path.read_text(encoding="utf-8"))
     assert [name for name in names if not is_there(name)] == []
+
+
+def floors_of_the_picture() -> list[set[str]]:
+    """The modules that the picture names on each floor, from the top."""
+    root = ET.parse(ROOT / "docs" / "pictures" / "floors.svg").getroot()
+    texts = [text for text in root.iter(f"{SVG}text") if text.attrib.get("class") == "code"]
+    return [set((text.text or "").split()) for text in texts]
+
+
+def test_the_picture_of_the_floors_agrees_with_the_table_and_shows_every_package() -> None:
+    table, picture = floors_of_the_table(), floors_of_the_picture()
+    assert len(picture) == len(table)
+    assert [shown - named for shown, named in zip(picture, table, strict=True)] == [set()] * len(
+        table
+    )
+    packages = {path.parent.name for path in (ROOT / "fuzzgraph").glob("*/__init__.py")}
+    assert packages <= set().union(*picture)

@@ -52,7 +52,7 @@ def test_a_quarantined_entry_keeps_out_a_case_by_its_digest_on_its_target_only()
 def test_an_entry_holds_until_its_day(day: date, holds: bool) -> None:
     ledger = parse_ledger(TOLERATED, day)
     assert (ledger.tolerates(finding()) is not None) == holds
-    assert [line for line in ledger.bad_lines if "ended on 2026-12-31" in line] == (
+    assert [line for line in ledger.bad_lines if "expired on 2026-12-31" in line] == (
         [] if holds else list(ledger.bad_lines)
     )
 
@@ -66,9 +66,9 @@ BAD = {
     "keeps nothing out": (f"[[quarantined]]\n{ISSUE}", "keeps nothing out"),
     "an unknown table": (f"[[ignored]]\n{ISSUE}", "'ignored' is unknown"),
     "a table, not a list": (f"[tolerated]\n{ISSUE}", "'tolerated' is unknown"),
-    "no TOML": ("[[tolerated]]\nbuffer = = 3\n", "no ledger entry"),
-    "a broken header": ("[[tolerated\n", "no ledger entry"),
-    "nested beyond all bounds": (f"[[tolerated]]\na = {'[' * 100_000}\n", "no ledger entry"),
+    "no TOML": ("[[tolerated]]\nbuffer = = 3\n", "not a ledger entry"),
+    "a broken header": ("[[tolerated\n", "not a ledger entry"),
+    "nested beyond all bounds": (f"[[tolerated]]\na = {'[' * 100_000}\n", "not a ledger entry"),
 }
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import fuzzgraph
-from fuzzgraph.campaign import replay_command
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
 from fuzzgraph.interpreter import import_path, module_command, script_command
+from fuzzgraph.run_options import replay_command
 from fuzzgraph.targets.own import import_root, open_own
 
 WHOSE = "import fuzzgraph, sys\nprint(fuzzgraph.__file__)\nprint(*sys.argv[1:])\n"

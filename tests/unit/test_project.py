@@ -84,6 +84,21 @@ def test_a_module_without_a_floor_is_caught(tmp_path: Path) -> None:
     assert "fuzzgraph.homeless" in run.stdout
 
 
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [("offline", "sglang.release"), ("sglang", "builtin.target"), ("offline", "builtin.target")],
+)
+def test_an_engine_that_shared_code_or_another_engine_knows_is_caught(
+    tmp_path: Path, module: str, imported: str
+) -> None:
+    folder = copy_of_project(tmp_path)
+    path = folder / "fuzzgraph" / "targets" / module / "knowing.py"
+    path.write_text(f"import fuzzgraph.targets.{imported}\n")
+    run = lint_imports(folder)
+    assert run.returncode != 0
+    assert f"fuzzgraph.targets.{module}.knowing -> fuzzgraph.targets.{imported}" in run.stdout
+
+
 def imported_names(source: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):

@@ -135,7 +135,8 @@ def test_a_pytest_command_runs_in_a_folder_without_tests(line: str, case: Path) 
 @pytest.mark.slow
 def test_the_test_of_ones_own_that_is_shown_passes(tmp_path: Path) -> None:
     text = README.read_text(encoding="utf-8")
-    [block] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    [block] = [block for block in blocks if "fuzz_engine" in block]
     engine = "from fuzzgraph.targets.builtin import BuiltinTarget as MyTarget\n"
     (tmp_path / "my_package.py").write_text(engine)
     (tmp_path / "test_mine.py").write_text(block.replace("examples=200", "examples=5"))

@@ -136,7 +136,7 @@ def test_a_killed_run_runs_the_examples_of_the_unbroken_one(
 def test_a_run_that_has_ended_is_resumed_with_more_time_only(tmp_path: Path) -> None:
     run(tmp_path, FakeRunner())
     state = load_run_state(tmp_path)
-    with pytest.raises(UsageError, match="has come to its end"):
+    with pytest.raises(UsageError, match="the run is complete"):
         resumed_spec(state, tmp_path)
     assert resumed_spec(state, tmp_path, seconds=3600.0).budget.seconds == 3600.0
 
@@ -156,7 +156,7 @@ def test_a_run_that_has_ended_is_resumed_for_what_it_had_no_time_for(tmp_path: P
     assert len(done.case.steps) == 2
     assert (summary.cases, summary.exit_code) == (60, 1), "nothing is searched any more"
     assert (summary.reason, summary.seconds) == (first.reason, first.seconds)
-    with pytest.raises(UsageError, match="has come to its end"):
+    with pytest.raises(UsageError, match="the run is complete"):
         resumed_spec(load_run_state(tmp_path), tmp_path)
 
 
@@ -180,7 +180,10 @@ def test_a_claim_without_a_word_in_the_log_is_free_again(tmp_path: Path) -> None
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    with RunFolder(tmp_path).lock(), pytest.raises(UsageError, match="another run is at work here"):
+    with (
+        RunFolder(tmp_path).lock(),
+        pytest.raises(UsageError, match="another run is using this folder"),
+    ):
         run(tmp_path, FakeRunner())
 
 
@@ -192,13 +195,13 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_workers_killed_before_and_after_a_resume_are_counted_together(tmp_path: Path) -> None:
-    def hunted(state: RunState | None) -> RunSummary:
+    def finished(state: RunState | None) -> RunSummary:
         opened = Opened(Setup(), FakeTarget(), FakeRunner(), lambda: None, killed=lambda: 2)
         plan = RunSpec(out=str(tmp_path), budget=Budget(None, 60 if state is None else 90), seed=2)
         return run_campaign(plan, events.append, opened=opened, export=no_export, state=state)
 
-    assert hunted(None).killed == 2
-    assert hunted(load_run_state(tmp_path)).killed == 4
+    assert finished(None).killed == 2
+    assert finished(load_run_state(tmp_path)).killed == 4
     assert [event.killed for event in events if isinstance(event, Progress)][-1] == 4
 
 

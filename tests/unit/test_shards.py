@@ -68,12 +68,15 @@ def test_shards_that_were_killed_go_on_in_one_process_each(
     assert all(one.finding.confirmed for one in summary.findings)
     assert (summary.cases, summary.shards, summary.reason) == (80, 2, "examples")
     assert (tmp_path / "report.html").is_file()
-    with pytest.raises(UsageError, match="has come to its end"):
+    with pytest.raises(UsageError, match="the run is complete"):
         resume_shards(tmp_path, 2, None)
 
 
 def test_two_resumes_of_one_run_are_refused(tmp_path: Path) -> None:
-    with RunFolder(tmp_path).lock(), pytest.raises(UsageError, match="another run is at work here"):
+    with (
+        RunFolder(tmp_path).lock(),
+        pytest.raises(UsageError, match="another run is using this folder"),
+    ):
         resume_shards(tmp_path, 2, None)
 
 

@@ -126,8 +126,9 @@ class ScriptCheck:
         ]
 
     def told(self, behind: str, before: str = "") -> list[str]:
-        """The last statement: report `worst`, the place that differs, if there is one."""
-        return [f'return report([f"{before}{{BUFFER}}{{worst}} {behind}"] if worst else [])']
+        """The last statements: report `worst`, the place that differs, if there is one."""
+        found = f'[f"{before}{{BUFFER}}{{worst}} {behind}"]'
+        return [f"found = {found} if worst else []", "return report(found)"]
 
 
 def seen_tensor(seen: Observation | None, name: str) -> torch.Tensor:

@@ -59,8 +59,8 @@ class ForeignRowsCheck(ScriptCheck):
             f"{step}()",
             f"own = {self._own}  # {_OWN[self._what]}",
             f"foreign = [row for row in changed_rows({pool}, before) if row not in own][:8]",
-            f"return report([foreign_rows_text(BUFFER, {self._what!r}, foreign)]"
-            " if foreign else [])",
+            f"found = [foreign_rows_text(BUFFER, {self._what!r}, foreign)] if foreign else []",
+            "return report(found)",
         ]
 
 

@@ -108,5 +108,6 @@ class NewRowsCheck(ScriptCheck):
             f"expected = {pool}.clone()",
             f"expected[{self._what}s] = {tensor_text(self._truth)}",
             f"wrong = changed_rows({pool}, expected)[:8]",
-            f"return report([wrong_rows_text(BUFFER, {self._what!r}, wrong)] if wrong else [])",
+            f"found = [wrong_rows_text(BUFFER, {self._what!r}, wrong)] if wrong else []",
+            "return report(found)",
         ]

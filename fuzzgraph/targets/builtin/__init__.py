@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from fuzzgraph.targets.builtin.components import Components
-from fuzzgraph.targets.builtin.target import BuiltinTarget
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["BuiltinTarget", "Components"]
+from fuzzgraph.targets.entry import TargetEntry
+
+if TYPE_CHECKING:
+    from fuzzgraph.targets.builtin.components import Components
+    from fuzzgraph.targets.builtin.target import BuiltinTarget
+
+__all__ = ["TARGETS", "BuiltinTarget", "Components"]
+
+TARGETS = (
+    TargetEntry("builtin", "builtin.target", "BuiltinTarget", {"kernels": "torch"}),
+    TargetEntry("builtin-triton", "builtin.target", "BuiltinTarget", {"kernels": "triton"}),
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Imports torch only for whom needs it: the names of targets do not."""
+    module = {"Components": "components", "BuiltinTarget": "target"}.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,72 +1,94 @@
-"""Stands in for `torch.cuda.CUDAGraph` where the engine begins and ends captures by itself.
+"""Stands in for `torch.cuda.CUDAGraph` and `torch.cuda.graph`: a `GraphEngine` records instead.
 
-A prefill graph is broken at attention: the engine captures what lies between the breaks as graphs
-of their own, and runs the breaks anew at every replay. Which pieces there are and in which order
-they run stays the engine's; each piece is recorded by a `GraphEngine`.
+Engines capture in three ways: they hand a function to be captured, they wrap a block in
+`torch.cuda.graph`, or they call `capture_begin` and `capture_end` and run what lies between two
+pieces anew at every replay. What is captured, when and in which order stays the engine's.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 
-__all__ = ["SegmentGraph", "Segments"]
+__all__ = ["POOL", "CudaGraphs", "RecordedCudaGraph"]
+
+POOL = "the graph engine's pool"
+"""Handle of the memory pool that all graphs of a session share."""
 
 
-class Segments:
-    """Makes the pieces of one runner's graphs.
+class RecordedCudaGraph:
+    """In place of a `torch.cuda.CUDAGraph`. Who captures it sets `captured`."""
+
+    captured: CapturedGraph[Any] | None = None
+
+    def replay(self) -> None:
+        assert self.captured is not None, "the engine replays what it captured"
+        self.captured.replay()
+
+    def pool(self) -> str:
+        return POOL
+
+    def instantiate(self) -> None:
+        """A device makes a captured graph ready; a recording is."""
+
+    def reset(self) -> None:
+        self.captured = None
+
+
+class CudaGraphs:
+    """The graphs of one runner.
 
     Args:
         graphs: captures and replays.
-        kind: names the graphs.
+        kind: names the graphs in messages.
     """
 
     def __init__(self, graphs: GraphEngine, kind: str) -> None:
         self._graphs = graphs
         self._kind = kind
-        self._size = self._pieces = 0
+        self._number = self._size = self._pieces = 0
 
-    def begin_forward(self, size: int) -> None:
-        """The next piece is the first one of the forward over this many tokens."""
-        self._size, self._pieces = size, 0
+    def names(self) -> dict[str, Any]:
+        """What replaces the names of torch.cuda while the engine captures.
 
-    def graph(self, *_: object, **__: object) -> SegmentGraph:
-        """In place of the constructor of a device's graph."""
-        return SegmentGraph(self._next)
+        `with replaced_names([torch.cuda], CudaGraphs(graphs, "decode").names()): ...`
+        """
+        return {"CUDAGraph": self.graph_class(), "graph": self.capture}
 
     @contextlib.contextmanager
-    def record(self) -> Iterator[CapturedGraph[None]]:
-        """What runs meanwhile becomes the next piece."""
-        with self._next() as captured:
-            yield captured
+    def capture(self, graph: RecordedCudaGraph, *_: Any, **__: Any) -> Iterator[None]:
+        """In place of `torch.cuda.graph(graph, pool=..., stream=...)`: one whole graph."""
+        self._number += 1
+        with self._graphs.segment(key=f"{self._kind}/{self._number}") as graph.captured:
+            yield
 
-    def _next(self) -> contextlib.AbstractContextManager[CapturedGraph[None]]:
+    # Forwards that are captured piece by piece
+
+    def begin_forward(self, size: int) -> None:
+        """The next piece is the first one of the forward over this many rows or tokens."""
+        self._size, self._pieces = size, 0
+
+    def graph_class(self) -> type[RecordedCudaGraph]:
+        """In place of `torch.cuda.CUDAGraph`: each of its graphs is the next piece."""
+        next_piece = self.record
+
+        class CUDAGraph(RecordedCudaGraph):
+            def __init__(self, *_: object, **__: object) -> None:
+                self._capturing = contextlib.ExitStack()
+
+            def capture_begin(self, *_: object, **__: object) -> None:
+                self.captured = self._capturing.enter_context(next_piece())
+
+            def capture_end(self) -> None:
+                self._capturing.close()
+
+        return CUDAGraph
+
+    def record(self) -> contextlib.AbstractContextManager[CapturedGraph[None]]:
+        """What runs in the block becomes the next piece, replayed on what the last one left."""
         self._pieces += 1
         key = f"{self._kind}/{self._size}.{self._pieces}"
         return self._graphs.segment(key=key, continues=self._pieces > 1)
-
-
-class SegmentGraph:
-    """One piece: captured from `capture_begin` to `capture_end`, replayed as often as asked."""
-
-    def __init__(
-        self, open_piece: Callable[[], contextlib.AbstractContextManager[CapturedGraph[None]]]
-    ) -> None:
-        self._open_piece = open_piece
-        self._capturing = contextlib.ExitStack()
-        self._captured: CapturedGraph[None] | None = None
-
-    def capture_begin(self, *_: object, **__: object) -> None:
-        self._captured = self._capturing.enter_context(self._open_piece())
-
-    def capture_end(self) -> None:
-        self._capturing.close()
-
-    def instantiate(self) -> None:
-        """The engine makes a captured graph ready; ours is."""
-
-    def replay(self) -> None:
-        assert self._captured is not None, "the engine replays what it captured"
-        self._captured.replay()

@@ -1,42 +1,160 @@
-"""What code for GPUs asks of one where there is none: memory on `cuda` and its properties.
+"""`cuda` on a machine without a GPU: device names mean the CPU, and torch.cuda has answers.
 
-Backends allocate on `device="cuda"` by name and look up the number of multiprocessors. Where there
-is a GPU nothing is changed.
+Engines allocate on `device="cuda"` by name, look up the number of multiprocessors and hand streams
+around. Where there is a GPU nothing is changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from fuzzgraph.memory.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.memory.side_requests import SESSION_CPU, is_cuda
+from fuzzgraph.relays import relay
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.runners.capture import replaced_names
 
-__all__ = ["cuda_on_cpu", "trusting"]
+__all__ = [
+    "DEVICE",
+    "STREAMS",
+    "ClaimsCuda",
+    "CudaMeansCpu",
+    "cuda_on_cpu",
+    "tensors_claim_cuda",
+]
 
-_PROPERTIES = Stub(multi_processor_count=4, major=9, minor=0)
+
+class CudaMeansCpu(TorchFunctionMode):
+    """Every `cuda` in a call of torch means the CPU, and pinned memory is ordinary memory."""
+
+    @relay
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        # Called for every operation, attributes of tensors among them, hundreds of times a step.
+        for arg in args:
+            if type(arg) in _NAMES:
+                args = tuple(SESSION_CPU if is_cuda(arg) else arg for arg in args)
+                break
+        return func(*args, **_without_cuda(kwargs)) if kwargs else func(*args)
+
+
+class ClaimsCuda(TorchFunctionMode):
+    """Tensors say that they lie on a GPU, for code that asserts it and needs none."""
+
+    @relay
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func == _IS_CUDA:
+            return True
+        return func(*args, **(kwargs or {}))
+
+
+_NAMES = (str, torch.device)
+_IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+
+
+def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
+    kwargs = dict(kwargs)
+    if is_cuda(kwargs.get("device")):
+        kwargs["device"] = SESSION_CPU
+    if kwargs.get("pin_memory"):
+        kwargs["pin_memory"] = False
+        kwargs["device"] = "cpu"  # the word by which `memory.transfers` knows the host
+    return kwargs
+
+
+class _Done:
+    """A stream or an event: on a CPU each call ends before the next begins, so all is done."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Any) -> float:
+        return 0.0
+
+    def __enter__(self) -> _Done:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def _nothing(self, *_: Any, **__: Any) -> _Done:
+        return self
+
+    record = record_event = synchronize = wait = wait_event = wait_stream = _nothing
+
+
+_DONE = _Done()
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+# Of a Hopper GPU, so that engines choose the code that they ship for servers; few
+# multiprocessors, because work is split among them and a split costs time here.
+_MAJOR, _MINOR, _MULTIPROCESSORS, _BYTES = 9, 0, 4, 80 << 30
+
+DEVICE: Mapping[str, Any] = {
+    "get_device_properties": lambda *_: Stub(
+        name="CPU", multi_processor_count=_MULTIPROCESSORS, major=_MAJOR, minor=_MINOR,
+        total_memory=_BYTES,
+    ),
+    "get_device_capability": lambda *_: (_MAJOR, _MINOR),
+}  # fmt: skip
+"""Names of torch.cuda that say what the device is."""
+
+STREAMS: Mapping[str, Any] = {
+    "Stream": _Done,
+    "Event": _Done,
+    "current_stream": lambda *_: _DONE,
+    "default_stream": lambda *_: _DONE,
+    "stream": _Done,
+    "set_stream": _nothing,
+    "synchronize": _nothing,
+    "empty_cache": _nothing,
+    "device": _Done,
+    "current_device": lambda: 0,
+    "set_device": _nothing,
+    "mem_get_info": lambda *_: (_BYTES, _BYTES),
+    "is_current_stream_capturing": lambda: False,
+    "graph_pool_handle": lambda: (0, 0),
+}
+"""Names of torch.cuda that order work on the device and account for its memory."""
 
 
 @contextlib.contextmanager
-def cuda_on_cpu() -> Iterator[None]:
-    """While the engine's code runs."""
+def cuda_on_cpu(names: Mapping[str, Any] = DEVICE) -> Iterator[None]:
+    """Around the engine's code: `cuda` names the CPU, and torch.cuda holds these names.
+
+    Args:
+        names: of torch.cuda -> what replaces it, e.g. `{**DEVICE, **STREAMS}`.
+    """
     if torch.cuda.is_available():
         yield
         return
-    answers = {
-        "get_device_properties": lambda *_: _PROPERTIES,
-        "get_device_capability": lambda *_: (_PROPERTIES.major, _PROPERTIES.minor),
-    }
-    with replaced_names([torch.cuda], answers), CudaMeansCpu():
+    with replaced_names([torch.cuda], names), CudaMeansCpu():
         yield
 
 
-def trusting(function: Callable[..., Any]) -> Callable[..., Any]:
+def tensors_claim_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the engine that asserts tensors of a GPU and runs without one."""
     if hasattr(function, "__wrapped__"):
         return function

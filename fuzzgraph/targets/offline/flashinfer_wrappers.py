@@ -8,17 +8,14 @@ kernels of a replay follow it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from fuzzgraph.errors import EngineError
-from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 __all__ = ["install_wrappers"]
-
-_ATTENTION = "sglang.srt.layers.attention"
 
 
 class _Wrapper:
@@ -138,12 +135,10 @@ _NAMES = {
 }
 
 
-def install_wrappers() -> None:
-    """Where FlashInfer is not installed, the engine finds these under its names."""
-    for name in ("flashinfer_backend", "flashinfer_mla_backend"):
-        if not has_module(f"{_ATTENTION}.{name}"):
-            continue
-        module = engine_module(f"{_ATTENTION}.{name}")
-        for known, value in _NAMES.items():
-            if not hasattr(module, known):
-                setattr(module, known, value)
+def install_wrappers(modules: Iterable[Any]) -> None:
+    """Where FlashInfer is not installed, these modules of the engine find the wrappers under its
+    names."""
+    for module in modules:
+        for name, wrapper in _NAMES.items():
+            if not hasattr(module, name):
+                setattr(module, name, wrapper)

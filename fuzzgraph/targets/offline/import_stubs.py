@@ -1,13 +1,13 @@
-"""Modules that sglang imports and that a machine without a GPU lacks, each with its reason.
+"""Import stubs: modules that an engine imports and that a machine without a GPU lacks.
 
-The list is explicit: a missing module that is not on it is an error that names it. A module that
-is really installed is used, whatever stands here. What a stand-in module hands out does nothing;
-code that would compute with it belongs to a kernel, and no target here runs those.
+The list is explicit and each entry has its reason: a missing module that is not on it is an error
+that names it. A module that is installed is used, whether it is on the list or not. What a stubbed
+module hands out can be named, called and subclassed, and does nothing; code that would compute with
+it belongs to a kernel.
 """
 
 from __future__ import annotations
 
-import enum
 import importlib.abc
 import importlib.machinery
 import sys
@@ -15,53 +15,23 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
+__all__ = ["allow_absent"]
 
-__all__ = ["ABSENT", "allow_absent"]
-
-_KERNELS = "compiled kernels for GPUs; metadata code imports their names and calls none"
-_HTTP = "the HTTP server and its clients; no server is started"
-_MODELS = "loads model files; no model is loaded"
-_VISION = "image preprocessing; no images"
-
-ABSENT: Mapping[str, str] = {
-    "IPython": "interactive display; no notebook",
-    "PIL": _VISION,
-    "aiter": _KERNELS,
-    "compressed_tensors": "quantised checkpoints; no model is loaded",
-    "cuda": _KERNELS,
-    "cutlass": _KERNELS,
-    "deep_gemm": _KERNELS,
-    "fastapi": _HTTP,
-    "flash_mla": _KERNELS,
-    "gguf": _MODELS,
-    "orjson": _HTTP,
-    "partial_json_parser": "tool calls in chat answers; no server is started",
-    "pybase64": _HTTP,
-    "requests": _HTTP,
-    "sentencepiece": "a tokenizer; token ids are given",
-    "sgl_kernel": _KERNELS,
-    "starlette": _HTTP,
-    "torchvision": _VISION,
-    "tvm_ffi": _KERNELS,
-    "uvicorn": _HTTP,
-    "xgrammar": "constrained answers; no server is started",
-    "zmq": "talks between server processes; there is one process",
-}
-"""Top-level module -> why nothing is lost without it."""
+Fill = Callable[[types.ModuleType], None]
+"""Puts into a stubbed module what the engine reads of it at import."""
 
 
 class _Meta(type):
     """Classes answer for any attribute, so that decorators and bases made of them work."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__"):  # protocols ask for these, and must hear that there are none
             raise AttributeError(name)
         value = _Nothing()
         setattr(cls, name, value)
         return value
 
-    def __or__(cls, other: object) -> Any:
+    def __or__(cls, other: object) -> Any:  # `Absent | None` in an annotation
         return object
 
     def __ror__(cls, other: object) -> Any:
@@ -87,6 +57,7 @@ class _Nothing(metaclass=_Meta):
         return {"type": "any"}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As a decorator it returns what it decorates."""
         decorated = args[0] if len(args) == 1 and not kwargs else None
         return decorated if callable(decorated) else _Nothing()
 
@@ -115,42 +86,24 @@ class _Module(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        # Capitalised names are mostly subclassed or stand in annotations, the others are called.
         value = _Meta(name, (_Nothing,), {}) if name[:1].isupper() else _Nothing()
         setattr(self, name, value)
         return value
 
 
-def _interpolation_mode(module: types.ModuleType) -> None:
-    names = "NEAREST NEAREST_EXACT BILINEAR BICUBIC BOX HAMMING LANCZOS"
-    module.__dict__["InterpolationMode"] = enum.Enum("InterpolationMode", names)
-
-
-def _fp8(module: types.ModuleType) -> None:
-    module.__dict__["e4m3_dtype"] = torch.float8_e4m3fn
-
-
-def _no_plan(module: types.ModuleType) -> None:
-    """FlashAttention's planner; the engine goes on without a plan where there is none."""
-    module.__dict__["get_scheduler_metadata"] = lambda *_, **__: None
-
-
-_CONTENT: Mapping[str, Callable[[types.ModuleType], None]] = {
-    # Values that sglang reads at import, where an object that does nothing is not enough.
-    "aiter": _fp8,
-    "aiter.ops.triton.utils.types": _fp8,
-    "sgl_kernel.flash_attn": _no_plan,
-    "torchvision.transforms": _interpolation_mode,
-    "torchvision.transforms.functional": _interpolation_mode,
-}
-
-
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answers for listed modules that nobody else found."""
+    """Answers for listed modules, and what lies below them, that nobody else found."""
+
+    def __init__(self, absent: Mapping[str, str], contents: Mapping[str, Fill]) -> None:
+        self.absent = absent
+        self.contents = contents
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname.partition(".")[0] not in ABSENT:
+        parts = fullname.split(".")
+        if not any(".".join(parts[:end]) in self.absent for end in range(1, len(parts) + 1)):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
@@ -160,11 +113,17 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        if (fill := _CONTENT.get(module.__name__)) is not None:
+        if (fill := self.contents.get(module.__name__)) is not None:
             fill(module)
 
 
-def allow_absent() -> None:
-    """Let listed modules be imported where they are missing; once per process."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())  # last: what is installed wins
+def allow_absent(absent: Mapping[str, str], contents: Mapping[str, Fill] | None = None) -> None:
+    """Let the listed modules be imported where they are missing; once per process and list.
+
+    Args:
+        absent: dotted name of a module or package -> why nothing is lost without it.
+        contents: module -> fills it, where an object that does nothing is not enough.
+    """
+    listed = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
+    if not any(finder.absent is absent for finder in listed):
+        sys.meta_path.append(_Finder(absent, contents or {}))  # last: what is installed wins

@@ -1,37 +1,156 @@
-"""What every session on a graph runner of sglang does alike, whatever its graphs are over."""
+"""A session on an engine's graph runner whose graphs read static buffers.
+
+The base class keeps what each graph has frozen, addresses and values, and observes a step from the
+declared fields. A target's session opens the engine, translates batches and says which buffers
+there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Hashable, Mapping
 
 import torch
 
 from fuzzgraph.case import Mode
-from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.observation import Field, Observation
+from fuzzgraph.ports import Pools
+from fuzzgraph.targets.offline.used import used_part
+from fuzzgraph.world import Batch
 
-__all__ = ["RunnerSession"]
+__all__ = ["GraphSession"]
 
 
-class RunnerSession:
-    """A model runner and the engine's graph runner on it."""
+class GraphSession:
+    """What sessions on captured graphs do alike.
 
-    runner: Any
-    _model_runner: ModelRunner
+    A session of a target defines `fields`, `roots`, `capture`, `prepare_replay`, `replay` and
+    `eager` of `ports.Session`, `graph_key`, `static_buffers` and `padded_size` of this class, and
+    as much of the rest as it has something to show. It calls `remember` when a graph is captured,
+    and sets `ran_eagerly` in `prepare_replay` and `eager`.
+    """
+
+    fields: tuple[Field, ...]
+    pools = Pools()
+    compared_at_capture: tuple[str, ...] = ()
+    """Static buffers whose values a capture must get by the rule that replays follow."""
+    ran_eagerly = False
+    """Whether the last run took no graph."""
+
+    def __init__(self) -> None:
+        self._frozen: dict[Hashable, dict[str, int]] = {}
+        self._at_capture: dict[Hashable, dict[str, torch.Tensor]] = {}
+
+    # What a target's session answers
+
+    def graph_key(self) -> Hashable:
+        """Key of the graph that was replayed last; before any replay, of the largest."""
+        raise NotImplementedError
+
+    def static_buffers(self, key: Hashable) -> Mapping[str, torch.Tensor]:
+        """Field name -> buffer, whole, that the engine writes before a replay of graph `key` and
+        the captured kernels read."""
+        raise NotImplementedError
+
+    def padded_size(self, batch: Batch) -> tuple[int, int]:
+        """Rows and tokens that the last run covered, padded ones included."""
+        raise NotImplementedError
+
+    def live_tokens(self, batch: Batch) -> int:
+        """Live entries on the token axis."""
+        return batch.num_tokens
+
+    def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
+        """Copies of what the last run read of the static buffers, cut by each field's axis.
+
+        Indices end where the offsets of their name end: `kv_indices` at `kv_indptr[-1]`.
+        """
+        buffers = self.static_buffers(self.graph_key())
+        used = {
+            field.name: used_part(field, buffers[field.name], rows, tokens)
+            for field in self.fields
+            if field.name in buffers
+        }
+        for name, indices in used.items():
+            offsets = used.get(name.replace("_indices", "_indptr"))
+            if name.endswith("_indices") and offsets is not None:
+                used[name] = indices[: int(offsets[-1])]
+        return {name: part.clone() for name, part in used.items()}
+
+    def used_metadata(
+        self, batch: Batch, buffers: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Copies of what else kernels read, of an eager run too: indices, page tables.
+
+        Args:
+            batch: of the last run.
+            buffers: what `used_buffers` gave; nothing after an eager run.
+        """
+        return {}
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        """Copies of what the last run produced, padded rows included."""
+        return {}
+
+    def plan(self) -> dict[str, object]:
+        """Frozen numbers that select how kernels sum."""
+        return {}
+
+    def types(self) -> dict[str, str]:
+        """Type name of each metadata object that the forward dereferences."""
+        return {}
+
+    def declined(self, batch: Batch) -> str:
+        """The engine's documented rule by which this batch takes no graph; '' where it must."""
+        return ""
+
+    # The session
+
+    def remember(self, key: Hashable) -> None:
+        """Keep what graph `key`, captured just now, has frozen."""
+        buffers = self.static_buffers(key)
+        self._frozen[key] = {name: buffer.data_ptr() for name, buffer in buffers.items()}
+        self._at_capture[key] = self.values_at_capture(key)
+
+    def values_at_capture(self, key: Hashable) -> dict[str, torch.Tensor]:
+        """Copies of what graph `key` sees of `compared_at_capture`."""
+        buffers = self.static_buffers(key)
+        return {name: buffers[name].clone() for name in self.compared_at_capture if name in buffers}
+
+    def observe(self, batch: Batch) -> Observation:
+        """The used part of buffers and metadata, padded rows included."""
+        rows, tokens = self.padded_size(batch)
+        seen = Observation(batch.raw_bs, rows, self.live_tokens(batch), tokens)
+        seen.declined = self.declined(batch)
+        seen.outputs = self.shown_outputs()
+        if self.ran_eagerly and not batch.raw_bs:  # nothing ran
+            return seen
+        if not self.ran_eagerly:
+            seen.metadata.update(self.used_buffers(batch, rows, tokens))
+        seen.metadata.update(self.used_metadata(batch, seen.metadata))
+        seen.plan = self.plan()
+        seen.types = self.types()
+        return seen
+
+    def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
+        """Of the graph replayed last (at first the largest); none after an eager step."""
+        if self.ran_eagerly:  # what was written belongs to no graph
+            return {}
+        key = self.graph_key()
+        buffers, frozen = self.static_buffers(key), self._frozen.get(key, {})
+        return {name: (buffers[name], frozen[name]) for name in buffers if name in frozen}
+
+    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
+        """What the graph replayed last saw at its capture; none after an eager step."""
+        return {} if self.ran_eagerly else self._at_capture.get(self.graph_key(), {})
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return ()
 
     def keeps_outputs(self, mode: Mode) -> bool:
         return False
 
     def warm_up(self) -> None:
-        """The runner warms up each size itself, before it captures it."""
-
-    def capture(self) -> None:
-        self._use()
-        self.runner.capture()
-
-    def _use(self) -> None:
-        """Sessions share the process; each brings its own server arguments with it."""
-        self._model_runner.configuration.use()
+        """Engines warm up each size themselves, before they capture it."""
 
     def results(self) -> Mapping[str, torch.Tensor]:
         return {}

@@ -1,4 +1,4 @@
-"""What a stand-in without behaviour is made of."""
+"""What stands in for an object that is not there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ __all__ = ["Stub"]
 class Stub(SimpleNamespace):
     """The attributes that the code under test reads of an object that is not there.
 
-    A class of the target's own, because engines make plain namespaces too: where code asks for an
-    attribute that is missing here, the target is at fault.
+    A class of its own, because engines make plain namespaces too: an attribute that is missing here
+    is a mistake in the target, and `execution.blame` knows it by the class.
     """

@@ -1,25 +1,27 @@
-"""What every target on a released sglang is and refuses."""
+"""What every target on a released engine is and refuses."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from fuzzgraph.capabilities import Capabilities, unsupported_setting
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.ports import GraphEngine
+from fuzzgraph.ports import GraphEngine, Session
 
 __all__ = ["ReleasedTarget"]
 
 
 class ReleasedTarget:
-    """One mode of one runner or backend of the sglang release that this process holds."""
+    """One mode of one runner or backend of the release that this process holds.
+
+    A target names itself, its package and what it can express, and opens a session; see `load`,
+    `refused` and `open_session`.
+    """
 
     name: str
     about: str
     """What is driven, in one line."""
     capabilities: Capabilities
-    package = "sglang"
-    """Released package that the engine comes in."""
+    package: str
+    """Released package that the engine comes in, for `--release`."""
     isolated = True
     """It runs in a process of its own: one process holds one release."""
     any_page_size = False
@@ -32,30 +34,37 @@ class ReleasedTarget:
         return mode
 
     def unsupported(self, config: EngineConfig) -> str | None:
-        """Names the first setting that this target does not drive."""
+        """Names the first setting that this target does not drive: its own rules come first.
+
+        What they do not mention is bounded by `capabilities`, so that a setting which a later
+        FuzzGraph brings is refused, not ignored.
+        """
         if config.modes != self.capabilities.modes:
             return f"captures {self.mode} graphs only, not {list(config.modes)}"
         sizes = self.capabilities.page_sizes
         if not self.any_page_size and config.page_size not in sizes:
             return f"page_size={config.page_size} is not driven, only {', '.join(map(str, sizes))}"
-        return self._refused(config) or unsupported_setting(self.capabilities, config)
+        return self.refused(config) or unsupported_setting(self.capabilities, config)
 
-    def _refused(self, config: EngineConfig) -> str | None:
-        """Why this engine cannot have a config that lies within its reach, in one line."""
+    def refused(self, config: EngineConfig) -> str | None:
+        """Why this engine cannot have a config that its capabilities allow, in one line."""
         return None
 
-    def open(self, config: EngineConfig, graphs: GraphEngine) -> Any:
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
         """The engine's own runner, with pools and backend of this release.
 
         Raises:
-            AdapterUnavailable: there is no sglang here, or it lacks what this target drives.
+            AdapterUnavailable: the engine is not here, or lacks what this target drives.
         """
         self.load()
-        return self._session(config, graphs)
-
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> Any:
-        raise NotImplementedError
+        return self.open_session(config, graphs)
 
     def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
+        """Import the release of this process; a worker calls it before the first case's deadline.
+
+        Raises:
+            AdapterUnavailable: as `open`.
+        """
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Session:
         raise NotImplementedError

@@ -1,4 +1,52 @@
-"""Real sglang, from a released wheel, behind the ports.
+"""Real sglang, from a released wheel, behind the ports; README.md has a table of what is driven.
 
-Nothing here imports sglang when it is imported; `loading` does so when a target opens.
+Nothing here imports sglang when it is imported; `release` does so when a target opens.
 """
+
+from __future__ import annotations
+
+from fuzzgraph.targets.entry import TargetEntry
+
+__all__ = ["TARGETS"]
+
+
+def _row(name: str, module: str, factory: str, releases: str = "", **arguments: str) -> TargetEntry:
+    return TargetEntry(f"sglang-{name}", f"sglang.{module}", factory, arguments, releases)
+
+
+TARGETS = (
+    _row("aiter", "backends.aiter", "AiterTarget", mode="decode"),
+    _row("aiter-verify", "backends.aiter", "AiterTarget", mode="target_verify"),
+    _row("breakable-prefill", "runners.prefill", "PrefillTarget", kind="breakable",
+         releases="0.5.11 on"),
+    _row("buffers", "runners.decode_input_buffers", "BufferTarget", mode="decode"),
+    _row("buffers-verify", "runners.decode_input_buffers", "BufferTarget", mode="target_verify"),
+    _row("cpu-graph", "runners.cpu_graph_runner", "CpuGraphTarget", releases="0.5.10 on"),
+    _row("dsv4", "backends.dsv4", "Dsv4Target", releases="0.5.12 on"),
+    _row("eagle-draft", "runners.eagle_draft", "DraftTarget", kind="draft"),
+    _row("eagle-draft-extend", "runners.eagle_draft", "DraftTarget", kind="draft_extend"),
+    _row("flashinfer-draft", "backends.flashinfer_draft", "StepsTarget"),
+    _row("frozen-kv-mtp", "runners.eagle_draft", "DraftTarget", kind="frozen",
+         releases="0.5.12 on"),
+    _row("multi-layer-draft-extend", "runners.eagle_draft", "DraftTarget", kind="multi_layer"),
+    _row("cutlass-mla", "backends.cutlass_mla", "target", mode="decode",
+         releases="0.5.9 to 0.5.19"),
+    _row("fa3", "backends.fa3", "target", mode="decode"),
+    _row("flashinfer", "backends.flashinfer", "target", mode="decode"),
+    _row("flashinfer-mla", "backends.flashinfer_mla", "target", mode="decode"),
+    _row("flashmla", "backends.flashmla", "target", mode="decode"),
+    _row("nsa", "backends.nsa", "target", mode="decode"),
+    _row("trtllm-mha", "backends.trtllm_mha", "target", mode="decode"),
+    _row("trtllm-mla", "backends.trtllm_mla", "target", mode="decode"),
+    _row("fa3-verify", "backends.fa3", "target", mode="target_verify"),
+    _row("flashinfer-verify", "backends.flashinfer", "target", mode="target_verify"),
+    _row("flashinfer-mla-verify", "backends.flashinfer_mla", "target", mode="target_verify"),
+    _row("flashmla-verify", "backends.flashmla", "target", mode="target_verify"),
+    _row("nsa-verify", "backends.nsa", "target", mode="target_verify"),
+    _row("trtllm-mha-verify", "backends.trtllm_mha", "target", mode="target_verify"),
+    _row("trtllm-mla-verify", "backends.trtllm_mla", "target", mode="target_verify"),
+    _row("piecewise-prefill", "runners.prefill", "PrefillTarget", kind="tc_piecewise",
+         releases="0.5.9 to 0.5.21"),
+    _row("triton", "backends.triton", "TritonTarget", mode="decode"),
+    _row("triton-verify", "backends.triton", "TritonTarget", mode="target_verify"),
+)  # fmt: skip

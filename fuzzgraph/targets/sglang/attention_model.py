@@ -2,7 +2,9 @@
 
 The layer is the engine's own `RadixAttention`; queries, keys and values are embeddings whose values
 the harness knows (`fuzzgraph.content`), so that outputs can be judged. Projections, norms and
-sampling are left out.
+sampling are left out. Prefill runners look for the layer inside of a model: a breakable or full
+graph holds the transformer body, `model.model`, and runs what surrounds it eagerly; the piecewise
+one compiles the body.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.targets.sglang.release import call_with_known, engine_module, has_module
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.release import engine_module, has_module
 
-__all__ = ["AttentionModel", "as_logits", "in_forward_context"]
+__all__ = ["AttentionModel", "PrefillModel", "as_logits", "in_forward_context"]
 
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 
@@ -77,3 +81,37 @@ class AttentionModel:
             q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
         )
         return out
+
+
+class _Body(torch.nn.Module):
+    """[tokens, heads * v_head_dim] attention of token ids and positions."""
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        super().__init__()
+        # The engine walks its modules and their layers; parameters it finds none.
+        self.attention = AttentionModel(config, device)
+        self.layers = [Stub(self_attn=Stub(attn=self.attention.layer))]
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+        input_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        attended: torch.Tensor = self.attention.attend(input_ids, positions, forward_batch)
+        return attended * 1  # something behind attention, so that the last piece holds work
+
+
+class PrefillModel:
+    """A body where prefill runners look for it; its output takes the place of logits."""
+
+    shared_experts_config = None
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        self.model = _Body(config, device)
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        return as_logits(self.model(input_ids, positions, forward_batch))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Field, PaddingRule
-from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT
+from fuzzgraph.observation import Field
+from fuzzgraph.targets.offline import fields as common
 
-__all__ = ["FREE_TAIL", "input_fields", "input_names"]
+__all__ = ["input_fields", "input_names"]
 
 _REGISTRY = "sglang cuda_graph_buffer_registry.py build_decode_registry"
 _POOL = (
@@ -19,10 +19,6 @@ _FREE = f"{_REGISTRY}: FOREACH_COPY keeps the tail"
 _ONCE = f"{_REGISTRY}: encoder_lens FILL_ONCE keeps the tail; padded rows lie in the padding row"
 _COUNT = f"{_REGISTRY}: num_token_non_padded by compute_local_num_token_non_padded"
 
-FREE_TAIL = PaddingRule("free")
-_ROW = PaddingRule("reserved", RESERVED_ROW)
-_RESERVED_SLOT = PaddingRule("reserved", RESERVED_SLOT)
-
 
 def input_fields(config: EngineConfig, fill: int) -> tuple[Field, ...]:
     """Declared inputs of one session.
@@ -31,22 +27,19 @@ def input_fields(config: EngineConfig, fill: int) -> tuple[Field, ...]:
         config: of the case.
         fill: length of padded rows, which the backend chooses.
     """
-    length = PaddingRule("fill", fill)
     # Before a verify the scheduler's lengths leave out the tokens that it checks.
     lens = "cached_lens" if "target_verify" in config.modes else "seq_lens"
     always = (
-        Field("input_ids", "tokens", "nothing", FREE_TAIL, source=_FREE),
-        Field("positions", "tokens", "nothing", FREE_TAIL, source=_FREE),
-        Field("req_pool_indices", "requests", "row", _ROW, source=_POOL),
-        Field("seq_lens", "requests", "length", length, source=_FILL, repeats=lens),
-        Field("seq_lens_cpu", "requests", "length", length, source=_FILL, repeats=lens),
-        Field("out_cache_loc", "tokens", "slot", _RESERVED_SLOT, source=_SLOT),
+        common.per_token("input_ids", source=_FREE),
+        common.per_token("positions", source=_FREE),
+        common.request_rows(source=_POOL),
+        common.lengths("seq_lens", fill=fill, repeats=lens, source=_FILL),
+        common.lengths("seq_lens_cpu", fill=fill, repeats=lens, source=_FILL),
+        common.write_slots("out_cache_loc", source=_SLOT),
     )
     optional = {
-        "num_token_non_padded": Field(
-            "num_token_non_padded", "scalar", "nothing", FREE_TAIL, source=_COUNT
-        ),
-        "encoder_lens": Field("encoder_lens", "requests", "length", FREE_TAIL, source=_ONCE),
+        "num_token_non_padded": common.value("num_token_non_padded", source=_COUNT),
+        "encoder_lens": Field("encoder_lens", "requests", "length", common.FREE, source=_ONCE),
     }
     names = input_names(config)
     return always + tuple(field for name, field in optional.items() if name in names)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget, metadata_target
+from fuzzgraph.targets.sglang.backends import flashinfer_mla
+from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
 
 __all__ = ["stale_mirror"]
 
 
 def stale_mirror() -> MetadataTarget:
     """`seq_lens_cpu` is made once of `seq_lens`, and no batch brings its own."""
-    target = metadata_target("flashinfer_mla", "decode")
+    target = flashinfer_mla.target("sglang-flashinfer-mla", "decode")
     open_session = target.open
 
     def open_stale(config: EngineConfig, graphs: Any) -> Any:
-        session = open_session(config, graphs)
+        session: Any = open_session(config, graphs)
         buffers, translate = session.runner.buffers, session._translate
         buffers.seq_lens_cpu = buffers.seq_lens.to("cpu")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget, breakable, piecewise
+from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.world import Batch
 
@@ -25,11 +25,12 @@ Change = Callable[[PrefillSession, Any], None]
 """What becomes of an opened session; its graph engine is given too."""
 
 
-def _changed(target: PrefillTarget, change: Change) -> PrefillTarget:
+def _changed(kind: str, change: Change) -> PrefillTarget:
+    target = PrefillTarget("sglang-prefill", kind)
     open_session = target.open
 
-    def open_changed(config: EngineConfig, graphs: Any) -> PrefillSession:
-        session: PrefillSession = open_session(config, graphs)
+    def open_changed(config: EngineConfig, graphs: Any) -> Any:
+        session: Any = open_session(config, graphs)
         capture = session.capture
 
         def capture_then_change() -> None:
@@ -88,7 +89,9 @@ def _moves_positions(session: PrefillSession, graphs: Any) -> None:
 def _plans_once(session: PrefillSession, graphs: Any) -> None:
     """Attention's metadata stays as the largest capture left it: the refresh is dropped."""
     plan = session.backend.init_forward_metadata
-    session.backend.init_forward_metadata = lambda batch: plan(batch) if session._eager else None
+    session.backend.init_forward_metadata = lambda batch: (
+        plan(batch) if session.ran_eagerly else None
+    )
 
 
 def _watched(session: PrefillSession, graphs: Any) -> None:
@@ -110,39 +113,41 @@ def _watched(session: PrefillSession, graphs: Any) -> None:
         before = len(graphs.replayed)
         replay(batch)
         pieces = len(graphs.replayed) - before
-        assert session._eager or padded == [batch.num_tokens], "the engine prepared nothing"
-        assert pieces == (0 if session._eager else 2), "before and behind attention lies a piece"
+        assert session.ran_eagerly or padded == [batch.num_tokens], "the engine prepared nothing"
+        assert pieces == (0 if session.ran_eagerly else 2), (
+            "before and behind attention lies a piece"
+        )
 
     session.replay = checked  # type: ignore[method-assign]
 
 
 def breakable_keeps_slots() -> PrefillTarget:
-    return _changed(breakable(), _keeps_slots)
+    return _changed("breakable", _keeps_slots)
 
 
 def breakable_moves_positions() -> PrefillTarget:
-    return _changed(breakable(), _moves_positions)
+    return _changed("breakable", _moves_positions)
 
 
 def breakable_plans_once() -> PrefillTarget:
-    return _changed(breakable(), _plans_once)
+    return _changed("breakable", _plans_once)
 
 
 def breakable_watched() -> PrefillTarget:
-    return _changed(breakable(), _watched)
+    return _changed("breakable", _watched)
 
 
 def piecewise_keeps_slots() -> PrefillTarget:
-    return _changed(piecewise(), _keeps_slots)
+    return _changed("tc_piecewise", _keeps_slots)
 
 
 def piecewise_moves_positions() -> PrefillTarget:
-    return _changed(piecewise(), _moves_positions)
+    return _changed("tc_piecewise", _moves_positions)
 
 
 def piecewise_plans_once() -> PrefillTarget:
-    return _changed(piecewise(), _plans_once)
+    return _changed("tc_piecewise", _plans_once)
 
 
 def piecewise_watched() -> PrefillTarget:
-    return _changed(piecewise(), _watched)
+    return _changed("tc_piecewise", _watched)

@@ -12,11 +12,11 @@ __all__ = ["unsliced"]
 
 def unsliced() -> BufferTarget:
     """The backend gets the whole buffer of lengths, not the rows of the graph."""
-    target = BufferTarget()
+    target = BufferTarget("sglang-buffers", "decode")
     open_session = target.open
 
     def open_unsliced(config: EngineConfig, graphs: Any) -> Any:
-        session = open_session(config, graphs)
+        session: Any = open_session(config, graphs)
         backend = session.backend
         keep = backend._keep
 

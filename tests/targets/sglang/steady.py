@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.backends.triton import TritonTarget, verify_target
+from fuzzgraph.targets.sglang.backends.triton import TritonTarget
 
 __all__ = ["steady_verify"]
 
 
 def steady_verify() -> TritonTarget:
-    target = verify_target()
+    target = TritonTarget("sglang-triton-verify", "target_verify")
     open_session = target.open
 
     def open_steady(config: EngineConfig, graphs: Any) -> Any:
-        session = open_session(config, graphs)
+        session: Any = open_session(config, graphs)
         prepare = session.prepare_replay
 
         def checked(batch: Any) -> None:

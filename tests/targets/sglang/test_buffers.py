@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.runners.cpu_graph_runner import CpuGraphTarget
-from fuzzgraph.targets.sglang.runners.decode_input_buffers import BufferTarget
+from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case
 
 _DECODE = "sglang-buffers"
@@ -62,9 +61,9 @@ def test_a_row_without_encoder_goes_eager_and_is_no_finding(workers: Workers, ve
     assert seen(workers, version, _DECODE, (5, 6), max_encoder_len=4) == set()
 
 
-@pytest.mark.parametrize("target", [BufferTarget(), CpuGraphTarget()], ids=lambda one: one.name)
-def test_what_is_not_driven_is_said(target: BufferTarget | CpuGraphTarget) -> None:
-    said = target.unsupported(EngineConfig(page_size=16))
+@pytest.mark.parametrize("target", ["sglang-buffers", "sglang-cpu-graph"])
+def test_what_is_not_driven_is_said(target: str) -> None:
+    said = open_target(target).unsupported(EngineConfig(page_size=16))
     assert said == "page_size=16 is not driven, only 1"
 
 
@@ -76,7 +75,7 @@ def test_a_ladder_that_the_ranks_cannot_share_is_not_driven(
     ranks: int, ladder: tuple[int, ...], pool: int, driven: bool
 ) -> None:
     config = EngineConfig(attn_tp_size=ranks, capture_bs=ladder, req_pool_size=pool)
-    assert (BufferTarget().unsupported(config) is None) == driven
+    assert (open_target("sglang-buffers").unsupported(config) is None) == driven
 
 
 @pytest.mark.sglang

@@ -12,15 +12,8 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, valid
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import CI
 from fuzzgraph.strategies.configs import swarm_config
-from fuzzgraph.targets.sglang.backends.flashinfer_draft import StepsTarget
+from fuzzgraph.targets import open_target
 from fuzzgraph.targets.sglang.forward_batch.draft import live_places, select_index
-from fuzzgraph.targets.sglang.runners.eagle_draft import (
-    DraftTarget,
-    draft,
-    draft_extend,
-    frozen_kv_mtp,
-    multi_layer,
-)
 from fuzzgraph.world import Batch
 from tests.targets.sglang.released import Workers
 
@@ -151,19 +144,21 @@ def test_the_last_accepted_token_of_each_row_is_selected() -> None:
 
 
 def test_drafts_of_one_step_are_not_drawn_for_flashinfer() -> None:
-    configs = [swarm_config(StepsTarget().capabilities, CI, number) for number in range(40)]
+    configs = [
+        swarm_config(open_target("sglang-flashinfer-draft").capabilities, CI, number)
+        for number in range(40)
+    ]
     assert {config.spec_steps for config in configs} == {2, 3}
 
 
 def test_a_draft_of_one_step_has_no_backend() -> None:
-    reason = StepsTarget().unsupported(EngineConfig(modes=("draft",)))
+    reason = open_target("sglang-flashinfer-draft").unsupported(EngineConfig(modes=("draft",)))
     assert reason == "spec_steps=1: the last step of a draft has no backend"
 
 
 @pytest.mark.parametrize(
     "target",
-    [draft(), draft_extend(), frozen_kv_mtp(), multi_layer()],
-    ids=lambda t: t.name,
+    ["eagle-draft", "eagle-draft-extend", "frozen-kv-mtp", "multi-layer-draft-extend"],
 )
-def test_decode_graphs_are_not_driven(target: DraftTarget) -> None:
-    assert "captures" in (target.unsupported(EngineConfig()) or "")
+def test_decode_graphs_are_not_driven(target: str) -> None:
+    assert "captures" in (open_target(f"sglang-{target}").unsupported(EngineConfig()) or "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.targets.sglang.backends.dsv4 import Dsv4Target
+from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case
 
 _MUTANT = "fuzzgraph.targets.sglang.backends.dsv4:without_upgrade"
@@ -34,4 +34,7 @@ def test_metadata_that_stays_raw_is_found(workers: Workers) -> None:
 
 
 def test_pages_of_another_size_are_not_driven() -> None:
-    assert Dsv4Target().unsupported(EngineConfig()) == "page_size=1 is not driven, only 256"
+    assert (
+        open_target("sglang-dsv4").unsupported(EngineConfig())
+        == "page_size=1 is not driven, only 256"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.layout import plan
+from fuzzgraph.targets import open_target
 from fuzzgraph.targets.offline import import_stubs
-from fuzzgraph.targets.offline.import_stubs import ABSENT, allow_absent
+from fuzzgraph.targets.offline.import_stubs import allow_absent
+from fuzzgraph.targets.offline.package import EnginePackage, call_with_known
+from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang import release
-from fuzzgraph.targets.sglang.backends.aiter import AiterTarget, _below, verify_target
 from fuzzgraph.targets.sglang.forward_batch.decode import _tree_mask
-from fuzzgraph.targets.sglang.runners.eagle_draft import frozen_kv_mtp
+from fuzzgraph.targets.sglang.stubs.absent_modules import ABSENT
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     modules, finders = dict(sys.modules), list(sys.meta_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(release, "_interpret_triton", lambda: None)
+    monkeypatch.setattr(EnginePackage, "_interpret_triton", lambda self: None)
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield package
@@ -70,7 +73,7 @@ def test_a_listed_module_is_stood_in_for(toy: Path) -> None:
 def test_an_installed_module_wins_over_its_stand_in(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(import_stubs.ABSENT, "installed_here", "for this test")
+    monkeypatch.setitem(ABSENT, "installed_here", "for this test")
     (toy.parent.parent / "installed_here.py").write_text("REAL = True\n")
     (toy / "part.py").write_text("import installed_here\nSEEN = installed_here.REAL\n")
     assert release.engine_module("sglang.srt.part").SEEN is True
@@ -100,9 +103,9 @@ def test_every_stand_in_has_its_reason() -> None:
 
 def test_the_finder_is_last_and_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    allow_absent()
+    allow_absent(ABSENT)
     once = len(sys.meta_path)
-    allow_absent()
+    allow_absent(ABSENT)
     assert len(sys.meta_path) == once
     assert isinstance(sys.meta_path[-1], import_stubs._Finder)
 
@@ -114,25 +117,28 @@ def test_the_finder_is_last_and_there_once(monkeypatch: pytest.MonkeyPatch) -> N
 )  # fmt: skip
 def test_what_is_not_driven_is_said(setting: str, value: object) -> None:
     config = EngineConfig(**{setting: value})  # type: ignore[arg-type]
-    said = AiterTarget().unsupported(config)
+    said = open_target("sglang-aiter").unsupported(config)
     assert said is not None
     assert str(value if not isinstance(value, tuple) else list(value)) in said.replace('"', "'")
 
 
 def test_a_context_without_room_for_a_captured_verify_row_is_refused() -> None:
     config = EngineConfig(modes=("target_verify",), max_context_len=10, draft_tokens=4)
-    assert verify_target().unsupported(config) is not None
+    assert open_target("sglang-aiter-verify").unsupported(config) is not None
     roomy = EngineConfig(modes=("target_verify",), max_context_len=11, draft_tokens=4)
-    assert verify_target().unsupported(roomy) is None
+    assert open_target("sglang-aiter-verify").unsupported(roomy) is None
 
 
 def test_what_is_driven_is_not_refused() -> None:
-    assert AiterTarget().unsupported(EngineConfig(page_size=16, page_map="page_table")) is None
+    assert (
+        open_target("sglang-aiter").unsupported(EngineConfig(page_size=16, page_map="page_table"))
+        is None
+    )
 
 
 def test_only_pages_below_a_rows_length_count_as_used() -> None:
     table = torch.arange(1, 13).view(3, 4)
-    used = _below(table, torch.tensor([5, 0, 8]), page_size=4)
+    used = below_lengths(table, torch.tensor([5, 0, 8]), page_size=4)
     assert used.tolist() == [[1, 2], [0, 0], [9, 10]]
 
 
@@ -146,8 +152,9 @@ def test_a_chain_of_drafts_sees_the_past_and_its_own_beginning() -> None:
 
 
 def test_a_target_that_the_release_lacks_is_named_in_one_line(toy: Path) -> None:
+    target: Any = open_target("sglang-frozen-kv-mtp")
     with pytest.raises(AdapterUnavailable, match="has no FrozenKVMTPCudaGraphRunner") as raised:
-        frozen_kv_mtp().load()
+        target.load()
     assert "'sglang-frozen-kv-mtp'" in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -156,4 +163,4 @@ def test_only_arguments_that_a_release_knows_are_given() -> None:
     def older(size: int) -> int:
         return size
 
-    assert release.call_with_known(older, size=3, layout="later") == 3
+    assert call_with_known(older, size=3, layout="later") == 3

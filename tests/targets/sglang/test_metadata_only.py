@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.memory.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
+from fuzzgraph.targets import open_target
+from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
 from fuzzgraph.targets.offline.flashinfer_wrappers import _Decode
-from fuzzgraph.targets.sglang.backends.metadata_only import _below, _packed, metadata_target
+from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from tests.targets.sglang.released import Workers, decode_case
 
 released = [pytest.mark.sglang, pytest.mark.slow]
@@ -97,22 +98,25 @@ class TestReleases:
 
 
 def test_a_page_size_that_a_backend_lacks_is_not_driven() -> None:
-    reason = metadata_target("flashmla", "decode").unsupported(EngineConfig())
+    reason = open_target("sglang-flashmla").unsupported(EngineConfig())
     assert reason == "page_size=1 is not driven, only 64"
 
 
 def test_pages_beyond_a_rows_length_are_not_shown() -> None:
     table = torch.tensor([[4, 5, 9], [6, 9, 9]])
-    assert _below(table, torch.tensor([5, 2]), 4).tolist() == [[4, 5], [6, 0]]
+    assert below_lengths(table, torch.tensor([5, 2]), 4).tolist() == [[4, 5], [6, 0]]
 
 
 def test_rows_of_one_request_stand_side_by_side() -> None:
     table = torch.tensor([[4, 5], [6, 7], [8, 9], [3, 2]])
-    assert _below(table, torch.tensor([2, 1]), 1).tolist() == [[4, 5, 6, 7], [8, 0, 3, 0]]
+    assert below_lengths(table, torch.tensor([2, 1]), 1, rows_each=2).tolist() == [
+        [4, 5, 6, 7],
+        [8, 0, 3, 0],
+    ]
 
 
 def test_a_table_of_slots_is_packed_below_each_rows_length() -> None:
-    packed = _packed(torch.tensor([[4, 5], [6, 7]]), torch.tensor([2, 1]))
+    packed = below_lengths_packed(torch.tensor([[4, 5], [6, 7]]), torch.tensor([2, 1]))
     assert packed["token_indices"].tolist() == [4, 5, 6]
     assert packed["token_indptr"].tolist() == [0, 2, 3]
 

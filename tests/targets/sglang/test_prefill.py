@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
-from fuzzgraph.targets.sglang.runners.prefill import breakable, piecewise
+from fuzzgraph.targets import open_target
 from fuzzgraph.targets.sglang.stubs.piecewise_compiler import SplitForward
 from tests.targets.sglang.released import Workers
 
@@ -163,14 +163,16 @@ def test_a_step_without_requests_runs_nothing(workers: Workers) -> None:
 
 
 def test_decode_beside_prefills_is_not_driven() -> None:
-    said = breakable().unsupported(EngineConfig(modes=("prefill", "decode"), capture_tokens=(4,)))
+    said = open_target("sglang-breakable-prefill").unsupported(
+        EngineConfig(modes=("prefill", "decode"), capture_tokens=(4,))
+    )
     assert said == "captures prefill graphs only, not ['prefill', 'decode']"
 
 
 def test_the_other_kind_of_graph_is_not_driven() -> None:
     config = EngineConfig(modes=("prefill",), capture_tokens=(4,), prefill_runner="breakable")
-    assert breakable().unsupported(config) is None
-    said = piecewise().unsupported(config)
+    assert open_target("sglang-breakable-prefill").unsupported(config) is None
+    said = open_target("sglang-piecewise-prefill").unsupported(config)
     assert said == "prefill_runner='breakable' is not driven, only piecewise"
 
 
@@ -179,7 +181,7 @@ def test_more_tokens_than_the_pool_can_hold_are_not_driven() -> None:
         modes=("prefill",), capture_tokens=(33,), req_pool_size=2, max_context_len=16,
         prefill_runner="breakable",
     )  # fmt: skip
-    said = breakable().unsupported(config)
+    said = open_target("sglang-breakable-prefill").unsupported(config)
     assert said == "no batch has 33 tokens: the pool ends at 32"
 
 
@@ -187,7 +189,10 @@ def test_a_ladder_that_ends_with_tokens_the_ranks_cannot_share_is_not_driven() -
     config = EngineConfig(
         modes=("prefill",), capture_tokens=(4, 6), attn_tp_size=4, prefill_runner="breakable"
     )
-    assert breakable().unsupported(config) == "4 ranks cannot share 6 tokens"
+    assert (
+        open_target("sglang-breakable-prefill").unsupported(config)
+        == "4 ranks cannot share 6 tokens"
+    )
 
 
 def test_a_count_without_a_graph_runs_as_it_is() -> None:

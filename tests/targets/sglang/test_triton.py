@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.case import EngineConfig, Mode, ReplayStep
-from fuzzgraph.targets.sglang.backends.triton import TritonTarget
+from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case
 
 _TARGET = "sglang-triton"
@@ -33,7 +33,10 @@ def test_padded_rows_of_0_5_12_attend_to_a_request_that_has_left(workers: Worker
 
 def test_latent_attention_is_not_driven() -> None:
     config = EngineConfig(attention="mla")
-    assert TritonTarget().unsupported(config) == "attention='mla' is not driven, only mha"
+    assert (
+        open_target("sglang-triton").unsupported(config)
+        == "attention='mla' is not driven, only mha"
+    )
 
 
 @pytest.mark.sglang

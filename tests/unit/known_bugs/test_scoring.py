@@ -38,7 +38,7 @@ def reported(
 
 
 class Releases:
-    """A hunt that finds in each release what it is told to, and remembers what it was asked."""
+    """A fuzz that finds in each release what it is told to, and remembers what it was asked."""
 
     def __init__(self, **found: list[ReportedFinding]) -> None:
         self._found = {name.replace("_", "."): each for name, each in found.items()}
@@ -57,8 +57,8 @@ SEEN = finding(confirmed="3/3")
 
 
 def test_a_bug_seen_in_every_broken_release_and_in_no_fixed_one_is_found() -> None:
-    hunt = Releases(v1_0=[reported(SEEN)], v1_1=[reported(SEEN)])
-    (one,), others = score({"b": bug(broken=("1.0", "1.1"), fixed=("1.2",))}, hunt)
+    fuzz = Releases(v1_0=[reported(SEEN)], v1_1=[reported(SEEN)])
+    (one,), others = score({"b": bug(broken=("1.0", "1.1"), fixed=("1.2",))}, fuzz)
     assert (one.found, one.false_alarms, others) == (True, 0, ())
     first = one.broken[0]
     assert (first.seconds, first.after_cases, first.steps, first.requests) == (1.5, 7, 2, 2)
@@ -71,8 +71,8 @@ def test_one_broken_release_without_it_is_a_miss() -> None:
 
 
 def test_the_same_finding_in_a_fixed_release_is_a_false_alarm() -> None:
-    hunt = Releases(v1_0=[reported(SEEN)], v1_1=[reported(SEEN)])
-    (one,), _ = score({"b": bug(broken=("1.0",), fixed=("1.1",))}, hunt)
+    fuzz = Releases(v1_0=[reported(SEEN)], v1_1=[reported(SEEN)])
+    (one,), _ = score({"b": bug(broken=("1.0",), fixed=("1.1",))}, fuzz)
     assert (one.found, one.false_alarms) == (True, 1)
 
 
@@ -99,9 +99,9 @@ def test_a_release_is_fuzzed_once_for_all_bugs_of_its_target() -> None:
         "wide": bug(broken=("1.0",), fixed=("1.1",)),
         "late": bug(broken=("1.0", "1.1"), buffer="page_table"),
     }
-    hunt = Releases(v1_0=[reported(SEEN)])
-    score(bugs, hunt)
-    assert hunt.asked == [("1.0", 2), ("1.1", None)]
+    fuzz = Releases(v1_0=[reported(SEEN)])
+    score(bugs, fuzz)
+    assert fuzz.asked == [("1.0", 2), ("1.1", None)]
 
 
 def test_a_finding_of_no_known_bug_is_listed_beside_the_scores() -> None:
@@ -111,10 +111,10 @@ def test_a_finding_of_no_known_bug_is_listed_beside_the_scores() -> None:
 
 
 def test_a_bug_that_is_not_driven_is_listed_and_never_run() -> None:
-    hunt = Releases()
+    fuzz = Releases()
     idle = KnownBug(source="engine PR 2", summary="Compiled.", not_driven="it lies in C++")
-    (one,), _ = score({"b": idle}, hunt)
-    assert (one.found, one.not_driven, hunt.asked) == (False, "it lies in C++", [])
+    (one,), _ = score({"b": idle}, fuzz)
+    assert (one.found, one.not_driven, fuzz.asked) == (False, "it lies in C++", [])
 
 
 def test_a_mutant_is_acquitted_by_the_target_that_it_is_a_mutant_of() -> None:
@@ -125,13 +125,13 @@ def test_a_mutant_is_acquitted_by_the_target_that_it_is_a_mutant_of() -> None:
     )  # fmt: skip
     asked: list[str] = []
 
-    def hunt(search: Search) -> RunSummary:
+    def fuzz(search: Search) -> RunSummary:
         asked.append(search.target)
         found = (reported(SEEN),) if search.target == "fake:mutant" else ()
         setup = Setup(target=search.target, release=search.release)
         return RunSummary(fuzzgraph="0", spec=RunSpec(setup=setup, seed=1), cases=9, findings=found)
 
-    (one,), _ = score({"b": mutant}, hunt)
+    (one,), _ = score({"b": mutant}, fuzz)
     assert (one.found, one.false_alarms) == (True, 0)
     assert asked == ["fake:mutant", "fake"]
 
@@ -148,7 +148,7 @@ def test_a_mutant_is_acquitted_by_the_target_that_it_is_a_mutant_of() -> None:
 def test_a_run_that_did_not_come_to_its_end_acquits_no_bug_and_misses_none(
     unfinished: str, reason: Reason, error: str, said: str
 ) -> None:
-    def hunt(search: Search) -> RunSummary:
+    def fuzz(search: Search) -> RunSummary:
         setup = Setup(target=search.target, release=search.release)
         if search.release == unfinished:
             return RunSummary(
@@ -157,4 +157,4 @@ def test_a_run_that_did_not_come_to_its_end_acquits_no_bug_and_misses_none(
         return RunSummary(fuzzgraph="0", spec=RunSpec(setup=setup, seed=1))
 
     with pytest.raises(FuzzGraphError, match=rf"^fake=={unfinished}: .*\({said}\)"):
-        score({"b": bug(broken=("1.0",), fixed=("1.1",))}, hunt)
+        score({"b": bug(broken=("1.0",), fixed=("1.1",))}, fuzz)

@@ -11,7 +11,7 @@ import torch
 from fuzzgraph.errors import CaptureError
 from fuzzgraph.graphs import Recorder
 from fuzzgraph.memory import GuardedMemory
-from fuzzgraph.memory.cuda_on_cpu import CudaMeansCpu
+from fuzzgraph.targets.offline.cuda_on_cpu import CudaMeansCpu
 
 Tensor = torch.Tensor
 

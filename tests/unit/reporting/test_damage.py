@@ -100,7 +100,7 @@ def test_a_finding_of_which_nothing_is_left_but_its_folder_is_named(tmp_path: Pa
     DAMAGE["the same, and no record beside it"](folder)
     found = rebuilt(folder)
     assert "the log is damaged, no finding could be read" in run_text(found)
-    assert f"findings/{ONE.id}: the log does not tell of this finding" in run_text(found)
+    assert f"findings/{ONE.id}: missing from the log" in run_text(found)
 
 
 @pytest.mark.parametrize(

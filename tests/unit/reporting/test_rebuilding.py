@@ -97,7 +97,7 @@ def test_a_line_that_a_kill_cut_short_is_named_and_is_no_damage(tmp_path: Path) 
     ("content", "message"),
     [
         (None, "holds no events.jsonl"),
-        (b"", "tells of no run"),
+        (b"", "contains no run"),
         (b"not JSON\n", "not an event"),
     ],
     ids=["no log", "an empty log", "nothing readable"],

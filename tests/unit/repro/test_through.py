@@ -73,7 +73,7 @@ def test_what_operations_cannot_show_becomes_a_script_through_fuzzgraph(
     text = export_script(READS.case, finding, setup)
     path = tmp_path / "repro.py"
     path.write_text(text)
-    assert "needs FuzzGraph" in text
+    assert "Requires FuzzGraph" in text
     assert verify(path, times=1) == "1/1"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, load_case
 from fuzzgraph.errors import AdapterUnavailable, InvalidCase, UsageError
+from fuzzgraph.repro import NotStandalone
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client
 
@@ -53,6 +54,17 @@ def test_a_child_that_leaves_at_capture_is_found_there(shared: WorkerClient) -> 
     (finding,) = shared.run_case(case(LEAVES)).findings
     assert (finding.symptom, finding.stage, finding.step) == ("exception", "capture", -1)
     assert "exit code 7" in finding.message
+
+
+def test_an_engine_that_dies_while_it_is_recorded_has_no_script_and_goes_on(
+    shared: WorkerClient,
+) -> None:
+    (finding,) = shared.run_case(case(CRASHES)).findings
+    deaths = shared.deaths
+    with pytest.raises(NotStandalone, match="the engine's process ended by SIGSEGV"):
+        shared.standalone_script(case(CRASHES), finding)
+    assert shared.deaths == deaths
+    assert shared.run_case(case(HEALTHY)).findings == ()
 
 
 def test_after_a_death_the_next_case_runs_in_a_new_child(shared: WorkerClient) -> None:

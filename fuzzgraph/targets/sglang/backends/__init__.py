@@ -1,1 +1,1 @@
-"""."""
+"""Attention backends, each in a file named as `--attention-backend` names it."""

@@ -1,4 +1,4 @@
-"""Metadata target `sglang-aiter`: sglang's AITER attention backend behind its decode runner.
+"""`--attention-backend aiter`: AITER's metadata behind the release's decode runner.
 
 No attention kernel runs and no output is promised: judged are the buffers that the captured
 kernels would read, and the memory that preparing them touches. The backend is used as a server
@@ -17,15 +17,17 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.target import ReleasedTarget
-from fuzzgraph.targets.sglang.backends.aiter_fields import aiter_fields
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, captures_drafts, load_once
-from fuzzgraph.targets.sglang.fields import input_names
+from fuzzgraph.targets.offline import fields
+from fuzzgraph.targets.offline.used import below_lengths
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, captures_drafts
+from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.target import SglangTarget
 
-__all__ = ["AiterSession", "AiterTarget", "verify_target"]
+__all__ = ["AiterSession", "AiterTarget"]
 
 _BACKEND = "sglang.srt.layers.attention.aiter_backend"
 _UNIFIED = "SGLANG_USE_AITER_UNIFIED_ATTN"
@@ -33,8 +35,21 @@ _METADATA = ("kv_indptr", "kv_indices", "qo_indptr", "kv_last_page_len", "mask_i
              "custom_mask")  # fmt: skip
 _PLAN = ("max_q_len", "max_kv_len", "max_extend_len", "num_kv_splits")
 
+_WRITER = (
+    "sglang attention/utils.py create_flashinfer_kv_indices_triton writes below kv_indptr[bs]; "
+    "a padded row has the fill value's length and lies in the pool's padding row"
+)
+_TABLE = (
+    "sglang aiter_backend.py: unified_attention walks rows [0, bs), each below its own length; a "
+    "padded row lies in the pool's padding row"
+)
+_SUMS = "sglang aiter_backend.py: cumsum over all bs rows at every replay; entry 0 stays from init"
+_ONES = "sglang aiter_backend.py init_cuda_graph_state: ones, indices count tokens"
+_MASK = "sglang aiter_backend.py: custom_mask and mask_indptr choose visibility, no memory"
+_EITHER = "a verify lists its drafts in an eager run, and in a replay it does not"
 
-class AiterTarget(ReleasedTarget):
+
+class AiterTarget(SglangTarget):
     """The AITER backend of the sglang release that this process holds.
 
     A server with speculation captures verify graphs for its target model, one without captures
@@ -43,9 +58,9 @@ class AiterTarget(ReleasedTarget):
 
     any_page_size = True
 
-    def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
-        self.name = "sglang-aiter" if mode == "decode" else "sglang-aiter-verify"
-        self.about = f"AITER's metadata on the decode runner, {mode} graphs; no outputs"
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        self.name = name
+        self.about = f"AITER's metadata, {mode} graphs; no outputs"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 2, 16, 32, 64),
@@ -59,22 +74,16 @@ class AiterTarget(ReleasedTarget):
             capture_beyond_pool=True,
         )
 
-    def _refused(self, config: EngineConfig) -> str | None:
+    def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.page_map == "page_table":
             return "page_map='page_table' with attention='mla': unified attention has no MLA"
         return captures_drafts(config)
 
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> AiterSession:
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> AiterSession:
         return AiterSession(config, graphs)
 
-    def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
-        load_once(_BACKEND)
-
-
-def verify_target() -> AiterTarget:
-    """`sglang-aiter-verify`: the target model's graphs of a server with speculation."""
-    return AiterTarget("target_verify")
+    def modules(self) -> tuple[str, ...]:
+        return (_BACKEND,)
 
 
 @contextlib.contextmanager
@@ -91,11 +100,32 @@ def _attention_kind(config: EngineConfig) -> Iterator[None]:
             os.environ[_UNIFIED] = before
 
 
+def _fields(config: EngineConfig) -> tuple[Field, ...]:
+    """Declared metadata of one session; the fill value is that of the mode it captures."""
+    verify = "target_verify" in config.modes
+    return (
+        *input_fields(config, config.draft_tokens if verify else 1),
+        fields.offsets(
+            "kv_indptr",
+            repeats="" if verify else "seq_lens",
+            unjudged=_EITHER if verify else "",
+            source=_SUMS,
+        ),
+        fields.slot_indices("kv_indices", rewritten=True, source=_WRITER),
+        fields.page_table(rewritten=True, source=_TABLE),
+        fields.offsets("qo_indptr", repeats="new_lens", source=_SUMS),
+        fields.lengths("kv_last_page_len", fill=1, repeats="one_each", source=_ONES),
+        # int64 by design, so not judged as an indptr of the kernels, which are int32.
+        fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
+        fields.value("custom_mask", repeats="mask", source=_MASK),
+    )
+
+
 class AiterSession(DecodeSession):
     """One backend and one decode runner with its captured graphs."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
-        self.fields = aiter_fields(config)
+        self.fields = _fields(config)
         self.inputs = input_names(config)
         super().__init__(config, graphs, backend="aiter")
 
@@ -103,7 +133,7 @@ class AiterSession(DecodeSession):
         with _attention_kind(self._config):
             return engine_module(_BACKEND).AiterAttnBackend(runner)
 
-    def _metadata_tensors(self) -> dict[str, torch.Tensor]:
+    def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         """Tensors of the backend's current metadata, page tables by their own name."""
         seen = vars(self.backend.forward_metadata)
         found = {name: seen[name] for name in _METADATA if isinstance(seen.get(name), torch.Tensor)}
@@ -113,28 +143,21 @@ class AiterSession(DecodeSession):
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a kernel reads of the metadata: below the last offset, below each row's length."""
-        found = {name: tensor.clone() for name, tensor in self._metadata_tensors().items()}
+        found = super()._used(lens)
         if "kv_indices" in found:
             found["kv_indices"] = found["kv_indices"][: found["kv_indptr"][-1]]
         if "page_table" in found:
             table_lens = lens + (self._config.draft_tokens if self._verifies else 0)
-            found["page_table"] = _below(found["page_table"], table_lens, self._config.page_size)
+            found["page_table"] = below_lengths(
+                found["page_table"], table_lens, self._config.page_size
+            )
         if "mask_indptr" in found:
             found["custom_mask"] = found["custom_mask"][: found["mask_indptr"][-1]]
         return found
 
-    def _plan(self) -> dict[str, object]:
+    def plan(self) -> dict[str, object]:
         metadata = self.backend.forward_metadata
         return {name: getattr(metadata, name, None) for name in _PLAN}
 
-    def _types(self) -> dict[str, str]:
+    def types(self) -> dict[str, str]:
         return {"forward_metadata": type(self.backend.forward_metadata).__name__}
-
-
-def _below(table: torch.Tensor, lens: torch.Tensor, page_size: int) -> torch.Tensor:
-    """[rows of `lens`, widest used] pages; 0 where a row's length has ended."""
-    pages = (lens.to(torch.int64) + page_size - 1) // page_size
-    width = int(pages.max()) if len(pages) else 0
-    used = table[: len(lens), :width].clone()
-    used.masked_fill_(torch.arange(used.shape[1], device=used.device) >= pages[:, None], 0)
-    return used

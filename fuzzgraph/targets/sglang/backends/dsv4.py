@@ -1,4 +1,4 @@
-"""Metadata target `sglang-dsv4`: DeepSeek V4's attention backend, whose metadata is upgraded late.
+"""`--attention-backend dsv4`: DeepSeek V4's attention backend, whose metadata is upgraded late.
 
 The backend prepares raw metadata before a replay and makes full metadata of it inside the graph.
 Real are its constructor, both preparations, the upgrade and its Triton kernels, behind the
@@ -10,6 +10,7 @@ kernels would and computes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -17,16 +18,17 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.offline.target import ReleasedTarget
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
-from fuzzgraph.targets.sglang.fields import FREE_TAIL, input_fields, input_names
+from fuzzgraph.targets.offline.used import below_lengths
+from fuzzgraph.targets.sglang.decode_session import DecodeSession
+from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
-from fuzzgraph.world import FIRST_PAGE, RESERVED_PAGE, Batch
+from fuzzgraph.targets.sglang.target import SglangTarget
+from fuzzgraph.world import FIRST_PAGE, Batch
 
 __all__ = ["Dsv4Session", "Dsv4Target", "without_upgrade"]
 
@@ -48,15 +50,14 @@ _TABLE = (
 )
 
 
-class Dsv4Target(ReleasedTarget):
+class Dsv4Target(SglangTarget):
     """The DSV4 backend of the sglang release that this process holds.
 
     Args:
         upgrades: whether raw metadata is upgraded; without it is the mutant of PR 26742.
     """
 
-    name = "sglang-dsv4"
-    about = "DeepSeek V4's metadata and its late upgrade on the decode runner; no outputs"
+    about = "DeepSeek V4's metadata and its late upgrade; no outputs"
     capabilities = Capabilities(
         page_sizes=(256,),
         max_batch=4,
@@ -64,22 +65,25 @@ class Dsv4Target(ReleasedTarget):
         capture_beyond_pool=False,
     )
 
-    def __init__(self, *, upgrades: bool = True) -> None:
+    def __init__(self, name: str, *, upgrades: bool = True) -> None:
+        self.name = name
         self._upgrades = upgrades
 
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> Dsv4Session:
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Dsv4Session:
         return Dsv4Session(config, graphs, upgrades=self._upgrades)
 
+    def modules(self) -> tuple[str, ...]:
+        return _BACKEND, _POOL
+
     def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
         engine_module("sglang.srt.environ")  # looks at what the shell has set
         os.environ.update(_SETTINGS)  # for the life of the worker
-        load_once(_BACKEND, _POOL)
+        super().load()
 
 
 def without_upgrade() -> Dsv4Target:
     """The mutant: what the review of PR 26742 warned of, an upgrade lost in a refactoring."""
-    return Dsv4Target(upgrades=False)
+    return Dsv4Target("sglang-dsv4", upgrades=False)
 
 
 class _Plan:
@@ -128,33 +132,21 @@ class Dsv4Session(DecodeSession):
         self.inputs = input_names(config)
         self.fields = (
             *input_fields(config, 1),
-            Field("page_table", "page_table", "page", PaddingRule("reserved", RESERVED_PAGE),
-                  source=_TABLE),
-            Field("seq_lens_casual", "scalar", "nothing", FREE_TAIL, source=_TABLE,
-                  repeats="seq_lens"),
-        )  # fmt: skip
+            fields.page_table(source=_TABLE),
+            fields.value("seq_lens_casual", repeats="seq_lens", source=_TABLE),
+        )
         model = Stub(forward=self._forward, shared_experts_config=None)
-        with cuda_on_cpu():
-            super().__init__(config, graphs, backend="dsv4", model=model)
+        super().__init__(config, graphs, backend="dsv4", model=model)
 
-    def capture(self) -> None:
-        with cuda_on_cpu():
-            super().capture()
-
-    def prepare_replay(self, batch: Batch) -> None:
-        with cuda_on_cpu():
-            super().prepare_replay(batch)
-
-    def eager(self, batch: Batch) -> None:
-        with cuda_on_cpu():
-            super().eager(batch)
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        return cuda_on_cpu()
 
     def _forward(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
         """Looks at the metadata as a kernel would; up to 0.5.12 attention upgrades it first."""
         upgrade = getattr(self.backend, "_maybe_upgrade_forward_metadata", None)
         if upgrade is not None and self._upgrades:
             upgrade()
-        size = "eager" if self._eager else forward_batch.batch_size
+        size = "eager" if self.ran_eagerly else forward_batch.batch_size
         self._read[size] = self.backend.forward_metadata
         return no_forward()
 
@@ -175,20 +167,17 @@ class Dsv4Session(DecodeSession):
 
     def _seen(self) -> Any:
         """The metadata that the forward of this step had before it."""
-        return self._read.get("eager" if self._eager else self.runner.padded_bs)
+        return self._read.get("eager" if self.ran_eagerly else self.runner.padded_bs)
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         core = getattr(self._seen(), "core_attn_metadata", None)
         if core is None:  # raw metadata, which the types tell of
             return {}
-        pages = (lens.to(torch.int64) + self._config.page_size - 1) // self._config.page_size
-        width = int(pages.max())
-        table = core.page_table[: len(lens), :width].clone()
-        table.masked_fill_(torch.arange(table.shape[1]) >= pages[:, None], 0)
+        table = below_lengths(core.page_table, lens, self._config.page_size)
         casual = core.seq_lens_casual[: len(lens)].clone()
         return {"page_table": table, "seq_lens_casual": casual}
 
-    def _types(self) -> dict[str, str]:
+    def types(self) -> dict[str, str]:
         if self._seen() is None:
             return {}
         kind = type(self._seen()).__name__

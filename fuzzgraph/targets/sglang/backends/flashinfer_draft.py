@@ -1,4 +1,4 @@
-"""Metadata target `sglang-flashinfer-draft`: EAGLE's drafts on FlashInfer's backends, no kernels.
+"""`--attention-backend flashinfer` under EAGLE's drafts: `FlashInferMultiStepDraftBackend`.
 
 The release's own draft runner grows drafts on one backend for each step but the last; a Triton
 kernel of its own writes the indices of all of them. The draft model computes nothing.
@@ -7,23 +7,23 @@ kernel of its own writes the indices of all of them. The draft model computes no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
-from fuzzgraph.targets.offline.flashinfer_wrappers import install_wrappers
-from fuzzgraph.targets.sglang.decode_session import keeps_ladder, load_once
+from fuzzgraph.targets.sglang.decode_session import keeps_ladder
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT, RunnerKind
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
+from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
-from fuzzgraph.world import RESERVED_SLOT, Batch
+from fuzzgraph.world import Batch
 
 __all__ = ["StepsSession", "StepsTarget"]
 
@@ -37,24 +37,25 @@ _STEPS = (
 class StepsTarget(DraftTarget):
     """EAGLE's draft runner on FlashInfer."""
 
-    def __init__(self) -> None:
-        super().__init__("sglang-flashinfer-draft", DRAFT, "draft", max_topk=4)
-        self.about = "FlashInfer's metadata of each draft step on EAGLE's draft runner; no outputs"
+    def __init__(self, name: str) -> None:
+        super().__init__(name, DRAFT.name)
+        self.about = "FlashInfer's metadata of each EAGLE draft step; no outputs"
         self.capabilities = self.capabilities.replace(seq_len_fill_values=(1,), min_spec_steps=2)
 
-    def _refused(self, config: EngineConfig) -> str | None:
+    def refused(self, config: EngineConfig) -> str | None:
         if config.spec_steps < 2:
             return "spec_steps=1: the last step of a draft has no backend"
-        return super()._refused(config) or keeps_ladder(config)
+        return super().refused(config) or keeps_ladder(config)
 
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> StepsSession:
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> StepsSession:
         return StepsSession(config, graphs, self._kind)
 
+    def modules(self) -> tuple[str, ...]:
+        return *super().modules(), _BACKEND
+
     def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
         keep_workspaces_small()
         super().load()
-        load_once(_BACKEND)
 
 
 def _watched(base: Any) -> type:
@@ -78,29 +79,30 @@ class StepsSession(DraftSession):
     """One draft runner and its backends, one for each step but the last."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
-        self._read: dict[int, dict[str, torch.Tensor]] = {}
-        self._size: int | None = None
-        with cuda_on_cpu():
-            super().__init__(config, graphs, kind)
+        self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
+        super().__init__(config, graphs, kind)
         for step in range(config.spec_steps - 1):
             name = f"step{step}_kv"
             self.fields += (
-                Field(f"{name}_indptr", "indptr", "offset", PaddingRule("reserved"), source=_STEPS,
-                      repeats=f"draft_lens:{step}"),
-                Field(f"{name}_indices", "indices", "slot", PaddingRule("reserved", RESERVED_SLOT),
-                      source=_STEPS),
-            )  # fmt: skip
+                fields.offsets(f"{name}_indptr", repeats=f"draft_lens:{step}", source=_STEPS),
+                fields.slot_indices(f"{name}_indices", source=_STEPS),
+            )
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         module = engine_module(_BACKEND)
         forget_workspaces(module)
-        install_wrappers()
+        install_flashinfer()
         backend = _watched(module.FlashInferMultiStepDraftBackend)
         return backend(runner, self._config.spec_topk, self._config.spec_steps)
 
     @contextlib.contextmanager
-    def _with_drafts(self, batch: Batch) -> Iterator[None]:
-        """While the engine's code runs: the worker has put the drafts' slots behind each past."""
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        """The worker has put the slots of a batch's drafts behind each past."""
+        with cuda_on_cpu(), contextlib.nullcontext() if batch is None else self._drafted(batch):
+            yield
+
+    @contextlib.contextmanager
+    def _drafted(self, batch: Batch) -> Iterator[None]:
         table = self._model_runner.req_to_token_pool.req_to_token
         rows = torch.tensor(batch.req_pool_indices)[:, None]
         each = self._config.spec_topk * self._config.spec_steps
@@ -109,52 +111,38 @@ class StepsSession(DraftSession):
         before = table[rows, columns]
         table[rows, columns] = drafts
         try:
-            with cuda_on_cpu():
-                yield
+            yield
         finally:
             table[rows, columns] = before
 
-    def capture(self) -> None:
-        with cuda_on_cpu():
-            super().capture()
-
-    def _remember(self, padded_bs: int) -> None:
-        self._size = padded_bs
-        super()._remember(padded_bs)
-        self._read[padded_bs] = self._metadata_tensors()
-
-    def prepare_replay(self, batch: Batch) -> None:
-        with self._with_drafts(batch):
-            super().prepare_replay(batch)
+    def remember(self, key: Hashable) -> None:
+        super().remember(key)
+        assert isinstance(key, int)
+        self._read[key] = self._metadata_tensors(key)
 
     def replay(self, batch: Batch) -> None:
-        with self._with_drafts(batch):
+        with self.engine_runs(batch):
             super().replay(batch)
-        self._size = None if self._eager else self.runner.padded_bs
 
-    def eager(self, batch: Batch) -> None:
-        with self._with_drafts(batch):
-            super().eager(batch)
-        self._size = None
-
-    def _wrappers(self) -> list[Any]:
+    def _wrappers(self, size: int | None) -> list[Any]:
         backends = self.backend.attn_backends
-        if self._size is None:
+        if size is None:
             return [one.forward_metadata.decode_wrappers[0] for one in backends]
-        return [one.decode_cuda_graph_metadata[self._size][0] for one in backends]
+        return [one.decode_cuda_graph_metadata[size][0] for one in backends]
 
-    def _metadata_tensors(self) -> dict[str, torch.Tensor]:
+    def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         return {
             f"step{step}_{name}": wrapper.buffer(f"paged_{name}")
-            for step, wrapper in enumerate(self._wrappers())
+            for step, wrapper in enumerate(self._wrappers(size))
             for name in ("kv_indptr", "kv_indices")
         }
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What the kernels of each step read: below the last offset."""
-        held = self._metadata_tensors() if self._size is None else self._read[self._size]
+        size = self._size
+        held = self._metadata_tensors(None) if size is None else self._read[size]
         used = {name: tensor.clone() for name, tensor in held.items()}
-        for step, wrapper in enumerate(self._wrappers()):
+        for step, wrapper in enumerate(self._wrappers(size)):
             name = f"step{step}_kv_indices"
             used[name] = used[name][: used[f"step{step}_kv_indptr"][-1]]
             used[f"step{step}_plan"] = torch.tensor(wrapper.planned["kv_indptr"])

@@ -1,4 +1,4 @@
-"""Targets `sglang-triton` and `sglang-triton-verify`: Triton attention, its outputs judged.
+"""`--attention-backend triton`: Triton attention with its kernels, outputs judged.
 
 The release's own decode runner and backend, the engine's pools, one layer of its `RadixAttention`:
 on a CPU the kernels run in Triton's interpreter. Stood in for is the number of cores of a device,
@@ -14,25 +14,30 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.targets.offline.target import ReleasedTarget
+from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     captures_drafts,
     keeps_ladder,
-    load_once,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
-from fuzzgraph.world import RESERVED_SLOT, Batch
+from fuzzgraph.targets.sglang.target import SglangTarget
+from fuzzgraph.world import Batch
 
-__all__ = ["CORES", "TRITON_BACKEND", "TritonSession", "TritonTarget", "verify_target"]
+__all__ = [
+    "TRITON_BACKEND",
+    "TritonSession",
+    "TritonTarget",
+    "judged_pools",
+    "triton_backend",
+]
 
 TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
-CORES = 4
+CORES = 4  # few, because every split of a row is one more program to interpret
 _SUMS = "sglang triton_backend.py: cumsum over all bs rows at every replay; entry 0 stays from init"
 _WRITER = (
     "sglang create_flashinfer_kv_indices_triton writes below kv_indptr[bs]; a padded row has the "
@@ -40,17 +45,18 @@ _WRITER = (
 )
 _WIDTHS = "sglang triton_backend.py: multiples of the number of draft tokens"
 _MASK = "sglang triton_backend.py: custom_mask and mask_indptr choose visibility, no memory"
+_HEURISTIC = "a heuristic of the engine's: any number of splits is right"
 _SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for every row"
 
 
-class TritonTarget(ReleasedTarget):
+class TritonTarget(SglangTarget):
     """The Triton backend of the sglang release that this process holds."""
 
     any_page_size = True
 
-    def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
-        self.name = "sglang-triton" if mode == "decode" else "sglang-triton-verify"
-        self.about = f"Triton attention on the decode runner, {mode} graphs; outputs judged"
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        self.name = name
+        self.about = f"Triton attention, {mode} graphs; outputs judged"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 4, 16),
@@ -67,56 +73,54 @@ class TritonTarget(ReleasedTarget):
             capture_beyond_pool=True,
         )
 
-    def _refused(self, config: EngineConfig) -> str | None:
+    def refused(self, config: EngineConfig) -> str | None:
         return captures_drafts(config) or keeps_ladder(config)
 
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         return TritonSession(config, graphs)
 
-    def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
-        load_once(TRITON_BACKEND, "sglang.srt.layers.radix_attention")
+    def modules(self) -> tuple[str, ...]:
+        return TRITON_BACKEND, "sglang.srt.layers.radix_attention"
 
 
-def verify_target() -> TritonTarget:
-    """`sglang-triton-verify`: the target model's graphs of a server with speculation."""
-    return TritonTarget("target_verify")
+def triton_backend(runner: ModelRunner) -> Any:
+    """The release's own backend on `runner`."""
+    module = engine_module(TRITON_BACKEND)
+    module.get_device_core_count = lambda *_: CORES
+    return module.TritonAttnBackend(runner)
+
+
+def judged_pools(runner: ModelRunner) -> Pools:
+    """The engine's own pools, with keys and values, for sessions whose outputs are judged."""
+    kv = runner.token_to_kv_pool
+    return Pools(
+        req_to_token=runner.req_to_token_pool.req_to_token,
+        kv_planes=(kv.k_buffer[0], kv.v_buffer[0]),
+    )
 
 
 class TritonSession(DecodeSession):
     """One backend, one layer and one decode runner with its captured graphs."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
-        span = PaddingRule("reserved")
         lens = "cached_lens" if config.modes == ("target_verify",) else "seq_lens"
         self.inputs = input_names(config)
         self.fields = (
             *input_fields(config, 1),
-            Field("kv_indptr", "indptr", "offset", span, source=_SUMS, repeats=lens),
-            Field("kv_indices", "indices", "slot", PaddingRule("reserved", RESERVED_SLOT),
-                  rewritten=True, source=_WRITER),
-            Field("num_kv_splits", "scalar", "nothing", PaddingRule("free"), source=_SPLITS,
-                  unjudged="a heuristic of the engine's: any number of splits is right"),
+            fields.offsets("kv_indptr", repeats=lens, source=_SUMS),
+            fields.slot_indices("kv_indices", rewritten=True, source=_WRITER),
+            fields.value("num_kv_splits", unjudged=_HEURISTIC, source=_SPLITS),
             # int64 by design, so not judged as an indptr of the kernels, which are int32.
-            Field("qo_indptr", "scalar", "nothing", PaddingRule("free"), source=_WIDTHS,
-                  repeats="query_offsets"),
-            Field("mask_indptr", "scalar", "nothing", PaddingRule("free"), source=_MASK,
-                  repeats="mask_offsets"),
-            Field("custom_mask", "scalar", "nothing", PaddingRule("free"), source=_MASK,
-                  repeats="mask"),
-        )  # fmt: skip
+            fields.value("qo_indptr", repeats="query_offsets", source=_WIDTHS),
+            fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
+            fields.value("custom_mask", repeats="mask", source=_MASK),
+        )
         self._model = AttentionModel(config, graphs.device)
         super().__init__(config, graphs, backend="triton", model=self._model)
-        pool = self._model_runner.token_to_kv_pool
-        self.pools = Pools(
-            req_to_token=self._model_runner.req_to_token_pool.req_to_token,
-            kv_planes=(pool.k_buffer[0], pool.v_buffer[0]),
-        )
+        self.pools = judged_pools(self._model_runner)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        module = engine_module(TRITON_BACKEND)
-        module.get_device_core_count = lambda *_: CORES
-        return module.TritonAttnBackend(runner)
+        return triton_backend(runner)
 
     @property
     def roots(self) -> Mapping[str, object]:
@@ -131,7 +135,7 @@ class TritonSession(DecodeSession):
 
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
-        if self._eager:
+        if self.ran_eagerly:
             self._run_eagerly()
 
     def _run_eagerly(self) -> None:
@@ -139,11 +143,11 @@ class TritonSession(DecodeSession):
         with in_forward_context(self.backend, given):
             self._outputs = self._model.forward(given.input_ids, given.positions, given)
 
-    def _shown(self) -> dict[str, torch.Tensor]:
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
         heads, columns = self._config.num_q_heads, self._config.v_head_dim
         return {"attention": self._outputs.next_token_logits.view(-1, heads, columns).clone()}
 
-    def _metadata_tensors(self) -> dict[str, torch.Tensor]:
+    def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         backend = self.backend
         found = {"kv_indptr": backend.kv_indptr, "kv_indices": backend.cuda_graph_kv_indices}
         if not self._verifies:
@@ -156,8 +160,8 @@ class TritonSession(DecodeSession):
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What the kernels read: below the last offset."""
         rows = len(lens)
-        found = self._metadata_tensors()
-        if self._eager:
+        found = self._metadata_tensors(self._size)
+        if self.ran_eagerly:
             metadata = self.backend.forward_metadata
             found = {name: getattr(metadata, name) for name in found}
         used = {
@@ -170,11 +174,13 @@ class TritonSession(DecodeSession):
             used["custom_mask"] = found["custom_mask"][: used["mask_indptr"][-1]]
         return {name: tensor.clone() for name, tensor in used.items()}
 
-    def _plan(self) -> dict[str, object]:
+    def plan(self) -> dict[str, object]:
         """Splits decide the order of summation."""
         if self._verifies:
             return {}
         metadata = self.backend.forward_metadata
-        splits = metadata.num_kv_splits if self._eager else self.backend.cuda_graph_num_kv_splits
+        splits = (
+            metadata.num_kv_splits if self.ran_eagerly else self.backend.cuda_graph_num_kv_splits
+        )
         live = self._last_batch.batch_size
         return {"num_kv_splits": tuple(splits[:live].tolist())}

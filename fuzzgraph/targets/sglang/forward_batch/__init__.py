@@ -1,1 +1,1 @@
-"""."""
+"""Translates a logical batch into the engine's own `ForwardBatch`."""

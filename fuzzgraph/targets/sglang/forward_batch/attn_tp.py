@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
-from fuzzgraph.targets.sglang.decode_session import load_once
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import SGLANG, engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
@@ -26,7 +25,7 @@ _GROUPS = "sglang.srt.layers.dp_attention"
 
 def load_ranks() -> None:
     """Import what `share_tokens` needs; up to 0.5.16 the number of groups is a global."""
-    load_once(_MODEL_RUNNER)
+    SGLANG.load(_MODEL_RUNNER)
     groups = engine_module(_GROUPS)
     for kind in ("ATTN_DP", "LOCAL_ATTN_DP"):
         for name, value in ((f"_{kind}_SIZE", 1), (f"_{kind}_RANK", 0)):

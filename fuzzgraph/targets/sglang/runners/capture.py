@@ -10,41 +10,32 @@ PR 20978), which the engine does itself where a case has several ranks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
+from fuzzgraph.targets.offline.cuda_graph import RecordedCudaGraph
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 __all__ = [
-    "DeviceGraph",
     "backend_class",
     "capture_mode",
     "deferred_capture",
+    "forget_input_buffers",
     "on_device",
-    "replaced_names",
+    "recorded",
 ]
 
 _BACKEND = "sglang.srt.model_executor.runner_backend.base_cuda_graph_backend"
+_INPUTS = "sglang.srt.model_executor.input_buffers"
 _MODES = "sglang.srt.model_executor.runner_utils.capture_mode"
 _WARM_UPS = 2
 """As often as the engine's own full-graph backend runs a forward before it captures."""
-
-
-class DeviceGraph:
-    """What a runner up to 0.5.13 keeps in place of a `torch.cuda.CUDAGraph`."""
-
-    captured: CapturedGraph[Any]
-
-    def replay(self) -> None:
-        self.captured.replay()
-
-    def pool(self) -> str:
-        return "the graph engine's"
 
 
 def deferred_capture(base: Any) -> type:
@@ -58,6 +49,46 @@ def deferred_capture(base: Any) -> type:
                 super().capture()
 
     return DeferredCapture
+
+
+def recorded(base: Any, graphs: GraphEngine, on_capture: Callable[[int], None], kind: str) -> type:
+    """A runner up to 0.5.13 whose graphs are captured by `graphs`.
+
+    Args:
+        base: the engine's class.
+        graphs, on_capture, kind: as for `backend_class`.
+    """
+
+    class Recorded(deferred_capture(base)):  # type: ignore[misc]
+        def capture_one_batch_size(self, size: int, *args: Any, **kwargs: Any) -> Any:
+            self.capturing = size
+            return super().capture_one_batch_size(size, *args, **kwargs)
+
+        def _create_device_graph(self) -> RecordedCudaGraph:
+            return RecordedCudaGraph()
+
+        _create_graph = _create_device_graph  # of the draft runners
+
+        def _capture_graph(
+            self, graph: RecordedCudaGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
+        ) -> Any:
+            with torch.no_grad():
+                captured = graphs.capture(run_once_fn, key=f"{kind}/{self.capturing}")
+            graph.captured = captured
+            on_capture(self.capturing)
+            return captured.outputs
+
+        def _capture_init(self, run_once_fn: Callable[[], Any]) -> None:
+            """Warms up, as the draft runners do, without waiting for a device."""
+            for _ in range(_WARM_UPS):
+                run_once_fn()
+
+    return Recorded
+
+
+def forget_input_buffers() -> None:
+    """Input buffers are shared by all runners of a process; sessions stand for processes."""
+    getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
 
 
 def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: str) -> type:
@@ -132,19 +163,6 @@ def on_device(
         replaced["get_batch_sizes_to_capture"] = lambda *_, **__: (list(config.capture_bs), [])
     with replaced_names(modules, replaced):
         yield
-
-
-@contextlib.contextmanager
-def replaced_names(modules: Sequence[Any], replaced: Mapping[str, Any]) -> Iterator[None]:
-    """Names of modules stand for something else; a module that lacks one is left alone."""
-    own = [(m, name, getattr(m, name)) for m in modules for name in replaced if hasattr(m, name)]
-    for module, name, _ in own:
-        setattr(module, name, replaced[name])
-    try:
-        yield
-    finally:
-        for module, name, value in own:
-            setattr(module, name, value)
 
 
 @contextlib.contextmanager

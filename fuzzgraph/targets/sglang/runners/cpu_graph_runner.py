@@ -1,12 +1,15 @@
-"""Metadata target `sglang-cpu-graph`: the runner for compiled forwards on CPUs.
+"""`CPUGraphRunner`: the runner for compiled forwards on CPUs.
 
-The release's own `CPUGraphRunner` pads and fills the inputs that it captured; its attention backend
-only records. There is no device graph: what is judged is what the compiled forward is handed.
+It keeps one compiled forward for each batch size and pads a batch into the inputs it captured. What
+compiles is left out: the forward runs as it is, and the inputs it is handed are judged; the
+attention backend only records. There is no device graph. Releases that capture every size up to a
+limit get the case's ladder, as later ones get it from the server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,25 +18,73 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.target import ReleasedTarget
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, load_once
+from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.release import engine_module, release
-from fuzzgraph.targets.sglang.runners.cpu_graph_driver import RUNNER_MODULE, CpuGraphRunnerDriver
-from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
+from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-__all__ = ["CpuGraphSession", "CpuGraphTarget"]
+__all__ = ["CpuGraphRunnerDriver", "CpuGraphSession", "CpuGraphTarget"]
 
+RUNNER_MODULE = "sglang.srt.model_executor.cpu_graph_runner"
 _HANDED = ("input_ids", "positions", "req_pool_indices", "seq_lens", "out_cache_loc")
 
 
-class CpuGraphTarget(ReleasedTarget):
+@contextlib.contextmanager
+def _uncompiled(model: Any, *_: Any, **__: Any) -> Iterator[Any]:
+    """In place of `patch_model`, which compiles the forward."""
+    yield model.forward
+
+
+class CpuGraphRunnerDriver:
+    """`CPUGraphRunner` with all sizes captured."""
+
+    width = 1
+
+    def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
+        module = engine_module(RUNNER_MODULE)
+        runner.model = Stub(forward=no_forward, shared_experts_config=None)
+        ladder = list(config.capture_bs)
+        replaced = {"patch_model": _uncompiled, "get_batch_sizes_to_capture": lambda _: ladder}
+        with replaced_names([module], replaced):
+            self._engine = module.CPUGraphRunner(runner)
+        self.prepared: Any = None
+        """The forward batch that the compiled forward gets: the captured one where it is padded."""
+
+    @property
+    def buffers(self) -> Any:
+        """The runner itself: its static inputs are attributes of it."""
+        return self._engine
+
+    @property
+    def padded_bs(self) -> int:
+        return int(self.prepared.batch_size if self.prepared else self._engine.max_bs)
+
+    def capture(self) -> None:
+        """Its constructor captured all sizes."""
+
+    def can_run(self, forward_batch: Any) -> bool:
+        ask = getattr(self._engine, "can_run_graph", None) or self._engine.can_run
+        return bool(ask(forward_batch))
+
+    def prepare(self, forward_batch: Any) -> None:
+        skips = getattr(self._engine, "_get_skip_cross_attention", None)
+        arguments = {} if skips is None else {"skip": skips(forward_batch)}
+        self.prepared = self._engine.prepare_replay(forward_batch, **arguments)
+
+    def replay(self) -> Any:
+        forward = self._engine.graphs[self.prepared.batch_size]
+        return forward(self.prepared.input_ids, self.prepared.positions, self.prepared)
+
+
+class CpuGraphTarget(SglangTarget):
     """The CPU-graph runner of the sglang release that this process holds."""
 
-    name = "sglang-cpu-graph"
-    about = "CPUGraphRunner's inputs of compiled forwards, decode; no outputs"
+    about = "inputs of CPUGraphRunner, decode; no outputs"
     capabilities = Capabilities(
         runners=("graph", "cpu_graph"),  # it is the one, and saved cases call it either
         max_batch=16,
@@ -43,12 +94,17 @@ class CpuGraphTarget(ReleasedTarget):
         capture_beyond_pool=False,
     )
 
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> CpuGraphSession:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> CpuGraphSession:
         return CpuGraphSession(config, graphs)
 
+    def modules(self) -> tuple[str, ...]:
+        return (RUNNER_MODULE,)
+
     def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
-        load_once(RUNNER_MODULE)
+        super().load()
         if not hasattr(engine_module(RUNNER_MODULE).CPUGraphRunner, "prepare_replay"):
             raise AdapterUnavailable(
                 f"sglang {release()} pads no batch in its CPUGraphRunner, so target {self.name!r} "

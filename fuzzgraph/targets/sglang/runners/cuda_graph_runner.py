@@ -13,34 +13,16 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.cuda_graph import POOL
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
-from fuzzgraph.targets.sglang.runners.capture import DeviceGraph, deferred_capture, on_device
+from fuzzgraph.targets.sglang.runners.capture import on_device, recorded
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 
 __all__ = ["RUNNER_MODULE", "CudaGraphRunnerDriver"]
 
 RUNNER_MODULE = "sglang.srt.model_executor.cuda_graph_runner"
-
-
-def _runner_class(base: Any, graphs: GraphEngine, on_capture: Callable[[int], None]) -> type:
-    class DecodeRunner(deferred_capture(base)):  # type: ignore[misc]
-        def capture_one_batch_size(self, bs: int, *args: Any, **kwargs: Any) -> Any:
-            self.capturing = bs
-            return super().capture_one_batch_size(bs, *args, **kwargs)
-
-        def _create_device_graph(self) -> DeviceGraph:
-            return DeviceGraph()
-
-        def _capture_graph(
-            self, graph: DeviceGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
-        ) -> Any:
-            graph.captured = graphs.capture(run_once_fn, key=f"decode/{self.capturing}")
-            on_capture(self.capturing)
-            return graph.captured.outputs
-
-    return DecodeRunner
 
 
 class CudaGraphRunnerDriver(RunnerDriver):
@@ -61,12 +43,12 @@ class CudaGraphRunnerDriver(RunnerDriver):
         on_capture: Callable[[int], None],
     ) -> None:
         module = engine_module(RUNNER_MODULE)
-        module.set_global_graph_memory_pool("the graph engine's")
+        module.set_global_graph_memory_pool(POOL)
         if runner.model is None:
             runner.model = Stub(forward=no_forward)
         self._device = partial(on_device, (module,), config, lambda: None)
         with self._device():
-            self._engine = _runner_class(module.CudaGraphRunner, graphs, on_capture)(runner)
+            self._engine = recorded(module.CudaGraphRunner, graphs, on_capture, "decode")(runner)
 
     def can_run(self, forward_batch: Any) -> bool:
         return bool(self._engine.can_run(forward_batch))

@@ -7,18 +7,17 @@ from typing import Any, Protocol
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import has_module
 from fuzzgraph.targets.sglang.runners import cuda_graph_runner, decode_cuda_graph_runner
+from fuzzgraph.targets.sglang.runners.capture import forget_input_buffers
 from fuzzgraph.targets.sglang.runners.cuda_graph_runner import CudaGraphRunnerDriver
 from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import DecodeCudaGraphRunnerDriver
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-__all__ = ["DecodeRunner", "open_decode_runner", "runner_module"]
-
-_INPUTS = "sglang.srt.model_executor.input_buffers"
+__all__ = ["DecodeDriver", "open_decode_runner", "runner_module"]
 
 
-class DecodeRunner(Protocol):
+class DecodeDriver(Protocol):
     """What sessions ask of a decode runner, in any of its shapes."""
 
     @property
@@ -61,7 +60,7 @@ def open_decode_runner(
     config: EngineConfig,
     graphs: GraphEngine,
     on_capture: Callable[[int], None],
-) -> DecodeRunner:
+) -> DecodeDriver:
     """A decode runner of this release on `runner.attn_backend`, nothing captured yet.
 
     Args:
@@ -70,8 +69,7 @@ def open_decode_runner(
         graphs: captures and replays.
         on_capture: called with each size as soon as its graph is captured.
     """
-    # Shared by all runners of a process; sessions stand for processes.
-    getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
+    forget_input_buffers()
     if has_module(decode_cuda_graph_runner.RUNNER_MODULE):
         return DecodeCudaGraphRunnerDriver(runner, config, graphs, on_capture)
     return CudaGraphRunnerDriver(runner, config, graphs, on_capture)

@@ -13,25 +13,25 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.target import ReleasedTarget
+from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder, load_once
-from fuzzgraph.targets.sglang.fields import FREE_TAIL, input_fields, input_names
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder
+from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.target import SglangTarget
 
-__all__ = ["BufferSession", "BufferTarget", "verify_target"]
+__all__ = ["BufferSession", "BufferTarget"]
 
 _SUM = "sglang replay of the decode runner: seq_lens_sum + (bs - raw_bs) * seq_len_fill_value"
 
 
-class BufferTarget(ReleasedTarget):
+class BufferTarget(SglangTarget):
     """The decode runner of the sglang release that this process holds."""
 
-    def __init__(self, mode: Literal["decode", "target_verify"] = "decode") -> None:
-        self.name = "sglang-buffers" if mode == "decode" else "sglang-buffers-verify"
-        self.about = f"the decode runner's own input buffers, {mode} graphs; no outputs"
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        self.name = name
+        self.about = f"the decode runner's inputs, {mode} graphs; no outputs"
         self.capabilities = Capabilities(
             modes=(mode,),
             max_batch=16,
@@ -46,20 +46,14 @@ class BufferTarget(ReleasedTarget):
             capture_beyond_pool=True,
         )
 
-    def _refused(self, config: EngineConfig) -> str | None:
+    def refused(self, config: EngineConfig) -> str | None:
         return keeps_ladder(config) if config.attn_tp_size > 1 else None
 
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
         return BufferSession(config, graphs)
 
-    def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
-        load_once("sglang.srt.layers.attention.base_attn_backend")
-
-
-def verify_target() -> BufferTarget:
-    """`sglang-buffers-verify`: the target model's graphs of a server with speculation."""
-    return BufferTarget("target_verify")
+    def modules(self) -> tuple[str, ...]:
+        return ("sglang.srt.layers.attention.base_attn_backend",)
 
 
 class BufferSession(DecodeSession):
@@ -67,7 +61,7 @@ class BufferSession(DecodeSession):
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         self.inputs = input_names(config)
-        total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
+        total = fields.value("seq_lens_sum", source=_SUM)
         declared = input_fields(config, config.seq_len_fill_value)
         self.fields = (*declared, total)
         super().__init__(config, graphs, backend="triton")

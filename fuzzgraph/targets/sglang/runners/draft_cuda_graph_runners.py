@@ -11,48 +11,58 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.cuda_graph import POOL
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import (
-    DeviceGraph,
     backend_class,
     deferred_capture,
+    forget_input_buffers,
     on_device,
+    recorded,
 )
 from fuzzgraph.targets.sglang.runners.decode import runner_module
 
 __all__ = ["DRAFT", "DRAFT_EXTEND", "FROZEN", "DraftRunnerDriver", "RunnerKind"]
 
 _POOL = "sglang.srt.model_executor.cuda_graph_runner"
-_INPUTS = "sglang.srt.model_executor.input_buffers"
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerKind:
-    """Where a runner of the engine is found."""
+    """Where a runner of the engine is found, and what it is driven with."""
 
     name: str
     module: str
     runner: str
+    mode: Mode
+    max_topk: int
+    """Branches of a draft."""
 
 
 DRAFT = RunnerKind(
-    "draft", "sglang.srt.speculative.eagle_draft_cuda_graph_runner", "EAGLEDraftCudaGraphRunner"
+    "draft",
+    "sglang.srt.speculative.eagle_draft_cuda_graph_runner",
+    "EAGLEDraftCudaGraphRunner",
+    mode="draft",
+    max_topk=4,
 )
 DRAFT_EXTEND = RunnerKind(
     "draft_extend",
     "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner",
     "EAGLEDraftExtendCudaGraphRunner",
+    mode="draft_extend",
+    max_topk=1,  # then the number of steps follows from that of draft tokens
 )
 FROZEN = RunnerKind(
     "frozen",
     "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner",
     "FrozenKVMTPCudaGraphRunner",
+    mode="draft",
+    max_topk=1,  # with several branches its rows are branches, which is not driven
 )
 
 
@@ -73,8 +83,7 @@ class DraftRunnerDriver(RunnerDriver):
         graphs: GraphEngine,
         on_capture: Callable[[int], None],
     ) -> None:
-        # Shared by all runners of a process; sessions stand for processes.
-        getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
+        forget_input_buffers()
         module = engine_module(kind.module)
         self._modes = runner_module()
         base = getattr(module, kind.runner)
@@ -83,8 +92,8 @@ class DraftRunnerDriver(RunnerDriver):
             backend = backend_class(graphs, on_capture, kind.name)
             runner = deferred_capture(base)
         else:
-            engine_module(_POOL).set_global_graph_memory_pool("the graph engine's")
-            runner = _recorded(base, kind, graphs, on_capture)
+            engine_module(_POOL).set_global_graph_memory_pool(POOL)
+            runner = recorded(base, graphs, on_capture, kind.name)
         self._device = partial(on_device, (module, engine_module(self._modes)), config, backend)
         with self._device():
             self._engine = self._open(runner, worker)
@@ -111,29 +120,3 @@ class DraftRunnerDriver(RunnerDriver):
         """What the engine hands to its caller."""
         run = getattr(self._engine, "execute", None) or self._engine.replay
         return run(*self._given)
-
-
-def _recorded(
-    base: Any, kind: RunnerKind, graphs: GraphEngine, on_capture: Callable[[int], None]
-) -> type:
-    class Recorded(deferred_capture(base)):  # type: ignore[misc]
-        def capture_one_batch_size(self, num_seqs: int, *args: Any, **kwargs: Any) -> Any:
-            self.capturing = num_seqs
-            return super().capture_one_batch_size(num_seqs, *args, **kwargs)
-
-        def _create_graph(self) -> DeviceGraph:
-            return DeviceGraph()
-
-        def _capture_init(self, run_once_fn: Callable[[], Any]) -> None:
-            for _ in range(2):  # as the engine does, without waiting for a device
-                run_once_fn()
-
-        def _capture_graph(
-            self, graph: DeviceGraph, pool: Any, stream: Any, run_once_fn: Callable[[], Any]
-        ) -> Any:
-            with torch.no_grad():
-                graph.captured = graphs.capture(run_once_fn, key=f"{kind.name}/{self.capturing}")
-            on_capture(self.capturing)
-            return graph.captured.outputs
-
-    return Recorded

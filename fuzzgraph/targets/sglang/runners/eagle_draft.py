@@ -1,9 +1,9 @@
-"""Metadata targets of speculative decoding: the graph runners of the draft worker.
+"""The graph runners of EAGLE's draft worker: EAGLEDraftCudaGraphRunner and its kin.
 
 `sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted, so
 does `sglang-multi-layer-draft-extend` with a layer for each step, and `sglang-frozen-kv-mtp` drafts
-on the target's KV. The release's own runner pads and fills its
-inputs; its attention backend only records, and the draft model computes nothing.
+on the target's KV. The release's own runner pads and fills its inputs; its attention backend only
+records, and the draft model computes nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.target import ReleasedTarget
+from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession, load_once
-from fuzzgraph.targets.sglang.fields import FREE_TAIL, input_fields
+from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
+from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
     extend_batch,
@@ -38,70 +38,51 @@ from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
 from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER, MultiLayerRunnerDriver
 from fuzzgraph.targets.sglang.stubs.draft_worker import draft_worker, packs_accepted_tokens
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-__all__ = ["DraftSession", "DraftTarget", "draft", "draft_extend", "frozen_kv_mtp", "multi_layer"]
+__all__ = ["DraftSession", "DraftTarget"]
 
 _SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
 _CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
 _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
 
+_KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
-class DraftTarget(ReleasedTarget):
+
+class DraftTarget(SglangTarget):
     """One kind of draft runner of the sglang release that this process holds."""
 
-    def __init__(self, name: str, kind: RunnerKind, mode: Mode, *, max_topk: int) -> None:
+    def __init__(self, name: str, kind: str) -> None:
         self.name = name
-        self.about = f"{kind.runner}'s inputs, {mode} graphs; no outputs"
-        self._kind = kind
+        self._kind = next(one for one in _KINDS if one.name == kind)
+        self.about = f"inputs of {self._kind.runner}; no outputs"
         self.capabilities = Capabilities(
-            modes=(mode,),
+            modes=(self._kind.mode,),
             max_batch=16,
             max_context_len=64,
             seq_len_fill_values=(1, 0),
             max_spec_steps=3,
-            max_spec_topk=max_topk,
+            max_spec_topk=self._kind.max_topk,
             max_draft_tokens=4,
             capture_beyond_pool=True,
         )
 
-    def _refused(self, config: EngineConfig) -> str | None:
-        if config.spec_topk > self.capabilities.max_spec_topk:
-            most = self.capabilities.max_spec_topk
-            return f"spec_topk={config.spec_topk} is not driven, only {most}"
+    def refused(self, config: EngineConfig) -> str | None:
+        if config.spec_topk > self._kind.max_topk:
+            return f"spec_topk={config.spec_topk} is not driven, only {self._kind.max_topk}"
         return None
 
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
         return DraftSession(config, graphs, self._kind)
 
-    def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
+    def modules(self) -> tuple[str, ...]:
         if not has_module(self._kind.module):
             raise AdapterUnavailable(
                 f"sglang {release()} has no {self._kind.runner}, which target {self.name!r} "
                 "drives. Name a release that has it: fuzzgraph targets lists them."
             )
-        load_once(self._kind.module)
-
-
-def draft() -> DraftTarget:
-    """`sglang-eagle-draft`."""
-    return DraftTarget("sglang-eagle-draft", DRAFT, "draft", max_topk=4)
-
-
-def draft_extend() -> DraftTarget:
-    """`sglang-eagle-draft-extend`; the number of steps follows from that of draft tokens."""
-    return DraftTarget("sglang-eagle-draft-extend", DRAFT_EXTEND, "draft_extend", max_topk=1)
-
-
-def multi_layer() -> DraftTarget:
-    """`sglang-multi-layer-draft-extend`; one step, so one layer, fewer than draft tokens."""
-    return DraftTarget("sglang-multi-layer-draft-extend", MULTI_LAYER, "draft_extend", max_topk=1)
-
-
-def frozen_kv_mtp() -> DraftTarget:
-    """`sglang-frozen-kv-mtp`; with several branches its rows are branches, which is not driven."""
-    return DraftTarget("sglang-frozen-kv-mtp", FROZEN, "draft", max_topk=1)
+        return (self._kind.module,)
 
 
 class DraftSession(DecodeSession):
@@ -127,7 +108,7 @@ class DraftSession(DecodeSession):
     def _open_runner(self, graphs: GraphEngine) -> DraftRunnerDriver:
         worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
         runner = MultiLayerRunnerDriver if self._kind is MULTI_LAYER else DraftRunnerDriver
-        return runner(self._kind, worker, self._config, graphs, self._remember)
+        return runner(self._kind, worker, self._config, graphs, self.remember)
 
     def _translate(self, batch: Batch) -> Any:
         self._batch = batch
@@ -138,14 +119,14 @@ class DraftSession(DecodeSession):
 
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
-        if self._eager:
+        if self.ran_eagerly:
             return
         if self._kind is MULTI_LAYER:
             self.runner.prepare(self._last_batch, torch.tensor(batch.new_lens, dtype=torch.int32))
         elif self._extends and _wants_select_index(self.runner):
             self.runner.prepare(self._last_batch, select_index(batch, self.runner.width))
 
-    def _tokens(self, batch: Batch) -> int:
+    def live_tokens(self, batch: Batch) -> int:
         return len(batch.slot_mapping) if self._kind is DRAFT else batch.num_tokens
 
     def _padded_tokens(self, padded_bs: int) -> int:
@@ -176,7 +157,7 @@ class DraftSession(DecodeSession):
         Source: sglang EAGLEDraftExtendCudaGraphRunner.replay, req_pool_indices=buffers.req_...
         """
         handed: dict[str, torch.Tensor] = self.backend.handed_tensors()
-        if not self._extends or self._eager:
+        if not self._extends or self.ran_eagerly:
             return handed
         rows = {name for name in handed if name != "seq_lens_sum"}
         return handed | {name: handed[name][: len(lens)] for name in rows}
@@ -201,19 +182,18 @@ def _inputs(kind: RunnerKind) -> list[str]:
 
 def _fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, ...]:
     common = input_fields(config, config.seq_len_fill_value)
-    total = Field("seq_lens_sum", "scalar", "nothing", FREE_TAIL, source=_SUM)
+    total = fields.value("seq_lens_sum", source=_SUM)
     if not extends:
         chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,
                        repeats="input_ids")  # fmt: skip
         return (*common, total, chosen)
-    width = PaddingRule("fill", config.draft_tokens)
     repeated = {
         "extend_seq_lens": "new_lens" if packed else "draft_width",
         "num_accept_tokens": "new_lens",
         "accept_length": "new_lens",
     }
-    widths = tuple(
-        Field(name, "requests", "length", width, source=_WIDTH, repeats=repeats)
+    widths = (
+        fields.lengths(name, fill=config.draft_tokens, repeats=repeats, source=_WIDTH)
         for name, repeats in repeated.items()
     )
     return (*common, total, *widths)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
-from fuzzgraph.targets.sglang.runners.capture import replaced_names
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DraftRunnerDriver, RunnerKind
 
 __all__ = ["MULTI_LAYER", "MultiLayerRunnerDriver"]
@@ -19,6 +19,8 @@ MULTI_LAYER = RunnerKind(
     "multi_layer",
     "sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner",
     "MultiLayerEagleDraftExtendCudaGraphRunner",
+    mode="draft_extend",
+    max_topk=1,  # one step, so one layer, fewer than draft tokens
 )
 _KERNELS = "sglang.srt.speculative.multi_layer_eagle_utils"
 _ALL_STEPS = "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner"

@@ -7,39 +7,41 @@ Outputs, buffers and metadata are judged. The model is one layer of the engine's
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.target import ReleasedTarget
 from fuzzgraph.targets.sglang.backends.triton import TRITON_BACKEND
-from fuzzgraph.targets.sglang.decode_session import load_once
 from fuzzgraph.targets.sglang.release import release
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
     BREAKABLE,
     PIECEWISE,
-    PrefillKind,
     prefill_module,
 )
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
+from fuzzgraph.targets.sglang.target import SglangTarget
 
-__all__ = ["PrefillTarget", "breakable", "piecewise"]
+__all__ = ["PrefillTarget"]
 
 
-class PrefillTarget(ReleasedTarget):
+class PrefillTarget(SglangTarget):
     """One kind of prefill graphs of the sglang release that this process holds."""
 
     any_page_size = True
 
-    def __init__(self, name: str, kind: PrefillKind) -> None:
+    def __init__(self, name: str, kind: str) -> None:
         self.name = name
-        self.about = f"{kind.runner} with Triton attention at its breaks; outputs judged"
-        self._kind = kind
+        self._kind = PIECEWISE if kind == PIECEWISE.name else BREAKABLE
+        graphs: Literal["piecewise", "breakable"]
+        graphs = "piecewise" if self._kind is PIECEWISE else "breakable"
+        self.about = f"{graphs} prefill graphs, Triton attention; outputs judged"
         self.capabilities = Capabilities(
             modes=("prefill",),
             page_sizes=(1, 4, 16),
             dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers
-            prefill_runners=("piecewise",) if kind is PIECEWISE else ("breakable",),
+            prefill_runners=(graphs,),
             max_batch=4,
             max_context_len=32,
             max_q_heads=4,
@@ -47,7 +49,7 @@ class PrefillTarget(ReleasedTarget):
             max_tp_size=4,
         )
 
-    def _refused(self, config: EngineConfig) -> str | None:
+    def refused(self, config: EngineConfig) -> str | None:
         if config.capture_tokens[-1] % config.attn_tp_size:
             return f"{config.attn_tp_size} ranks cannot share {config.capture_tokens[-1]} tokens"
         most = config.req_pool_size * config.max_context_len
@@ -56,11 +58,10 @@ class PrefillTarget(ReleasedTarget):
             return f"no batch has {config.capture_tokens[-1]} tokens: the pool ends at {most}"
         return None
 
-    def _session(self, config: EngineConfig, graphs: GraphEngine) -> PrefillSession:
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> PrefillSession:
         return PrefillSession(config, graphs, self._kind)
 
-    def load(self) -> None:
-        """Import the release of this process; `open` does it where nobody has."""
+    def modules(self) -> tuple[str, ...]:
         module = prefill_module(self._kind)
         if module is None:
             raise AdapterUnavailable(
@@ -68,14 +69,4 @@ class PrefillTarget(ReleasedTarget):
                 f"prefills, which target {self.name!r} drives. Name a release that has one: "
                 "fuzzgraph targets lists them."
             )
-        load_once(TRITON_BACKEND, module, "sglang.srt.layers.radix_attention")
-
-
-def piecewise() -> PrefillTarget:
-    """`sglang-piecewise-prefill`; torch's compiler is stood in for."""
-    return PrefillTarget("sglang-piecewise-prefill", PIECEWISE)
-
-
-def breakable() -> PrefillTarget:
-    """`sglang-breakable-prefill`."""
-    return PrefillTarget("sglang-breakable-prefill", BREAKABLE)
+        return TRITON_BACKEND, module, "sglang.srt.layers.radix_attention"

@@ -4,7 +4,7 @@ Up to 0.5.13 the piecewise and, from 0.5.11 on, the breakable runner are classes
 0.5.14 one runner has either as its backend, the piecewise one until 0.5.21. All capture in their
 constructors and prepare a replay inside of it. Padding, buffers, sizes, order, contexts and the
 breaks themselves are the engine's. Put in its place are the device (`prefill_device`), its graphs
-(`segments`) and torch's compiler (`split_forward`).
+(`offline.cuda_graph`) and torch's compiler (`piecewise_compiler`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.cuda_graph import Segments
+from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.runners.capture import forget_input_buffers
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.prefill_device import PrefillDevice
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
@@ -28,7 +29,6 @@ __all__ = ["BREAKABLE", "PIECEWISE", "PrefillKind", "PrefillRunnerDriver", "pref
 
 _PLUGGABLE = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner"
 _BACKENDS = "sglang.srt.model_executor.runner_backend.utils"
-_INPUTS = "sglang.srt.model_executor.input_buffers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,12 @@ class PrefillRunnerDriver:
         graphs: GraphEngine,
         on_capture: Callable[[int], None],
     ) -> None:
-        # Shared by all runners of a process; sessions stand for processes.
-        getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
+        forget_input_buffers()
         _describe_model(runner, config)
         self._runner = runner
         self._module = engine_module(prefill_module(kind) or kind.module)
         self._class = kind.runner if kind.module == self._module.__name__ else None
-        self._segments = Segments(graphs, "prefill")
+        self._segments = CudaGraphs(graphs, "prefill")
         self._on_capture = on_capture
         self._device = PrefillDevice(
             self._module,

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field, Observation, PaddingRule
-from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.targets.offline.session import RunnerSession
-from fuzzgraph.targets.sglang.attention_model import in_forward_context
-from fuzzgraph.targets.sglang.backends.triton import CORES, TRITON_BACKEND
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields
+from fuzzgraph.targets.sglang.attention_model import PrefillModel, in_forward_context
+from fuzzgraph.targets.sglang.backends.triton import judged_pools, triton_backend
 from fuzzgraph.targets.sglang.forward_batch.attn_tp import load_ranks
 from fuzzgraph.targets.sglang.forward_batch.prefill import prefill_batch
-from fuzzgraph.targets.sglang.prefill_model import PrefillModel
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
     PrefillKind,
     PrefillRunnerDriver,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import model_runner
-from fuzzgraph.world import RESERVED_SLOT, Batch
+from fuzzgraph.world import Batch
 
 __all__ = ["PrefillSession"]
 
@@ -46,27 +45,23 @@ _BY_REQUEST = {
 _COUNT = "num_token_non_padded"
 _SHARE = f"sglang cuda_graph_buffer_registry.py build_prefill_registry: {_COUNT} by the bucket"
 
-_FREE, _NONE_PADDED = PaddingRule("free"), PaddingRule("fill", 0)
-
 
 def _fields() -> tuple[Field, ...]:
-    selects: Mapping[str, Any] = {"req_pool_indices": "row"}
-    return (
-        Field("input_ids", "tokens", "nothing", _FREE, source=_ZEROED),
-        Field("positions", "tokens", "nothing", _FREE, source=_ZEROED),
-        Field("out_cache_loc", "tokens", "slot", PaddingRule("reserved", RESERVED_SLOT),
-              source=_ZEROED),
-        *(
-            Field(name, "requests", selects.get(name, "length"), _NONE_PADDED, source=_LIVE,
-                  repeats=repeats)
-            for name, repeats in _BY_REQUEST.items()
-        ),
-        Field(_COUNT, "scalar", "nothing", _FREE, source=_SHARE),
-        Field("qo_indptr", "indptr", "offset", _FREE, source=_SUMS, repeats="new_lens"),
-        Field("kv_indptr", "indptr", "offset", _FREE, source=_SUMS, repeats="cached_lens"),
-        Field("kv_indices", "indices", "slot", PaddingRule("reserved", RESERVED_SLOT),
-              source=_PREFIX),
+    of_requests = (
+        Field(name, "requests", "row" if name == "req_pool_indices" else "length",
+              PaddingRule("fill", 0), source=_LIVE, repeats=repeats)
+        for name, repeats in _BY_REQUEST.items()
     )  # fmt: skip
+    return (
+        fields.per_token("input_ids", source=_ZEROED),
+        fields.per_token("positions", source=_ZEROED),
+        fields.write_slots("out_cache_loc", source=_ZEROED),
+        *of_requests,
+        fields.value(_COUNT, source=_SHARE),
+        fields.offsets("qo_indptr", repeats="new_lens", padding=fields.FREE, source=_SUMS),
+        fields.offsets("kv_indptr", repeats="cached_lens", padding=fields.FREE, source=_SUMS),
+        fields.slot_indices("kv_indices", source=_PREFIX),
+    )
 
 
 class PrefillSession(RunnerSession):
@@ -76,10 +71,8 @@ class PrefillSession(RunnerSession):
     runner: PrefillRunnerDriver
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
+        super().__init__()
         self._config = config
-        self._frozen: dict[int, dict[str, int]] = {}
-        self._at_capture: dict[int, torch.Tensor] = {}
-        self._eager = False
         self._declined = ""
         self._last_batch: Any = None
         self._handed_over = 0
@@ -90,15 +83,9 @@ class PrefillSession(RunnerSession):
         runner = model_runner(config, graphs.device, backend="triton", prefill=kind.name)
         self._model_runner = runner
         runner.model = self._model = PrefillModel(config, graphs.device)
-        module = engine_module(TRITON_BACKEND)
-        module.get_device_core_count = lambda *_: CORES
-        runner.attn_backend = self.backend = module.TritonAttnBackend(runner)
-        self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self._remember)
-        pool = runner.token_to_kv_pool
-        self.pools = Pools(
-            req_to_token=runner.req_to_token_pool.req_to_token,
-            kv_planes=(pool.k_buffer[0], pool.v_buffer[0]),
-        )
+        runner.attn_backend = self.backend = triton_backend(runner)
+        self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
+        self.pools = judged_pools(runner)
 
     @property
     def roots(self) -> Mapping[str, object]:
@@ -115,24 +102,34 @@ class PrefillSession(RunnerSession):
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return () if mode == "idle" else ("attention",)
 
-    def _remember(self, tokens: int) -> None:
-        """Addresses that the graph over so many tokens has frozen, and the count it has seen."""
-        self._frozen[tokens] = {name: each.data_ptr() for name, each in self._static().items()}
-        if (count := self.runner.find(_COUNT)) is not None:
-            self._at_capture[tokens] = count.clone()
+    def graph_key(self) -> int:
+        """Tokens of the graph."""
+        prepared = self.runner.prepared
+        return len(prepared.input_ids) if prepared else self.runner.sizes[-1]
 
     def _static(self) -> dict[str, torch.Tensor]:
         return {name: self.runner.tokens(name) for name in _BY_TOKEN}
 
+    def static_buffers(self, key: Hashable) -> dict[str, torch.Tensor]:
+        return self._static()
+
+    def values_at_capture(self, key: Hashable) -> dict[str, torch.Tensor]:
+        return self._count()
+
+    def _count(self) -> dict[str, torch.Tensor]:
+        """The count of live tokens, where this release has one."""
+        count = self.runner.find(_COUNT)
+        return {} if count is None else {_COUNT: count.clone()}
+
     def prepare_replay(self, batch: Batch) -> None:
         """The engine pads and prepares inside of its replay: here it decides on the graph."""
         self._use()
-        self._eager, self._declined = True, ""
+        self.ran_eagerly, self._declined = True, ""
         if not batch.raw_bs:  # without requests there is no prefill, on the one group of ranks
             return
         self._translate(batch)
-        self._eager = not self.runner.can_run(self._last_batch)
-        self._declined = self._rule_against(batch) if self._eager else ""
+        self.ran_eagerly = not self.runner.can_run(self._last_batch)
+        self._declined = self._rule_against(batch) if self.ran_eagerly else ""
 
     def _translate(self, batch: Batch) -> None:
         """The engine's batch, which its model runner may have padded for the ranks."""
@@ -152,7 +149,7 @@ class PrefillSession(RunnerSession):
     def replay(self, batch: Batch) -> None:
         if not batch.raw_bs:
             return
-        if self._eager:
+        if self.ran_eagerly:
             self._run_eagerly()
             return
         with in_forward_context(self.backend, self._last_batch):  # as the engine's model runner
@@ -160,7 +157,7 @@ class PrefillSession(RunnerSession):
 
     def eager(self, batch: Batch) -> None:
         self._use()
-        self._eager, self._declined = True, ""
+        self.ran_eagerly, self._declined = True, ""
         if not batch.raw_bs:
             return
         self._translate(batch)
@@ -172,26 +169,39 @@ class PrefillSession(RunnerSession):
             self.backend.init_forward_metadata(given)
             self._outputs = self._model.forward(given.input_ids, given.positions, given)
 
+    def _given(self) -> Any:
+        """The batch that the model ran on."""
+        return self._last_batch if self.ran_eagerly else self.runner.prepared
+
+    def padded_size(self, batch: Batch) -> tuple[int, int]:
+        return batch.raw_bs, len(self._given().input_ids)
+
+    def declined(self, batch: Batch) -> str:
+        return self._declined
+
     def observe(self, batch: Batch) -> Observation:
         """What the engine hands out, the buffers its graphs read and the metadata of attention."""
         if not batch.raw_bs:
             return Observation(0, 0, 0, 0)
-        given = self._last_batch if self._eager else self.runner.prepared
-        tokens = len(given.input_ids)
-        seen = Observation(batch.raw_bs, batch.raw_bs, batch.num_tokens, tokens)
-        seen.declined = self._declined
-        seen.outputs = {"attention": self._handed_out()}
+        seen = super().observe(batch)
         seen.shown_tokens = self._handed_over
-        if not self._eager:
-            seen.metadata.update(
-                {name: buffer[:tokens].clone() for name, buffer in self._static().items()}
-            )
-            if (count := self.runner.find(_COUNT)) is not None:
-                seen.metadata[_COUNT] = count.clone()
-        seen.metadata.update({name: getattr(given, name).clone() for name in _BY_REQUEST})
-        seen.metadata.update(self._attention_metadata())
-        seen.plan = {"max_extend_len": int(self.backend.forward_metadata.max_extend_len)}
         return seen
+
+    def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
+        used = {name: buffer[:tokens].clone() for name, buffer in self._static().items()}
+        return used | self._count()
+
+    def used_metadata(
+        self, batch: Batch, buffers: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        of_requests = {name: getattr(self._given(), name).clone() for name in _BY_REQUEST}
+        return of_requests | self._attention_metadata()
+
+    def plan(self) -> dict[str, object]:
+        return {"max_extend_len": int(self.backend.forward_metadata.max_extend_len)}
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        return {"attention": self._handed_out()}
 
     def _handed_out(self) -> torch.Tensor:
         """[tokens, heads, v_head_dim]; the engine has cut off what it padded to a bucket.
@@ -208,20 +218,3 @@ class PrefillSession(RunnerSession):
         found["qo_indptr"] = found["qo_indptr"].int()  # int64 by design, the kernels take either
         found["kv_indices"] = metadata.kv_indices[: found["kv_indptr"][-1]]
         return {name: tensor.clone() for name, tensor in found.items()}
-
-    def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
-        """For the size replayed last (at first the largest); none after an eager step."""
-        if self._eager:
-            return {}
-        prepared = self.runner.prepared
-        size = len(prepared.input_ids) if prepared else self.runner.sizes[-1]
-        frozen = self._frozen.get(size, {})
-        static = self._static()
-        return {name: (static[name], address) for name, address in frozen.items()}
-
-    def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
-        """The count of live tokens, where this release has one."""
-        if self._eager:
-            return {}
-        seen = self._at_capture.get(len(self.runner.prepared.input_ids))
-        return {} if seen is None else {_COUNT: seen}

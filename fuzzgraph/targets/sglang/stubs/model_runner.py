@@ -4,9 +4,9 @@ Real here: `ServerArgs` (its defaults, without the probing of its constructor), 
 `MHATokenToKVPool` and `MLATokenToKVPool`, `ForwardBatch`, the spec-decode inputs, the attention
 backend, the whole decode runner. Stood in for:
 
-* the distributed groups, because there is one process: `ranks`;
-* the device and its graphs: `capturing`, `without_gpu`, for prefills `prefill_device`, `segments`;
-* torch's compiler in piecewise prefill graphs: `split_forward`;
+* the distributed groups, because there is one process: `tp_groups`;
+* the device and its graphs: `runners.capture`, `cuda_on_cpu`, `prefill_device`;
+* torch's compiler in piecewise prefill graphs: `piecewise_compiler`;
 * the model runner and its model config, because their constructors load a model: plain objects
   with the attributes that the code under test reads, each from the case's config.
 """
@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import as_logits
-from fuzzgraph.targets.sglang.release import call_with_known, engine_module, has_module
+from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW

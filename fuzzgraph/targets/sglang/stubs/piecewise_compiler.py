@@ -19,9 +19,9 @@ from typing import Any
 
 from fuzzgraph.ports import CapturedGraph
 from fuzzgraph.relays import relay
-from fuzzgraph.targets.offline.cuda_graph import Segments
+from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.release import engine_module
-from fuzzgraph.targets.sglang.runners.capture import replaced_names
 
 __all__ = ["SplitForward", "splitting"]
 
@@ -57,7 +57,7 @@ class SplitForward:
         self,
         body: Callable[..., Any],
         sizes: Sequence[int],
-        segments: Segments,
+        segments: CudaGraphs,
         on_capture: Callable[[int], None],
     ) -> None:
         self._body = body
@@ -100,7 +100,7 @@ class _Cutting:
 
     current: _Cutting | None = None
 
-    def __init__(self, segments: Segments, steps: list[Callable[[], object]]) -> None:
+    def __init__(self, segments: CudaGraphs, steps: list[Callable[[], object]]) -> None:
         self._segments = segments
         self._steps = steps
         self._piece = contextlib.ExitStack()

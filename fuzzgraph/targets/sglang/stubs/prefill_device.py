@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.targets.offline.cuda_graph import Segments
+from fuzzgraph.targets.offline.cuda_graph import POOL, CudaGraphs
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.runners.capture import replaced_names
 from fuzzgraph.targets.sglang.stubs.piecewise_compiler import SplitForward, splitting
 
 __all__ = ["PrefillDevice"]
@@ -34,7 +34,6 @@ _WEAK_VIEWS = (
     "sglang.srt.compilation.weak_ref_tensor",
     "sglang.srt.model_executor.runner_backend_utils.weak_ref_tensor",
 )
-_HANDLE = "the graph engine's"
 
 
 class PrefillDevice:
@@ -53,7 +52,7 @@ class PrefillDevice:
         module: Any,
         *,
         sizes: Sequence[int],
-        segments: Segments,
+        segments: CudaGraphs,
         on_capture: Callable[[int], None],
         splits: bool,
     ) -> None:
@@ -71,7 +70,8 @@ class PrefillDevice:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.replaying())
             stack.enter_context(replaced_names([self._module], self._names()))
-            stack.enter_context(replaced_names([torch.cuda], {"CUDAGraph": self._segments.graph}))
+            graph = {"CUDAGraph": self._segments.graph_class()}
+            stack.enter_context(replaced_names([torch.cuda], graph))
             if self.splits:
                 compiling = {"torch": _Torch(self._compile)}
                 stack.enter_context(replaced_names([engine_module(_COMPILE)], compiling))
@@ -97,7 +97,7 @@ class PrefillDevice:
     @contextlib.contextmanager
     def _no_stream(self, *_: Any, **__: Any) -> Iterator[Any]:
         """A name for the stream where the engine asks whether it captures on one."""
-        yield Stub(stream=_HANDLE if self.splits else None)
+        yield Stub(stream=POOL if self.splits else None)
 
     def _compile(self, body: Callable[..., Any], **_: Any) -> SplitForward:
         return SplitForward(body, self._sizes, self._segments, self._on_capture)
@@ -133,6 +133,6 @@ def _without_weak_views() -> None:
 def _give_handles() -> None:
     """Of the shared pool, which the graph engine has."""
     if not hasattr(torch.cpu, "graph_pool_handle"):
-        torch.cpu.graph_pool_handle = lambda: _HANDLE  # type: ignore[attr-defined]
+        torch.cpu.graph_pool_handle = lambda: POOL  # type: ignore[attr-defined]
     for module in filter(has_module, _POOLS):
-        engine_module(module).set_global_graph_memory_pool(_HANDLE)
+        engine_module(module).set_global_graph_memory_pool(POOL)

@@ -11,7 +11,7 @@ import pytest
 
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.events import RunSummary
-from fuzzgraph.known_bugs import Apart, Search, run_folder, score
+from fuzzgraph.known_bugs import Search, SubprocessRunner, run_folder, score
 from fuzzgraph.run_spec import RunSpec
 from tests.unit.known_bugs.test_scoring import bug
 
@@ -46,7 +46,7 @@ def test_a_process_whose_run_failed_ends_the_score_with_its_error(
     folder = run_folder(tmp_path, SEARCH)
     ending(monkeypatch, folder, 3, "fuzzgraph: WorkerFailed: boom", msgspec.json.encode(failed))
     with pytest.raises(FuzzGraphError, match=r"^fake==1\.1: .*\(WorkerFailed: boom\)"):
-        score({"b": bug(broken=(), fixed=("1.1",))}, Apart([], tmp_path))
+        score({"b": bug(broken=(), fixed=("1.1",))}, SubprocessRunner([], tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_process_without_a_summary_that_can_be_read_is_an_error_with_its_last_
 ) -> None:
     ending(monkeypatch, run_folder(tmp_path, SEARCH), -9, "first\nlast words\n", summary)
     with pytest.raises(FuzzGraphError, match="was not written: last words"):
-        Apart([], tmp_path)(SEARCH)
+        SubprocessRunner([], tmp_path)(SEARCH)
 
 
 def test_a_process_that_refuses_to_run_is_the_callers_to_mend(
@@ -68,4 +68,4 @@ def test_a_process_that_refuses_to_run_is_the_callers_to_mend(
     said = "fuzzgraph: UsageError: seed=-1 is negative. Give another."
     ending(monkeypatch, run_folder(tmp_path, SEARCH), 2, said, None)
     with pytest.raises(UsageError, match=r"^seed=-1 is negative"):
-        Apart([], tmp_path)(SEARCH)
+        SubprocessRunner([], tmp_path)(SEARCH)

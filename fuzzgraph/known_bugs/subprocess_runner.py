@@ -1,4 +1,4 @@
-"""Fuzzes each release in a process of its own, so that several are fuzzed side by side.
+"""Fuzzes each release in a subprocess of its own, so that several are fuzzed in parallel.
 
 The process is `fuzzgraph known-bugs run` for that one release; what it leaves is its summary.
 """
@@ -15,7 +15,7 @@ from fuzzgraph.interpreter import module_command
 from fuzzgraph.known_bugs.scoring import Search
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["Apart", "run_folder"]
+__all__ = ["SubprocessRunner", "run_folder"]
 
 
 def run_folder(out: Path, search: Search) -> Path:
@@ -23,8 +23,8 @@ def run_folder(out: Path, search: Search) -> Path:
     return out / f"{search.target.rpartition(':')[2]}-{search.release}"
 
 
-class Apart:
-    """A `Hunt`. At its end it ends what still runs.
+class SubprocessRunner:
+    """A `FuzzRelease`. On leaving it terminates the processes that still run.
 
     Args:
         options: of `known-bugs run`, which every process gets.
@@ -52,7 +52,7 @@ class Apart:
             self._running.discard(process)
         return _summary(folder / "summary.json", process.returncode, said)
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> SubprocessRunner:
         return self
 
     def __exit__(

@@ -1,0 +1,82 @@
+"""One plane or page map of an engine's pools, and what it holds where no request owns it."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import torch
+
+from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS
+
+__all__ = ["STATE_SIGNATURE", "TRAP_BY_WORLD", "PageMap", "PoolPlane", "kv_signature"]
+
+_NAN = float("nan")
+# Content of KV slots and states that no request owns, in worlds A, B and NAN_WORLD. Finite keys are
+# small, so that their softmax weight never rounds to zero; values lie outside of [-4, 4], all that
+# the model computes, so that a single stray read shows. A latent row is key and value at once: its
+# signature is a compromise. All are exact in float8.
+_KEY_SIGNATURE = (0.125, 0.1875, _NAN)
+_VALUE_SIGNATURE = (5.0, -6.0, _NAN)
+_LATENT_SIGNATURE = (1.5, -1.75, _NAN)
+STATE_SIGNATURE = (9.0, -11.0, _NAN)
+# Page maps have integers only: in the NaN world they hold world B's trap.
+TRAP_BY_WORLD = (*TRAPS, TRAPS[1])
+
+
+def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
+    """A view of the rows as bytes: copies and comparisons then work bit for bit in every dtype.
+
+    [rows, bytes per row]; the dimensions stay as they are if rows have gaps, as in a cache that
+    holds keys and values side by side.
+    """
+    # `reshape` would make a copy of such a cache, and the harness would write into the copy.
+    with suppress(RuntimeError):
+        plane = plane.view(len(plane), math.prod(plane.shape[1:]))
+    return plane.view(torch.uint8)
+
+
+class PoolPlane:
+    """One tensor of the pools: KV slots or states, row by row."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, signature: tuple[float, ...]) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.rows = _as_bytes(tensor)
+        self.reserved = self.rows[RESERVED_SLOT]
+        # One row of each signature in the pool's dtype, to be broadcast over any number of rows.
+        shape = (1, *tensor.shape[1:])
+        self.filler = [
+            self.bytes_of(torch.full(shape, value, device=tensor.device).to(tensor.dtype))
+            for value in signature
+        ]
+
+    def bytes_of(self, values: torch.Tensor) -> torch.Tensor:
+        """Values for some rows, as bytes in the shape that `rows` has."""
+        return _as_bytes(values).view(len(values), *self.rows.shape[1:])
+
+    def fill(self, rows: torch.Tensor, world: int) -> None:
+        self.rows.index_copy_(0, rows, self.filler[world].expand(len(rows), *self.rows.shape[1:]))
+
+    def fill_unreserved(self, world: int) -> None:
+        self.rows[RESERVED_SLOT + 1 :] = self.filler[world]
+
+
+class PageMap:
+    """One page map of the pools: [request rows, positions] -> slot."""
+
+    def __init__(self, name: str, table: torch.Tensor) -> None:
+        self.name = name
+        self.table = table
+        self.flat = table.view(-1)
+        self.width = table.shape[1]
+
+    def fill_unreserved(self, world: int) -> None:
+        self.table[RESERVED_ROW + 1 :] = TRAP_BY_WORLD[world]
+
+
+def kv_signature(index: int, count: int) -> tuple[float, ...]:
+    """The signature of KV plane `index` of `count`: keys, values, or latent rows."""
+    if count == 1:  # latent attention: one plane is both keys and values
+        return _LATENT_SIGNATURE
+    return _KEY_SIGNATURE if index == 0 else _VALUE_SIGNATURE

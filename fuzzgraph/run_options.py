@@ -1,0 +1,149 @@
+"""From the options that were given to a checked `RunSpec`, and back to a command line."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from fuzzgraph.errors import AdapterUnavailable, UsageError
+from fuzzgraph.option import Row
+from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
+from fuzzgraph.targets.own import import_root
+
+__all__ = [
+    "checked_setup",
+    "checked_spec",
+    "option_table",
+    "option_words",
+    "replay_command",
+]
+
+_SECONDS = 60.0
+"""How long a search without a budget runs."""
+
+
+def checked_setup(target: str = "builtin", *, here: bool = True, **given: Any) -> Setup:
+    """A setup whose parts fit together.
+
+    Args:
+        here: whether it is for this machine, which then must have the device.
+        given: other fields of `Setup`; what is left out, '' or None follows from the rest.
+
+    Raises:
+        UsageError: parts that exclude each other; AdapterUnavailable: no such device here.
+    """
+    given = {name: value for name, value in given.items() if value not in ("", None)}
+    setup = Setup(target=target, **given)
+    for row in SETUP_OPTIONS:
+        value = getattr(setup, row.name)
+        if row.choices and value:
+            row.parse(value, row.name)
+        if row.name not in given and row.option.left_out:
+            setup = msgspec.structs.replace(setup, **{row.name: row.when_left_out(setup)})
+    if here and setup.device == "cuda":
+        _require_device()
+    _refuse_contradictions(setup)
+    return setup
+
+
+def _refuse_contradictions(setup: Setup) -> None:
+    if setup.graphs == "device" and setup.device == "cpu":
+        raise UsageError(
+            "graphs='device' needs a GPU; got device='cpu'. "
+            "Use --device cuda, or --graphs recorder."
+        )
+    if setup.fault and setup.target != "builtin":
+        raise UsageError(
+            f"fault={setup.fault!r} is planted in the built-in engine; got "
+            f"target={setup.target!r}. Drop --fault, or use --target builtin."
+        )
+    if setup.release and setup.target == "builtin":
+        raise UsageError(
+            f"release={setup.release!r}: target 'builtin' has no releases. Drop --release, or name "
+            "a target that has them (see 'fuzzgraph targets')."
+        )
+
+
+def _require_device() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise AdapterUnavailable(
+            f"device='cuda': torch {torch.__version__} sees no CUDA or HIP device here. "
+            "Use --device cpu, or check with 'fuzzgraph doctor'."
+        )
+
+
+def checked_spec(given: Mapping[str, Any], *, dash: str = "--", here: bool = True) -> RunSpec:
+    """The run that options ask for; one without a seed gets a random one.
+
+    Args:
+        given: field -> value, as `Row.parse` gives it; a field that is missing or None was not
+            given. Other names are passed over.
+        dash: what the caller's options begin with, for messages.
+        here: whether it runs on this machine, which then must have the device.
+
+    Raises:
+        UsageError: options that exclude each other; AdapterUnavailable: no such device here.
+    """
+    if given.get("only_new") and not given.get("baseline"):
+        raise UsageError(
+            f"{dash}only-new needs a baseline to be new against. Name it with {dash}baseline."
+        )
+    setup = checked_setup(here=here, **_of(Setup, given))
+    budget = Budget(**_of(Budget, given))
+    if budget.seconds is None and budget.examples is None:
+        budget = msgspec.structs.replace(budget, seconds=_SECONDS)
+    rest = {"seed": secrets.randbelow(1 << 31), **_of(RunSpec, given)}
+    return RunSpec(setup=setup, budget=budget, **rest).with_profile_times()
+
+
+def _of(record: type[msgspec.Struct], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        row.name: given[row.name]
+        for row in OPTIONS
+        if row.record is record and given.get(row.name) is not None
+    }
+
+
+def option_words(
+    record: Setup | RunSpec, rows: Iterable[Row] = OPTIONS, dash: str = "--"
+) -> list[str]:
+    """The options that ask for a record again, as a command line gives them."""
+    spec = RunSpec(setup=record) if isinstance(record, Setup) else record
+    parts = {Setup: spec.setup, Budget: spec.budget, RunSpec: spec}
+    return [word for row in rows for word in row.words(parts[row.record], dash)]
+
+
+def replay_command(path: str, setup: Setup) -> str:
+    """The command line that replays a case on the setup that showed the finding.
+
+    It is for the current folder; a target of one's own that lies elsewhere is replayed there.
+    """
+    options = option_words(setup, SETUP_OPTIONS)
+    root = import_root(setup.target)
+    if not root or (root == os.getcwd() and not os.path.isabs(path)):
+        return shlex.join(["fuzzgraph", "replay", path, *options])
+    replay = shlex.join(["fuzzgraph", "replay", os.path.abspath(path), *options])
+    return f"cd {shlex.quote(root)} && {replay}"
+
+
+def option_table(rows: Iterable[Row], dash: str = "--") -> str:
+    """The rows as a Markdown table, as docs/cli.md has it."""
+    lines = ["| option | meaning | default |", "|---|---|---|"]
+    for row in rows:
+        value = f" {row.metavar.replace('|', chr(92) + '|')}" if row.kind != "flag" else ""
+        meaning = row.option.help.rstrip(".").replace("|", "\\|")
+        lines.append(f"| `{dash}{row.word}`{value} | {meaning} | {_without(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _without(row: Row) -> str:
+    if row.option.without:
+        return row.option.without
+    return "off" if row.kind == "flag" else f"`{row.default}`"

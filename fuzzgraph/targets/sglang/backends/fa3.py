@@ -1,0 +1,31 @@
+"""`--attention-backend fa3`: FlashAttention 3's metadata.
+
+Real: `FlashAttentionBackend`, its constructor and both preparations. Its kernels and the planner of
+`sgl_kernel` are left out.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
+
+__all__ = ["FA_FIELDS", "FA_METADATA", "target"]
+
+FA_METADATA = {
+    "cache_seqlens": "cache_seqlens_int32",
+    "page_table": "page_table",
+    "cu_seqlens_q": "cu_seqlens_q",
+    "cu_seqlens_k": "cu_seqlens_k",
+}
+"""Field -> attribute of the engine's `FlashAttentionMetadata`."""
+FA_FIELDS = tuple(FA_METADATA)
+
+_FA3 = MetadataBackend(
+    name="fa3",
+    places=((f"{ATTENTION}.flashattention_backend", "FlashAttentionBackend"),),
+    attention="mha",
+    page_sizes=(1, 2, 16),
+    fields=FA_FIELDS,
+    read=attributes(**FA_METADATA),
+)
+
+target = _FA3.target

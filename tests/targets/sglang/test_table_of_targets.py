@@ -1,0 +1,60 @@
+"""The table of the package's README names what is registered, where it lies and where it runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fuzzgraph.targets.sglang import TARGETS
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "fuzzgraph" / "targets" / "sglang"
+README, TRIED = FOLDER / "README.md", ROOT / "reports" / "targets.md"
+
+pytestmark = pytest.mark.skipif(not TRIED.is_file(), reason="needs the repository")
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """Target -> file and releases, as the tables of the README say them."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in README.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 6 and cells[1].endswith(".py`"):
+            for target in re.findall(r"`(sglang-[a-z0-9-]+)`", cells[2]):
+                assert target not in found, f"{target} stands in two rows"
+                found[target] = cells[1].strip("`"), cells[3]
+    return found
+
+
+def tried() -> dict[str, str]:
+    """Target -> first and last release on which reports/targets.md saw it run."""
+    lines = [line for line in TRIED.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    head, *body = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines)
+    found = {}
+    for target, *cells in body:
+        runs = [name for name, cell in zip(head[1:], cells, strict=True) if cell == "runs"]
+        if runs:
+            found[target] = f"{runs[0]} on" if runs[-1] == head[-1] else f"{runs[0]} to {runs[-1]}"
+    return found
+
+
+def test_the_table_has_a_row_for_each_registered_target() -> None:
+    lie = {
+        row.name: row.module.removeprefix("sglang.").replace(".", "/") + ".py" for row in TARGETS
+    }
+    assert {name: file for name, (file, _) in rows().items()} == lie
+
+
+@pytest.mark.parametrize("row", TARGETS, ids=lambda row: row.name)
+def test_the_releases_of_a_target_are_those_on_which_it_was_seen_to_run(row: object) -> None:
+    name, releases = row.name, row.releases or "0.5.9 on"  # type: ignore[attr-defined]
+    assert (rows()[name][1], tried()[name]) == (releases, releases)
+
+
+def test_every_backend_has_a_file_that_the_table_names() -> None:
+    named = {file for file, _ in rows().values()}
+    shared = {"backends/__init__.py", "backends/metadata_only.py", "backends/recording.py"}
+    there = {f"backends/{path.name}" for path in (FOLDER / "backends").glob("*.py")}
+    assert there - shared == {file for file in named if file.startswith("backends/")}
