@@ -1,4 +1,4 @@
-"""What kernels did to memory that is not theirs: accesses outside, and programs that met."""
+"""Records of kernels that touched memory they should not: stray accesses, and races."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["Access", "AccessKind", "Race", "Where"]
 AccessKind = Literal["read", "write"]
 Where = Literal["outside", "between", "unmapped", "unwritten"]
 """outside: before or behind what was passed. between: inside its extent, in a gap that the strides
-of a view leave. unmapped: outside, and in no memory that is known: nothing was read or written.
-unwritten: inside, but nobody wrote it (reported on request)."""
+of a view leave. unmapped: outside, and not in known memory, so nothing was read or written.
+unwritten: inside, but never written (reported on request)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Access:
     buffer: str
     """Argument from which the pointer was derived; "?" if it was loaded from memory."""
     region: str
-    """What the caller's memory calls the place; "" where nobody named it."""
+    """Name of the region in the caller's memory; "" if it has none."""
     program: tuple[int, int, int]
     """Ids of the first program that did it."""
     programs: int
@@ -43,7 +43,7 @@ class Access:
     extent: int
     """Elements from the first to the last one that may be accessed, gaps included."""
     address: int = 0
-    """Of the start of the view, to find what its region is called later."""
+    """Of the start of the view, to look up the name that its region gets later."""
 
     def __str__(self) -> str:
         place = f" ({self.region})" if self.region and self.region != self.buffer else ""
@@ -72,7 +72,7 @@ class Race:
     elements: int
     """Such places."""
     same_value: bool = False
-    """All programs wrote what was there in the end: no order changes the result."""
+    """Whether all programs wrote what was there in the end, so that no order changes the result."""
     address: int = 0
     """Of the first such place."""
 

@@ -1,9 +1,8 @@
-"""What the tensors of a case hold: tokens, weights and the KV that follows from them.
+"""Computes what the tensors of a case hold: tokens, weights and the KV that follows from them.
 
 Everything is a function of the engine config and of counters (seed, request, position), hashed
-with splitmix64, so that two machines build the same bits from one case. Weights are multiples of
-1/16, small enough that their sums are exact in every dtype: the KV of a (token, position) pair is
-therefore known without running an engine. Which tokens a step holds is `layout`'s job.
+with splitmix64, so that two machines build the same bits from one case. The KV of a (token,
+position) pair is known without running an engine. `layout` says which tokens a step holds.
 """
 
 from __future__ import annotations
@@ -46,19 +45,21 @@ Tokens = TypeVar("Tokens", torch.Tensor, IntArray)
 def token_ids(seed: int, requests: IntArray, positions: IntArray) -> IntArray:
     """Token id in 0..VOCAB-1 of each (request, position); arrays of one shape, or broadcast."""
     counters = requests.astype(np.uint64) * np.uint64(STRIDE) + positions.astype(np.uint64)
+    # The upper 24 bits: more than enough for the vocabulary, and never negative as int64.
     return (hash_counters(seed, counters) >> np.uint64(40)).astype(np.int64) % VOCAB
 
 
 def next_token(token: Tokens, step: int | Tokens, branch: int | Tokens) -> Tokens:
     """The token a draft step predicts after `token` at `step` on `branch`."""
+    # Depends on all three, so that a token taken from another step or branch shows.
     return (token * 5 + 7 * step + 3 * branch + 1) % VOCAB
 
 
 def _weights(key: int, rows: int, columns: int, bound: int) -> torch.Tensor:
-    """[rows, columns] float32 multiples of 1/16 in [-bound/16, bound/16].
-
-    A value depends on its own row and column only, so a smaller shape is a corner of a larger.
-    """
+    """[rows, columns] float32 multiples of 1/16 in [-bound/16, bound/16]."""
+    # Multiples of 1/16 up to 2 have so few bits that sums of a few are exact in bfloat16 too. A
+    # value depends on its own row and column only (rows are 2^24 counters apart), so that a
+    # smaller config has a corner of a larger one's weights.
     counters = np.arange(rows)[:, None] * (1 << 24) + np.arange(columns)
     bits = hash_counters(key, counters.astype(np.uint64)) >> np.uint64(40)
     units = (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
@@ -66,7 +67,9 @@ def _weights(key: int, rows: int, columns: int, bound: int) -> torch.Tensor:
 
 
 def _projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
-    """Query and key columns within 1, value columns within 2: softmax never saturates."""
+    """Embeddings whose query and key columns are within 1 and value columns within 2."""
+    # Small queries and keys keep the softmax from saturating: each key then has a weight that
+    # shows.
     query_and_key = (config.num_q_heads + config.num_kv_heads) * config.head_dim
     return torch.cat(
         [
@@ -84,10 +87,8 @@ class Content:
     config: EngineConfig
 
     def build(self) -> Content:
-        """Compute every table now, before an engine opens.
-
-        They outlive sessions: computed under a session's guard, they would lie in its memory.
-        """
+        """Compute every table now, before an engine opens."""
+        # Tables outlive sessions. Computed under a session's guard, they would lie in its memory.
         _ = self.weights, self.encoder_table, self.has_table and self.plane_table
         return self
 
@@ -102,12 +103,15 @@ class Content:
 
     @cached_property
     def k_scale(self) -> float:
-        """Stored keys times this are keys; a power of two, so only fp8's own rounding remains."""
+        """Stored keys times this are keys."""
+        # A power of two, so that scaling adds no rounding to that of fp8.
         return 1.0 if self.config.kv_dtype == "auto" else 0.5
 
     @cached_property
     def v_scale(self) -> float:
-        """Like `k_scale`, other than it so that a swap shows; latent rows have one scale."""
+        """Stored values times this are values."""
+        # Not `k_scale`, so that an engine that swaps the two is found out. Latent rows are key and
+        # value at once and have one scale.
         if self.config.kv_dtype == "auto" or self.config.attention == "mla":
             return self.k_scale
         return 0.25
@@ -165,7 +169,7 @@ class Content:
     def kv_planes(
         self, tokens: torch.Tensor | IntArray, positions: torch.Tensor | IntArray
     ) -> tuple[torch.Tensor, ...]:
-        """What the pool must hold for these tokens: each [N, heads, columns] in storage dtype."""
+        """KV that the pool must hold for these tokens: each [N, heads, columns], storage dtype."""
         if self.has_table:
             index = self.plane_index(tokens, positions)
             return tuple(_rows(table, index) for table in self.plane_table)
@@ -190,7 +194,7 @@ class Content:
         return self._planes(tokens, torch.arange(self.max_positions).repeat(VOCAB))
 
     def encoder_planes(self, tokens: torch.Tensor | IntArray) -> tuple[torch.Tensor, ...]:
-        """What the pool must hold for encoder tokens; like `kv_planes`, without positions."""
+        """KV that the pool must hold for encoder tokens; like `kv_planes`, without positions."""
         return tuple(_rows(table, torch.as_tensor(tokens)) for table in self.encoder_table)
 
     @cached_property
@@ -207,6 +211,7 @@ class Content:
         starts = batch.kv_tokens.offsets[:-1]
         stops = starts + (batch.seq_lens if after else batch.cached_lens)
         seen = self.weights["state_in"][torch.from_numpy(batch.kv_tokens.values)]
+        # Differences of one prefix sum over all rows: exact, because every sum is.
         sums = torch.nn.functional.pad(seen.cumsum(0), (0, 0, 1, 0))
         return sums[torch.from_numpy(stops)] - sums[torch.from_numpy(starts)]
 
@@ -237,6 +242,7 @@ def _shared(key: EngineConfig) -> Content:
 @lru_cache(maxsize=256)
 def content_for(config: EngineConfig) -> Content:
     """The content of `config`; configs of one shape, dtype and length share it."""
+    # Only the fields that decide it, all others at their defaults.
     plain = EngineConfig(
         max_context_len=config.max_context_len,
         num_q_heads=config.num_q_heads,

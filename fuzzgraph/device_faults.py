@@ -1,8 +1,8 @@
-"""Reads what a driver says when a kernel went wrong: CUDA, HIP, HSA and kernel-log lines.
+"""Recognises device faults in the text of drivers: CUDA, HIP, HSA and kernel-log lines.
 
-Text is all there is: the process may be dead, and a fault shows up at some later call. What is
-called a fault here took the device's context with it, or a kernel down; being refused a launch or
-running out of memory is an ordinary exception.
+Only text is left to read, because the process may be dead, and because a fault shows up at some
+later call. A fault here destroyed the device's context or stopped a kernel; a refused launch or a
+lack of memory is an ordinary exception.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class DeviceFault:
     """E.g. 'illegal address', 'HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION', 'Xid 31'."""
     api: Api
     line: str
-    """The line that says so."""
+    """The line of the text that names it."""
     sticky: bool = True
-    """Whether every later call in the same process fails as well."""
+    """Whether every later call in the same process fails too."""
 
 
 # Errors after which the context is lost, by the CUDA and HIP runtime documentation.
@@ -48,6 +48,7 @@ _RUNTIME_LINE = re.compile(
     r"(?:(?P<api>CUDA|HIP) error|Triton Error \[(?P<triton>CUDA|HIP)\]|(?P<code>cuda|hip)Error\w*)"
     rf"[^\n]*?(?P<words>{'|'.join(map(re.escape, _RUNTIME))})"
 )
+# Out of resources is left out: the context survives it.
 _HSA = re.compile(r"(?P<name>HSA_STATUS_ERROR_(?!OUT_OF_RESOURCES)\w+)")
 _ROCR = re.compile(r"Memory access fault by GPU node-\d+|HW Exception by GPU node-\d+")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<number>\d+)")
@@ -57,9 +58,7 @@ _AMDGPU = re.compile(
 
 
 def fault_in(text: str) -> DeviceFault | None:
-    """The first fault that a text tells of; None where it tells of none.
-
-    The first one is the cause: later calls repeat it, or fail because of it.
+    """The first fault that a text names, which is the cause of later ones; None if it names none.
 
     >>> fault_in("RuntimeError: CUDA error: an illegal memory access was encountered").name
     'illegal address'

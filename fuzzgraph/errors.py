@@ -1,8 +1,7 @@
 """Every error that FuzzGraph raises on purpose.
 
-A `UsageError` is the caller's to mend and ends a command with exit code 2, in
-one line and without a traceback. The message says what is wrong, the value
-received, where, and the way out.
+A `UsageError` is the caller's mistake: it ends a command with exit code 2 and one line, without a
+traceback. The message says what is wrong, the value received, where, and what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = [
 
 
 UNREADABLE = (ValueError, RecursionError)
-"""What decoding untrusted bytes raises: no text, no JSON or TOML, another shape, too deep."""
+"""What decoding untrusted bytes raises: not text, not JSON or TOML, another shape, too deep."""
 
 
 class FuzzGraphError(Exception):
@@ -45,7 +44,7 @@ class AdapterUnavailable(UsageError):
 
 
 class OutOfTime(FuzzGraphError):
-    """The time is up and a case was cut off, which says nothing about the engine."""
+    """The time ran out during a case, which says nothing about the engine."""
 
 
 class NotExecuted(FuzzGraphError):
@@ -53,7 +52,10 @@ class NotExecuted(FuzzGraphError):
 
 
 class TargetFailed(FuzzGraphError):
-    """The target's own code failed, which says nothing about the engine; names frame and remedy."""
+    """The target's own code failed, which says nothing about the engine.
+
+    The message names the frame and the remedy.
+    """
 
 
 class HarnessFailed(FuzzGraphError):
@@ -61,17 +63,17 @@ class HarnessFailed(FuzzGraphError):
 
 
 class EngineError(FuzzGraphError):
-    """The engine did what its device, or what stands in for a part of it, refuses.
+    """The engine did something that its device, or a stand-in for the device, refuses.
 
-    Raised on purpose: during a run it is a finding about the engine, wherever it was raised.
+    During a run it is a finding about the engine, whichever code raised it.
     """
 
 
 class ArenaFull(EngineError, UsageError):
     """Guarded memory has no room left.
 
-    While a session is opened the config is too large for it, which is the caller's to mend; during
-    a step the engine allocates without end.
+    While a session opens, the config is too large: the caller's mistake. During a step, the engine
+    allocates without end: a finding.
     """
 
 
@@ -85,4 +87,4 @@ class CaptureError(EngineError):
 
 
 class DeviceReadError(CaptureError, TypeError):
-    """The engine read device memory as only host memory can be read, e.g. by `Tensor.numpy()`."""
+    """The engine read device memory in a way that works for host memory only: `Tensor.numpy()`."""

@@ -1,6 +1,6 @@
-"""Text of cases, engines and logs as it may be shown: it says what it holds and does nothing.
+"""Makes text of cases, engines and logs safe to show: what it holds is visible and has no effect.
 
-Such text may come from anybody. Each function here is for one place it is shown in.
+Such text is untrusted. Each function here is for one kind of place in which text is shown.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ __all__ = ["WEB_LINK", "code_block", "code_cell", "code_span", "markdown_text", 
            "visible", "web_link"]  # fmt: skip
 
 WEB_LINK = r"https?://[^\s<>\"'`]+"
-"""What may become a link: an address of the web, so that following it runs nothing."""
+"""What may become a link: an http or https address, and so no `javascript:` or `file:`."""
 
-# Controls but tab and line feed, signs that turn the direction of writing, signs without width.
+# Control characters except tab and line feed (terminals obey them), characters that turn the
+# direction of writing (they make text read as another), characters without width, and surrogates,
+# which no file can hold.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
     "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -23,7 +25,7 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#&~$])")
 
 
 def visible(text: str) -> str:
-    r"""The text with what nobody would see, or a terminal would obey, written out.
+    r"""The text with invisible characters, and those that a terminal obeys, written as escapes.
 
     >>> print(visible("a\x1b[31mb\u202ec"))
     a\x1b[31mb\u202ec
@@ -32,7 +34,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The same on one line; its indentation stays.
+    r"""The text of `visible` on one line; its indentation stays.
 
     >>> one_line("  a\n  b")
     '  a b'
@@ -41,7 +43,7 @@ def one_line(text: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Text that Markdown prints as it is, on one line, also in a table."""
+    """Text that Markdown shows unchanged, on one line, also in a table."""
     return _MARKDOWN.sub(r"\\\1", " ".join(one_line(text).split()))
 
 
@@ -52,13 +54,15 @@ def code_span(text: str) -> str:
     '``a`b``'
     """
     text = one_line(text)
+    # A fence longer than any run of backticks within, and a space where they would touch it.
     fence = "`" * (_longest_run(text) + 1)
     space = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{space}{text}{space}{fence}"
 
 
 def code_cell(text: str) -> str:
-    """The same within a table, whose cells end at a bar even in code; '' for nothing."""
+    """A span of code within a table; '' for no text."""
+    # In a table a bar ends the cell, even inside a span of code.
     return code_span(text).replace("|", "\\|") if text else ""
 
 

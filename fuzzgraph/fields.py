@@ -1,7 +1,6 @@
-"""What a target declares of one piece of replay metadata: its axis, its padding, its live entries.
+"""Declares one piece of replay metadata of a target: its axis, its padding, its live entries.
 
-Nothing is judged here; the contract oracle does that. Targets import these names from
-`observation`.
+The contract oracle judges by it.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ class Field:
     selects: Selects
     padding: PaddingRule
     rewritten: bool = False
-    """Whether prepare_replay rewrites all that is used, so that its content before is nobody's
-    business (non-interference then poisons it)."""
+    """Whether `prepare_replay` rewrites all that is used. Non-interference then poisons the buffer
+    before it."""
     source: str = ""
     repeats: str = ""
     """What live entries must hold, as values or, for offsets, as their steps: an attribute of the
-    logical batch or a truth of `reference.metadata`. It follows from well-known names."""
+    logical batch or a function of `reference.metadata`. Well-known names need no declaration."""
     unjudged: str = ""
-    """Why nothing can be said of live entries; takes the place of `repeats`, well-known or not."""
+    """Why live entries cannot be judged; it replaces `repeats`, also that of a well-known name."""
     dtype: str = ""
-    """What the engine promises, e.g. 'int32'; offsets are int32 unless declared otherwise. A
-    captured buffer must keep its dtype in any case."""
+    """The dtype that the engine promises, e.g. 'int32'; offsets are int32 unless declared
+    otherwise. A captured buffer must keep its dtype in any case."""
 
     def __post_init__(self) -> None:
         by_rule = self.name in _JUDGED_BY_NAME or self.axis in _JUDGED_BY_OWNERSHIP
@@ -90,5 +89,5 @@ class Field:
 
     @property
     def promised_dtype(self) -> str:
-        """The declared dtype, or what the kind of field is documented to be; '' for neither."""
+        """The declared dtype, else int32 for offsets; '' where none is promised."""
         return self.dtype or ("int32" if self.axis == "indptr" else "")

@@ -1,6 +1,6 @@
-"""Commands that start another Python with the modules of this one.
+"""Builds commands that start another Python with the same FuzzGraph and import path as this one.
 
-`python -m` and `python FILE` put a folder of their own before all others. Where that folder is
+`python -m` and `python FILE` put a folder of their own first on the import path. If that folder is
 another clone of FuzzGraph, such a process would run the other clone's code.
 """
 
@@ -15,7 +15,8 @@ import fuzzgraph
 
 __all__ = ["import_path", "module_command", "script_command"]
 
-# Imports FuzzGraph by its own folder alone: on the path another folder may come before it.
+# Imports FuzzGraph from its own folder first, and sets the path of this process afterwards: on that
+# path another folder with a `fuzzgraph` may come earlier. Paths travel as arguments, never as code.
 _START = """\
 import sys
 home, count = sys.argv[1], int(sys.argv[2])
@@ -30,17 +31,17 @@ _SCRIPT = _START + "runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def import_path() -> list[str]:
-    """The folders that this process imports from, in its order, absolute."""
+    """The folders that this process imports from, in order, as absolute paths."""
     return [os.path.abspath(entry) for entry in sys.path]
 
 
 def module_command(name: str, *words: str) -> list[str]:
-    """Runs a module as `python -m` does, with this process's FuzzGraph and import path."""
+    """The command that runs a module like `python -m`, with this FuzzGraph and import path."""
     return [*_python(_MODULE, import_path()), name, *words]
 
 
 def script_command(path: Path) -> list[str]:
-    """Runs a file as `python FILE` does, its folder first on this process's import path."""
+    """The command that runs a file like `python FILE`, its folder first on the import path."""
     return [*_python(_SCRIPT, [str(path.parent), *import_path()]), str(path)]
 
 

@@ -1,7 +1,7 @@
 """Tells a person's Ctrl-C from a KeyboardInterrupt that an engine raises by itself.
 
-Python's own handler of SIGINT raises in whatever code runs, so an interrupt that comes out of an
-engine proves nothing. Here a handler in its place notes the signal first.
+Python's own SIGINT handler raises in whatever code is running, so an interrupt that comes out of an
+engine may be either. The handler here records the signal first.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def noting_interrupts() -> Iterator[None]:
-    """Inside, a SIGINT that Python would turn into KeyboardInterrupt is noted as well.
-
-    Does nothing in a thread, which gets no signals, and where somebody handles SIGINT already.
-    """
+    """Inside, a SIGINT that becomes a KeyboardInterrupt is recorded as well."""
     global _noted
+    # Only the main thread gets signals, and a handler that is not Python's own stays in place.
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -40,19 +38,18 @@ def noting_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
+        # Code inside may have set a handler of its own, which stays.
         if signal.getsignal(signal.SIGINT) is _note:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def signal_may_have_raised() -> bool:
-    """Whether a KeyboardInterrupt may come from a signal: one was noted, or nobody can tell.
-
-    Nobody can tell where a handler that is not FuzzGraph's is in place.
-    """
+    """Whether a KeyboardInterrupt may come from a signal: one was recorded, or none could be."""
     if threading.current_thread() is not threading.main_thread():
         return False
     if _noted:
         return True
+    # Under a handler of other code no signal is recorded. Then it has to count as a person's.
     handler = signal.getsignal(signal.SIGINT)
     ours = getattr(handler, "__module__", "").startswith("fuzzgraph.")
     return callable(handler) and not ours

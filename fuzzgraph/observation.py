@@ -1,4 +1,4 @@
-"""What was seen when a step ran: outputs, metadata, memory. No judgement here."""
+"""Records of what was seen when a step ran: outputs, metadata, memory. Oracles judge them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Observation:
     plan: dict[str, object] = field(default_factory=dict)
     """Frozen scalars and other plain values that select the kernel plan (max length, splits)."""
     types: dict[str, str] = field(default_factory=dict)
-    """Type name of each metadata object that the forward dereferences."""
+    """Field -> type name of each metadata object that the forward dereferences."""
     shown_tokens: int | None = None
-    """Token rows of the outputs, where the engine hands out another number than it runs: it cuts
-    off what it has padded. None where every padded row is shown."""
+    """Token rows of the outputs, if the engine cuts off rows that it has padded. None if every
+    padded row is shown."""
     declined: str = ""
-    """The engine's documented rule by which this batch takes no graph; '' where it must."""
+    """The engine's documented rule by which this batch takes no graph; '' if it must take one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ZoneHit:
 
 @dataclass(frozen=True, slots=True)
 class ForeignWrite:
-    """Memory that changed and should not have, or that did not become what it should."""
+    """Memory that changed and must not, or that the step wrote wrong values to."""
 
     region: str
     what: Literal["slot", "row", "state"]
@@ -105,13 +105,13 @@ class AddressChange:
 
 @dataclass(frozen=True, slots=True)
 class Engagement:
-    """What the replays of one graph have shown; true if it engaged every time."""
+    """What the replays of one graph showed; true if the graph ran every time."""
 
     replays: int
     python_calls: int
     """Times the captured function was entered during a replay; a graph never does."""
     unwritten: tuple[str, ...]
-    """Outputs that still hold the poison they were given before the last replay."""
+    """Outputs that still hold the poison written before the last replay."""
 
     def __bool__(self) -> bool:
         return not self.python_calls and not self.unwritten
@@ -127,7 +127,7 @@ class KeptOutput:
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """A run that did not come back with an observation."""
+    """A run that ended without an observation."""
 
     run: RunKind
     stage: str
@@ -156,7 +156,7 @@ def _unknown(name: str) -> Allocation | None:
 
 @dataclass(slots=True)
 class StepRecord:
-    """All that was seen of one step; what the oracles judge."""
+    """Everything seen in one step; the oracles judge it."""
 
     index: int
     target: str
@@ -167,7 +167,7 @@ class StepRecord:
     expected: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Output name -> float64 truth for live rows or tokens, from the logical batch alone."""
     yardstick: Callable[[], Mapping[str, torch.Tensor]] = dict
-    """Computes output name -> the same by plain torch in the engine's dtype; few steps need it."""
+    """Computes output name -> the same by plain torch in the engine's dtype; called when needed."""
     value_bound: float = 0.0
     """max |V| that entered the step, for the tolerance's absolute term."""
     second_opinion: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -176,16 +176,16 @@ class StepRecord:
     zone_hits: list[ZoneHit] = field(default_factory=list)
     foreign_writes: list[ForeignWrite] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
-    """What kernels loaded or stored outside of the memory it belongs to, where they are checked."""
+    """Accesses of kernels outside of their memory, where kernels are checked."""
     races: list[Race] = field(default_factory=list)
-    """Programs of one launch that met at one place, and at least one wrote."""
+    """Places that several programs of one launch touched, at least one of them writing."""
     address_changes: list[AddressChange] = field(default_factory=list)
     dtype_changes: list[tuple[str, str, str]] = field(default_factory=list)
     """(buffer, dtype that the graph captured, dtype that the engine writes now)."""
     kept_changes: list[KeptOutput] = field(default_factory=list)
     failures: list[RunFailure] = field(default_factory=list)
     blamed: Mapping[tuple[RunKind, str], str] = field(default_factory=dict)
-    """(run, output or field) -> region whose content changed it in that run, found by bisection."""
+    """(run, output or field) -> the region on whose content it depends, found by bisection."""
     at_capture: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Metadata values that the graph of this size saw at capture, for the capture/replay check."""
     allocation: Callable[[str], Allocation | None] = _unknown
@@ -195,12 +195,12 @@ class StepRecord:
     nondeterministic: bool = False
     """Whether the engine differed from itself in the same world (run `again`)."""
     engagements: tuple[Engagement, ...] | None = None
-    """Of every graph that the step replayed; None where it was not to replay any."""
+    """One for each graph that the step replayed; None if it need not replay any."""
 
     def plain_error(self, output: str) -> float:
-        """Largest error against the truth of what plain torch makes of an output.
+        """Largest error of plain torch in an output, in the engine's dtype.
 
-        0.0 for an output whose sums are exact in every dtype: it has no yardstick.
+        0.0 for an output without a yardstick, whose sums are exact in every dtype.
         """
         plain = self.yardstick().get(output)
         if plain is None or not plain.numel():

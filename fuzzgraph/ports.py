@@ -1,7 +1,7 @@
-"""The four plugs of FuzzGraph: graph engine, target, session, oracle.
+"""The four interfaces of FuzzGraph: graph engine, target, session, oracle.
 
-Content (`graphs/`, `targets/`, `oracles/`) implements these; `execution` knows nothing else of
-them. Outsiders register targets and oracles by the entry points `fuzzgraph.targets` and
+`graphs/`, `targets/` and `oracles/` implement them; `execution` uses nothing else of these
+packages. Other packages register targets and oracles by the entry points `fuzzgraph.targets` and
 `fuzzgraph.oracles`.
 """
 
@@ -86,11 +86,11 @@ class GraphEngine(Protocol):
     def segment(
         self, *, key: str, continues: bool = False
     ) -> AbstractContextManager[CapturedGraph[None]]:
-        """Record what runs meanwhile, for an engine that captures a forward piece by piece.
+        """Record what runs inside, for an engine that captures a forward piece by piece.
 
         Args:
             key: names the graph.
-            continues: whether it is replayed on what the piece before it left in the shared pool.
+            continues: whether its replay uses what the piece before it left in the shared pool.
 
         Raises:
             CaptureError: something did what a device capture forbids.
@@ -98,16 +98,16 @@ class GraphEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the captured graphs hold; none of them may be replayed again."""
+        """Release what the captured graphs hold; none of them may be replayed again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The engine's own memory into which the harness lays the world; None where it has none.
+    """The engine's own memory into which the harness writes each step; None where it has none.
 
-    Row, slot and state numbers are those of `world`: the engine must have the reserved and the
-    trap ones on top of the sizes in its config.
+    Row, slot and state numbers are those of `world`: the engine must have room for the reserved and
+    the trap ones in addition to the sizes in its config.
     """
 
     req_to_token: torch.Tensor | None = None
@@ -213,8 +213,8 @@ class Target(Protocol):
 def engine_packages(target: Target) -> tuple[str, ...]:
     """Import names of the packages and modules that hold the engine.
 
-    A target names them in `engine_packages`; without it they are the released package that it
-    names, else the package that defines the target.
+    A target lists them in `engine_packages`. Otherwise it is the released package in `package`, or
+    else the package that defines the target.
     """
     target = unwrapped(target)
     return _named_packages(target) or (type(target).__module__.partition(".")[0],)
@@ -231,7 +231,7 @@ def _named_packages(target: Target) -> tuple[str, ...]:
 
 
 def unwrapped(part: Part) -> Part:
-    """The target or session itself, where something announces the calls of it."""
+    """The target or session itself, if this is a wrapper that announces or times its calls."""
     inner: Part = getattr(part, "unwrapped", part)
     return inner
 
@@ -247,9 +247,9 @@ def defining_modules(part: Target | Session) -> tuple[str, ...]:
 
 
 def is_isolated(target: Target) -> bool:
-    """Whether the target is a released engine that runs in a process of its own only.
+    """Whether the target is a released engine that runs only in a process of its own.
 
-    It says so by `isolated = True`.
+    Such a target has `isolated = True`.
     """
     return bool(getattr(target, "isolated", False))
 

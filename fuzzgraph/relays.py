@@ -1,7 +1,8 @@
-"""Functions that pass a call of the engine's on: what the call raises is not theirs.
+"""Marks functions that only pass an engine's call on, so that errors of the call are not theirs.
 
 Guarded memory and the recorder stand between an engine and torch or Triton. An error that torch
-raises has no Python frame of its own, so the innermost one is that of whoever passed the call on.
+raises has no Python frame of its own, so the innermost frame is that of the function which passed
+the call on.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def relay(function: F) -> F:
-    """Mark a function that calls what the engine called; costs nothing when it runs.
+    """Mark a function that calls what the engine called; it runs as fast as before.
 
-    An error in its own few lines is taken for the engine's: keep it short.
+    An error in its own lines counts as the engine's: keep such a function short.
     """
     _RELAYS.add(function.__code__)
     return function

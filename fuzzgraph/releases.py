@@ -1,12 +1,12 @@
 """Released engines, unpacked once into a cache, so that several versions lie side by side.
 
-A release is brought by pip as a wheel without its dependencies, checked, unpacked beside its place
-and renamed into it: what lies in the cache is whole, whatever was killed, and two processes may
-ask at once. Nothing is installed and nothing imported; a worker puts the folder on its path.
-Companions, the packages that an engine imports, come from `constraints/` by `make`.
+pip downloads the wheel of a release without its dependencies. The wheel is checked, unpacked beside
+its final folder and renamed into it, so the cache holds complete releases only, whatever was
+killed, and two processes may fetch at once. Nothing is installed or imported; a worker puts the
+folder on its path. `make` installs the packages that an engine imports, by `constraints/`.
 
-Environment: FUZZGRAPH_CACHE names another cache than ~/.cache/fuzzgraph; FUZZGRAPH_WHEELS a folder
-of wheels that is asked instead of the package index.
+Environment: FUZZGRAPH_CACHE names another cache than ~/.cache/fuzzgraph; FUZZGRAPH_WHEELS names a
+folder of wheels to use instead of the package index.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _check_names(package: str, version: str) -> None:
 
 
 def installed() -> list[Release]:
-    """Unpacked releases, by package and version."""
+    """Unpacked releases, sorted by package and version."""
     root = cache_folder()
     folders = [path for path in sorted(root.glob("*/*")) if path.is_dir()]
     found = [Release(path.parent.name, path.name, path) for path in folders]
@@ -98,10 +98,7 @@ def _version_key(version: str) -> list[tuple[int, str]]:
 
 
 def available(package: str) -> list[str]:
-    """Versions of a package, oldest first: those of the index, without pre-releases.
-
-    Where the index does not answer, those that lie in the cache.
-    """
+    """Versions of a package, oldest first: those of the index and of the cache, no pre-releases."""
     _check_names(package, "0")
     wheels = os.environ.get("FUZZGRAPH_WHEELS")
     source = ["--no-index", "--find-links", wheels] if wheels else []
@@ -117,7 +114,7 @@ def available(package: str) -> list[str]:
 
 
 def ensure(package: str, version: str) -> Path:
-    """Folder of a release; fetched where it is missing.
+    """Folder of a release, which is fetched if it is missing.
 
     Raises:
         UsageError, AdapterUnavailable: as `fetch`.
@@ -128,7 +125,7 @@ def ensure(package: str, version: str) -> Path:
 
 
 def fetch(package: str, version: str) -> Path:
-    """Bring a release into the cache; does nothing where it already lies there.
+    """Fetch a release into the cache; nothing happens if it is there already.
 
     Raises:
         UsageError: no such release, a damaged wheel, no room, a cache that cannot be written.
@@ -140,7 +137,7 @@ def fetch(package: str, version: str) -> Path:
         final.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(final.parent / f".{version}.lock"):
             if not final.is_dir():
-                _bring(package, version, final)
+                _download_and_unpack(package, version, final)
     except OSError as error:
         raise _unusable(final.parent, error) from None
     return final
@@ -158,7 +155,7 @@ def _unusable(folder: Path, error: OSError) -> UsageError:
     )
 
 
-def _bring(package: str, version: str, final: Path) -> None:
+def _download_and_unpack(package: str, version: str, final: Path) -> None:
     """Download and unpack beside `final`, then rename; the lock is held."""
     prefix = f".partial-{version}-"
     for left_over in final.parent.glob(f"{prefix}*"):  # of a process that was killed
@@ -190,7 +187,7 @@ def _download(package: str, version: str, folder: Path) -> Path:
 
 
 def _refusal(requirement: str, wheels: str | None, said: str) -> UsageError:
-    """What pip's failure means for the caller."""
+    """The error that says what pip's failure means."""
     where = f"FUZZGRAPH_WHEELS={wheels!r}" if wheels else "the package index"
     if "No space left on device" in said:
         return _unusable(cache_folder(), OSError(errno.ENOSPC, "No space left on device"))
@@ -206,19 +203,19 @@ def _refusal(requirement: str, wheels: str | None, said: str) -> UsageError:
         )
     if "atching distribution" in said or "find a version" in said:
         return UsageError(
-            f"{requirement} does not exist in {where} for this Python and system.{_offered(said)} "
-            "Name a release that is there."
+            f"{requirement} does not exist in {where} for this Python and system."
+            f"{_known_versions(said)} Name a release that is there."
         )
     last = (said.strip().splitlines() or ["no message"])[-1]
     return UsageError(f"{requirement} cannot be fetched from {where}: {last}")
 
 
-def _offered(said: str) -> str:
+def _known_versions(said: str) -> str:
     """The newest versions that pip listed."""
     listed = re.search(r"from versions: ([^)]+)\)", said)
     if listed is None or listed[1].strip() == "none":
         return ""
-    return " It offers, newest last: " + ", ".join(listed[1].split(", ")[-8:]) + "."
+    return " Known releases, newest last: " + ", ".join(listed[1].split(", ")[-8:]) + "."
 
 
 def _unpack(wheel: Path, folder: Path, requirement: str) -> None:

@@ -1,4 +1,4 @@
-"""What comes with FuzzGraph besides code: saved cases, and the catalogue of known bugs.
+"""Paths of the files that come with FuzzGraph: saved cases, and the catalogue of known bugs.
 
 `data` is a link to `corpus/` in a clone and a folder of files in a wheel.
 """
@@ -18,9 +18,9 @@ _HERE = Path("corpus/cases")
 
 
 def case_folders() -> list[Path]:
-    """The saved cases of this project, where it has any, and those that come with FuzzGraph.
+    """Folders of saved cases: the present project's, if it has any, and FuzzGraph's own.
 
-    In a clone of FuzzGraph these are one folder, named once.
+    In a clone of FuzzGraph both are the same folder, which is listed once.
     """
     if not _HERE.is_dir():
         return [CASES]

@@ -2,7 +2,8 @@
 
 A target puts an engine behind `Target` and `Session`; docs/writing-a-target.md builds one. These
 names are public: they stay, or a release says in its changelog what takes their place. Modules
-that neither this one nor `fuzzgraph` itself exports are internal.
+that neither this one nor `fuzzgraph` itself exports are internal, but for
+`fuzzgraph.targets.offline`, which has what an engine asks for that is written for a GPU.
 """
 
 from __future__ import annotations

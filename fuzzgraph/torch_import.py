@@ -1,4 +1,4 @@
-"""Whether torch can be imported here, and why not. Nothing is imported before one asks."""
+"""Tells whether torch can be imported, and why not; imports it only when asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["TorchProblem", "torch_problem"]
 
 
 class TorchProblem(NamedTuple):
-    """Why torch cannot be imported, and the way out."""
+    """Why torch cannot be imported, and what to do."""
 
     state: Literal["missing", "broken"]
     found: str
@@ -21,14 +21,14 @@ class TorchProblem(NamedTuple):
 
 @cache
 def torch_problem() -> TorchProblem | None:
-    """What is wrong with torch; None where it can be imported."""
+    """What is wrong with torch; None if it can be imported."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name == "torch":
             return TorchProblem("missing", "not installed", "pip install torch")
         return _broken(error)
-    except Exception as error:  # a library that is missing or of another version: any type
+    except Exception as error:  # a missing or mismatched library may raise any type
         return _broken(error)
     return None
 

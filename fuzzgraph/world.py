@@ -1,4 +1,4 @@
-"""The logical truth of one step, before any engine has padded or encoded it.
+"""The logical content of one step, before any engine has padded or encoded it.
 
 A `Batch` says which requests a step serves, what tokens they hold and which
 physical rows, pages and slots are theirs. The harness owns it: `layout` computes
@@ -35,11 +35,11 @@ RESERVED_ROW = 0
 """Request-pool row that padded rows may name; its page map holds `RESERVED_SLOT` only."""
 RESERVED_PAGE = 0
 RESERVED_SLOT = 0
-"""KV slot that padded tokens may write and read. The rest of page 0 belongs to nobody."""
+"""KV slot that padded tokens may write and read. No request owns the rest of page 0."""
 TRAPS = (1, 2)
 """Trap numbers of world A and world B. Each is at once a valid request row, page, slot and
-state slot that belongs to nobody, so that a wrong read lands somewhere and shows: slot 1 and 2
-lie in page 0, 1 or 2 at any page size, and these pages are never handed out."""
+state slot that no request owns, so that a wrong read lands somewhere and shows."""
+# Slots 1 and 2 lie in page 0, 1 or 2 at any page size, so pages and rows from 3 on are handed out.
 FIRST_ROW = 3
 FIRST_PAGE = 3
 VOCAB = 32
@@ -80,7 +80,7 @@ class Batch:
     req_pool_indices: IntArray
     """[raw_bs] rows of the request pool, >= FIRST_ROW."""
     seq_lens: IntArray
-    """[raw_bs] KV tokens attended over, those computed in this step included."""
+    """[raw_bs] KV tokens that attention reads, those computed in this step included."""
     new_lens: IntArray
     """[raw_bs] tokens computed in this step (0 in mode draft)."""
     input_ids: IntArray
@@ -101,7 +101,7 @@ class Batch:
     pages: Ragged
     """Physical pages of each row, in order; page i holds positions i*page_size onwards."""
     encoder_lens: IntArray
-    """[raw_bs]; 0 where a request has no encoder."""
+    """[raw_bs]; 0 for a request without an encoder."""
     encoder_slots: Ragged
     encoder_tokens: Ragged
     state_slots: IntArray

@@ -91,6 +91,7 @@ def _values(row: Row, can: Capabilities) -> tuple[Any, ...]:
 
 def _vary_modes(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
     modes = _modes(can)
+    # Few modes mostly: each one captures every size, and a history visits only some of them.
     count = min(len(modes), chance.pick((1, 1, 1, 1, 2, 2, 2, 3, 3, len(modes))))
     start = chance.below(len(modes))
     spec = [mode for mode in modes if mode in SPEC_MODES]
@@ -117,7 +118,7 @@ def _vary_pages(fields: Fields, can: Capabilities, profile: Profile, chance: Cha
     common = [size for size in sizes if size <= 32] or sizes
     rare = [size for size in sizes if 32 < size <= 128] or common
     largest = [size for size in sizes if size > 128] or rare
-    draw = chance.below(100)
+    draw = chance.below(100)  # large pages need long contexts, which are slow
     if sizes:
         fields["page_size"] = chance.pick(common if draw < 78 else rare if draw < 96 else largest)
 
@@ -157,6 +158,7 @@ def _vary_spec(fields: Fields, can: Capabilities, profile: Profile, chance: Chan
 
 def _vary_window(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
     page = fields["page_size"]
+    # Around a page, where a window cuts one in two.
     window = chance.pick((1, 2, 3, 4, 7, page - 1, page, page, page + 1, 2 * page))
     if can.sliding_window:
         fields["sliding_window"] = max(1, min(window, fields["max_context_len"]))

@@ -104,6 +104,9 @@ def _build(
 ) -> EngineConfig:
     fields = base_fields(can, profile)
     fields |= {name: values[0] for name, values in pins}
+    # Percent of the 16 features that follow the density: most configs have one to three, a fifth
+    # about six, so that neither a bug that needs several nor one that another hides is missed.
+    # 99 is no feature's number, so these draws are independent of all others.
     density = Chance(number, 99).pick((6, 12, 12, 20, 35))
     for feature, keep in zip(FEATURES, kept, strict=True):
         chance = Chance(number, feature.number)

@@ -2,7 +2,7 @@
 
 Hypothesis only generates here. Shrinking works on cases, after a finding is confirmed, because
 a shrink inside Hypothesis cannot be bounded by the clock nor tied to one finding. Nor is there a
-`target()`: it was measured to reach less (ARCHITECTURE.md, decisions).
+`target()`: measured, it covered less (ARCHITECTURE.md, decisions).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def block_size(block: int) -> int:
     """Cases of the block with this number, from 0 on; each has another pool of configs.
 
     The first thousand cases change it often, since many bugs need the right config more than the
-    right history. Later ones stay longer with theirs, for to open a config costs as much as many
-    cases.
+    right history. Later blocks keep theirs for longer, since opening a config costs as much as
+    many cases.
 
     >>> sum(map(block_size, range(10))), block_size(10)
     (1000, 400)

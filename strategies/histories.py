@@ -121,7 +121,7 @@ class History:
 
     def _finish(self, byte: int, size: int) -> tuple[int, ...]:
         live = list(self.lengths)
-        # Of 256. In about half of the steps nobody leaves: batches also shrink while requests wait.
+        # Of 256. In half of the steps nobody leaves: a batch also shrinks while requests wait.
         # The widest band is the one in which those leave that do not fit the new size.
         if byte < 136 or not live:
             return ()

@@ -46,7 +46,7 @@ def minimise(case: Case, still_fails: StillFails, *, budget: int = 600) -> Case:
 
 
 def minimise_counting(case: Case, still_fails: StillFails, *, budget: int = 600) -> Minimised:
-    """Like `minimise`, with the account of what it took."""
+    """Like `minimise`, with what it took."""
     search = _Search(case, still_fails, budget)
     try:
         while any([search.run(candidates) for candidates in PASSES]):
@@ -115,7 +115,11 @@ def _runs(case: Case) -> bool:
 
 
 def complexity(case: Case) -> tuple[int, ...]:
-    """How much a reader has to take in, the weightiest first."""
+    """How much a reader has to take in, the weightiest first.
+
+    Compared as a tuple, so one step less outweighs any number of rows. What comes last decides
+    only between cases that read alike, so that equal failures end in the same case.
+    """
     config, steps = case.config, case.steps
     rows = [row for step in steps for row in step.rows]
     differing = [

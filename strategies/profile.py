@@ -1,6 +1,6 @@
-"""How hard the strategies try: sizes, pool of configs, share of fresh ones.
+"""Search effort: sizes of cases, the pool of configs, the share of fresh ones.
 
-What a target can express is `Capabilities`; what a campaign wants to spend is said here.
+What a target can express is `Capabilities`; what a campaign spends is decided here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["CI", "DEFAULT", "NIGHTLY", "PROFILES", "Profile", "profile_named"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Sizes and variety of generated cases; every size is also bounded by the target's reach.
+    """Sizes and variety of generated cases; the target's capabilities bound every size too.
 
     A captured session is expensive, so configs are drawn from a pool of `pool` swarm configs,
     numbered `epoch * pool` onwards, and from outside it in `fresh` percent of the cases. Raise

@@ -10,22 +10,22 @@ import msgspec
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.strategies.configs import pages_per_request
 
-__all__ = ["fitted", "with_config", "with_steps"]
+__all__ = ["repaired", "with_config", "with_steps"]
 
 
 def with_config(case: Case, **changes: Any) -> Case:
     """The case on a changed config, rows clipped to what that allows."""
-    return fitted(
+    return repaired(
         msgspec.structs.replace(case, config=msgspec.structs.replace(case.config, **changes))
     )
 
 
 def with_steps(case: Case, steps: Iterable[ReplayStep]) -> Case:
     """The case with other steps, made coherent."""
-    return fitted(msgspec.structs.replace(case, steps=tuple(steps)))
+    return repaired(msgspec.structs.replace(case, steps=tuple(steps)))
 
 
-def fitted(case: Case) -> Case:
+def repaired(case: Case) -> Case:
     """Clip rows to the config, forget requests that left or never came, let the pool suffice.
 
     A step that lost its last row becomes an idle one.
@@ -36,7 +36,7 @@ def fitted(case: Case) -> Case:
     for step in case.steps:
         finish = tuple(request for request in step.finish if request in live)
         live.difference_update(finish)
-        rows = tuple(_fitted_row(config, step.mode, row) for row in step.rows)
+        rows = tuple(_repaired_row(config, step.mode, row) for row in step.rows)
         live.update(row.request for row in rows)
         if rows:
             steps.append(msgspec.structs.replace(step, rows=rows, finish=finish))
@@ -51,7 +51,7 @@ def _with_room(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(config, kv_pool_pages=max(64, needed))
 
 
-def _fitted_row(config: EngineConfig, mode: Mode, row: BatchRow) -> BatchRow:
+def _repaired_row(config: EngineConfig, mode: Mode, row: BatchRow) -> BatchRow:
     low, high = _new_token_range(config, mode)
     tokens = min(max(row.new_tokens, low), high)
     return BatchRow(

@@ -9,7 +9,7 @@ from itertools import pairwise
 import msgspec
 
 from fuzzgraph.case import DIMENSIONS, BatchRow, Case
-from fuzzgraph.strategies.repair import fitted, with_config
+from fuzzgraph.strategies.repair import repaired, with_config
 from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_row
 
 __all__ = [
@@ -27,6 +27,7 @@ _NUMBERS = sorted(
 )
 """Edges first, since lengths are lowered with them, and the sizes that must hold the rest last.
 The pages of the pool follow from the other sizes (`repair`)."""
+# What all rows can be lowered to at once. `repair` raises new tokens to what the mode needs.
 _LEAST: tuple[dict[str, int], ...] = (
     {"seq_len": 1, "new_tokens": 0, "encoder_len": 0},
     {"encoder_len": 0},
@@ -84,7 +85,7 @@ def _lowered(case: Case, context: int) -> Case:
     lowered = map_rows(
         case, lambda row: _replace(row, seq_len=max(1, row.new_tokens, row.seq_len - drop))
     )
-    return fitted(_replace(lowered, config=config))
+    return repaired(_replace(lowered, config=config))
 
 
 def smaller_rows(case: Case) -> Iterator[Candidate]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case, EngineConfig
@@ -21,6 +21,9 @@ from fuzzgraph.strategies.configs import KEPT, Pins, Supports, swarm_config
 from fuzzgraph.strategies.histories import FINISH, PRESENCE, SIZE, STEP_BYTES, History
 from fuzzgraph.strategies.profile import Profile
 from fuzzgraph.world import FIRST_ROW
+
+if TYPE_CHECKING:
+    from hypothesis.vendor.pretty import RepresentationPrinter
 
 __all__ = ["Space"]
 
@@ -66,6 +69,9 @@ class Space:
         bounds = [f"{name}={values!r}" for name, values in self.pins]
         bounds += [f"raw_bs={self.raw_bs!r}"] * bool(self.raw_bs)
         return f"Space({', '.join([repr(self.profile.name), *bounds])})"
+
+    def _repr_pretty_(self, printer: RepresentationPrinter, cycle: bool) -> None:
+        printer.text(repr(self))
 
     @property
     def size(self) -> int:

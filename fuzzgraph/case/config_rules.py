@@ -103,8 +103,8 @@ def _check_heads(config: EngineConfig) -> None:
         refuse(
             "config.num_q_heads",
             config.num_q_heads,
-            f"is no multiple of num_kv_heads={config.num_kv_heads}",
-            "Make it one.",
+            f"is not a multiple of num_kv_heads={config.num_kv_heads}",
+            "Raise num_q_heads, or lower num_kv_heads to a divisor of it.",
         )
     if config.attention != "mla":
         return
@@ -136,8 +136,8 @@ def _check_decode_only(config: EngineConfig) -> None:
         refuse(
             "config.recurrent_state",
             True,
-            f"goes with modes=['decode'] only; got {list(config.modes)}",
-            "Drop one of the two.",
+            f"needs modes=['decode']; got {list(config.modes)}",
+            "Drop one of them.",
         )
     if config.runner == "cpu_graph":
         refuse(

@@ -32,7 +32,10 @@ _PACKAGE = "sglang"
 @click.option("--write", type=Path, help="Write what was tried as a table to this file.")
 @as_json
 def targets(wanted: str | None, write: Path | None, as_json: bool) -> int:
-    """List the engines that can be fuzzed here, and on which releases they run."""
+    """List the engines that can be fuzzed here.
+
+    With --releases also on which releases they run.
+    """
     from fuzzgraph.targets import open_target, target_names
 
     if write is not None and not wanted:
@@ -153,7 +156,7 @@ def fetch(requirements: tuple[str, ...], as_json: bool) -> int:
 @click.argument("of", metavar="[case|event|summary]", default="case")
 @as_json
 def schema(of: str, as_json: bool) -> int:
-    """Print the JSON schema of a case file, of a line of the event log, or of summary.json."""
+    """Print the JSON schema of a case, an event or a summary."""
     import msgspec
 
     from fuzzgraph.case import case_schema
@@ -174,7 +177,7 @@ def schema(of: str, as_json: bool) -> int:
 @click.command()
 @as_json
 def doctor(as_json: bool) -> int:
-    """Say what this machine offers, what is missing, and how to get it."""
+    """Say what this machine offers and what is missing."""
     from fuzzgraph.cli.doctor import examine, readable
 
     checks = examine()

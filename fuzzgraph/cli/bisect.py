@@ -40,7 +40,9 @@ def bisect(
     times: int,
     as_json: bool,
 ) -> int:
-    """Walk the releases between two and say where the finding of a case came in and went.
+    """Find the releases in which a finding came in and went.
+
+    Every release between two is asked.
 
     Releases that are not in the cache are fetched. Exit code 1: it was found, in `--bad` at least.
     """

@@ -219,7 +219,10 @@ def export(
     verify: bool,
     as_json: bool,
 ) -> int:
-    """Turn a case that shows a finding into something to hand over."""
+    """Turn a case into a script, a test or an issue.
+
+    It is run first, and has to show a finding.
+    """
     from fuzzgraph.campaign import open_setup
     from fuzzgraph.campaign.export import export_text, verified_rate
 

@@ -38,7 +38,9 @@ __all__ = ["check_target"]
 )
 @as_json
 def check_target(setup: Setup, examples: int, seed: int, as_json: bool) -> int:
-    """Check a target: its protocol, its pools, that it agrees with itself, what it shows and costs.
+    """Check a target before you believe its findings.
+
+    Its protocol, its pools, that it agrees with itself, what it shows and costs.
 
     Exit code 1 where something speaks against believing it, 3 where the target itself fails.
     """

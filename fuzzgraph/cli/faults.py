@@ -52,7 +52,9 @@ def faults(
     healthy: int,
     as_json: bool,
 ) -> int:
-    """Score the fuzzer over its planted faults, all or those named.
+    """Score the fuzzer over its planted faults.
+
+    All of them, or those named.
 
     Exit code 1 says that a fault was missed, or that the healthy engine was accused.
     """

@@ -31,7 +31,10 @@ __all__ = ["fleet", "resume_fleet"]
 
 @click.group()
 def fleet() -> None:
-    """Fuzz on many machines: one shard for each GPU or core of a Ray cluster."""
+    """Fuzz on the machines of a Ray cluster.
+
+    One shard for each GPU or core.
+    """
 
 
 @fleet.command()

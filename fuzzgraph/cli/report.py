@@ -32,7 +32,9 @@ __all__ = ["report"]
 def report(
     folder: Path, kind: Format | None, out: Path | None, history: Path | None, as_json: bool
 ) -> int:
-    """Make the reports of a run again, also of one that was killed. DIR is its folder.
+    """Make the reports of a run again.
+
+    DIR is its folder; the run may have been interrupted.
 
     Ends with exit code 3 where the log is damaged, since the reports then do not tell all.
     """

@@ -108,8 +108,8 @@ class Attribution:
         blamed: dict[str, str] = {}
         while open_names:
             blamed_part = self._bisect(step, before, candidates, open_names)
-            # The part need not change a name by itself once it is small: then it stands for all
-            # names that are left, so that the loop ends.
+            # A small part need not change any name by itself. It is then blamed for all names that
+            # are left, so that the loop ends.
             explained = open_names & self._changed_by(step, before, blamed_part) or set(open_names)
             places = ", ".join(change.region for change in blamed_part)
             blamed.update(dict.fromkeys(explained, places))

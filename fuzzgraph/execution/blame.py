@@ -43,7 +43,7 @@ _OURS = "fuzzgraph"
 _AS_TRITON = "fuzzgraph.lanes"
 # Stubs and stand-ins that targets of any package are made of: they answer for the target.
 _STUBS = "fuzzgraph.targets.offline"
-# Begins the file names of frozen modules and compiled text, which are no files.
+# Begins the file names of frozen modules and compiled text, which are not files.
 _SYNTHETIC = "<"
 
 

@@ -184,7 +184,7 @@ class Execution:
         step = self._before_any_step(case.config, batch)
         step.zone_hits, step.foreign_writes = opened.opening_hits, opened.opening_writes
         step.accesses = opened.opening_accesses
-        # No step has run, so the record has no outputs; that they are missing is no finding.
+        # No step has run, so the record has no outputs; that they are missing is not a finding.
         findings = tuple(f for f in self._judge(step) if f.symptom != "missing")
         return Verdict(case, self.target.name, findings)
 

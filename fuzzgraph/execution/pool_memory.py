@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 
+import numpy as np
 import torch
 
-from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS
+from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, IntArray
 
 __all__ = ["STATE_SIGNATURE", "TRAP_BY_WORLD", "PageMap", "PoolPlane", "kv_signature"]
 
@@ -73,6 +74,12 @@ class PageMap:
 
     def fill_unreserved(self, world: int) -> None:
         self.table[RESERVED_ROW + 1 :] = TRAP_BY_WORLD[world]
+
+    def places(self, rows: IntArray, lens: IntArray) -> IntArray:
+        """Indices into `flat` of the first `lens[i]` positions of each row `rows[i]`."""
+        starts = np.cumsum(lens) - lens
+        columns = np.arange(int(lens.sum())) - np.repeat(starts, lens)
+        return np.repeat(rows, lens) * self.width + columns
 
 
 def kv_signature(index: int, count: int) -> tuple[float, ...]:

@@ -134,7 +134,7 @@ class StepState:
             (pool_writer.encoder_to_token, batch.encoder_slots.values, batch.encoder_lens),
         ):
             if table is not None and len(slots):
-                places = _flat_places(batch.req_pool_indices, lens, table.width)
+                places = table.places(batch.req_pool_indices, lens)
                 values = self._index(slots).to(table.table.dtype)
                 yield table.flat, self._index(places), values
 
@@ -187,7 +187,7 @@ class StepState:
     def _map_change(self, table: PageMap, lens: IntArray, world: int) -> Perturbation:
         mask = np.ones(table.flat.numel(), dtype=bool)
         mask[: table.width] = False  # the reserved row
-        mask[_flat_places(self._batch.req_pool_indices, lens, table.width)] = False
+        mask[table.places(self._batch.req_pool_indices, lens)] = False
         places = self._index(np.flatnonzero(mask))
 
         def change() -> None:
@@ -242,13 +242,6 @@ def _history(batch: Batch) -> IntArray:
     # Cached tokens come first in each row: an entry belongs to the past up to its row's end there.
     ends = np.repeat(offsets[:-1] + batch.cached_lens, lens)
     return np.flatnonzero(np.arange(len(batch.kv_slots.values)) < ends)
-
-
-def _flat_places(rows: IntArray, lens: IntArray, width: int) -> IntArray:
-    """Flat indices of the first `lens[i]` columns of each row `rows[i]` in a table of `width`."""
-    starts = np.cumsum(lens) - lens
-    columns = np.arange(int(lens.sum())) - np.repeat(starts, lens)
-    return np.repeat(rows, lens) * width + columns
 
 
 def _changed_rows(

@@ -185,7 +185,7 @@ class OpenSession:
         state.write()
         # Padded rows may leave anything in the reserved slot, and a padded tail declared free may
         # hold anything. Runs with and without a past have to agree there, or they would differ for
-        # a reason that is no finding.
+        # a reason that is not a finding.
         self.pool_writer.keep_reserved(image)
         for declared, tensor in self.static_buffers():
             if declared.padding.kind == "free" and not declared.rewritten:

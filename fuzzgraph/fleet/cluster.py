@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from fuzzgraph.errors import UsageError
-from fuzzgraph.fleet.driver import Lost
+from fuzzgraph.fleet.driver import ShardLost
 from fuzzgraph.fleet.ports import descendants, listening, wait_until_free
 from fuzzgraph.fleet.shard import Shard
 
@@ -146,12 +146,12 @@ class RayMember:
         ready, _ = self._ray.wait([self._question], timeout=0.02)
         if not ready:
             if time.monotonic() - self._since > _SILENT_SECONDS:
-                raise Lost(f"gave no answer for {_SILENT_SECONDS:g} s")
+                raise ShardLost(f"gave no answer for {_SILENT_SECONDS:g} s")
             return None
         try:
             return cast(bytes, self._ray.get(self._question))
         except self._ray.exceptions.RayError as error:
-            raise Lost(_first_line(error)) from None
+            raise ShardLost(_first_line(error)) from None
         finally:
             self._question = None
 

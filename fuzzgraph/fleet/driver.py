@@ -15,11 +15,11 @@ import msgspec
 
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.events import CampaignFinished, Emit, Event, FindingNew, FindingPursued, Progress
-from fuzzgraph.fleet.landing import Landing
-from fuzzgraph.fleet.messages import Batch, News, Order, Told
+from fuzzgraph.fleet.messages import FindingNotice, PollReply, PollRequest, ShardSpec
+from fuzzgraph.fleet.replica import Replica
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["Cluster", "Driver", "FleetFailed", "Lost", "Member", "news_of"]
+__all__ = ["Cluster", "Driver", "FleetFailed", "ShardLost", "Member", "notices_of"]
 
 _TRIES = 50
 """Starts of one shard; a night may lose a node more than once."""
@@ -31,7 +31,7 @@ _PATIENCE = 120.0
 """Seconds after the end of the budget in which a shard that is stuck has to come back."""
 
 
-class Lost(Exception):
+class ShardLost(Exception):
     """A shard's machine or process is gone."""
 
 
@@ -46,7 +46,7 @@ class Member(Protocol):
         """What it tells; None while there is no answer yet, and the same is asked again.
 
         Raises:
-            Lost: it is gone.
+            ShardLost: it is gone.
         """
         ...
 
@@ -64,18 +64,18 @@ class Cluster(Protocol):
 
 
 @dataclass(slots=True)
-class _Place:
+class _ShardRun:
     """One shard, wherever it is."""
 
-    order: Order
-    landing: Landing
+    order: ShardSpec
+    replica: Replica
     member: Member | None = None
     question: bytes = b""
     """What it was asked and has not answered yet."""
     asked: int = 0
-    """News told with the question that is not answered yet, those before included."""
+    """FindingNotice told with the question that is not answered yet, those before included."""
     heard: int = 0
-    """News that the member has."""
+    """FindingNotice that the member has."""
     seconds: float = 0.0
     """How far the shard's own campaign has come."""
     tries: int = 0
@@ -92,7 +92,7 @@ class Driver:
 
     Args:
         orders: one for each shard that is not done.
-        landings: the copies of all shards, by number.
+        replicas: the copies of all shards, by number.
         emit: sees every event of every shard.
         spent: seconds that the run had taken before the driver was started.
         news: shard and what it had found before.
@@ -101,12 +101,12 @@ class Driver:
     def __init__(
         self,
         cluster: Cluster,
-        orders: Sequence[Order],
-        landings: Sequence[Landing],
+        orders: Sequence[ShardSpec],
+        replicas: Sequence[Replica],
         emit: Emit,
         *,
         spent: float = 0.0,
-        news: Iterable[tuple[int, News]] = (),
+        news: Iterable[tuple[int, FindingNotice]] = (),
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -118,7 +118,7 @@ class Driver:
         self._begin: float | None = None
         self._interrupted = False
         self._news = list(news)
-        self._places = [_Place(order, landings[order.spec.shard]) for order in orders]
+        self._places = [_ShardRun(order, replicas[order.spec.shard]) for order in orders]
         self.lost: list[str] = []
         """One line for each time a shard was lost."""
 
@@ -152,7 +152,7 @@ class Driver:
         begin = self._clock() if self._begin is None else self._begin
         return self._spent + self._clock() - begin
 
-    def _look(self, place: _Place) -> bool:
+    def _look(self, place: _ShardRun) -> bool:
         """Whether something new came from a shard."""
         if place.member is None:
             self._start(place)
@@ -160,7 +160,7 @@ class Driver:
         place.question = place.question or self._question(place)
         try:
             answer = place.member.ask(place.question)
-        except Lost as error:
+        except ShardLost as error:
             self._lose(place, str(error))
             return False
         fresh = answer is not None and self._answered(place, answer)
@@ -170,11 +170,11 @@ class Driver:
             place.done = True
         return fresh
 
-    def _answered(self, place: _Place, answer: bytes) -> bool:
+    def _answered(self, place: _ShardRun, answer: bytes) -> bool:
         place.heard, place.question = place.asked, b""
-        return self._take(place, decode_json(answer, Batch))
+        return self._take(place, decode_json(answer, PollReply))
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, place: _ShardRun) -> None:
         if self._clock() < place.next_try:
             return
         if self._interrupted and place.tries:
@@ -183,7 +183,7 @@ class Driver:
         spec = place.order.spec
         budget = msgspec.structs.replace(spec.budget, seconds=self._seconds_for(place))
         spec = msgspec.structs.replace(spec, budget=budget)
-        order = msgspec.structs.replace(place.order, log=place.landing.log(), spec=spec)
+        order = msgspec.structs.replace(place.order, log=place.replica.log(), spec=spec)
         place.member = self._cluster.start(msgspec.json.encode(order))
         place.heard = 0
         place.tries += 1
@@ -191,7 +191,7 @@ class Driver:
         if self._interrupted:
             place.member.interrupt()
 
-    def _seconds_for(self, place: _Place) -> float | None:
+    def _seconds_for(self, place: _ShardRun) -> float | None:
         """What the shard has in all: the time in which it was lost does not come back."""
         limit = place.order.spec.budget.seconds
         if limit is None or place.tries == 0:
@@ -199,16 +199,16 @@ class Driver:
         missed = max(0.0, self._seconds - place.seconds)
         return max(limit - missed, place.seconds, 0.001)
 
-    def _question(self, place: _Place) -> bytes:
+    def _question(self, place: _ShardRun) -> bytes:
         place.asked = len(self._news)
         own = place.order.spec.shard
         others = [news for shard, news in self._news[place.heard :] if shard != own]
-        return msgspec.json.encode(Told(lines=place.landing.lines, news=tuple(others)))
+        return msgspec.json.encode(PollRequest(lines=place.replica.lines, news=tuple(others)))
 
-    def _take(self, place: _Place, batch: Batch) -> bool:
+    def _take(self, place: _ShardRun, batch: PollReply) -> bool:
         if batch.wrong:
             raise FleetFailed(f"shard {place.order.spec.shard}: {batch.wrong}")
-        events = place.landing.take(batch)
+        events = place.replica.take(batch)
         if events:
             place.fruitless = 0
             self._begin = self._clock() if self._begin is None else self._begin
@@ -216,7 +216,7 @@ class Driver:
             if isinstance(event, Progress):
                 place.seconds = event.seconds
             place.ended = isinstance(event, CampaignFinished)
-            self._news += [(place.order.spec.shard, news) for news in news_of(event)]
+            self._news += [(place.order.spec.shard, news) for news in notices_of(event)]
             self._emit(event)
         if batch.done and batch.broken and not place.ended:
             self._lose(place, batch.broken)
@@ -225,7 +225,7 @@ class Driver:
             self._take_down(place)
         return bool(events) or batch.done
 
-    def _lose(self, place: _Place, why: str) -> None:
+    def _lose(self, place: _ShardRun, why: str) -> None:
         """Start it again, later and later; what it had told is kept."""
         self._take_down(place)
         place.question = b""
@@ -238,16 +238,16 @@ class Driver:
             place.done = True
         place.next_try = self._clock() + min(0.2 * 2 ** min(place.tries, 8), 30.0)
 
-    def _take_down(self, place: _Place) -> None:
+    def _take_down(self, place: _ShardRun) -> None:
         if place.member is not None:
             place.member.end()
             place.member = None
 
 
-def news_of(event: Event) -> list[News]:
+def notices_of(event: Event) -> list[FindingNotice]:
     """What others should know of an event, so that a finding is worked on once."""
     if isinstance(event, FindingNew):
-        return [News(id=event.id)]
+        return [FindingNotice(id=event.id)]
     if isinstance(event, FindingPursued):
-        return [News(id=event.reported.id, record=msgspec.json.encode(event.reported))]
+        return [FindingNotice(id=event.reported.id, record=msgspec.json.encode(event.reported))]
     return []

@@ -8,7 +8,7 @@ from fuzzgraph.case import Case
 from fuzzgraph.records import FindingId
 from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["PLACE", "Batch", "News", "Order", "Told", "moved"]
+__all__ = ["PLACE", "PollReply", "FindingNotice", "ShardSpec", "PollRequest", "moved"]
 
 PLACE = "{folder of the run}"
 
@@ -17,7 +17,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """An unknown field is refused."""
 
 
-class Order(_Message, frozen=True):
+class ShardSpec(_Message, frozen=True):
     """Everything a shard is told before it starts, or goes on."""
 
     run: str
@@ -36,7 +36,7 @@ class Order(_Message, frozen=True):
     stands for the folder of the run."""
 
 
-class News(_Message, frozen=True):
+class FindingNotice(_Message, frozen=True):
     """A finding that another shard has taken up."""
 
     id: FindingId
@@ -44,14 +44,14 @@ class News(_Message, frozen=True):
     """Its finding.json, once it is shrunk."""
 
 
-class Told(_Message, frozen=True):
+class PollRequest(_Message, frozen=True):
     """What a driver asks with: lines of the log that it has, and what others have found."""
 
     lines: int
-    news: tuple[News, ...] = ()
+    news: tuple[FindingNotice, ...] = ()
 
 
-class Batch(_Message, frozen=True):
+class PollReply(_Message, frozen=True):
     """What a shard has to tell since."""
 
     folder: str = ""

@@ -19,9 +19,9 @@ from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.event_log import read_log
 from fuzzgraph.events import Emit, Event, RunSummary
-from fuzzgraph.fleet.driver import Cluster, Driver, news_of
-from fuzzgraph.fleet.landing import Landing
-from fuzzgraph.fleet.messages import News, Order
+from fuzzgraph.fleet.driver import Cluster, Driver, notices_of
+from fuzzgraph.fleet.messages import FindingNotice, ShardSpec
+from fuzzgraph.fleet.replica import Replica
 from fuzzgraph.fleet.shard import BASELINE, LEDGER
 from fuzzgraph.fleet.totals import Totals
 from fuzzgraph.interrupts import interruptible
@@ -29,7 +29,7 @@ from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["FleetRecord", "Sized", "fleet_of", "run_fleet"]
+__all__ = ["FleetRecord", "SizedCluster", "fleet_of", "run_fleet"]
 
 _RECORD = "fleet.json"
 
@@ -67,13 +67,13 @@ def fleet_of(out: Path) -> FleetRecord | None:
         ) from None
 
 
-class Sized(Cluster, Protocol):
+class SizedCluster(Cluster, Protocol):
     """A cluster that knows how many shards fit."""
 
     shards: int
 
 
-Join = Callable[[int | None], AbstractContextManager[Sized]]
+Join = Callable[[int | None], AbstractContextManager[SizedCluster]]
 """Opens the cluster for so many shards, None for as many as fit."""
 
 
@@ -134,7 +134,7 @@ class _Run:
         """Drive every shard that is not done; what went wrong, one line each."""
         shards = range(self.plan.shards)
         owners: dict[str, int] = {}
-        landings = [Landing(self.plan.folder, one, len(shards), owners) for one in shards]
+        replicas = [Replica(self.plan.folder, one, len(shards), owners) for one in shards]
         pasts = [_past(self.plan.folder, one, len(shards)) for one in shards]
         whole = msgspec.structs.replace(self.plan, shards=1)  # it is the driver that divides them
         sharing = SharedCases.of(whole)
@@ -149,7 +149,7 @@ class _Run:
         driver = Driver(
             cluster,
             wanted,
-            landings,
+            replicas,
             _both(sharing, Totals(self.emit)),
             spent=max(past.progress.seconds if past else 0.0 for past in pasts),
             news=list(self._news()),
@@ -163,7 +163,7 @@ class _Run:
 
     def _order(
         self, shard: int, past: RunState | None, shared: list[Entry], given: dict[str, bytes]
-    ) -> Order | None:
+    ) -> ShardSpec | None:
         """What a shard is told; None if it is done."""
         plan, shards = self.plan, self.plan.shards
         over = past is not None and past.finished and not self._has_more(past)
@@ -172,7 +172,7 @@ class _Run:
         spec = plan.of_shard(shard, shards)
         seconds = None if over else plan.budget.seconds
         budget = msgspec.structs.replace(spec.budget, seconds=seconds)
-        return Order(
+        return ShardSpec(
             run=self.run,
             spec=msgspec.structs.replace(spec, budget=budget, finish_only=over),
             again=past is not None and past.finished,
@@ -197,13 +197,13 @@ class _Run:
                 given[entry.case] = case.read_bytes()
         return given
 
-    def _news(self) -> list[tuple[int, News]]:
+    def _news(self) -> list[tuple[int, FindingNotice]]:
         """What every shard had found before the driver was started."""
         found = []
         for shard in range(self.plan.shards):
             log = RunFolder(self.plan.folder, shard, self.plan.shards).events
             events = read_log(log)[0] if log.is_file() else []
-            found += [(shard, news) for event in events for news in news_of(event)]
+            found += [(shard, news) for event in events for news in notices_of(event)]
         return found
 
 

@@ -22,7 +22,7 @@ from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import Exported, ReportedFinding, decode_event
-from fuzzgraph.fleet.messages import PLACE, Batch, News, Order, Told, moved
+from fuzzgraph.fleet.messages import PLACE, FindingNotice, PollReply, PollRequest, ShardSpec, moved
 from fuzzgraph.policy import load_policy
 from fuzzgraph.repro.files import file_names
 from fuzzgraph.run_spec import RunSpec
@@ -47,7 +47,7 @@ class Shard:
     """Carries out one order while it answers what has happened."""
 
     def __init__(self) -> None:
-        self._order: Order | None = None
+        self._order: ShardSpec | None = None
         self._campaign: Campaign | None = None
         self._interrupted = False
         self._done = threading.Event()
@@ -58,7 +58,7 @@ class Shard:
 
     def work(self, text: bytes) -> None:
         """Run the campaign of an order to its end."""
-        order = decode_json(text, Order)
+        order = decode_json(text, ShardSpec)
         try:
             folder = self._prepare(order)
             self._order = order
@@ -73,16 +73,16 @@ class Shard:
 
     def drain(self, text: bytes) -> bytes:
         """What there is to tell; a driver that says which lines it has gets the next ones."""
-        told = decode_json(text, Told)
+        told = decode_json(text, PollRequest)
         done = self._done.is_set()  # asked first: what is written after it is told next time
         order = self._order
         if order is None:
-            return msgspec.json.encode(Batch(done=done, wrong=self._wrong, broken=self._broken))
+            return msgspec.json.encode(PollReply(done=done, wrong=self._wrong, broken=self._broken))
         folder = _folder(order)
         for news in told.news:
             _learn(folder, news)
         lines = self._lines_after(folder.events, told.lines)
-        batch = Batch(
+        batch = PollReply(
             folder=str(folder.path),
             lines=lines,
             files=_exports(folder, lines),
@@ -98,7 +98,7 @@ class Shard:
         if self._campaign is not None:
             self._campaign.interrupt()
 
-    def _prepare(self, order: Order) -> RunFolder:
+    def _prepare(self, order: ShardSpec) -> RunFolder:
         """The folder, with what the order brings; its own log where that knows more."""
         folder = _folder(order)
         for name, content in order.given.items():
@@ -112,7 +112,7 @@ class Shard:
         folder.path.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _fuzz(self, order: Order, folder: RunFolder) -> None:
+    def _fuzz(self, order: ShardSpec, folder: RunFolder) -> None:
         begun = folder.events.exists() and b'"campaign_started"' in folder.events.read_bytes()
         state = load_run_state(folder.path, order.spec.shard, order.spec.shards) if begun else None
         if state is not None and state.finished and not order.again:
@@ -154,7 +154,7 @@ class Shard:
         return found
 
 
-def _folder(order: Order) -> RunFolder:
+def _folder(order: ShardSpec) -> RunFolder:
     """The same for the same run and shard on one machine; no two shards share one."""
     path = Path(gettempdir()) / f"fuzzgraph-{order.run}" / f"shard-{order.spec.shard}"
     return RunFolder(path, order.spec.shard, order.spec.shards)
@@ -167,7 +167,7 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _plan(order: Order, out: Path) -> RunSpec:
+def _plan(order: ShardSpec, out: Path) -> RunSpec:
     given = out / "given"
     ledger, baseline = (str(given / name) if name in order.given else "" for name in _GIVEN)
     return msgspec.structs.replace(
@@ -179,7 +179,7 @@ def _entries(cases: tuple[Case, ...]) -> list[Entry]:
     return [Entry(Path(f"{digest(case)}.json"), case, digest(case)) for case in cases]
 
 
-def _learn(folder: RunFolder, news: News) -> None:
+def _learn(folder: RunFolder, news: FindingNotice) -> None:
     """Leave the finding to the other shard, unless it is ours already."""
     place = folder.of(news.id)
     if folder.claim(news.id):

@@ -135,7 +135,7 @@ class BoundsChecker:
             if named is not None:
                 return named
             if any(start <= address < end for start, end in self._regions.spans()):
-                return "memory that nobody allocated", address, address
+                return "unallocated memory", address, address
         start, end = next(span for span in self._known.ranges if span[0] <= address < span[1])
         return "", start, end
 
@@ -163,7 +163,7 @@ class BoundsChecker:
     ) -> None:
         lanes = elements.reshape(len(elements), -1)
         offending = np.flatnonzero(lanes.any(axis=1))
-        # One lane that stands for a whole group: all programs computed the same pointers.
+        # A single lane for a whole group: all programs computed the same pointers.
         shared = len(group.programs) != len(lanes)
         first = int(offending[0])
         offset = (pointers - np.uint64(place.start)).view(np.int64) // place.itemsize

@@ -8,8 +8,6 @@ from the stock interpreter itself, and set and restored together.
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
-import builtins
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -24,19 +22,11 @@ from triton.runtime.errors import InterpreterError
 from fuzzgraph.lanes.compat import unpatched
 from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
-from fuzzgraph.lanes.integers import LaneInt, rounds
+from fuzzgraph.lanes.lane_range import lane_range, per_lane, use_lane_range
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
-from fuzzgraph.lanes.tail_loops import is_tail
 from fuzzgraph.lanes.types import FAST_PATHS, unwrap
 
-__all__ = [
-    "Patches",
-    "use_lane_range",
-    "lane_language",
-    "patched",
-    "restoring_range",
-    "stock_language",
-]
+__all__ = ["Patches", "lane_language", "patched", "stock_language"]
 
 _MISSING = object()
 Patches = tuple[tuple[Any, str, Any], ...]
@@ -156,54 +146,16 @@ def _lane_device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
     return _device_call(function, *args, **kwargs)
 
 
-# ---- `range` in the modules of kernels
-
-# Modules whose `range` is ours during this launch.
-_CHANGED: dict[int, dict[str, Any]] = {}
-
-
-def use_lane_range(module: dict[str, Any]) -> None:
-    """Let `range` in a kernel's module be `lane_range` until the launch is over."""
-    # A kernel's `range` is a name of its module: there is no attribute of Triton to replace. A
-    # module that defines a `range` of its own keeps it.
-    if id(module) not in _CHANGED and "range" not in module:
-        module["range"] = lane_range
-        _CHANGED[id(module)] = module
-
-
-# The kernel that runs.
-_KERNEL: list[Any] = []
-
-
-@contextmanager
-def restoring_range(kernel: Any) -> Iterator[None]:
-    """Afterwards, no module has `lane_range` any more."""
-    _KERNEL.append(kernel)
-    try:
-        yield
-    finally:
-        _KERNEL.pop()
-        while _CHANGED:
-            _, module = _CHANGED.popitem()
-            del module["range"]
-
-
 # ---- how Python sees a tensor: as a bool, an int, a string
 
 
-def _per_lane(tensor: Any) -> Any:
-    """The values [lanes] of a tensor with one element; None for any other."""
-    data = tensor.handle.data
-    return data.reshape(-1) if data.size == len(data) else None
-
-
 def _truth(tensor: Any) -> bool:
-    values = _per_lane(tensor)
+    values = per_lane(tensor)
     return True if values is None else bool(uniform(values.astype(np.bool_)))
 
 
 def _number(tensor: Any) -> int:
-    values = _per_lane(tensor)
+    values = per_lane(tensor)
     if values is None:
         raise NotVectorizable("number of a tensor with several elements")
     return int(uniform(values))
@@ -222,38 +174,6 @@ def _transposed(tensor: Any) -> Any:
     shape[-1], shape[-2] = shape[-2], shape[-1]
     made = Handle(np.transpose(handle.data, axes), handle.dtype, tag_of(handle))
     return tl.core.tensor(made, tl.core.block_type(tensor.dtype, shape))
-
-
-def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) -> Any:
-    """Replaces `range`, `tl.range` and `tl.static_range`."""
-    start, stop = (0, first) if second is None else (first, second)
-    bounds = [_lanes_of(start), _lanes_of(stop)]
-    step = 1 if step is None else step
-    if all(bound is None for bound in bounds):
-        return builtins.range(start, stop, step)
-    known = [
-        np.array([int(end)], np.int64) if bound is None else bound
-        for bound, end in zip(bounds, (start, stop), strict=True)
-    ]
-    # The caller's frame is the kernel, or a device function that it called.
-    tail = _KERNEL and is_tail(sys._getframe(1), _KERNEL[-1])
-    return rounds(known[0], known[1], step.__index__(), tail=bool(tail))
-
-
-def _lanes_of(value: Any) -> Any:
-    """int64 [lanes] of a bound that may differ between lanes, None for a plain number."""
-    value = value.value if isinstance(value, tl.constexpr) else value
-    if isinstance(value, LaneInt):
-        return value.lanes
-    if not isinstance(value, tl.tensor):
-        return None
-    values = _per_lane(value)
-    if values is None:
-        raise NotVectorizable("range up to a tensor with several elements")
-    # uint64 does not fit int64. For it, and for floats, the lanes have to agree.
-    if values.dtype.kind not in "iub" or values.dtype == np.uint64:
-        return np.array([int(uniform(values))], np.int64)
-    return values.astype(np.int64)
 
 
 def _static_print(*values: Any, **kwargs: Any) -> None:

@@ -8,21 +8,18 @@ bytes is undone and left to the stock interpreter.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import triton
-from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.accesses import Race
+from fuzzgraph.lanes.access_log import Event
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.bounds_check import Grid, program_at
 from fuzzgraph.lanes.builder import LaneBuilder
-from fuzzgraph.lanes.checked import CheckedBuilder
 from fuzzgraph.lanes.divergence import (
     ActiveLanes,
     Divergence,
@@ -31,20 +28,15 @@ from fuzzgraph.lanes.divergence import (
     TooWide,
     deciding_for,
 )
-from fuzzgraph.lanes.journal import NoJournal
 from fuzzgraph.lanes.kernel_source import error_line
-from fuzzgraph.lanes.language import (
-    lane_language,
-    patched,
-    restoring_range,
-    stock_language,
-    use_lane_range,
-)
-from fuzzgraph.lanes.races import Conflict, Event, check_races
+from fuzzgraph.lanes.lane_range import restoring_range, use_lane_range
+from fuzzgraph.lanes.language import lane_language, patched
+from fuzzgraph.lanes.one_by_one import run_one_by_one, using_semantic
+from fuzzgraph.lanes.races import Conflict, check_races
 from fuzzgraph.lanes.report import LaneReport
-from fuzzgraph.lanes.semantics import CheckedSemantic, LaneSemantic
+from fuzzgraph.lanes.semantics import LaneSemantic
 
-__all__ = ["using_semantic", "run_launch"]
+__all__ = ["run_launch"]
 
 Programs = npt.NDArray[np.int32]
 
@@ -95,7 +87,7 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
                 break
     if reason:
         report.fallbacks[executor.fn.__name__, reason] += 1
-        _run_stock(executor.fn, grid, arguments, report)
+        run_one_by_one(executor.fn, grid, arguments, report)
 
 
 def _raised(error: Exception) -> str:
@@ -193,7 +185,7 @@ class _Launch:
 
     def _settle(self) -> None:
         """Report what was found, unless the order of the lanes may have mattered."""
-        events = self._memory.events
+        events = self._memory.log.events
         verdict = check_races(events) if any(event.writes for event in events) else None
         if verdict is not None:
             self._report_races(verdict.conflicts, events)
@@ -217,7 +209,7 @@ class _Launch:
 
 def _parts(group: Programs, keys: npt.NDArray[Any]) -> list[Programs]:
     """The lanes of a group, split by key."""
-    # Elements of a combine function are no programs: there is nothing to split by.
+    # Elements of a combine function are not programs: there is nothing to split by.
     if len(keys) != len(group):
         raise NotVectorizable("divergence inside a combine function")
     kinds, which = np.unique(keys, return_inverse=True)
@@ -252,43 +244,3 @@ def _race(kernel: str, grid: Grid, conflict: Conflict) -> Race:
         same_value=conflict.same_value,
         address=conflict.address,
     )
-
-
-def _run_stock(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport) -> None:
-    """All programs one after the other, by the stock interpreter's operations, checked."""
-    builder = CheckedBuilder()
-    builder.set_grid_dim(*grid)
-    with patched(stock_language()), using_semantic(CheckedSemantic, builder):
-        arguments.reconvert()
-        memory = builder.memory = arguments.memory(kernel.__name__, grid, report)
-        memory.alone = True  # programs run in their order, so there is nothing to find
-        memory.journal = NoJournal()
-        try:
-            for x in range(grid[0]):
-                for y in range(grid[1]):
-                    for z in range(grid[2]):
-                        builder.set_grid_idx(x, y, z)
-                        number = (x * grid[1] + y) * grid[2] + z
-                        memory.programs = np.array([number], np.int32)
-                        kernel(**arguments.converted)
-        except Exception as error:
-            if triton.knobs.compilation.front_end_debugging:
-                raise
-            raise InterpreterError(repr(error)) from error
-        finally:
-            for access in memory.found:
-                report.add_access(access)
-
-
-@contextmanager
-def using_semantic(semantic: Any, builder: Any) -> Iterator[None]:
-    """Inside, the interpreter's semantic object is of this class and uses this builder."""
-    # Rewritten kernels hold that object, so its class is changed. Another object under the same
-    # name would not reach them.
-    found = interpreter.interpreter_semantic
-    before = found.__class__, found.builder
-    found.__class__, found.builder = semantic, builder
-    try:
-        yield
-    finally:
-        found.__class__, found.builder = before

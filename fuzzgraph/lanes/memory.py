@@ -7,27 +7,23 @@ outside its view but inside known memory is carried out, as on a device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.accesses import Access
+from fuzzgraph.lanes.access_log import SHIFTS, AccessLog, Event
 from fuzzgraph.lanes.argument_regions import View
 from fuzzgraph.lanes.bounds_check import BoundsChecker
-from fuzzgraph.lanes.divergence import ActiveLanes, LoadsNotLogged
+from fuzzgraph.lanes.divergence import ActiveLanes
 from fuzzgraph.lanes.handles import Tag
 from fuzzgraph.lanes.journal import Journal
-from fuzzgraph.lanes.kernel_source import kernel_line
-from fuzzgraph.lanes.races import Event
 
 __all__ = ["LaneMemory"]
 
 Array = npt.NDArray[Any]
-
-# Byte offset -> element index by a shift, which is faster than a division of uint64.
-_SHIFTS: Mapping[int, np.uint64] = {1 << n: np.uint64(n) for n in range(4)}
 
 
 class LaneMemory:
@@ -39,10 +35,9 @@ class LaneMemory:
     """
 
     def __init__(self, views: Sequence[View], bounds: BoundsChecker) -> None:
-        self.views = views
         self.bounds = bounds
         self.journal = Journal()
-        self.events: list[Event] = []
+        self.log = AccessLog(views)
         self.found: list[Access] = []
         self.programs: Array = np.zeros(1, dtype=np.int32)
         """int32 [lanes]: the programs of the group, ascending."""
@@ -54,11 +49,11 @@ class LaneMemory:
     # ---- undoing a group of lanes
 
     def mark(self) -> tuple[int, int, int]:
-        return self.journal.mark(), len(self.events), len(self.found)
+        return self.journal.mark(), len(self.log.events), len(self.found)
 
     def rollback(self, mark: tuple[int, int, int]) -> None:
         self.journal.rollback(mark[0])
-        del self.events[mark[1] :]
+        del self.log.events[mark[1] :]
         del self.found[mark[2] :]
 
     # ---- loads
@@ -80,7 +75,7 @@ class LaneMemory:
             view = tag.view
             offsets = pointers - np.uint64(view.start)
             if _inside(offsets, mask, view.nbytes - size):
-                np.right_shift(offsets, _SHIFTS[size], out=offsets)
+                np.right_shift(offsets, SHIFTS[size], out=offsets)
                 # Inside the view, so the offsets are small and int64 holds the same numbers.
                 # Elements whose mask is off may lie anywhere: "clip" reads some element for them,
                 # which `_fill` replaces.
@@ -176,7 +171,7 @@ class LaneMemory:
             return False
         if not where.size:
             return True
-        index = (offsets >> _SHIFTS[size]).view(np.int64)
+        index = (offsets >> SHIFTS[size]).view(np.int64)
         memory = view.array(size)
         allowed = view.allowed
         if allowed is not None and (len(allowed) != len(memory) or not allowed[index].all()):
@@ -213,39 +208,7 @@ class LaneMemory:
     ) -> Event | None:
         if self.alone:
             return None
-        lanes = len(self.programs)
-        shape = (lanes, *pointers.shape[1:])
-        column = self.programs.reshape((lanes,) + (1,) * (len(shape) - 1))
-        pointers, programs = np.broadcast_to(pointers, shape), np.broadcast_to(column, shape)
-        if mask is None:
-            addresses: Array = pointers.ravel()
-            who: Array = programs.ravel()
-        else:
-            mask = np.broadcast_to(mask, shape)
-            addresses, who = pointers[mask], programs[mask]
-        if not addresses.size:
-            return None
-        event = Event(writes, addresses, who, size, kernel_line(), view)
-        if writes:
-            if values is not None and view is not None:
-                event.values, event.now = values, _reader(view, addresses, size)
-            self._refuse_unlogged(view, event, outside=values is None)
-        self.events.append(event)
-        return event
-
-    def _refuse_unlogged(self, view: View | None, event: Event, *, outside: bool) -> None:
-        """Start the launch again if loads of the memory written now are missing in the log."""
-        # A store that missed its view may hit any other; a store inside hits its aliases only.
-        if outside or view is None:
-            low, high = event.low, event.high
-            met = [each for each in self.views if each.start < high and low < each.end]
-        else:
-            met = view.aliases
-        missed = [each for each in met if each.unlogged]
-        if missed:
-            for each in missed:
-                each.keeps_loads = True
-            raise LoadsNotLogged
+        return self.log.add(self.programs, writes, pointers, mask, size, view, values)
 
     def log_atomic(
         self, view: View | None, pointers: Array, mask: Array, size: int, name: str, free: bool
@@ -279,14 +242,3 @@ def _fill(result: Array, mask: Array, other: Any, dtype: Any) -> None:
         result[np.broadcast_to(~mask, result.shape)] = 0
     else:
         np.copyto(result, other.astype(dtype, copy=False).view(result.dtype), where=~mask)
-
-
-def _reader(view: View, addresses: Array, size: int) -> Any:
-    """A function that reads these addresses later, once the launch is over."""
-
-    def now() -> Array:
-        index = ((addresses - np.uint64(view.start)) >> _SHIFTS[size]).view(np.int64)
-        found: Array = view.array(size)[index]
-        return found
-
-    return now

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fuzzgraph.lanes.access_log import Event
+
 __all__ = ["Conflict", "Event", "RaceCheck", "check_races"]
 
 Array = npt.NDArray[Any]
@@ -25,39 +27,6 @@ Array = npt.NDArray[Any]
 # are few and far apart. From this many times the number of accesses on, places are numbered by a
 # sort instead.
 _SPARSE = 8
-
-
-@dataclass(slots=True, eq=False)
-class Event:
-    """One executed load, store or atomic of a group of lanes."""
-
-    writes: bool
-    addresses: Array
-    """uint64 [n], in the order of execution."""
-    programs: Array
-    """int32 [n], the program that did it."""
-    size: int
-    """Bytes of each access."""
-    source: str
-    view: Any
-    atomic: str = ""
-    """Name of an atomic operation; "" for a plain access."""
-    order_free: bool = False
-    """Whether the final value does not depend on the order of such atomics."""
-    used: bool = False
-    """Whether the kernel used the old value that an atomic returned."""
-    values: Array | None = None
-    """[n], what a plain store wrote, as unsigned integers."""
-    now: Callable[[], Array] | None = None
-    """Returns [n], what is there now; None where that is not looked up."""
-
-    @property
-    def low(self) -> int:
-        return int(self.addresses.min())
-
-    @property
-    def high(self) -> int:
-        return int(self.addresses.max()) + self.size
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -98,7 +98,7 @@ class LaneReport:
     def _unseen(self) -> Iterator[str]:
         """What was not checked, so that no record of it means nothing."""
         if self.refused:
-            yield f"lanes: {self.refused} Until then nobody checks accesses and races of kernels."
+            yield f"lanes: {self.refused} Until then accesses and races of kernels are not checked."
         elif unchecked := self.unchecked_launches:
             for reason, count in unchecked.items():
                 yield f"{count} launches were not checked: {reason}"

@@ -1,6 +1,6 @@
 """Turns the lanes on: under `lanes()` interpreted Triton kernels run vectorised and checked.
 
-Triton's interpreter is no public interface and changes between versions. The lanes run only with
+Triton's interpreter is not a public interface and changes between versions. The lanes run only with
 versions that they were tested with; with any other, kernels run in the stock interpreter, and the
 report says so.
 """

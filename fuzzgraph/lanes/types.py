@@ -101,7 +101,7 @@ def wider(one: Any, two: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Replaces `core._unwrap_if_constexpr`; fast for values that are no constexpr."""
+    """Replaces `core._unwrap_if_constexpr`; fast for values that are not a constexpr."""
     kind = type(value)
     if kind in _PLAIN:
         return value

@@ -29,8 +29,11 @@ def _order(order: str, seed: int, first: int, count: int) -> tuple[int, ...]:
     if order == "descending":
         return tuple(range(first, first + count))
     if order == "shuffled":
+        # Another key than the seed's own, which draws the tokens.
         keys = hash_counters(seed + 17, np.arange(count, dtype=np.uint64))
         return tuple((np.argsort(keys) + first).tolist())
+    # Fragmented: steps of about a third of the pool, so that no two neighbours follow each other; a
+    # stride without a common divisor visits every number once.
     stride = next(s for s in range(max(2, count // 3), count + 3) if gcd(s, count) == 1)
     return tuple((np.arange(count) * stride % count + first)[::-1].tolist())
 

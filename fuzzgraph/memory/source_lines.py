@@ -20,6 +20,7 @@ def _folders(package: str) -> list[str]:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(_HERE)
+_BUILTIN = os.path.join(_PACKAGE, "targets", "builtin") + os.sep
 # Frames in these files are passed over. "<" begins the names of compiled text and frozen modules,
 # and `contextlib` is on the stack wherever the engine uses `with`.
 _SKIPPED = (
@@ -27,6 +28,8 @@ _SKIPPED = (
     os.path.join(_PACKAGE, "graphs") + os.sep,
     os.path.join(_PACKAGE, "lanes") + os.sep,
     os.path.join(_PACKAGE, "execution") + os.sep,
+    # What stands in for a device between an engine and torch.
+    os.path.join(_PACKAGE, "targets", "offline") + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     *_folders("triton"),
     os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib",
@@ -58,7 +61,12 @@ def innermost_source(depth: int = 1) -> str:
 
 
 def _name_of(filename: str) -> str:
-    return "" if filename.startswith(_SKIPPED) else os.path.basename(filename)
+    name = os.path.basename(filename)
+    if filename.startswith(_SKIPPED):
+        return ""
+    # A target's own file must not be taken for one of the engine that it drives.
+    ours = filename.startswith(_PACKAGE + os.sep) and not filename.startswith(_BUILTIN)
+    return f"fuzzgraph/{name}" if ours else name
 
 
 def _remember(frame: FrameType, name: str) -> str:

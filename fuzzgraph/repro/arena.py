@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
+from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.memory import Region
+from fuzzgraph.memory.operator_facts import facts_of
 from fuzzgraph.repro.geometry import Place, place_of, slice_text
 from fuzzgraph.repro.literals import dtype_text
 from fuzzgraph.repro.naming import Names
-from fuzzgraph.repro.trace import Recording
+from fuzzgraph.repro.trace import Recording, tensors_of_event
 
-__all__ = ["ScriptMemory"]
+__all__ = ["ScriptMemory", "declared_names", "pinned_regions"]
 
 
 class ScriptMemory:
@@ -95,3 +99,49 @@ def _starts(recording: Recording) -> dict[int, int]:
             if unit and region.offset % unit == 0 and region.offset // unit > 1000:
                 found.setdefault(region.offset // unit, id(region))
     return found
+
+
+def declared_names(recording: Recording) -> dict[int, str]:
+    """Region id -> the name by which the engine declares the buffer."""
+    found: dict[int, str] = {}
+    for name, (tensor, _) in recording.opened.session.captured_addresses().items():
+        region = recording.memory.region_of(tensor)
+        if region is not None:
+            found.setdefault(id(region), name)
+    for index, plane in enumerate(recording.opened.session.pools.kv_planes):
+        region = recording.memory.region_of(plane)
+        if region is not None:
+            count = len(recording.opened.session.pools.kv_planes)
+            names = ("k_pool", "v_pool") if count == 2 else ("kv_pool",)
+            found[id(region)] = names[index] if index < len(names) else f"kv_pool_{index}"
+    table = recording.opened.session.pools.req_to_token
+    region = None if table is None else recording.memory.region_of(table)
+    if region is not None:
+        found[id(region)] = "req_to_token"
+    return found
+
+
+def pinned_regions(recording: Recording, checked: Iterable[Region]) -> set[int]:
+    """Graph intermediates that need their place in the arena: something else finds them there."""
+    pinned = {id(region) for region in checked}
+    graph_regions = {id(r): r for r in recording.regions() if r.segment == "graph"}
+    for graph in recording.graphs.values():
+        made: set[int] = set()
+        for op in graph.trace:
+            arguments, results = tensors_of_event(op)
+            pinned |= _regions_of(recording, arguments) - made
+            if op.replayed and op.kind == "operation" and not facts_of(op.func).writes:
+                made |= _regions_of(recording, results)
+    for run in recording.runs:
+        for event in (*run.events, *run.looks):
+            if not isinstance(event, RecordedGraph):
+                arguments, results = tensors_of_event(event)
+                pinned |= _regions_of(recording, [*arguments, *results])
+        pinned |= _regions_of(recording, run.results.values())
+    pinned |= recording.reached
+    return {key for key in pinned if key in graph_regions}
+
+
+def _regions_of(recording: Recording, tensors: Iterable[torch.Tensor]) -> set[int]:
+    regions = (recording.memory.region_of(t) for t in tensors if t.numel())
+    return {id(region) for region in regions if region is not None}

@@ -20,9 +20,8 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.graphs import RecordedGraph
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region, poison_value
-from fuzzgraph.memory.operator_facts import facts_of
 from fuzzgraph.ports import Target, unwrapped
-from fuzzgraph.repro.arena import ScriptMemory
+from fuzzgraph.repro.arena import ScriptMemory, declared_names, pinned_regions
 from fuzzgraph.repro.checks import ScriptCheck, check_for
 from fuzzgraph.repro.embedding import Embedded, embeddable_in
 from fuzzgraph.repro.kernels import Kernels
@@ -30,7 +29,7 @@ from fuzzgraph.repro.literals import contents, dtype_text, scalar_text
 from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.printing import Function, Shared, graph_is_empty, graph_name, statements
-from fuzzgraph.repro.trace import Recording, Run, tensors_of_event
+from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.repro.wording import docstring, headline, opening
 from fuzzgraph.repro.world_functions import WorldFunctions
 
@@ -104,13 +103,13 @@ class _Script:
         self.recording, self.check = recording, check
         self.last = finding.step
         self.checked = check.regions(recording)
-        self._pinned = _pinned(recording, self.checked)
+        self._pinned = pinned_regions(recording, self.checked)
         self._name(recording.regions())
 
     def _name(self, regions: Iterable[Region]) -> None:
         """Begin afresh with names for these regions."""
         recording = self.recording
-        names = region_names(regions, _declared(recording))
+        names = region_names(regions, declared_names(recording))
         self.memory = ScriptMemory(recording, names, self._pinned)
         self.kernels, self.shared = Kernels(), Shared()
 
@@ -306,52 +305,6 @@ def _poison_entry(dtype: torch.dtype) -> str:
 def _in_graph(run: Run) -> bool:
     """Whether the operation that raised is one of a graph: printed there, not in the step."""
     return bool(run.events) and isinstance(run.events[-1], RecordedGraph)
-
-
-def _declared(recording: Recording) -> dict[int, str]:
-    """Region id -> the name by which the engine declares the buffer."""
-    found: dict[int, str] = {}
-    for name, (tensor, _) in recording.opened.session.captured_addresses().items():
-        region = recording.memory.region_of(tensor)
-        if region is not None:
-            found.setdefault(id(region), name)
-    for index, plane in enumerate(recording.opened.session.pools.kv_planes):
-        region = recording.memory.region_of(plane)
-        if region is not None:
-            count = len(recording.opened.session.pools.kv_planes)
-            names = ("k_pool", "v_pool") if count == 2 else ("kv_pool",)
-            found[id(region)] = names[index] if index < len(names) else f"kv_pool_{index}"
-    table = recording.opened.session.pools.req_to_token
-    region = None if table is None else recording.memory.region_of(table)
-    if region is not None:
-        found[id(region)] = "req_to_token"
-    return found
-
-
-def _pinned(recording: Recording, checked: Iterable[Region]) -> set[int]:
-    """Graph intermediates that need their place in the arena: something else finds them there."""
-    pinned = {id(region) for region in checked}
-    graph_regions = {id(r): r for r in recording.regions() if r.segment == "graph"}
-    for graph in recording.graphs.values():
-        made: set[int] = set()
-        for op in graph.trace:
-            arguments, results = tensors_of_event(op)
-            pinned |= _regions_of(recording, arguments) - made
-            if op.replayed and op.kind == "operation" and not facts_of(op.func).writes:
-                made |= _regions_of(recording, results)
-    for run in recording.runs:
-        for event in (*run.events, *run.looks):
-            if not isinstance(event, RecordedGraph):
-                arguments, results = tensors_of_event(event)
-                pinned |= _regions_of(recording, [*arguments, *results])
-        pinned |= _regions_of(recording, run.results.values())
-    pinned |= recording.reached
-    return {key for key in pinned if key in graph_regions}
-
-
-def _regions_of(recording: Recording, tensors: Iterable[torch.Tensor]) -> set[int]:
-    regions = (recording.memory.region_of(t) for t in tensors if t.numel())
-    return {id(region) for region in regions if region is not None}
 
 
 def _is_contiguous(region: Region) -> bool:

@@ -149,11 +149,14 @@ class Recording:
 
     @torch.no_grad()
     def add(self, batch: Batch, kind: Literal["step", "eager", "twin"] = "step") -> Run:
-        """One more run from the session's present state; the world is laid out for a `step`."""
+        """One more run from the session's present state; the world is laid out for a `step`.
+
+        The first run after `lay` is the one for which the script lays it out.
+        """
         run = Run(batch, kind)
-        if kind == "step":
-            run.unlaid = self.lay(batch) if self._laid is None else self._laid
-            self._laid = None
+        if kind == "step" and self._laid is None:
+            self.lay(batch)
+        run.unlaid, self._laid = self._laid, None
         return self.execute(run)
 
     @torch.no_grad()

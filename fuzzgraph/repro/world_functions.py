@@ -52,7 +52,7 @@ class WorldFunctions:
     def _between_steps(self) -> Iterator[tuple[str, str, torch.Tensor, torch.Tensor]]:
         """Name, docstring, bytes before and after."""
         for run in self._recording.runs:
-            if run.kind == "step" and run.unlaid is not None and run.start is not None:
+            if run.unlaid is not None and run.start is not None:
                 rows = ", ".join(f"r{r}" for r in run.batch.requests.tolist()) or "nobody"
                 step = run.batch.step
                 doc = f"What the scheduler and earlier steps left for step {step}: {rows}."

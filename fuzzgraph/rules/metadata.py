@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fuzzgraph.format_numbers import counted
+
 __all__ = [
     "Entries",
     "counts_live_tokens",
@@ -102,7 +104,8 @@ def holds_sum(name: str, got: Entries, lengths: Entries, *, padded_bs: int) -> I
     """Builders size what they write by it: padded rows have lengths too."""
     total = int(lengths[:padded_bs].sum())
     if (said := int(got.reshape(-1)[0])) != total:
-        yield f"{name} is {said}, the lengths of the {padded_bs} padded rows add up to {total}"
+        rows = counted(padded_bs, "padded row")
+        yield f"{name} is {said}, the sum of the lengths of {rows} is {total}"
 
 
 def offsets_ascend(name: str, got: Entries, *, padded_bs: int) -> Iterator[str]:

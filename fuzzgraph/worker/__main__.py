@@ -1,4 +1,4 @@
-"""Entry point of the child; the parent runs it as `fuzzgraph.worker SOCKET STAGE_FILE`."""
+"""Entry point of the child; the parent runs it as `fuzzgraph.worker SOCKET`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ctypes
 import resource
 import signal
 import sys
-from pathlib import Path
 
 from fuzzgraph.worker.serve import serve
 
@@ -27,4 +26,4 @@ def _leave_no_core() -> None:
 if __name__ == "__main__":
     _die_with_the_parent()
     _leave_no_core()
-    serve(int(sys.argv[1]), Path(sys.argv[2]))
+    serve(int(sys.argv[1]))

@@ -18,8 +18,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.target_report import TargetReport
-from fuzzgraph.worker.deaths import death_finding
-from fuzzgraph.worker.dialogue import Dialogue, WorkerFailed
+from fuzzgraph.worker.crash_findings import crash_finding
 from fuzzgraph.worker.limits import Limits
 from fuzzgraph.worker.messages import (
     Answer,
@@ -33,8 +32,9 @@ from fuzzgraph.worker.messages import (
     Ready,
     RunCase,
 )
-from fuzzgraph.worker.nursery import Nursery
+from fuzzgraph.worker.pool import ChildPool
 from fuzzgraph.worker.process import Ending
+from fuzzgraph.worker.request import RequestSender, WorkerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ class WorkerClient:
 
     Args:
         opening: what the child opens.
-        folder: for the case that is being run, the stage and the log; a temporary one if None.
+        folder: for the case that is being run and the log; a temporary one if None.
         limits: when the child counts as hanging, and how much memory it may take.
         pause: waits between two starts that fail.
     """
@@ -73,8 +73,8 @@ class WorkerClient:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="fuzzgraph-worker-"))
         self._limits = limits or Limits()
         self._pause = pause
-        self._nursery = Nursery(self.folder, opening)
-        self._dialogue = Dialogue(self._nursery, self._limits)
+        self._pool = ChildPool(self.folder, opening)
+        self._sender = RequestSender(self._pool, self._limits)
         self._was_ready = False
         self.environment = UNKNOWN
         """Of the child, as it says when its target is open."""
@@ -98,17 +98,17 @@ class WorkerClient:
     @property
     def pid(self) -> int | None:
         """Process id of the running child; None where there is none."""
-        child = self._nursery.child
+        child = self._pool.child
         return child.pid if child else None
 
     @property
     def _target(self) -> str:
-        return self._nursery.opening.setup.target
+        return self._pool.opening.setup.target
 
     def cut_off(self, moment: float) -> None:
         """Whatever is still asked of a child at this moment, by `time.monotonic`, is cut off there:
         the child is ended and `OutOfTime` raised."""
-        self._dialogue.last_moment = moment
+        self._sender.last_moment = moment
 
     def start(self) -> None:
         """Start the child and open its target; does nothing where it runs.
@@ -118,7 +118,7 @@ class WorkerClient:
         Raises:
             UsageError: the child refuses, e.g. the engine is not there. WorkerFailed: it died.
         """
-        if self._nursery.child is not None:
+        if self._pool.child is not None:
             return
         tries = _RESTARTS if self._was_ready else 1
         for number in range(tries):
@@ -137,18 +137,18 @@ class WorkerClient:
 
     def _start_once(self) -> Ending | None:
         """None once the target is open, else how the child ended."""
-        self._nursery.bring()
+        self._pool.start()
         try:
-            ready = self._dialogue.ask(self._nursery.opening, Ready, self._limits.opening_seconds)
+            ready = self._sender.ask(self._pool.opening, Ready, self._limits.opening_seconds)
             self.environment = ready.environment
         except Ending as ending:
             self._count(ending)
             return ending
         except BaseException:
-            self._nursery.drop()
+            self._pool.kill()
             raise
         if self.deaths or self.killed or self.restarts:
-            self._nursery.stand_by()
+            self._pool.prestart()
         return None
 
     def retarget(self, target: str) -> None:
@@ -157,12 +157,12 @@ class WorkerClient:
         Raises:
             UsageError, WorkerFailed: as `start`.
         """
-        self._nursery.retarget(target)
-        if self._nursery.child is None:
+        self._pool.retarget(target)
+        if self._pool.child is None:
             self.start()
             return
         try:
-            self._dialogue.ask(self._nursery.opening, Ready, self._limits.opening_seconds)
+            self._sender.ask(self._pool.opening, Ready, self._limits.opening_seconds)
         except Ending:
             self.start()
 
@@ -178,12 +178,12 @@ class WorkerClient:
         except Ending as ending:
             self.deaths += 1
             target = self._target
-            stage = self._nursery.last_stage
-            found = death_finding(self.folder, stage, target, case, ending)
+            entered = self._pool.last_entered
+            found = crash_finding(self.folder, entered, target, case, ending)
             return Verdict(case, self._target, (found,))
-        if answer.spent:
+        if answer.device_lost:
             self.restarts += 1
-            self._nursery.drop()
+            self._pool.kill()
         return Verdict(
             case,
             self._target,
@@ -207,7 +207,7 @@ class WorkerClient:
             self._save(case)
             self.start()
             try:
-                return self._dialogue.ask(RunCase(case=case), Answer, self._limits.case_seconds)
+                return self._sender.ask(RunCase(case=case), Answer, self._limits.case_seconds)
             except Ending as ending:
                 if ending.kind != "SIGKILL" or number == _TRIES - 1:
                     raise
@@ -231,7 +231,7 @@ class WorkerClient:
         self.start()
         try:
             message = Confirm(case=case, finding=finding, times=times)
-            return self._dialogue.ask(message, Confirmed, self._limits.case_seconds * times).finding
+            return self._sender.ask(message, Confirmed, self._limits.case_seconds * times).finding
         except Ending as ending:
             self._count(ending)
             return self._confirm_by_restart(case, finding, times)
@@ -246,7 +246,7 @@ class WorkerClient:
         message = Inspect(cases=tuple(cases))
         seconds = 2 * len(cases) * self._limits.case_seconds
         try:
-            return self._dialogue.ask(message, Inspected, seconds).report
+            return self._sender.ask(message, Inspected, seconds).report
         except Ending as ending:
             return TargetReport(target=self._target, ended=ending.how)
 
@@ -261,7 +261,7 @@ class WorkerClient:
         self._save(case)
         self.start()
         try:
-            answer = self._dialogue.ask(
+            answer = self._sender.ask(
                 Export(case=case, finding=finding), Exported, self._limits.case_seconds
             )
         except Ending as ending:
@@ -279,13 +279,13 @@ class WorkerClient:
     def _confirm_by_restart(self, case: Case, finding: Finding, times: int) -> Finding:
         seen = 0
         for _ in range(times):
-            self._nursery.drop()
+            self._pool.kill()
             seen += finding.key in {other.key for other in self.run_case(case).findings}
         return msgspec.structs.replace(finding, confirmed=f"{seen}/{times}")
 
     def close(self) -> None:
         """End the child; a temporary folder goes with it, unless a child died in it."""
-        self._nursery.close()
+        self._pool.close()
         if self._own_folder and not self.deaths:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuzzgraph.finding import Stage
-from fuzzgraph.worker.stages import Entered, read_stage
+from fuzzgraph.worker.messages import Entered
 
-__all__ = ["Excess", "Limits", "Watch"]
+__all__ = ["LimitExceeded", "Limits", "Watch"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -50,7 +50,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class LimitExceeded:
     """Why a child is ended."""
 
     kind: str
@@ -59,40 +59,37 @@ class Excess:
 
 
 class Watch:
-    """Looks at one child while the parent waits for its answer."""
+    """Holds one child against its limits while the parent waits for one answer."""
 
     def __init__(
-        self,
-        limits: Limits,
-        pid: int,
-        stage_path: Path,
-        seconds: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, limits: Limits, pid: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._limits = limits
         self._pid = pid
-        self._stage_path = stage_path
         self._clock = clock
         self._seconds = seconds
         self._end = clock() + seconds
         self._entered: Entered | None = None
         self._since = clock()
 
-    def excess(self) -> Excess | None:
+    def enter(self, entered: Entered) -> None:
+        """The child enters a stage now. Before the first one it imports the engine, for which it
+        has the whole time of the opening."""
+        self._entered, self._since = entered, self._clock()
+
+    def exceeded(self) -> LimitExceeded | None:
         """Which limit is exceeded now; None for none."""
         now = self._clock()
-        entered = read_stage(self._stage_path)
-        if entered != self._entered:
-            self._entered, self._since = entered, now
-        patience = self._limits.stage_seconds.get(entered.stage, self._seconds)
-        # The first visit of all is the imports, which have the whole time of the opening.
-        if entered.visits > 1 and now - self._since > patience:
-            return Excess("hang", f"was in stage {entered.stage!r} for more than {patience:g} s")
+        if self._entered is not None:
+            stage = self._entered.stage
+            limit = self._limits.stage_seconds.get(stage, self._seconds)
+            if now - self._since > limit:
+                return LimitExceeded("hang", f"was in stage {stage!r} for more than {limit:g} s")
         if now > self._end:
-            return Excess("hang", f"gave no answer in {self._seconds:g} s")
+            return LimitExceeded("hang", f"gave no answer in {self._seconds:g} s")
         if resident(self._pid) > self._limits.memory_bytes:
-            limit = self._limits.memory_bytes / (1 << 30)
-            return Excess("memory", f"took more than {limit:.3g} GiB of memory")
+            most = self._limits.memory_bytes / (1 << 30)
+            return LimitExceeded("memory", f"took more than {most:.3g} GiB of memory")
         return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -15,7 +16,7 @@ import msgspec
 from fuzzgraph.case import Case
 from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import UNREADABLE
-from fuzzgraph.finding import Finding
+from fuzzgraph.finding import Finding, Stage
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.target_report import TargetReport
@@ -25,11 +26,12 @@ __all__ = [
     "Channel",
     "Confirm",
     "Confirmed",
+    "Entered",
     "Export",
     "Exported",
     "Failed",
     "FromChild",
-    "Garbage",
+    "InvalidMessage",
     "Inspect",
     "Inspected",
     "Open",
@@ -95,6 +97,18 @@ class Exported(_Message, frozen=True):
     """Why there is none."""
 
 
+class Entered(_Message, frozen=True):
+    """The child enters a stage; sent unasked, while the parent waits for an answer.
+
+    What a child has sent can be read after its death, whatever ended it: the parent knows the last
+    stage even of a child that was killed in the middle of it.
+    """
+
+    stage: Stage = "open"
+    step: int = -1
+    """-1 before the first one."""
+
+
 class Ready(_Message, frozen=True):
     """The target is open."""
 
@@ -111,7 +125,7 @@ class Answer(_Message, frozen=True):
     fallbacks: dict[str, int] = {}
     unchecked: dict[str, int] = {}
     branches: frozenset[str] = frozenset()
-    spent: bool = False
+    device_lost: bool = False
     """Whether the device's context is lost, so that this child answers for nothing any more."""
 
 
@@ -134,22 +148,25 @@ class Failed(_Message, frozen=True):
 
 
 ToChild: TypeAlias = Open | RunCase | Confirm | Inspect | Export
-FromChild: TypeAlias = Ready | Answer | Confirmed | Inspected | Exported | Refused | Failed
+FromChild: TypeAlias = (
+    Entered | Ready | Answer | Confirmed | Inspected | Exported | Refused | Failed
+)
 
-Incoming = TypeVar("Incoming")
+Received = TypeVar("Received")
 
 
-class Garbage(Exception):
+class InvalidMessage(Exception):
     """What came is no message, or came without being asked for."""
 
 
-class Channel(Generic[Incoming]):
+class Channel(Generic[Received]):
     """Sends messages and receives those of the other side, one answer for one question."""
 
     def __init__(self, end: socket.socket, incoming: object) -> None:
         self._socket = end
         self._incoming: Any = incoming
         self._rest = b""
+        self._looked = 0.0
 
     def send(self, message: _Message) -> None:
         self._socket.sendall(msgspec.json.encode(message) + b"\n")
@@ -158,18 +175,18 @@ class Channel(Generic[Incoming]):
         """Whether something can be received, waiting for it at most that long."""
         return bool(select.select([self._socket], [], [], seconds)[0])
 
-    def receive(self, again: Callable[[], None] = lambda: None) -> Incoming:
+    def receive(self, again: Callable[[], None] = lambda: None) -> Received:
         """The next message.
 
         Args:
-            again: called now and then while nothing comes; may raise to end the wait.
+            again: called now and then, also while messages come; may raise to end the wait.
 
         Raises:
-            EOFError: the other side is gone. Garbage: what came is no message of ours.
+            EOFError: the other side is gone. InvalidMessage: what came is no message of ours.
         """
         while b"\n" not in self._rest:
             while not self.ready(_LOOK_SECONDS):
-                again()
+                self._look(again)
             try:
                 part = self._socket.recv(1 << 16)
             except ConnectionError:
@@ -178,13 +195,19 @@ class Channel(Generic[Incoming]):
                 raise EOFError("the other side closed the channel")
             self._rest += part
             if len(self._rest) > _LONGEST:
-                raise Garbage(f"more than {_LONGEST >> 20} MiB in one message")
+                raise InvalidMessage(f"more than {_LONGEST >> 20} MiB in one message")
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
+            self._look(again)  # a child that tells of stage after stage never lets it time out
         line, self._rest = self._rest.split(b"\n", 1)
         try:
-            received: Incoming = decode_json(line, self._incoming)
+            received: Received = decode_json(line, self._incoming)
             return received
         except UNREADABLE as error:
-            raise Garbage(" ".join(str(error).split())[:200]) from None
+            raise InvalidMessage(" ".join(str(error).split())[:200]) from None
+
+    def _look(self, again: Callable[[], None]) -> None:
+        self._looked = time.monotonic()
+        again()
 
     def unasked(self) -> bool:
         """Whether something came that was not asked for; a closed channel is not meant."""

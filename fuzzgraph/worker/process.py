@@ -12,7 +12,7 @@ from pathlib import Path
 from fuzzgraph.device_faults import fault_in
 from fuzzgraph.finding import Symptom
 from fuzzgraph.interpreter import module_command
-from fuzzgraph.worker.messages import Channel, FromChild
+from fuzzgraph.worker.messages import Channel, Entered, FromChild
 from fuzzgraph.worker.output import Output
 
 __all__ = ["Child", "Ending"]
@@ -38,15 +38,15 @@ class Ending(Exception):
 class Child:
     """One running child process."""
 
-    def __init__(self, folder: Path, *, device: str, number: int = 0) -> None:
-        self.stage_path = folder / f"stage-{number}"
-        self.stage_path.unlink(missing_ok=True)
-        self.told = False
-        """Whether it has been told what to open, and has not answered yet."""
+    def __init__(self, folder: Path, *, device: str) -> None:
+        self.entered = Entered()
+        """The last stage that it said it enters."""
+        self.opening = False
+        """Whether it was sent what to open, and has not answered yet."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                module_command("fuzzgraph.worker", str(theirs.fileno()), str(self.stage_path)),
+                module_command("fuzzgraph.worker", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -9,7 +9,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -25,6 +24,7 @@ from fuzzgraph.worker.messages import (
     Channel,
     Confirm,
     Confirmed,
+    Entered,
     Export,
     Exported,
     Failed,
@@ -36,7 +36,7 @@ from fuzzgraph.worker.messages import (
     Refused,
     ToChild,
 )
-from fuzzgraph.worker.stages import StagedTarget, StageFile
+from fuzzgraph.worker.stages import Enter, StagedTarget
 
 if TYPE_CHECKING:
     from fuzzgraph.execution import Execution
@@ -45,22 +45,22 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 
-def serve(descriptor: int, stage_path: Path) -> None:
+def serve(descriptor: int) -> None:
     """Answer on the socket `descriptor` until it is closed."""
     channel: Channel[ToChild] = Channel(socket.socket(fileno=descriptor), ToChild)
-    desk = _Desk(StageFile(stage_path))
+    handler = RequestHandler(lambda stage, step: channel.send(Entered(stage=stage, step=step)))
     try:
         while True:
-            channel.send(desk.answer(channel.receive()))
+            channel.send(handler.answer(channel.receive()))
     except (EOFError, BrokenPipeError, ConnectionError):
         return  # the parent is done, or gone
 
 
-class _Desk:
+class RequestHandler:
     """Takes one message after another; holds the opened target."""
 
-    def __init__(self, stages: StageFile) -> None:
-        self._stages = stages
+    def __init__(self, enter: Enter) -> None:
+        self._enter = enter
         self._execution: Execution | None = None
         self._setup = Setup()
         self._probe: Callable[[], None] = lambda: None
@@ -82,7 +82,7 @@ class _Desk:
             with _without_collections():
                 target = _loaded_target(message)
             self._probe = getattr(target, "probe", None) or _device_probe(message.setup.device)
-            self._execution = _executed(message, target, self._stages)
+            self._execution = _executed(message, target, self._enter)
             self._setup = message.setup
             from fuzzgraph.ports import engine_packages
 
@@ -102,7 +102,7 @@ class _Desk:
         verdict = execution.run_case(message.case)
         findings = tuple(map(_named_fault, verdict.findings))
         return Answer(
-            spent=self._spent(findings),
+            device_lost=self._device_lost(findings),
             findings=findings,
             steps=verdict.steps,
             skipped=verdict.skipped,
@@ -112,7 +112,7 @@ class _Desk:
             branches=verdict.branches,
         )
 
-    def _spent(self, findings: tuple[Finding, ...]) -> bool:
+    def _device_lost(self, findings: tuple[Finding, ...]) -> bool:
         """Whether the device's context is lost: a fault leaves every later call failing too."""
         if all(finding.oracle != "survival" for finding in findings):
             return False
@@ -183,10 +183,10 @@ def _exported(target: Target, message: Export) -> Exported:
         return Exported(reason=str(error))
 
 
-def _executed(message: Open, target: Target, stages: StageFile) -> Execution:
+def _executed(message: Open, target: Target, enter: Enter) -> Execution:
     from fuzzgraph.execution import Execution
     from fuzzgraph.execution.branches import TracedExecution
 
-    staged = StagedTarget(target, stages)
+    staged = StagedTarget(target, enter)
     kind = TracedExecution if message.branches else Execution
     return kind(staged, message.setup)

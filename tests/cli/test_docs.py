@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from fuzzgraph.cli.entry import root_command
 from fuzzgraph.events import Export, ReportedFinding, RunSummary, Setup
@@ -40,8 +41,16 @@ def test_every_field_of_a_summary_is_documented(record: type[RunSummary]) -> Non
 def test_the_tables_of_options_say_what_the_program_does() -> None:
     """They are made by `option_table`: paste what it gives where this fails."""
     text = PAGE.read_text(encoding="utf-8")
-    assert option_table(SETUP_OPTIONS) in text
-    assert option_table(row for row in OPTIONS if row not in SETUP_OPTIONS) in text
+    setup = option_table(SETUP_OPTIONS)
+    run = option_table(row for row in OPTIONS if row not in SETUP_OPTIONS)
+    assert f"\n{setup}\n" in text and f"\n{run}\n" in text
+
+
+def test_the_help_says_what_each_verb_does_in_a_whole_line() -> None:
+    shown = CliRunner().invoke(root_command, ["--help"], prog_name="fuzzgraph").output
+    verbs = shown.partition("Commands:\n")[2].splitlines()
+    assert len(verbs) == len(root_command.list_commands(click.Context(root_command)))
+    assert [line for line in verbs if line.endswith("...")] == []
 
 
 def test_every_verb_is_documented() -> None:

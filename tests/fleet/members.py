@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from fuzzgraph.fleet.driver import Lost
-from fuzzgraph.fleet.messages import Order
+from fuzzgraph.fleet.driver import ShardLost
+from fuzzgraph.fleet.messages import ShardSpec
 from fuzzgraph.fleet.shard import Shard
 
 
@@ -31,7 +31,7 @@ class ThreadMember:
 
     def ask(self, told: bytes) -> bytes:
         if self._killed:
-            raise Lost("somebody killed it")
+            raise ShardLost("somebody killed it")
         return self._shard.drain(told)
 
     def interrupt(self) -> None:
@@ -58,13 +58,15 @@ class SlowMember(ThreadMember):
 class ThreadCluster:
     member: type[ThreadMember] = ThreadMember
 
-    def __init__(self, shards: int, before: Callable[[Order], None] = lambda order: None) -> None:
+    def __init__(
+        self, shards: int, before: Callable[[ShardSpec], None] = lambda order: None
+    ) -> None:
         self.shards = shards
-        self.orders: list[Order] = []
+        self.orders: list[ShardSpec] = []
         self._before = before
 
     def start(self, order: bytes) -> ThreadMember:
-        decoded = msgspec.json.decode(order, type=Order)
+        decoded = msgspec.json.decode(order, type=ShardSpec)
         self.orders.append(decoded)
         self._before(decoded)
         return self.member(order)

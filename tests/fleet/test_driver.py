@@ -19,7 +19,7 @@ from fuzzgraph.event_log import read_log
 from fuzzgraph.events import Emit, Event, FindingNew, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.fleet.driver import FleetFailed
-from fuzzgraph.fleet.messages import Order
+from fuzzgraph.fleet.messages import ShardSpec
 from fuzzgraph.fleet.run import run_fleet
 from fuzzgraph.run_spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, finding, no_exporting, paged
@@ -131,7 +131,7 @@ def test_a_lost_shard_goes_on_where_it_was(
         one.last = next(lives)
         return one
 
-    def before(order: Order) -> None:
+    def before(order: ShardSpec) -> None:
         if with_its_machine and len(fleet.cluster.orders) > 2:
             shutil.rmtree(fleet.machines / f"fuzzgraph-{order.run}" / f"shard-{order.spec.shard}")
 

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from fuzzgraph.lanes import Race, lanes
-from fuzzgraph.lanes.races import Event, check_races
+from fuzzgraph.lanes.access_log import Event
+from fuzzgraph.lanes.races import check_races
 from tests.lanes.kernels import planted
 
 

@@ -70,7 +70,7 @@ def test_an_unknown_triton_runs_its_own_interpreter_and_says_so(
     assert out.tolist() == [1.0] * 4
     assert report.lines() == [
         f"lanes: Triton 9.9.9 was not tested. Use Triton {versions.text_of_versions()}."
-        " Until then nobody checks accesses and races of kernels."
+        " Until then accesses and races of kernels are not checked."
     ]
     assert (report.launches, report.runs) == (1, 0)
 

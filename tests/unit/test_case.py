@@ -149,12 +149,12 @@ def test_a_case_file_is_read_and_validated(tmp_path: Path) -> None:
         ({"modes": ()}, "config.modes=() must name each captured mode once"),
         ({"modes": ("decode", "decode")}, "must name each captured mode once"),
         ({"modes": ("decode", "prefill")}, "config.capture_tokens=() is empty"),
-        ({"num_q_heads": 3, "num_kv_heads": 2}, "config.num_q_heads=3 is no multiple"),
+        ({"num_q_heads": 3, "num_kv_heads": 2}, "config.num_q_heads=3 is not a multiple"),
         ({"attention": "mla", "v_head_dim": 8}, "config.attention='mla' needs num_kv_heads=1"),
         ({"attn_tp_rank": 1}, "config.attn_tp_rank=1 must be below attn_tp_size=1"),
         (
             {"recurrent_state": True, "modes": ("decode", "draft")},
-            "config.recurrent_state=True goes with modes=['decode'] only",
+            "config.recurrent_state=True needs modes=['decode']",
         ),
         (
             {"runner": "cpu_graph", "modes": ("draft",)},

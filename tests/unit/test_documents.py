@@ -14,6 +14,7 @@ import pytest
 
 from fuzzgraph.case import Mode
 from fuzzgraph.finding import Stage
+from fuzzgraph.worker import Limits
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -115,7 +116,8 @@ def test_a_module_that_does_not_exist_is_caught(name: str) -> None:
 def floors_of_imports() -> list[set[str]]:
     """The modules of each floor, from the top, as the linter of imports knows them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    [contract] = [c for c in project["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    contracts = project["tool"]["importlinter"]["contracts"]
+    [contract] = [one for one in contracts if one.get("containers") == ["fuzzgraph"]]
     return [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
 
 
@@ -151,6 +153,17 @@ def test_the_glossary_knows_the_modes_and_the_stages() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     assert entries(text, "mode") == set(get_args(Mode))
     assert entries(text, "Stage") == set(get_args(Stage))
+
+
+def test_the_page_on_workers_knows_the_deadlines() -> None:
+    text = (ROOT / "docs" / "how-a-worker-dies.md").read_text(encoding="utf-8")
+    section = text.partition("## Deadlines")[2]
+    rows = re.findall(r"^\| (.+) \| (\d+) \|$", section, re.MULTILINE)
+    limits = Limits()
+    stages = {name: float(value) for names, value in rows for name in re.findall(r"`(\w+)`", names)}
+    assert stages == limits.stage_seconds
+    others = [float(value) for names, value in rows if "`" not in names]
+    assert others == [limits.opening_seconds, limits.case_seconds]
 
 
 def imported(text: str) -> list[str]:

@@ -21,8 +21,8 @@ from fuzzgraph.events import (
     FindingWaiting,
     encode_event,
 )
-from fuzzgraph.fleet.landing import Landing
-from fuzzgraph.fleet.messages import Batch, News
+from fuzzgraph.fleet.messages import FindingNotice, PollReply
+from fuzzgraph.fleet.replica import Replica
 from fuzzgraph.strict_json import decode_json
 from tests.unit.reporting.runs import STARTED, history, overrun, reported, write_log
 
@@ -70,15 +70,15 @@ def test_an_id_of_another_finding_is_damaged(event: str, tmp_path: Path) -> None
 def test_a_shard_writes_nothing_outside_the_folder_of_the_run(event: str, tmp_path: Path) -> None:
     out = tmp_path / "a" / "b" / "run"
     out.mkdir(parents=True)
-    landing = Landing(out, 0, 1, {})
-    landing.take(Batch(lines=lines(event, "../../../ESCAPED")))
+    replica = Replica(out, 0, 1, {})
+    replica.take(PollReply(lines=lines(event, "../../../ESCAPED")))
     assert not (tmp_path / "a" / "ESCAPED").exists()
     assert [path.name for path in out.iterdir()] == ["events.jsonl"]
 
 
 def test_a_shard_with_a_right_id_writes_its_finding(tmp_path: Path) -> None:
-    landing = Landing(tmp_path, 0, 1, {})
-    landing.take(Batch(lines=lines("new", ID), files={f"findings/{ID}/repro.py": b"pass\n"}))
+    replica = Replica(tmp_path, 0, 1, {})
+    replica.take(PollReply(lines=lines("new", ID), files={f"findings/{ID}/repro.py": b"pass\n"}))
     assert {path.name for path in RunFolder(tmp_path).of(ID).iterdir()} == {
         "found.json",
         "repro.py",
@@ -90,13 +90,13 @@ def test_a_shard_names_no_file_outside_a_finding(name: str, tmp_path: Path) -> N
     out = tmp_path / "run"
     out.mkdir()
     with contextlib.suppress(UsageError):
-        Landing(out, 0, 1, {}).take(Batch(files={name: b"x"}))
+        Replica(out, 0, 1, {}).take(PollReply(files={name: b"x"}))
     assert {path.name for path in tmp_path.rglob("*")} <= {"run", "events.jsonl"}
 
 
 def test_news_of_an_id_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="matching regex"):
-        decode_json(b'{"id": "../x"}', News)
+        decode_json(b'{"id": "../x"}', FindingNotice)
 
 
 @pytest.mark.parametrize("name", ["running.json", ".lock", "events.jsonl", f"findings/{ID}"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,21 @@ from fuzzgraph.campaign import open_setup
 from fuzzgraph.cli.options import setup_options, spec_options
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import CampaignStarted, RunSummary, encode_event, parse_event
-from fuzzgraph.fleet.messages import Order
+from fuzzgraph.fleet.messages import ShardSpec
 from fuzzgraph.option import Row
+from fuzzgraph.pytest_plugin.options import Options, options_of
 from fuzzgraph.run_options import checked_setup, checked_spec, option_words, replay_command
 from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.worker import WorkerClient, open_client
 from fuzzgraph.worker.messages import Open
-from fuzzgraph.worker.serve import _Desk
-from fuzzgraph.worker.stages import StageFile
+from fuzzgraph.worker.serve import RequestHandler
+
+pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = {point.name for point in entry_points(group="pytest11")}
+PLUGIN = () if "fuzzgraph" in INSTALLED else ("-p", "fuzzgraph.pytest_plugin")
 NAMES = [row.name for row in OPTIONS]
 TEXTS = {"database": "dir:a folder", "target": "engine_of_mine:make"}
 
@@ -126,7 +131,7 @@ def test_logs_and_orders_hold_the_whole_spec(name: str) -> None:
     spec = SPECS[name]
     started = parse_event(encode_event(CampaignStarted(spec=spec)))
     assert isinstance(started, CampaignStarted) and started.spec == spec
-    order = decode_json(msgspec.json.encode(Order(run="r", spec=spec)), Order)
+    order = decode_json(msgspec.json.encode(ShardSpec(run="r", spec=spec)), ShardSpec)
     assert order.spec == spec
     summary = decode_json(msgspec.json.encode(RunSummary(fuzzgraph="0", spec=spec)), RunSummary)
     assert summary.spec == spec and (summary.setup, summary.seed) == (spec.setup, spec.seed)
@@ -170,13 +175,13 @@ def test_an_execution_in_this_process_gets_the_setup_that_was_asked(
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_a_worker_is_sent_the_setup_that_was_asked(
-    name: str, seen: list[Setup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, seen: list[Setup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the real encoding of the message and the child's own handler of it."""
 
     def start(client: WorkerClient) -> None:
-        sent = decode_json(msgspec.json.encode(client._nursery.opening), Open)
-        _Desk(StageFile(tmp_path / "stage")).answer(sent)
+        sent = decode_json(msgspec.json.encode(client._pool.opening), Open)
+        RequestHandler(lambda stage, step: None).answer(sent)
 
     monkeypatch.setattr(WorkerClient, "start", start)
     monkeypatch.setattr("fuzzgraph.releases.ensure", lambda package, version: Path("/r"))
@@ -195,6 +200,22 @@ def test_a_real_child_gets_every_option(tmp_path: Path, monkeypatch: pytest.Monk
     setup = Setup(**given | {"target": "tests.unit.telling:Telling", "fault": ""})
     with open_client(setup, paths=[ROOT], folder=tmp_path):
         assert decode_json((tmp_path / "told.json").read_bytes(), Setup) == setup
+
+
+@pytest.mark.parametrize("name", [row.name for row in OPTIONS if row.option.pytest])
+def test_the_plugin_gets_the_spec_that_was_asked_in_each_of_its_processes(
+    name: str, pytester: pytest.Pytester
+) -> None:
+    spec = SPECS[name]
+    rows = [row for row in OPTIONS if row.option.pytest]
+    config = pytester.parseconfig(*PLUGIN, "--fuzz", *option_words(spec, rows, "--fuzz-"))
+    options = options_of(config)
+    assert options is not None and options.spec == spec
+    assert Options.of_plain(options.plain(spec.out)).spec == spec
+
+
+def test_every_field_of_a_setup_is_an_option() -> None:
+    assert [row.name for row in SETUP_OPTIONS] == list(Setup.__struct_fields__)
 
 
 def test_the_table_names_each_option_once() -> None:

@@ -150,3 +150,9 @@ def test_options_named_in_the_text_exist(tmp_path: Path) -> None:
     assert named
     shown = pytest_command(["--help"], tmp_path).stdout
     assert not {option for option in named if option not in shown}
+
+
+def test_the_readme_can_be_read_in_five_minutes() -> None:
+    text = README.read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)
+    assert len(prose.split()) <= 950

@@ -14,7 +14,7 @@ from fuzzgraph.campaign import RunFolder
 from fuzzgraph.case import decode_case, encode_case
 from fuzzgraph.errors import UNREADABLE, InvalidCase, UsageError
 from fuzzgraph.events import decode_event, encode_event
-from fuzzgraph.fleet.messages import Batch, Order
+from fuzzgraph.fleet.messages import PollReply, ShardSpec
 from fuzzgraph.fleet.run import FleetRecord, fleet_of
 from fuzzgraph.records import RunSummary
 from fuzzgraph.run_spec import RunSpec
@@ -98,12 +98,12 @@ READERS: dict[str, tuple[Callable[[Path, bytes], object], bytes]] = {
         msgspec.json.encode(FleetRecord(run="r", address="", spec=RunSpec())),
     ),
     "an order": (
-        lambda folder, text: decode_json(text, Order),
-        msgspec.json.encode(Order(run="r", spec=RunSpec())),
+        lambda folder, text: decode_json(text, ShardSpec),
+        msgspec.json.encode(ShardSpec(run="r", spec=RunSpec())),
     ),
     "a batch": (
-        lambda folder, text: decode_json(text, Batch),
-        msgspec.json.encode(Batch(done=True)),
+        lambda folder, text: decode_json(text, PollReply),
+        msgspec.json.encode(PollReply(done=True)),
     ),
 }
 

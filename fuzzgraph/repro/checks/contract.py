@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.graphs import RecordedOp
+from fuzzgraph.memory.operator_facts import facts_of
 from fuzzgraph.oracles.contract import Claim, claims_of
 from fuzzgraph.repro.checks.base import ScriptCheck
 from fuzzgraph.repro.literals import tensor_text, value_text
@@ -32,6 +34,8 @@ class FieldCheck(ScriptCheck):
         self._claims: list[Claim] = list(claims_of(fields[name], step, seen))
         if not self._claims:
             raise NotStandalone(f"nothing is known that {name!r} must hold")
+        if _is_written_out(self.run, seen.metadata[name]):
+            raise NotStandalone(f"the engine's Python computes {name}, and no operation does")
         read = [other for each in self._claims for other in each.fields]
         self._tensors = {other: seen.metadata[other] for other in [name, *read]}
 
@@ -45,6 +49,18 @@ class FieldCheck(ScriptCheck):
             got = {name: f"got[{name!r}]" for name in self._tensors}
         found = [line for each in self._claims for line in _call(each, got)]
         return [f"got = {step}()", "return report([", *found, "])"]
+
+
+def _is_written_out(run: Run | None, tensor: torch.Tensor) -> bool:
+    """Whether a tensor was made of Python numbers: a script could only repeat them."""
+    lifted = {
+        output.data_ptr()
+        for event in (run.looks if run is not None else ())
+        if isinstance(event, RecordedOp) and event.kind == "operation"
+        if facts_of(event.func).is_lift
+        for output in event.outputs
+    }
+    return tensor.data_ptr() in lifted
 
 
 def _call(each: Claim, got: dict[str, str]) -> list[str]:

@@ -25,7 +25,7 @@ TARGETS = (
     _row("dsv4", "backends.dsv4", "Dsv4Target", releases="0.5.12 on"),
     _row("eagle-draft", "runners.eagle_draft", "DraftTarget", kind="draft"),
     _row("eagle-draft-extend", "runners.eagle_draft", "DraftTarget", kind="draft_extend"),
-    _row("flashinfer-draft", "backends.flashinfer_draft", "StepsTarget"),
+    _row("flashinfer-draft", "backends.flashinfer_draft", "FlashInferDraftTarget"),
     _row("frozen-kv-mtp", "runners.eagle_draft", "DraftTarget", kind="frozen",
          releases="0.5.12 on"),
     _row("multi-layer-draft-extend", "runners.eagle_draft", "DraftTarget", kind="multi_layer"),

@@ -15,22 +15,22 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.decode import (
-    DecodeDriver,
     open_decode_runner,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.world import Batch
 
-__all__ = ["BY_TOKEN", "DecodeSession", "captures_drafts", "keeps_ladder"]
+__all__ = ["BY_TOKEN", "DecodeSession", "refused_draft_tokens", "refused_capture_sizes"]
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 
 _NEEDS_ENCODERS = "sglang decode runner, can_run: every row of a graph has an encoder"
 
 
-def keeps_ladder(config: EngineConfig) -> str | None:
+def refused_capture_sizes(config: EngineConfig) -> str | None:
     """Why the engine would not capture the case's largest size; None where it does.
 
     It drops sizes that ranks cannot share, or that no batch can reach: the pool, rounded up to a
@@ -42,7 +42,7 @@ def keeps_ladder(config: EngineConfig) -> str | None:
     return None
 
 
-def captures_drafts(config: EngineConfig) -> str | None:
+def refused_draft_tokens(config: EngineConfig) -> str | None:
     """Why the engine could not capture its verify graphs; None where it can.
 
     The rows it captures hold at most `draft_tokens` of past (sglang backends,
@@ -58,7 +58,7 @@ class DecodeSession(RunnerSession):
     """An opened runner. `inputs` are the names of its static buffers that are judged."""
 
     inputs: Sequence[str]
-    runner: DecodeDriver
+    runner: RunnerDriver
     compared_at_capture = ("num_token_non_padded", "encoder_lens")
 
     def __init__(
@@ -94,7 +94,7 @@ class DecodeSession(RunnerSession):
     def _open_backend(self, runner: ModelRunner) -> Any:
         raise NotImplementedError
 
-    def _open_runner(self, graphs: GraphEngine) -> DecodeDriver:
+    def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
         return open_decode_runner(self._model_runner, self._config, graphs, self.remember)
 
     def _translate(self, batch: Batch) -> Any:

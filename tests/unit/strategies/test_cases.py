@@ -208,7 +208,7 @@ def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None
 
 
 def test_a_wide_profile_reaches_the_large_ladder_and_what_lies_above_it() -> None:
-    found = drawn(WIDEST.replace(max_batch=128), Profile(max_batch=128, fresh=100), 300, 4)
+    found = drawn(WIDEST.replace(max_batch=128), Profile(max_batch=128, fresh=100), 600, 4)
     names = frozenset().union(*map(coverage_values, found))
     assert {"ladder [64, 128]", "65 rows", "63 rows"} <= names
 

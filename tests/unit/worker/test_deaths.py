@@ -55,7 +55,7 @@ DEATHS = {
     "a memory hog": (
         sabotage(32, 1, ladder=(1, 2, 4)), "signal", "capture", "took more than 2 GiB of memory",
     ),
-    "garbage": (sabotage(16, 1, seq_len=17), "missing", "replay", "answered what is no answer"),
+    "garbage": (sabotage(16, 1, seq_len=17), "missing", "replay", "sent an invalid reply"),
 }  # fmt: skip
 
 

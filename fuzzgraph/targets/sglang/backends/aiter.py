@@ -21,7 +21,7 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.used import below_lengths
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, captures_drafts
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, refused_draft_tokens
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -77,7 +77,7 @@ class AiterTarget(SglangTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.page_map == "page_table":
             return "page_map='page_table' with attention='mla': unified attention has no MLA"
-        return captures_drafts(config)
+        return refused_draft_tokens(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> AiterSession:
         return AiterSession(config, graphs)

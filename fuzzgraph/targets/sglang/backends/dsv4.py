@@ -54,7 +54,7 @@ class Dsv4Target(SglangTarget):
     """The DSV4 backend of the sglang release that this process holds.
 
     Args:
-        upgrades: whether raw metadata is upgraded; without it is the mutant of PR 26742.
+        upgrades: whether raw metadata is upgraded; False makes the mutant of PR 26742.
     """
 
     about = "DeepSeek V4's metadata and its late upgrade; no outputs"
@@ -82,7 +82,7 @@ class Dsv4Target(SglangTarget):
 
 
 def without_upgrade() -> Dsv4Target:
-    """The mutant: what the review of PR 26742 warned of, an upgrade lost in a refactoring."""
+    """The mutant of PR 26742: the upgrade is lost, as its review warned."""
     return Dsv4Target("sglang-dsv4", upgrades=False)
 
 

@@ -16,7 +16,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
-from fuzzgraph.targets.sglang.decode_session import keeps_ladder
+from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT, RunnerKind
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
@@ -25,7 +25,7 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.world import Batch
 
-__all__ = ["StepsSession", "StepsTarget"]
+__all__ = ["FlashInferDraftSession", "FlashInferDraftTarget"]
 
 _BACKEND = "sglang.srt.layers.attention.flashinfer_backend"
 _STEPS = (
@@ -34,7 +34,7 @@ _STEPS = (
 )
 
 
-class StepsTarget(DraftTarget):
+class FlashInferDraftTarget(DraftTarget):
     """EAGLE's draft runner on FlashInfer."""
 
     def __init__(self, name: str) -> None:
@@ -45,10 +45,10 @@ class StepsTarget(DraftTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if config.spec_steps < 2:
             return "spec_steps=1: the last step of a draft has no backend"
-        return super().refused(config) or keeps_ladder(config)
+        return super().refused(config) or refused_capture_sizes(config)
 
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> StepsSession:
-        return StepsSession(config, graphs, self._kind)
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> FlashInferDraftSession:
+        return FlashInferDraftSession(config, graphs, self._kind)
 
     def modules(self) -> tuple[str, ...]:
         return *super().modules(), _BACKEND
@@ -62,20 +62,20 @@ def _watched(base: Any) -> type:
     """The engine's backend, which says when it is about to prepare a replay."""
 
     class Watched(base):  # type: ignore[misc]
-        on_look: Callable[[], None] = staticmethod(lambda: None)
+        on_metadata: Callable[[], None] = staticmethod(lambda: None)
 
         def init_forward_metadata_replay_cuda_graph(self, *args: Any, **named: Any) -> None:
-            self.on_look()
+            self.on_metadata()
             super().init_forward_metadata_replay_cuda_graph(*args, **named)
 
         def init_forward_metadata_out_graph(self, *args: Any, **named: Any) -> None:
-            self.on_look()
+            self.on_metadata()
             super().init_forward_metadata_out_graph(*args, **named)
 
     return Watched
 
 
-class StepsSession(DraftSession):
+class FlashInferDraftSession(DraftSession):
     """One draft runner and its backends, one for each step but the last."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:

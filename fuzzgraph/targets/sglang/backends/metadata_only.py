@@ -27,8 +27,8 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
-    captures_drafts,
-    keeps_ladder,
+    refused_capture_sizes,
+    refused_draft_tokens,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module, release
@@ -163,7 +163,7 @@ class MetadataTarget(SglangTarget):
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return captures_drafts(config) or keeps_ladder(config)
+        return refused_draft_tokens(config) or refused_capture_sizes(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MetadataSession:
         return MetadataSession(config, graphs, self.backend)

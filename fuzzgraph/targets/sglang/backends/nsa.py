@@ -12,7 +12,7 @@ from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataB
 
 __all__ = ["target"]
 
-_TOPK = 16
+_TOPK = 16  # below the contexts that are drawn, so that a selection leaves keys out
 
 
 def _sparse_model(runner: Any) -> None:
@@ -31,7 +31,7 @@ _NSA = MetadataBackend(
         (f"{ATTENTION}.nsa_backend", "NativeSparseAttnBackend"),
     ),
     attention="mla",
-    page_sizes=(64,),
+    page_sizes=(64,),  # the backend asserts it
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
     max_context_len=256,
     read=attributes(

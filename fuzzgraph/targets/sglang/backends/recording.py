@@ -1,7 +1,7 @@
-"""An attention backend that builds nothing and remembers what a runner handed it.
+"""An attention backend that builds no metadata and records what a runner hands it.
 
-It stands in where the runner is the subject: padding and input buffers, not one backend's metadata.
-What a runner hands over at a replay is what every backend would build its metadata from.
+It is used where the runner is under test: its padding and its input buffers. Every backend builds
+its metadata from what a runner hands over before a replay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def recording_backend(fill_value: int) -> Any:
         def __init__(self) -> None:
             self.handed: dict[str, Any] = {}
             """Name -> what was handed over last: views of the runner's buffers, and numbers."""
-            self.on_look: Callable[[], None] = lambda: None
+            self.on_metadata: Callable[[], None] = lambda: None
             """Called when something is handed over: inputs are filled, nothing has run yet."""
             self.attn_backends = [self]
             """As a backend of several draft steps has one for each."""
@@ -84,7 +84,7 @@ def recording_backend(fill_value: int) -> Any:
 
         def _keep(self, given: Mapping[str, Any]) -> None:
             """As handed over: backends take the number of rows from these sizes."""
-            self.on_look()
+            self.on_metadata()
             self.handed = {name: given[name] for name in HANDED if given.get(name) is not None}
 
         def handed_tensors(self) -> dict[str, torch.Tensor]:

@@ -19,8 +19,8 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
-    captures_drafts,
-    keeps_ladder,
+    refused_capture_sizes,
+    refused_draft_tokens,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
@@ -74,7 +74,7 @@ class TritonTarget(SglangTarget):
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return captures_drafts(config) or keeps_ladder(config)
+        return refused_draft_tokens(config) or refused_capture_sizes(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         return TritonSession(config, graphs)

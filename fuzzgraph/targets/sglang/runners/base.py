@@ -8,7 +8,19 @@ from typing import Any
 
 from fuzzgraph.targets.sglang.runners.capture import capture_mode
 
-__all__ = ["RunnerDriver"]
+__all__ = ["RunnerDriver", "execute", "takes_graph"]
+
+
+def takes_graph(engine: Any, forward_batch: Any) -> bool:
+    """The engine's own answer, under its name in this release; where it is no, it goes eager."""
+    ask = getattr(engine, "can_run_graph", None) or engine.can_run
+    return bool(ask(forward_batch))
+
+
+def execute(engine: Any, *given: Any, **named: Any) -> Any:
+    """Prepares and replays in one go, under its name in this release."""
+    run = getattr(engine, "execute", None) or engine.replay
+    return run(*given, **named)
 
 
 class RunnerDriver:
@@ -22,8 +34,8 @@ class RunnerDriver:
 
     @property
     def buffers(self) -> Any:
-        """The static inputs, one attribute each."""
-        return self._engine.buffers
+        """The static inputs, one attribute each; in 0.5.9 some are the runner's own."""
+        return getattr(self._engine, "buffers", self._engine)
 
     @property
     def width(self) -> int:
@@ -43,6 +55,18 @@ class RunnerDriver:
             for engine in self._capturing():
                 engine.may_capture = True
                 engine.capture()
+
+    def can_run(self, forward_batch: Any) -> bool:
+        """Whether the engine takes a graph for this batch."""
+        return takes_graph(self._engine, forward_batch)
+
+    def prepare(self, forward_batch: Any) -> None:
+        """The engine's own padding and metadata."""
+        raise NotImplementedError
+
+    def replay(self) -> Any:
+        """What the captured forward returned; its tensors are rewritten by each replay."""
+        raise NotImplementedError
 
     def _capturing(self) -> tuple[Any, ...]:
         """The engine's runners that capture, in its order."""

@@ -2,8 +2,8 @@
 
 Padding, sizes and order stay the engine's. Replaced, in the modules that look them up, are the
 stream, the object that captures (since 0.5.14 runners ask for one) and, only where a case captures
-more rows than the request pool has and there is one rank, the filter on the ladder. A server gets
-such a ladder by rounding the pool up to the attention-TP size (sglang get_batch_sizes_to_capture,
+more rows than the request pool has and there is one rank, the filter on the capture sizes. A server
+gets such sizes by rounding the pool up to the attention-TP size (sglang get_batch_sizes_to_capture,
 PR 20978), which the engine does itself where a case has several ranks.
 """
 
@@ -145,7 +145,7 @@ def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: 
 def on_device(
     modules: Sequence[Any], config: EngineConfig, backend: Callable[[], Any]
 ) -> Iterator[None]:
-    """Our backend, no stream, and the case's ladder.
+    """Our backend, no stream, and the case's capture sizes.
 
     Args:
         modules: of the engine, in which names are replaced.

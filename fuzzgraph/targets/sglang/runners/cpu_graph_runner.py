@@ -3,7 +3,7 @@
 It keeps one compiled forward for each batch size and pads a batch into the inputs it captured. What
 compiles is left out: the forward runs as it is, and the inputs it is handed are judged; the
 attention backend only records. There is no device graph. Releases that capture every size up to a
-limit get the case's ladder, as later ones get it from the server.
+limit get the case's sizes, as later ones get them from the server.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fuzzgraph.targets.sglang.backends.recording import recording_backend
 from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.release import engine_module, release
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
@@ -40,16 +41,16 @@ def _uncompiled(model: Any, *_: Any, **__: Any) -> Iterator[Any]:
     yield model.forward
 
 
-class CpuGraphRunnerDriver:
+class CpuGraphRunnerDriver(RunnerDriver):
     """`CPUGraphRunner` with all sizes captured."""
 
-    width = 1
+    width = 1  # a CPU server does not speculate
 
     def __init__(self, runner: ModelRunner, config: EngineConfig) -> None:
         module = engine_module(RUNNER_MODULE)
         runner.model = Stub(forward=no_forward, shared_experts_config=None)
-        ladder = list(config.capture_bs)
-        replaced = {"patch_model": _uncompiled, "get_batch_sizes_to_capture": lambda _: ladder}
+        sizes = list(config.capture_bs)
+        replaced = {"patch_model": _uncompiled, "get_batch_sizes_to_capture": lambda _: sizes}
         with replaced_names([module], replaced):
             self._engine = module.CPUGraphRunner(runner)
         self.prepared: Any = None
@@ -66,10 +67,6 @@ class CpuGraphRunnerDriver:
 
     def capture(self) -> None:
         """Its constructor captured all sizes."""
-
-    def can_run(self, forward_batch: Any) -> bool:
-        ask = getattr(self._engine, "can_run_graph", None) or self._engine.can_run
-        return bool(ask(forward_batch))
 
     def prepare(self, forward_batch: Any) -> None:
         skips = getattr(self._engine, "_get_skip_cross_attention", None)

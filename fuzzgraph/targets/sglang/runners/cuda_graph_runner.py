@@ -50,14 +50,10 @@ class CudaGraphRunnerDriver(RunnerDriver):
         with self._device():
             self._engine = recorded(module.CudaGraphRunner, graphs, on_capture, "decode")(runner)
 
-    def can_run(self, forward_batch: Any) -> bool:
-        return bool(self._engine.can_run(forward_batch))
-
     def prepare(self, forward_batch: Any) -> None:
         self._engine.replay_prepare(forward_batch)
 
     def replay(self) -> Any:
-        """What the captured forward returned."""
         graph = self._engine.graphs[self._engine.bs]
         graph.replay()
         return graph.captured.outputs

@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.release import has_module
 from fuzzgraph.targets.sglang.runners import cuda_graph_runner, decode_cuda_graph_runner
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import forget_input_buffers
 from fuzzgraph.targets.sglang.runners.cuda_graph_runner import CudaGraphRunnerDriver
 from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import DecodeCudaGraphRunnerDriver
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-__all__ = ["DecodeDriver", "open_decode_runner", "runner_module"]
-
-
-class DecodeDriver(Protocol):
-    """What sessions ask of a decode runner, in any of its shapes."""
-
-    @property
-    def buffers(self) -> Any:
-        """The static inputs, one attribute each."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Tokens of each row."""
-        ...
-
-    @property
-    def padded_bs(self) -> int:
-        """Of the last replay; before any the largest captured size."""
-        ...
-
-    def capture(self) -> None: ...
-
-    def can_run(self, forward_batch: Any) -> bool:
-        """The engine's own answer; where it is no, the engine goes eager."""
-        ...
-
-    def prepare(self, forward_batch: Any) -> None: ...
-
-    def replay(self) -> Any:
-        """What the captured forward returned; its tensors are rewritten by each replay."""
-        ...
+__all__ = ["open_decode_runner", "runner_module"]
 
 
 def runner_module() -> str:
@@ -60,7 +29,7 @@ def open_decode_runner(
     config: EngineConfig,
     graphs: GraphEngine,
     on_capture: Callable[[int], None],
-) -> DecodeDriver:
+) -> RunnerDriver:
     """A decode runner of this release on `runner.attn_backend`, nothing captured yet.
 
     Args:

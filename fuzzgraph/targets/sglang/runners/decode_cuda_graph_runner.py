@@ -59,12 +59,8 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
         with self._device():
             self._engine = deferred_capture(module.DecodeCudaGraphRunner)(runner)
 
-    def can_run(self, forward_batch: Any) -> bool:
-        return bool(self._engine.can_run_graph(forward_batch))
-
     def prepare(self, forward_batch: Any) -> None:
         self._engine.load_batch(forward_batch)
 
     def replay(self) -> Any:
-        """What the captured forward returned."""
         return self._engine.backend.replay(self._engine._replay_graph_key, None)

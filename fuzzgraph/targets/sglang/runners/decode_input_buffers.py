@@ -16,7 +16,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, keeps_ladder
+from fuzzgraph.targets.sglang.decode_session import DecodeSession, refused_capture_sizes
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
@@ -47,7 +47,7 @@ class BufferTarget(SglangTarget):
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return keeps_ladder(config) if config.attn_tp_size > 1 else None
+        return refused_capture_sizes(config) if config.attn_tp_size > 1 else None
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
         return BufferSession(config, graphs)

@@ -16,7 +16,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_graph import POOL
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
-from fuzzgraph.targets.sglang.runners.base import RunnerDriver
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver, execute
 from fuzzgraph.targets.sglang.runners.capture import (
     backend_class,
     deferred_capture,
@@ -103,20 +103,10 @@ class DraftRunnerDriver(RunnerDriver):
         """The engine's object that replays, made of runners of this class."""
         return runner(worker)
 
-    @property
-    def buffers(self) -> Any:
-        """The static inputs, one attribute each; in 0.5.9 they are the runner's own."""
-        return getattr(self._engine, "buffers", self._engine)
-
-    def can_run(self, forward_batch: Any) -> bool:
-        ask = getattr(self._engine, "can_run_graph", None) or self._engine.can_run
-        return bool(ask(forward_batch))
-
     def prepare(self, forward_batch: Any, *more: Any) -> None:
         """Its replay prepares and replays in one go: here is what it will be given."""
         self._given = (forward_batch, *more)
 
     def replay(self) -> Any:
         """What the engine hands to its caller."""
-        run = getattr(self._engine, "execute", None) or self._engine.replay
-        return run(*self._given)
+        return execute(self._engine, *self._given)

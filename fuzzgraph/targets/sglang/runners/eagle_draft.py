@@ -100,7 +100,7 @@ class DraftSession(DecodeSession):
         super().__init__(config, graphs, backend="triton", drafts=True)
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         self._filled: dict[str, torch.Tensor] = {}
-        self.backend.on_look = self._copy_inputs
+        self.backend.on_metadata = self._copy_inputs
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         return recording_backend(self._config.seq_len_fill_value)

@@ -11,6 +11,7 @@ from typing import Any
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.runners.base import execute
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DraftRunnerDriver, RunnerKind
 
 __all__ = ["MULTI_LAYER", "MultiLayerRunnerDriver"]
@@ -48,8 +49,7 @@ class MultiLayerRunnerDriver(DraftRunnerDriver):
             return self._replay_shared(batch)
         self._all_steps.reset_buffers(batch, Stub(accept_lens=accepted))
         for step, runner in enumerate(self._all_steps.runners):
-            run = getattr(runner, "execute", None) or runner.replay
-            found = run(batch, init_state=step == 0)
+            found = execute(runner, batch, init_state=step == 0)
         return found
 
     def _replay_shared(self, batch: Any) -> Any:

@@ -20,6 +20,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.runners.base import execute, takes_graph
 from fuzzgraph.targets.sglang.runners.capture import forget_input_buffers
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.prefill_device import PrefillDevice
@@ -159,14 +160,12 @@ class PrefillRunnerDriver:
 
     def can_run(self, forward_batch: Any) -> bool:
         """The engine's own answer; where it is no, the engine goes eager."""
-        ask = getattr(self._engine, "can_run_graph", None) or self._engine.can_run
-        return bool(ask(forward_batch))
+        return takes_graph(self._engine, forward_batch)
 
     def replay(self, forward_batch: Any) -> Any:
         """Pads, replays and gives what the engine hands to its caller."""
-        run = getattr(self._engine, "execute", None) or self._engine.replay
         with self._device.replaying():
-            return run(forward_batch)
+            return execute(self._engine, forward_batch)
 
 
 def _describe_model(runner: ModelRunner, config: EngineConfig) -> None:

@@ -183,7 +183,7 @@ def model_runner(
     width = config.draft_tokens if speculative else 1
     allocator = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
     runner = ModelRunner(
-        **_ABSENT,
+        **_SWITCHED_OFF,
         configuration=settings,
         attn_backend=None,
         attn_cp_size=1,
@@ -219,7 +219,7 @@ def model_runner(
     return runner
 
 
-_ABSENT: Mapping[str, Any] = {
+_SWITCHED_OFF: Mapping[str, Any] = {
     # Features that are switched off, and objects that only they need.
     "canary_manager": None,
     "capture_head_hooks": (),

@@ -44,7 +44,7 @@ class _Pieces:
 
 
 class SplitForward:
-    """The body as compiled: pieces captured for each token count of the ladder.
+    """The body as compiled: pieces captured for each captured token count.
 
     Args:
         body: the forward to split, a bound method.

@@ -79,10 +79,10 @@ class Configuration:
                 "speculative_eagle_topk": config.spec_topk,
                 "speculative_num_draft_tokens": config.draft_tokens,
             }
-        ladder = list(config.capture_bs) or [1]
+        capture_bs = list(config.capture_bs) or [1]
         if has_module(_SIZES):
             sizes = engine_module(_SIZES)
-            phase = sizes.PhaseConfig(backend="full", bs=ladder, max_bs=ladder[-1])
+            phase = sizes.PhaseConfig(backend="full", bs=capture_bs, max_bs=capture_bs[-1])
             self._sizes = sizes.CudaGraphConfig(decode=phase)
             if prefill:
                 tokens = list(config.capture_tokens)
@@ -91,7 +91,7 @@ class Configuration:
                 )
             values["cuda_graph_config"] = self._sizes
         else:
-            values |= {"cuda_graph_bs": ladder, "cuda_graph_max_bs": ladder[-1]}
+            values |= {"cuda_graph_bs": capture_bs, "cuda_graph_max_bs": capture_bs[-1]}
             if prefill:
                 values |= {
                     "piecewise_cuda_graph_tokens": list(config.capture_tokens),

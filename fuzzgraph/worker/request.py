@@ -1,4 +1,4 @@
-"""One question to a child at a time: what it answers, or why it does not, within its limits."""
+"""One request to a child at a time: its answer within its limits, or why there is none."""
 
 from __future__ import annotations
 
@@ -8,42 +8,46 @@ from typing import Literal, TypeVar
 
 from fuzzgraph import errors
 from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
-from fuzzgraph.worker.deaths import garbage
+from fuzzgraph.worker.crash_findings import invalid_response
 from fuzzgraph.worker.limits import Limits, Watch
-from fuzzgraph.worker.messages import Failed, FromChild, Garbage, Refused, ToChild
-from fuzzgraph.worker.nursery import Nursery
+from fuzzgraph.worker.messages import Entered, Failed, FromChild, InvalidMessage, Refused, ToChild
+from fuzzgraph.worker.pool import ChildPool
 from fuzzgraph.worker.process import Child, Ending
 
-__all__ = ["Dialogue", "WorkerFailed"]
+__all__ = ["RequestSender", "WorkerFailed"]
 
-Told = TypeVar("Told", bound=FromChild)
+Reply = TypeVar("Reply", bound=FromChild)
 
 
 class WorkerFailed(FuzzGraphError):
     """The harness itself failed in the child, which says nothing about the engine."""
 
 
-class Dialogue:
-    """Asks whichever child the nursery has; one that gives no good answer is ended."""
+class RequestSender:
+    """Sends requests to the active child; one that gives no valid answer is killed."""
 
-    def __init__(self, nursery: Nursery, limits: Limits) -> None:
-        self._nursery = nursery
+    def __init__(self, pool: ChildPool, limits: Limits) -> None:
+        self._pool = pool
         self._limits = limits
         self.last_moment = math.inf
         """By `time.monotonic`: whatever is still asked then is cut off with `OutOfTime`."""
 
-    def ask(self, message: ToChild, wanted: type[Told], seconds: float) -> Told:
+    @property
+    def _target(self) -> str:
+        return self._pool.opening.setup.target
+
+    def ask(self, message: ToChild, wanted: type[Reply], seconds: float) -> Reply:
         """The child's answer, which is of the type that is wanted.
 
         Raises:
             Ending: it gave none; the child is gone. UsageError, WorkerFailed: it says so.
         """
-        child = self._nursery.child
+        child = self._pool.child
         assert child is not None, "the child is started before it is asked"
         try:
             answer = self._answer(child, message, seconds)
         except BaseException:  # also an interrupt: it would leave an answer for the wrong question
-            self._nursery.drop()
+            self._pool.kill()
             raise
         if isinstance(answer, Refused):
             raise _refusal(answer)
@@ -51,33 +55,34 @@ class Dialogue:
             raise WorkerFailed(f"the worker failed: {answer.error}\n{answer.traceback}")
         if isinstance(answer, wanted) and not child.channel.unasked():
             return answer
-        self._nursery.drop()
-        raise garbage(f"{type(answer).__name__} where {wanted.__name__} was asked for")
+        self._pool.kill()
+        raise invalid_response(f"{type(answer).__name__} where {wanted.__name__} was asked for")
 
     def _answer(self, child: Child, message: ToChild, seconds: float) -> FromChild:
         """Whatever the child says; Ending where it says nothing that can be understood."""
-        watch = Watch(self._limits, child.pid, child.stage_path, seconds)
+        watch = Watch(self._limits, child.pid, seconds)
         child.output.begin_case()
 
         def look() -> None:
             if time.monotonic() > self.last_moment:
-                raise OutOfTime(
-                    f"target {self._nursery.opening.setup.target!r} was cut off: the time is up"
-                )
-            excess = watch.excess()
-            if excess is not None:
-                symptom: Literal["hang", "signal"] = "hang" if excess.kind == "hang" else "signal"
-                raise Ending(symptom, f"{excess.words} and was ended", excess.kind)
+                raise OutOfTime(f"target {self._target!r} was cut off: the time is up")
+            over = watch.exceeded()
+            if over is not None:
+                symptom: Literal["hang", "signal"] = "hang" if over.kind == "hang" else "signal"
+                raise Ending(symptom, f"{over.words} and was killed", over.kind)
 
         try:
-            if not (child.told and message is self._nursery.opening):
+            if not (child.opening and message is self._pool.opening):
                 if child.channel.unasked():
-                    raise Garbage("something came that was not asked for")
+                    raise InvalidMessage("something came that was not asked for")
                 child.channel.send(message)
-            child.told = False
-            return child.channel.receive(look)
-        except Garbage as error:
-            raise garbage(str(error)) from None
+            child.opening = False
+            while isinstance(answer := child.channel.receive(look), Entered):
+                child.entered = answer
+                watch.enter(answer)
+            return answer
+        except InvalidMessage as error:
+            raise invalid_response(str(error)) from None
         except (EOFError, BrokenPipeError, ConnectionError):
             raise child.ending() from None
 

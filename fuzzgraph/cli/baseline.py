@@ -1,8 +1,7 @@
-"""`fuzzgraph ledger` and `baseline`: what is known of findings before a run."""
+"""`fuzzgraph baseline`: the findings of earlier runs, as known ones."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from pathlib import Path
 
 import click
@@ -10,39 +9,7 @@ import click
 from fuzzgraph.cli.options import as_json, say_json
 from fuzzgraph.errors import UsageError
 
-__all__ = ["baseline", "ledger"]
-
-
-@click.command()
-@click.argument("file", type=Path, default=None, required=False)
-@as_json
-def ledger(file: Path | None, as_json: bool) -> int:
-    """Show the entries of a ledger [corpus/ledger.toml] that hold today, and those that do not.
-
-    Exit code 1 where an entry has ended or cannot be read.
-    """
-    from fuzzgraph.ledger import load_ledger
-    from fuzzgraph.policy import DEFAULT_LEDGER
-
-    found = load_ledger(file or DEFAULT_LEDGER, datetime.now(timezone.utc).date())
-    code = 1 if found.bad_lines else 0
-    if as_json:
-        say_json(
-            {
-                "tolerated": found.tolerated,
-                "quarantined": found.quarantined,
-                "bad": found.bad_lines,
-                "exit_code": code,
-            }
-        )
-        return code
-    for word, entries in (("tolerated", found.tolerated), ("quarantined", found.quarantined)):
-        for entry in entries:
-            click.echo(f"{word:<12}until {entry.expires}  {entry.name}")
-    for line in found.bad_lines:
-        click.echo(f"left out: {line}", err=True)
-    click.echo(f"{len(found.tolerated)} tolerated, {len(found.quarantined)} quarantined")
-    return code
+__all__ = ["baseline"]
 
 
 @click.command()
@@ -51,7 +18,10 @@ def ledger(file: Path | None, as_json: bool) -> int:
 @click.option("--fresh", is_flag=True, help="Forget what the file holds: only these runs count.")
 @as_json
 def baseline(runs: tuple[Path, ...], out: Path, fresh: bool, as_json: bool) -> int:
-    """Write the findings of runs down as known, for --baseline and --only-new."""
+    """Write the findings of runs down as known.
+
+    For --baseline and --only-new.
+    """
     from fuzzgraph.baseline import baseline_text, known_of, load_baseline
     from fuzzgraph.campaign.reports import rebuilt
     from fuzzgraph.corpus import write_atomically

@@ -1,4 +1,4 @@
-"""The finding that a dead child is: how it ended, where, and the case that did it."""
+"""The finding that a child's death becomes: how it ended, in which stage, and on which case."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from pathlib import Path
 
 from fuzzgraph.case import Case, digest, encode_case
 from fuzzgraph.finding import Finding
+from fuzzgraph.worker.messages import Entered
 from fuzzgraph.worker.process import Ending
-from fuzzgraph.worker.stages import read_stage
 
-__all__ = ["death_finding", "garbage"]
+__all__ = ["crash_finding", "invalid_response"]
 
-GARBAGE = "garbage"
+GARBAGE = "invalid_response"
 _KEPT = 20
 """Cases of deaths that are kept on disk, the newest ones."""
 
 
-def death_finding(
-    folder: Path, stage_path: Path, target: str, case: Case, ending: Ending
+def crash_finding(
+    folder: Path, entered: Entered, target: str, case: Case, ending: Ending
 ) -> Finding:
     """What ended and where are apart: two ways to die in one kind of step are two findings."""
     kept = folder / f"died-{digest(case)}.json"
     kept.write_bytes(encode_case(case))
     _forget_old(folder)
-    stage, step, _ = read_stage(stage_path)
+    stage, step = entered.stage, entered.step
     detail: dict[str, str | int | float | list[int]] = {
         "child": ending.how,
         "case": str(kept),
@@ -47,13 +47,13 @@ def death_finding(
 
 
 def _name(ending: Ending, stage: str) -> str:
-    """How it died and where; garbage is noticed while the child goes on, in whatever stage."""
+    """How it ended and where; garbage is noticed after its stage, which then says nothing."""
     return f"process: {ending.kind}" + ("" if ending.kind == GARBAGE else f" in {stage}")
 
 
-def garbage(what: str) -> Ending:
-    """The end of a child that answers what is none."""
-    return Ending("missing", f"answered what is no answer ({what}) and was ended", GARBAGE)
+def invalid_response(what: str) -> Ending:
+    """The end of a child that sends something else than an answer."""
+    return Ending("missing", f"sent an invalid reply ({what}) and was killed", GARBAGE)
 
 
 def _forget_old(folder: Path) -> None:

@@ -18,12 +18,12 @@ from fuzzgraph.events import (
     FindingPursued,
     decode_event,
 )
-from fuzzgraph.fleet.messages import PLACE, Batch, moved
+from fuzzgraph.fleet.messages import PLACE, PollReply, moved
 
-__all__ = ["Landing"]
+__all__ = ["Replica"]
 
 
-class Landing:
+class Replica:
     """The driver's copy of one shard.
 
     Args:
@@ -53,7 +53,7 @@ class Landing:
         log = self._folder.events
         return moved(log.read_bytes(), self._out, PLACE) if log.exists() else b""
 
-    def take(self, batch: Batch) -> list[Event]:
+    def take(self, batch: PollReply) -> list[Event]:
         """Write down what a shard told; its events.
 
         Raises:

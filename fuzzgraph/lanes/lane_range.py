@@ -1,0 +1,86 @@
+"""The `range` of kernels over lanes: its bounds may differ between lanes."""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+
+from fuzzgraph.lanes.divergence import NotVectorizable, uniform
+from fuzzgraph.lanes.integers import LaneInt, rounds
+from fuzzgraph.lanes.tail_loops import is_tail
+
+__all__ = ["lane_range", "per_lane", "restoring_range", "use_lane_range"]
+
+# Modules whose `range` is ours during this launch.
+_CHANGED: dict[int, dict[str, Any]] = {}
+
+
+def use_lane_range(module: dict[str, Any]) -> None:
+    """Let `range` in a kernel's module be `lane_range` until the launch is over."""
+    # A kernel's `range` is a name of its module: there is no attribute of Triton to replace. A
+    # module that defines a `range` of its own keeps it.
+    if id(module) not in _CHANGED and "range" not in module:
+        module["range"] = lane_range
+        _CHANGED[id(module)] = module
+
+
+# The kernel that runs.
+_KERNEL: list[Any] = []
+
+
+@contextmanager
+def restoring_range(kernel: Any) -> Iterator[None]:
+    """Afterwards, no module has `lane_range` any more."""
+    _KERNEL.append(kernel)
+    try:
+        yield
+    finally:
+        _KERNEL.pop()
+        while _CHANGED:
+            _, module = _CHANGED.popitem()
+            del module["range"]
+
+
+def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) -> Any:
+    """Replaces `range`, `tl.range` and `tl.static_range`."""
+    start, stop = (0, first) if second is None else (first, second)
+    bounds = [_lanes_of(start), _lanes_of(stop)]
+    step = 1 if step is None else step
+    if all(bound is None for bound in bounds):
+        return builtins.range(start, stop, step)
+    known = [
+        np.array([int(end)], np.int64) if bound is None else bound
+        for bound, end in zip(bounds, (start, stop), strict=True)
+    ]
+    # The caller's frame is the kernel, or a device function that it called.
+    tail = _KERNEL and is_tail(sys._getframe(1), _KERNEL[-1])
+    return rounds(known[0], known[1], step.__index__(), tail=bool(tail))
+
+
+def _lanes_of(value: Any) -> Any:
+    """int64 [lanes] of a bound that may differ between lanes, None for a plain number."""
+    value = value.value if isinstance(value, tl.constexpr) else value
+    if isinstance(value, LaneInt):
+        return value.lanes
+    if not isinstance(value, tl.tensor):
+        return None
+    values = per_lane(value)
+    if values is None:
+        raise NotVectorizable("range up to a tensor with several elements")
+    # uint64 does not fit int64. For it, and for floats, the lanes have to agree.
+    if values.dtype.kind not in "iub" or values.dtype == np.uint64:
+        return np.array([int(uniform(values))], np.int64)
+    return values.astype(np.int64)
+
+
+def per_lane(tensor: Any) -> Any:
+    """The values [lanes] of a tensor with one element; None for any other."""
+    data = tensor.handle.data
+    return data.reshape(-1) if data.size == len(data) else None

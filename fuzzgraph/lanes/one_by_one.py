@@ -1,0 +1,63 @@
+"""Runs a launch program by program in the stock interpreter's operations, with accesses checked."""
+
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import triton
+from triton.runtime import interpreter
+from triton.runtime.errors import InterpreterError
+
+from fuzzgraph.lanes.arguments import Arguments
+from fuzzgraph.lanes.bounds_check import Grid
+from fuzzgraph.lanes.checked import CheckedBuilder
+from fuzzgraph.lanes.journal import NoJournal
+from fuzzgraph.lanes.language import patched, stock_language
+from fuzzgraph.lanes.report import LaneReport
+from fuzzgraph.lanes.semantics import CheckedSemantic
+
+__all__ = ["run_one_by_one", "using_semantic"]
+
+
+def run_one_by_one(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport) -> None:
+    """All programs one after the other, by the stock interpreter's operations, checked."""
+    builder = CheckedBuilder()
+    builder.set_grid_dim(*grid)
+    with patched(stock_language()), using_semantic(CheckedSemantic, builder):
+        arguments.reconvert()
+        memory = builder.memory = arguments.memory(kernel.__name__, grid, report)
+        memory.alone = True  # programs run in their order, so there is nothing to find
+        memory.journal = NoJournal()
+        try:
+            for x in range(grid[0]):
+                for y in range(grid[1]):
+                    for z in range(grid[2]):
+                        builder.set_grid_idx(x, y, z)
+                        number = (x * grid[1] + y) * grid[2] + z
+                        memory.programs = np.array([number], np.int32)
+                        kernel(**arguments.converted)
+        except Exception as error:
+            if triton.knobs.compilation.front_end_debugging:
+                raise
+            raise InterpreterError(repr(error)) from error
+        finally:
+            for access in memory.found:
+                report.add_access(access)
+
+
+@contextmanager
+def using_semantic(semantic: Any, builder: Any) -> Iterator[None]:
+    """Inside, the interpreter's semantic object is of this class and uses this builder."""
+    # Rewritten kernels hold that object, so its class is changed. Another object under the same
+    # name would not reach them.
+    found = interpreter.interpreter_semantic
+    before = found.__class__, found.builder
+    found.__class__, found.builder = semantic, builder
+    try:
+        yield
+    finally:
+        found.__class__, found.builder = before
