@@ -29,6 +29,7 @@ from fuzzgraph.run_options import checked_setup
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+    from fuzzgraph.environment import Environment
     from fuzzgraph.ports import Target
     from fuzzgraph.runner import VerdictLike
     from fuzzgraph.strategies.space import Space
@@ -50,8 +51,8 @@ __all__ = [
 class FindingError(AssertionError):
     """A case breaks the law; the text is the finding."""
 
-    def __init__(self, reported: ReportedFinding) -> None:
-        super().__init__(f"\n{finding_text(reported)}")
+    def __init__(self, reported: ReportedFinding, environment: Environment | None = None) -> None:
+        super().__init__(f"\n{finding_text(reported, environment)}")
         self.reported = reported
 
 
@@ -115,7 +116,7 @@ def check(case: Case, target: str | Target = "builtin", **options: Any) -> None:
             "Draw cases with fuzzgraph.cases(target), or change the case."
         )
     if verdict.findings:
-        raise FindingError(_reported(case, verdict))
+        raise FindingError(_reported(case, verdict), _open(target, options).environment)
 
 
 def _reported(case: Case, verdict: VerdictLike) -> ReportedFinding:

@@ -14,6 +14,7 @@ import msgspec
 
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
+from fuzzgraph.finding_text import sentence
 from fuzzgraph.records import ReportedFinding, finding_id
 from fuzzgraph.strict_json import decode_json
 
@@ -29,6 +30,8 @@ class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     target: str
     buffer: str
     mode: str
+    sentence: str = ""
+    """What happens, for people; decides nothing."""
     since: str = ""
     """When it was first written down, UTC."""
 
@@ -92,6 +95,7 @@ def known_of(reported: Iterable[ReportedFinding], since: str) -> dict[str, Known
             target=target,
             buffer=buffer,
             mode=mode,
+            sentence=sentence(one.finding),
             since=since,
         )
     return entries

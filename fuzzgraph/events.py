@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from fuzzgraph.case import Case
+from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
 from fuzzgraph.records import (
@@ -90,6 +91,8 @@ class CampaignStarted(_Event, frozen=True, kw_only=True):
     fuzzgraph: str = ""
     beyond: tuple[str, ...] = ()
     """What the target cannot express."""
+    environment: Environment = UNKNOWN
+    """Of the process that runs the engine."""
 
 
 class CaseRun(_Event, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.environment import UNKNOWN, Environment, read_environment
 from fuzzgraph.errors import TargetFailed, UsageError
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.runner import Runner
@@ -56,6 +57,8 @@ class Opened:
     process nothing can cut it off."""
     killed: Callable[[], int] = lambda: 0
     """How often it was killed from outside and its case run again."""
+    environment: Environment = UNKNOWN
+    """Of the process that runs the engine."""
     record: Recorder | None = None
     """Writes standalone scripts where the engine is; None where it is in this process."""
 
@@ -130,7 +133,10 @@ def open_target_object(target: Target, setup: Setup, *, branches: bool = False) 
     from fuzzgraph.execution.branches import TracedExecution
 
     execution = (TracedExecution if branches else Execution)(target, setup)
-    return Opened(setup, target, execution, execution.close)
+    from fuzzgraph.ports import engine_packages
+
+    environment = read_environment(engine_packages(target), setup.device)
+    return Opened(setup, target, execution, execution.close, environment=environment)
 
 
 def _isolated(target: Target, setup: Setup) -> bool:
@@ -204,6 +210,7 @@ def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
         client.close,
         deaths=lambda: client.deaths,
         killed=lambda: client.killed,
+        environment=client.environment,
         cut_off=client.cut_off,
         record=client.standalone_script if setup.graphs == "recorder" else None,
     )

@@ -13,6 +13,7 @@ import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.coverage import Coverage
+from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.escaping import WEB_LINK
 from fuzzgraph.finding import Finding, FindingKey
 from fuzzgraph.run_spec import Profile, RunSpec, Setup
@@ -173,6 +174,8 @@ class RunSummary(NamedCounts, frozen=True, kw_only=True):
     """Of the search, with the shrinking in between."""
     total_seconds: float = 0.0
     """With what came after it: more shrinking, writing and executing repros."""
+    environment: Environment = UNKNOWN
+    """Of the process that ran the engine; of the first one where there were several."""
     beyond: tuple[str, ...] = ()
     """What the target cannot express, so that nothing like it was drawn."""
     findings: tuple[ReportedFinding, ...] = ()

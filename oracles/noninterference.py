@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -63,14 +64,16 @@ class NonInterference:
         )
 
     def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
-        blamed = step.blamed.get(("other_world", name), "memory that could not be narrowed down")
+        blamed = step.blamed.get(("other_world", name), "")
+        read = f"read from: {blamed}" if blamed else "which memory was read is unknown"
+        known: dict[str, Any] = {"blamed": blamed} if blamed else {}
         return claim(
             step,
             self.name,
             self.clause,
             buffer=name,
             symptom="nan_mismatch" if step.nan_world else "mismatch",
-            message=f"{text}; read from: {blamed}",
-            blamed=blamed,
+            message=f"{text}; {read}",
             index=list(worst.index) if worst else [],
+            **known,
         )

@@ -104,7 +104,7 @@ def opener(runner: FakeRunner) -> Callable[[Setup], Opened]:
     return open_setup
 
 
-def no_exporting(setup: Setup, record: object = None) -> Callable[..., tuple[()]]:
+def no_exporting(setup: Setup, *known: object) -> Callable[..., tuple[()]]:
     """Stands for `Exporting`: writes no repro."""
     return lambda *_: ()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fuzzgraph.campaign.budget import Allowance, Effort
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
+from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
 from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 from fuzzgraph.repro.files import file_names
@@ -35,6 +36,7 @@ def export_text(
     *,
     record: Recorder | None = None,
     allowance: Allowance = UNLIMITED,
+    environment: Environment = UNKNOWN,
 ) -> str:
     """The export of one kind.
 
@@ -42,6 +44,7 @@ def export_text(
         record: writes a standalone script where the engine is; None for an engine in this process.
         allowance: whether a script's operations are recorded, and whether it is proven by running
             it, in so many seconds.
+        environment: where the finding was seen.
 
     Raises:
         UsageError: the target has no export of that kind. OutOfTime: proving it took too long.
@@ -58,8 +61,9 @@ def export_text(
             proven=allowance.effort is Effort.RUN,
             seconds=allowance.seconds,
         )
-    writer = repro.export_pytest if kind == "pytest" else repro.export_issue
-    return writer(case, finding, setup)
+    if kind == "pytest":
+        return repro.export_pytest(case, finding, setup)
+    return repro.export_issue(case, finding, setup, environment)
 
 
 def verified_rate(
@@ -88,9 +92,15 @@ def verified_rate(
 class Exporting:
     """The exporter of a run: every kind beside the case, the script executed."""
 
-    def __init__(self, setup: Setup, record: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        record: Recorder | None = None,
+        environment: Environment = UNKNOWN,
+    ) -> None:
         self._setup = setup
         self._record = record
+        self._environment = environment
 
     def __call__(
         self, reported: ReportedFinding, folder: RunFolder, allowance: Allowance, say: Say
@@ -137,6 +147,7 @@ class Exporting:
             reported.finding,
             self._setup,
             record=self._record,
+            environment=self._environment,
         )
         try:
             return write(allowance=allowance)

@@ -19,6 +19,7 @@ from fuzzgraph.campaign.budget import Clock, TimeBudget
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.case import Case, digest
 from fuzzgraph.coverage import CoverageMap
+from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.events import (
     CampaignFinished,
     CampaignStarted,
@@ -113,7 +114,9 @@ class LiveRun:
         """Generated cases."""
         return self.cases - self.corpus_cases
 
-    def start(self, corpus_cases: int, beyond: Iterable[str]) -> None:
+    def start(
+        self, corpus_cases: int, beyond: Iterable[str], environment: Environment = UNKNOWN
+    ) -> None:
         """Emit the first event; with it the run can be resumed from its log."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         before = self.state.start.started if self.state.begun else ""
@@ -125,6 +128,7 @@ class LiveRun:
                 started=before or now,
                 fuzzgraph=fuzzgraph.__version__,
                 beyond=tuple(beyond),
+                environment=environment,
             )
         )
 

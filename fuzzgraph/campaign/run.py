@@ -110,7 +110,8 @@ class Campaign:
         """
         live = self.live
         with live.folder.lock(), interruptible(live.budget):
-            live.start(len(self.saved.corpus), missing(self.opened.target.capabilities))
+            beyond = missing(self.opened.target.capabilities)
+            live.start(len(self.saved.corpus), beyond, self.opened.environment)
             live.note(bad_entries=[*bad_entries, *self.policy.bad_lines])
             try:
                 return self._run_through(notes)
@@ -132,7 +133,7 @@ class Campaign:
             self.tools.dimensions,
             live.count_quarantined,
         )
-        export = self.tools.export or Exporting(self.spec.setup, opened.record)
+        export = self.tools.export or Exporting(self.spec.setup, opened.record, opened.environment)
         triage = Triage(live, quarantining, self.tools.minimise, export, self.policy)
         runner = CaseRunner(live, quarantining, triage, self.tools.dimensions, opened.cut_off)
         ended = live.state.ended

@@ -10,6 +10,7 @@ from fuzzgraph.case import load_case
 from fuzzgraph.cli.options import as_json, case_argument, case_folders, say_json, whole_number
 from fuzzgraph.corpus import find
 from fuzzgraph.errors import UsageError
+from fuzzgraph.finding_text import sentence
 
 if TYPE_CHECKING:
     from fuzzgraph.bisect import Bisection, Boundary, ReleaseVerdict
@@ -87,7 +88,7 @@ def _said(verdict: ReleaseVerdict) -> str:
 def _end(found: Bisection) -> str:
     lines = [f"first broken: {_boundary(one, 'good')}" for one in found.broken]
     lines += [f"first fixed:  {_boundary(one, 'bad')}" for one in found.fixed]
-    return "\n".join([f"finding: {found.finding.message}", *lines])
+    return "\n".join([f"finding: {sentence(found.finding)}", *lines])
 
 
 def _boundary(one: Boundary, before: str) -> str:

@@ -20,6 +20,7 @@ from fuzzgraph.cli.options import (
     whole_number,
 )
 from fuzzgraph.corpus import find, readable_json, write_atomically
+from fuzzgraph.environment import Environment
 from fuzzgraph.errors import NotExecuted, UsageError
 from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup, finding_id
 from fuzzgraph.finding import Finding
@@ -84,7 +85,7 @@ def replay(case: str, setup: Setup, times: int, as_json: bool) -> int:
     if as_json:
         say_json(_replayed(setup, path, loaded, verdict, found))
     else:
-        click.echo(_replay_text(setup, path, loaded, verdict, found))
+        click.echo(_replay_text(setup, path, loaded, verdict, found, opened.environment))
     return 1 if found else 0
 
 
@@ -104,14 +105,19 @@ def _replayed(
 
 
 def _replay_text(
-    setup: Setup, path: Path, case: Case, verdict: VerdictLike, found: list[Finding]
+    setup: Setup,
+    path: Path,
+    case: Case,
+    verdict: VerdictLike,
+    found: list[Finding],
+    environment: Environment,
 ) -> str:
     from fuzzgraph.case_text import case_table, config_line
     from fuzzgraph.reporting import finding_text, setup_line, unchecked
 
     if found:
         reported = _reported(setup, path, case, found[0])
-        return finding_text(msgspec.structs.replace(reported, also=tuple(found[1:])))
+        return finding_text(msgspec.structs.replace(reported, also=tuple(found[1:])), environment)
     table = "\n".join(f"  {line}".rstrip() for line in case_table(case))
     return (
         f"nothing found in {path}, {verdict.steps} steps on {setup_line(setup)}\n\n{table}\n\n"
@@ -145,14 +151,14 @@ def shrink(case: str, setup: Setup, finding: str, out: Path | None, as_json: boo
     if as_json:
         say_json({"before": digest(loaded), "tries": tries, "finding": reported, "exit_code": 1})
     else:
-        _say_finding(reported)
+        _say_finding(reported, opened.environment)
     return 1
 
 
-def _say_finding(reported: ReportedFinding) -> None:
+def _say_finding(reported: ReportedFinding, environment: Environment) -> None:
     from fuzzgraph.reporting import finding_text
 
-    click.echo(finding_text(reported))
+    click.echo(finding_text(reported, environment))
 
 
 def _nothing(path: Path, setup: Setup, *, as_json: bool) -> int:
@@ -226,7 +232,9 @@ def export(
         if not verdict.findings:
             return _nothing(path, setup, as_json=as_json)
         shown = opened.runner.confirm(loaded, _chosen(verdict.findings, finding))
-        text = export_text(kind, loaded, shown, setup, record=opened.record)
+        text = export_text(
+            kind, loaded, shown, setup, record=opened.record, environment=opened.environment
+        )
     exported = Export(kind=kind, path=str(out or ""))
     if out is not None:
         write_atomically(out, text.encode())

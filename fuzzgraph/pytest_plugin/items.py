@@ -20,6 +20,7 @@ from fuzzgraph.events import (
     ReportedFinding,
     finding_id,
 )
+from fuzzgraph.finding_text import sentence
 from fuzzgraph.reporting import finding_text, progress_line, run_text, start_line
 from fuzzgraph.run_options import replay_command
 
@@ -98,7 +99,7 @@ class CorpusItem(_SuiteItem):
                 case_path=str(self._entry.path),
                 replay=replay_command(str(self._entry.path), opened.setup),
             )
-            raise _Found(finding_text(reported))
+            raise _Found(finding_text(reported, opened.environment))
 
 
 class FuzzItem(_SuiteItem):
@@ -142,7 +143,7 @@ class FuzzItem(_SuiteItem):
         if isinstance(event, CampaignStarted):
             return f"\n{start_line(event)}"
         if isinstance(event, FindingNew):
-            return f"found {event.id}: {event.finding.message}"
+            return f"found {event.id}: {sentence(event.finding)}"
         if isinstance(event, Progress) and event.seconds - self._told >= _PROGRESS_SECONDS:
             self._told = event.seconds
             return progress_line(event)

@@ -122,9 +122,9 @@ def _line(finding: Finding) -> str:
 
 
 def _buffer(finding: Finding) -> str:
-    """The buffer without the kind of step: 'decode.eager.kv_indices' is kv_indices."""
-    words = [word for word in finding.buffer.split(".") if word not in _KINDS_OF_STEP]
-    return ".".join(words)
+    """The buffer without kind and number of a step: 'decode.2.kv_indices' is kv_indices."""
+    words = finding.buffer.split(".")
+    return ".".join(word for word in words if word not in _KINDS_OF_STEP and not word.isdigit())
 
 
 def _pattern(finding: Finding) -> tuple[str, ...]:

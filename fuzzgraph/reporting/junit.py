@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
+from fuzzgraph.environment import environment_lines
 from fuzzgraph.escaping import visible
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
@@ -53,6 +54,7 @@ def _properties(suite: ElementTree.Element, summary: RunSummary) -> None:
         "cases": summary.cases,
         "cases_per_second": summary.rate,
         "pairs_covered": summary.coverage.pairs,
+        "environment": "; ".join(environment_lines(summary.environment)),
         "fuzzgraph": summary.fuzzgraph,
     }
     group = ElementTree.SubElement(suite, "properties")

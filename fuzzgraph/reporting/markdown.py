@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzzgraph.environment import environment_lines
 from fuzzgraph.escaping import code_block, code_cell, code_span, web_link
 from fuzzgraph.escaping import markdown_text as plain
 from fuzzgraph.events import ReportedFinding, RunSummary
@@ -13,6 +14,7 @@ from fuzzgraph.reporting.causes import causes, ranked
 from fuzzgraph.reporting.plain_text import finding_text
 from fuzzgraph.reporting.skipped import not_run, unchecked
 from fuzzgraph.reporting.summary_text import (
+    NEXT,
     duration_text,
     setup_line,
     stop_reason,
@@ -41,6 +43,8 @@ def markdown(summary: RunSummary, nights: Sequence[TrendPoint] = ()) -> str:
         f"## {plain(sentence(reported.finding))}\n\n{code_block(finding_text(reported))}"
         for reported in ranked(summary.findings)[:_IN_FULL]
     ]
+    if summary.findings:
+        parts.append(f"**Next:** {plain(NEXT)}.")
     if summary.mended:
         lines = "\n".join(f"- {plain(line)}" for line in summary.mended)
         parts.append(f"## Tolerated, and no longer failing\n\n{lines}")
@@ -69,6 +73,7 @@ def _figures(summary: RunSummary) -> str:
         "nondeterministic": summary.nondeterministic,
         "engine deaths": summary.deaths,
         "stopped": stop_reason(summary),
+        "environment": "; ".join(environment_lines(summary.environment)),
         "fuzzgraph": summary.fuzzgraph,
     }
     return "\n".join(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fuzzgraph.case_text import case_table, config_line
+from fuzzgraph.environment import Environment, environment_lines
 from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Export, ReportedFinding
 from fuzzgraph.finding import Finding
@@ -28,8 +29,14 @@ Rows = list[tuple[str, str]]
 """A word and what it introduces; an empty word continues the row above."""
 
 
-def finding_text(reported: ReportedFinding) -> str:
-    """The whole finding, without a line of the harness."""
+def finding_text(reported: ReportedFinding, environment: Environment | None = None) -> str:
+    """The whole finding, without a line of the harness.
+
+    Args:
+        environment: where it was seen; None where the text around it says so.
+    """
+    lines_of = [] if environment is None else environment_lines(environment)
+    seen_on = [("seen on", "; ".join(lines_of))]
     table = case_table(reported.case, mark=reported.finding.step)
     lines = [
         *finding_head(reported.finding),
@@ -37,7 +44,7 @@ def finding_text(reported: ReportedFinding) -> str:
         "",
         *(f"  {line}".rstrip() for line in table),
         "",
-        *_aligned([*_case(reported), *_files(reported)]),
+        *_aligned([*_case(reported), *seen_on, *_files(reported)]),
     ]
     return "\n".join(map(one_line, lines))
 
@@ -66,7 +73,7 @@ def finding_brief(reported: ReportedFinding, why: str) -> str:
 def _status(reported: ReportedFinding) -> Rows:
     if reported.status == "new":
         return []
-    return [("status", f"{reported.status} {reported.issue}".rstrip())]
+    return [("status", f"{reported.status}, does not count as new {reported.issue}".rstrip())]
 
 
 def _case(reported: ReportedFinding) -> Rows:

@@ -12,6 +12,7 @@ import hashlib
 from typing import Any
 
 from fuzzgraph.case_text import case_table, config_line
+from fuzzgraph.environment import environment_lines
 from fuzzgraph.escaping import visible
 from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES, SEVERITIES, Clause, Severity, severity_of
@@ -46,6 +47,7 @@ def sarif(summary: RunSummary) -> dict[str, Any]:
                     _BASE: {"description": {"text": "The folder of the run."}},
                 },
                 "invocations": [_invocation(summary)],
+                "properties": {"environment": environment_lines(summary.environment)},
                 "results": [
                     _result(summary, reported, entry.lead.id)
                     for entry in causes(summary.findings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzzgraph.environment import environment_lines
 from fuzzgraph.escaping import one_line
 from fuzzgraph.events import Reason, RunSummary, Setup
 from fuzzgraph.format_numbers import counted, short
@@ -10,6 +11,7 @@ from fuzzgraph.reporting.plain_text import finding_brief, finding_text
 from fuzzgraph.reporting.skipped import killed_text, unchecked, undone_of_run
 
 __all__ = [
+    "NEXT",
     "figures_text",
     "run_text",
     "outcome",
@@ -29,7 +31,7 @@ _REASONS: dict[Reason, str] = {
     "failed": "the run failed",
     "killed": "killed",
 }
-_NEXT = (
+NEXT = (
     "run a replay command, read repro.py, or send issue.md; docs/read-a-finding.md explains each"
     " line"
 )
@@ -125,6 +127,7 @@ def _figures(summary: RunSummary) -> list[str]:
         f"  stopped: {stop_reason(summary)}"
         + (f"; {_report_in(summary)} {summary.out}" if summary.out else ""),
     ]
+    lines.append(f"  environment: {'; '.join(environment_lines(summary.environment))}")
     lines += [f"  {line}" for line in unchecked(summary.unchecked)]
     lines += [
         f"  kernels run by Triton's own interpreter, {counted(count, 'time')}: {name}"
@@ -144,7 +147,7 @@ def _figures(summary: RunSummary) -> list[str]:
     if summary.error:
         lines.append(f"  run failed: {summary.error}")
     if summary.findings:
-        lines.append(f"  next: {_NEXT}")
+        lines.append(f"  next: {NEXT}")
     return lines
 
 

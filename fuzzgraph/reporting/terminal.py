@@ -43,7 +43,7 @@ def start_line(event: CampaignStarted) -> str:
     if budget.examples is not None:
         limits.append(counted(budget.examples, "example"))
     if budget.findings is not None:
-        limits.append(f"{counted(budget.findings, 'finding')} at most")
+        limits.append(f"at most {counted(budget.findings, 'finding')}")
     limit = ", ".join(limits) or "no limit, Ctrl-C ends it"
     corpus = f", {counted(event.corpus_cases, 'corpus case')} first" if event.corpus_cases else ""
     return f"{begin}{limit}{corpus}"

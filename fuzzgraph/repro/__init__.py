@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import OutOfTime, UsageError
 from fuzzgraph.events import Setup
 from fuzzgraph.repro.not_standalone import NotStandalone
@@ -124,11 +125,17 @@ def export_pytest(case: Case, finding: Finding, on: Setup | Target) -> str:
     return pytest_file(case, finding, _setup_of(on))
 
 
-def export_issue(case: Case, finding: Finding, on: Setup | Target) -> str:
-    """Markdown to paste into an issue; it names script and test beside it."""
+def export_issue(
+    case: Case, finding: Finding, on: Setup | Target, environment: Environment = UNKNOWN
+) -> str:
+    """Markdown to paste into an issue; it names script and test beside it.
+
+    Args:
+        environment: where the finding was seen.
+    """
     from fuzzgraph.repro.issue_text import issue_text
 
-    return issue_text(case, finding, _setup_of(on))
+    return issue_text(case, finding, _setup_of(on), environment)
 
 
 def _setup_of(on: Setup | Target) -> Setup:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import platform
-from importlib.metadata import PackageNotFoundError, version
-
-import torch
-
 from fuzzgraph import __version__
 from fuzzgraph.case import Case, digest
 from fuzzgraph.case_text import case_cells, config_line
+from fuzzgraph.environment import UNKNOWN, Environment, environment_lines
 from fuzzgraph.escaping import code_span as code
 from fuzzgraph.escaping import markdown_text
 from fuzzgraph.events import Setup, finding_id
@@ -22,6 +18,7 @@ from fuzzgraph.repro.wording import plain
 __all__ = ["issue_text"]
 
 _KNOWN = {
+    "engine_buffer": "Engine's buffer",
     "allocated_at": "Allocated at",
     "where": "Raised at",
     "error": "Error",
@@ -37,7 +34,9 @@ _KNOWN = {
 }
 
 
-def issue_text(case: Case, finding: Finding, setup: Setup) -> str:
+def issue_text(
+    case: Case, finding: Finding, setup: Setup, environment: Environment = UNKNOWN
+) -> str:
     """Title, what breaks, the case, what was measured, how to reproduce, environment."""
     names = file_names(finding_id(finding.key))
     lines = [
@@ -67,7 +66,7 @@ def issue_text(case: Case, finding: Finding, setup: Setup) -> str:
         *_confirmed(finding),
         "## Environment",
         "",
-        *(f"- {markdown_text(line)}" for line in environment(setup)),
+        *(f"- {markdown_text(line)}" for line in _environment(setup, environment)),
         "",
         f"Found by FuzzGraph, oracle {code(finding.oracle)}, case {code(digest(case)[:12])}.",
     ]
@@ -106,21 +105,8 @@ def _confirmed(finding: Finding) -> list[str]:
     return [f"The case {markdown_text(said)}.", ""] if said else []
 
 
-def environment(setup: Setup) -> list[str]:
-    """Versions and device, as they are here."""
-    lines = [f"FuzzGraph {__version__}, {', '.join(setup_words(setup)) or 'built-in engine'}"]
-    lines.append(f"torch {torch.__version__}, {_triton()}")
-    lines.append(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    if setup.device != "cpu" and torch.cuda.is_available():
-        runtime = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-        lines.append(f"{torch.cuda.get_device_name(0)}, {runtime}")
-    else:
-        lines.append("CPU; graphs captured and replayed by FuzzGraph's recorder")
-    return lines
-
-
-def _triton() -> str:
-    try:
-        return f"triton {version('triton')}"
-    except PackageNotFoundError:
-        return "no triton"
+def _environment(setup: Setup, environment: Environment) -> list[str]:
+    asked = ", ".join(setup_words(setup)) or "built-in engine"
+    graphs = "graphs captured and replayed by FuzzGraph's recorder"
+    recorded = [graphs] if setup.graphs == "recorder" else []
+    return [*environment_lines(environment), *recorded, f"FuzzGraph {__version__}, {asked}"]

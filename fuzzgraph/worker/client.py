@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fuzzgraph.case import Case, encode_case
+from fuzzgraph.environment import UNKNOWN
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.not_standalone import NotStandalone
@@ -75,6 +76,8 @@ class WorkerClient:
         self._pool = ChildPool(self.folder, opening)
         self._sender = RequestSender(self._pool, self._limits)
         self._was_ready = False
+        self.environment = UNKNOWN
+        """Of the child, as it says when its target is open."""
         self.deaths = 0
         self.killed = 0
         """Children that somebody killed: a person, or a machine out of memory."""
@@ -136,7 +139,8 @@ class WorkerClient:
         """None once the target is open, else how the child ended."""
         self._pool.start()
         try:
-            self._sender.ask(self._pool.opening, Ready, self._limits.opening_seconds)
+            ready = self._sender.ask(self._pool.opening, Ready, self._limits.opening_seconds)
+            self.environment = ready.environment
         except Ending as ending:
             self._count(ending)
             return ending

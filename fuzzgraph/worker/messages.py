@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from fuzzgraph.case import Case
+from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import Finding, Stage
 from fuzzgraph.run_spec import Setup
@@ -110,6 +111,8 @@ class Entered(_Message, frozen=True):
 
 class Ready(_Message, frozen=True):
     """The target is open."""
+
+    environment: Environment = UNKNOWN
 
 
 class Answer(_Message, frozen=True):

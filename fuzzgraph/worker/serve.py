@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from fuzzgraph.device_faults import fault_in
+from fuzzgraph.environment import read_environment
 from fuzzgraph.errors import FuzzGraphError, HarnessFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.run_spec import Setup
@@ -83,7 +84,10 @@ class RequestHandler:
             self._probe = getattr(target, "probe", None) or _device_probe(message.setup.device)
             self._execution = _executed(message, target, self._enter)
             self._setup = message.setup
-            return Ready()
+            from fuzzgraph.ports import engine_packages
+
+            packages = engine_packages(target)
+            return Ready(environment=read_environment(packages, message.setup.device))
         execution = self._execution
         assert execution is not None, "the parent opens before it asks"
         if isinstance(message, Inspect):

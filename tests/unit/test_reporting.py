@@ -178,7 +178,8 @@ END = """\
 nothing found in 6000 cases, 1m00s, 100 cases/s
   12 from the corpus, 3.0 steps each, 3 cases skipped (unsupported by target); seed 7; \
 builtin with planted fault short-kv, recorder on cpu
-  stopped: time is up; report in reports/runs/x"""
+  stopped: time is up; report in reports/runs/x
+  environment: unknown: the run did not record it"""
 
 
 def test_a_run_ends_with_its_figures() -> None:

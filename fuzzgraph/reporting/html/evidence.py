@@ -20,6 +20,7 @@ class Evidence:
 
 
 _FACTS = {
+    "engine_buffer": "engine's buffer",
     "allocated_at": "allocated at",
     "where": "raised at",
     "kernel": "kernel",

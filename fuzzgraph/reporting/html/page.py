@@ -6,28 +6,27 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-import msgspec
-
-from fuzzgraph.case import encode_case
 from fuzzgraph.case_text import case_table, config_line
+from fuzzgraph.environment import environment_lines
 from fuzzgraph.escaping import visible, web_link
 from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES, SEVERITIES
 from fuzzgraph.finding_text import law_parts, place, sentence
 from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.causes import causes
-from fuzzgraph.reporting.coverage_groups import Crossing, crossings, groups_of
+from fuzzgraph.reporting.coverage_groups import groups_of
+from fuzzgraph.reporting.html.coverage_grid import coverage_grid, open_pairs
 from fuzzgraph.reporting.html.evidence import Evidence, evidence
 from fuzzgraph.reporting.html.memory_map import memory_map
+from fuzzgraph.reporting.html.repro_texts import Room, Rooms, files_beside, repro_texts
 from fuzzgraph.reporting.html.timeline import timeline
 from fuzzgraph.reporting.html.trend_chart import trend_chart
 from fuzzgraph.reporting.skipped import not_run, unchecked, undone_text
 from fuzzgraph.reporting.summary_text import (
+    NEXT,
     nothing_found,
     outcome,
     setup_line,
@@ -40,11 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Material", "html"]
 
-_SCRIPTS_BYTES = 500_000
-_DRAWINGS_BYTES = 600_000
-_CASES_BYTES = 300_000
-"""Room for each, as written on the page, which stays below 2 MB: beyond it a history is a table
-and a repro is named by its file."""
 _DRAWN = 200
 """Findings told in full; those beyond are in the table."""
 
@@ -87,41 +81,17 @@ class _Chapter:
     """Name and relative path of what lies beside the page."""
 
 
-class _Room:
-    """Bytes that are left for one kind of content."""
-
-    def __init__(self, left: int) -> None:
-        self._left = left
-
-    def takes(self, markup: str) -> bool:
-        """Whether it still fits; it is then counted."""
-        size = len(markup.encode())
-        if size > self._left:
-            return False
-        self._left -= size
-        return True
-
-
-class _Rooms:
-    """The room of a page, kind by kind: a page of many findings keeps the case of each."""
-
-    def __init__(self) -> None:
-        self.cases = _Room(_CASES_BYTES)
-        self.scripts = _Room(_SCRIPTS_BYTES)
-        self.drawings = _Room(_DRAWINGS_BYTES)
-
-
 def html(summary: RunSummary, material: Material | None = None) -> str:
     """The whole page, self-contained."""
     material = material or Material()
-    rooms = _Rooms()
+    rooms = Rooms()
     chapters = [
         _chapter(
             number,
             summary,
             reported,
             why,
-            _repros(reported, material.scripts.get(reported.id, {}), rooms),
+            repro_texts(reported, material.scripts.get(reported.id, {}), rooms),
             rooms.drawings,
         )
         for number, (reported, why) in enumerate(_in_order(summary)[:_DRAWN], start=1)
@@ -131,6 +101,8 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         style=_style(),
         title=outcome(summary),
         nothing=nothing_found(summary),
+        environment=environment_lines(summary.environment),
+        next=NEXT,
         mode_of=_mode_of,
         setup=setup_line(summary.setup),
         figures=_figures(summary),
@@ -140,8 +112,8 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         nights=material.trend,
         trend=trend_chart(material.trend) if len(material.trend) > 1 else "",
         families=list(groups_of(summary.coverage)),
-        grid=_grid(summary),
-        openings=_openings(summary),
+        grid=coverage_grid(summary),
+        openings=open_pairs(summary),
         not_run=not_run(summary),
         unchecked=unchecked(summary.unchecked),
         short=short,
@@ -200,7 +172,7 @@ def _chapter(
     reported: ReportedFinding,
     why: str,
     repros: Sequence[tuple[str, str]],
-    room: _Room,
+    room: Room,
 ) -> _Chapter:
     finding = reported.finding
     drawn, mapped = timeline(reported.case, finding), memory_map(reported.case, finding)
@@ -224,7 +196,7 @@ def _chapter(
             for other in reported.also
         ),
         repros=tuple(repros),
-        files=tuple(_files(reported)),
+        files=tuple(files_beside(reported)),
     )
 
 
@@ -264,51 +236,3 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
     if finding.symptom == "nan_mismatch":
         facts.append(("note", "only NaN in memory that the batch does not own shows this"))
     return facts
-
-
-_COPIED: dict[str, str] = {
-    "case": "Case (save it as case.json)",
-    "script": "Script (its first lines say how to run it)",
-    "pytest": "Test (run by pytest, with FuzzGraph installed)",
-}
-
-
-def _repros(
-    reported: ReportedFinding, scripts: Mapping[ExportKind, str], rooms: _Rooms
-) -> list[tuple[str, str]]:
-    """The case, and the scripts that still fit: whoever was sent the page alone can replay it."""
-    case = msgspec.json.format(encode_case(reported.case)).decode()
-    chosen: dict[str, str] = {"case": case} if rooms.cases.takes(escape(case)) else {}
-    for kind in ("pytest", "script"):
-        text = scripts.get(kind, "")
-        if text and rooms.scripts.takes(escape(text)):
-            chosen[kind] = text
-    return [(name, chosen[kind]) for kind, name in _COPIED.items() if kind in chosen]
-
-
-def _files(reported: ReportedFinding) -> list[tuple[str, str]]:
-    folder = f"findings/{reported.id}"
-    names = [export.path.rsplit("/", 1)[-1] for export in reported.exports if export.path]
-    return [
-        (name, f"{folder}/{quote(name)}") for name in ("case.json", *names) if reported.case_path
-    ]
-
-
-def _grid(summary: RunSummary) -> list[tuple[str, list[Crossing | None]]]:
-    """Rows of the pair table: family, and its crossing with each earlier one; None is empty."""
-    families = list(groups_of(summary.coverage))
-    found = {(one.first, one.second): one for one in crossings(summary.coverage)}
-    return [
-        (family, [found.get((other, family)) for other in families[: position or None][:position]])
-        for position, family in enumerate(families)
-    ]
-
-
-def _openings(summary: RunSummary, shown: int = 12) -> list[tuple[str, str, list[str]]]:
-    """The crossings with most pairs still open, and some of those pairs."""
-    worst = sorted(crossings(summary.coverage), key=lambda one: -len(one.open))[:shown]
-    return [
-        (one.first, one.second, [f"{a} with {b}" for a, b in one.open[:4]])
-        for one in worst
-        if one.open
-    ]

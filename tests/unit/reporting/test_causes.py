@@ -99,6 +99,8 @@ def test_an_overrun_of_a_buffer_of_another_line_is_another_entry() -> None:
     same = msgspec.structs.replace(overrun("idle.kv_indices"), mode="idle")
     assert sizes(reported(digest="a"), reported(other, digest="b")) == [1, 1]
     assert sizes(reported(digest="a"), reported(same, digest="b")) == [2]
+    numbered = overrun("decode.2.kv_indices")
+    assert sizes(reported(digest="a"), reported(numbered, digest="c")) == [2]
 
 
 def test_what_shows_in_any_case_explains_nothing(stale: tuple[ReportedFinding, ...]) -> None:

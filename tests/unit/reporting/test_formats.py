@@ -66,7 +66,10 @@ def test_junit_counts_what_decides_the_exit_code() -> None:
 
 def test_junit_holds_what_xml_cannot() -> None:
     nasty = msgspec.structs.replace(overrun("b\x00\x1b[31m"), message="bad \ud800 \x07")
-    ElementTree.fromstring(junit(summary(reported(nasty))))
+    (suite,) = ElementTree.fromstring(junit(summary(reported(nasty))))
+    (failure,) = suite.iter("failure")
+    assert str(failure.get("message")).startswith("A decode replay writes 2 elements past the end")
+    assert "bad" in str(failure.text)
 
 
 def test_nights_tell_new_from_seen_before_and_gone() -> None:

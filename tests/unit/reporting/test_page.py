@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign.reports import write_reports
+from fuzzgraph.case import Case
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.reporting.html import html
 from tests.unit.reporting.runs import history, overrun, reported, summary
@@ -163,3 +165,22 @@ def test_every_kind_of_finding_has_its_sentence_and_both_sides(
     expected, got = re.findall(r'<div class="(?:expected|got)"><span>\w+</span><code>(.+?)</code>',
                                html(summary(reported(finding))), re.DOTALL)  # fmt: skip
     assert expected != got
+
+
+def test_a_page_that_was_sent_alone_holds_its_case() -> None:
+    found = reported()
+    text = html(summary(found))
+    page = "".join(Page(text).words)
+    start = page.index("Case (save it as case.json)") + len("Case (save it as case.json)")
+    case, _ = json.JSONDecoder().raw_decode(page[start:].lstrip())
+    assert msgspec.convert(case, Case) == found.case
+
+
+def test_the_worst_finding_comes_first_with_its_severity_and_others_of_its_cause_below() -> None:
+    low = reported(of_clause("metadata", "broken_contract", buffer="seq_lens"), digest="a")
+    same = msgspec.structs.replace(overrun("idle.kv_indices"), mode="idle")
+    page = "".join(Page(html(summary(low, reported(), reported(same, digest="b")))).words)
+    shown = [page.index(f"Finding {number} of 3, severity {word}") for number, word in
+             ((1, "critical"), (2, "critical"), (3, "low"))]  # fmt: skip
+    assert shown == sorted(shown)
+    assert "probably the same cause: same fault of kv_indices in another kind of step" in page
