@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size
-from fuzzgraph.case.dimension import Most, OneOf, Row, Sizes, Switch
+from fuzzgraph.case.dimension import DimensionRow, Most, OneOf, Sizes, Switch
 from fuzzgraph.errors import UsageError
 
 _OTHERS: dict[str, tuple[Any, Any]] = {
@@ -28,7 +28,7 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
 """What no single dimension of a config says: default and widest value."""
 
 
-def _default_and_widest(row: Row) -> tuple[Any, Any]:
+def _default_and_widest(row: DimensionRow) -> tuple[Any, Any]:
     rule = row.spec.needs
     if isinstance(rule, Switch):
         return False, True
@@ -39,7 +39,7 @@ def _default_and_widest(row: Row) -> tuple[Any, Any]:
     return (row.default if isinstance(row.default, tuple) else (row.default,)), row.choices
 
 
-_ROWS: dict[str, Row] = {
+_ROWS: dict[str, DimensionRow] = {
     row.spec.needs.name: row for row in reversed([*DIMENSIONS.values()]) if row.spec.needs
 }
 """Field of `Capabilities` -> the dimension that it is about, the first of several."""
@@ -154,7 +154,7 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
     return None
 
 
-def _refused(row: Row, value: Any, has: Any) -> str | None:
+def _refused(row: DimensionRow, value: Any, has: Any) -> str | None:
     """Why a target that declares `has` does not drive this value of the dimension."""
     rule = row.spec.needs
     if isinstance(rule, OneOf):

@@ -83,7 +83,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OptionRow:
     """One option: a field of a record with what its type and its `Option` say."""
 
     name: str
@@ -141,7 +141,7 @@ class Row:
         return [flag, f"{value!r}s" if self.kind == "duration" else str(value)]
 
 
-def rows_of(record: type[msgspec.Struct]) -> tuple[Row, ...]:
+def rows_of(record: type[msgspec.Struct]) -> tuple[OptionRow, ...]:
     """The options of a record, in the order of its fields."""
     hints = get_type_hints(record, include_extras=True)
     rows = []
@@ -150,7 +150,7 @@ def rows_of(record: type[msgspec.Struct]) -> tuple[Row, ...]:
         for option in noted[1:]:
             if isinstance(option, Option):
                 kind, choices = _kind(noted[0])
-                rows.append(Row(one.name, record, kind, choices, one.default, option))
+                rows.append(OptionRow(one.name, record, kind, choices, one.default, option))
     return tuple(rows)
 
 

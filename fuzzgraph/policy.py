@@ -108,7 +108,7 @@ def _passes(entry: Tolerated, case: Case, run: Callable[[Case], VerdictLike]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined:
+class QuarantinedVerdict:
     """Stands for the verdict of a case that was never launched."""
 
     entry: str
@@ -149,7 +149,7 @@ class QuarantiningRunner:
         entry = self._entry(case)
         if entry:
             self._quarantined(entry)
-            return Quarantined(entry)
+            return QuarantinedVerdict(entry)
         return self._runner.run_case(case)
 
     def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
@@ -157,7 +157,7 @@ class QuarantiningRunner:
 
     def keeps_out(self, verdict: VerdictLike) -> bool:
         """Whether a verdict is that of a case never launched."""
-        return isinstance(verdict, Quarantined)
+        return isinstance(verdict, QuarantinedVerdict)
 
     def _entry(self, case: Case) -> str:
         if not self._ledger.quarantined:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.errors import AdapterUnavailable, UsageError
-from fuzzgraph.option import Row
+from fuzzgraph.option import OptionRow
 from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
 from fuzzgraph.targets.own import import_root
 
@@ -75,7 +75,7 @@ def checked_spec(given: Mapping[str, Any], *, dash: str = "--", here: bool = Tru
     """The run that options ask for; one without a seed gets a random one.
 
     Args:
-        given: field -> value, as `Row.parse` gives it; a field that is missing or None was not
+        given: field -> value, as `OptionRow.parse` gives it; one that is missing or None was not
             given. Other names are passed over.
         dash: what the caller's options begin with, for messages.
         here: whether it runs on this machine, which then must have the device.
@@ -104,7 +104,7 @@ def _of(record: type[msgspec.Struct], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def option_words(
-    record: Setup | RunSpec, rows: Iterable[Row] = OPTIONS, dash: str = "--"
+    record: Setup | RunSpec, rows: Iterable[OptionRow] = OPTIONS, dash: str = "--"
 ) -> list[str]:
     """The options that ask for a record again, as a command line gives them."""
     spec = RunSpec(setup=record) if isinstance(record, Setup) else record
@@ -125,7 +125,7 @@ def replay_command(path: str, setup: Setup) -> str:
     return f"cd {shlex.quote(root)} && {replay}"
 
 
-def option_table(rows: Iterable[Row], dash: str = "--") -> str:
+def option_table(rows: Iterable[OptionRow], dash: str = "--") -> str:
     """The rows as a Markdown table, as docs/cli.md has it."""
     lines = ["| option | meaning | default |", "|---|---|---|"]
     for row in rows:
@@ -135,7 +135,7 @@ def option_table(rows: Iterable[Row], dash: str = "--") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _without(row: Row) -> str:
+def _without(row: OptionRow) -> str:
     if row.option.without:
         return row.option.without
     return "off" if row.kind == "flag" else f"`{row.default}`"

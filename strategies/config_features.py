@@ -11,7 +11,7 @@ from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, Mode
-from fuzzgraph.case.dimension import Most, OneOf, Row, Sizes, Switch
+from fuzzgraph.case.dimension import DimensionRow, Most, OneOf, Sizes, Switch
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.profile import Profile
 
@@ -61,7 +61,7 @@ def base_fields(can: Capabilities, profile: Profile) -> Fields:
     }
 
 
-def _simplest(row: Row, can: Capabilities) -> Any:
+def _simplest(row: DimensionRow, can: Capabilities) -> Any:
     """The default where the target has it, else the first of its values, the least of its sizes."""
     rule = row.spec.needs
     if isinstance(rule, Most):
@@ -72,7 +72,7 @@ def _simplest(row: Row, can: Capabilities) -> Any:
     return row.default
 
 
-def _values(row: Row, can: Capabilities) -> tuple[Any, ...]:
+def _values(row: DimensionRow, can: Capabilities) -> tuple[Any, ...]:
     """What to draw for a dimension that no function below varies."""
     rule = row.spec.needs
     if isinstance(rule, (OneOf, Sizes)):
@@ -208,7 +208,7 @@ def _vary_pool(fields: Fields, can: Capabilities, profile: Profile, chance: Chan
     fields["req_pool_size"] = min(chance.pick(sizes), fields["req_pool_size"])
 
 
-def _by_its_row(row: Row) -> Vary:
+def _by_its_row(row: DimensionRow) -> Vary:
     """Another value than the simplest one, of those that the target has."""
 
     def vary(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:

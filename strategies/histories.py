@@ -40,7 +40,7 @@ def most_rows(config: EngineConfig, mode: Mode, above_ladder: bool) -> int:
     return min(config.req_pool_size, ladder(config, mode)[-1])
 
 
-class History:
+class HistoryBuilder:
     """Decodes step records; keeps who is live and how long everybody is."""
 
     def __init__(

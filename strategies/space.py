@@ -18,7 +18,7 @@ from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies.config_features import FEATURES
 from fuzzgraph.strategies.configs import KEPT, Pins, Supports, swarm_config
-from fuzzgraph.strategies.histories import FINISH, PRESENCE, SIZE, STEP_BYTES, History
+from fuzzgraph.strategies.histories import FINISH, PRESENCE, SIZE, STEP_BYTES, HistoryBuilder
 from fuzzgraph.strategies.profile import Profile
 from fuzzgraph.world import FIRST_ROW
 
@@ -97,7 +97,7 @@ class Space:
         prefix = _prefix_pages(drawn[_PREFIX], config)
         seed, order = drawn[_SEED], _ORDERS[drawn[_ORDER] >> 6]
         rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
-        history = History(
+        history = HistoryBuilder(
             config,
             self.can,
             self.profile,

@@ -91,7 +91,7 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DimensionRow:
     """One dimension: the field's name and default, the values of its `Literal`, and its row."""
 
     name: str
@@ -109,14 +109,14 @@ class Row:
 
 
 @lru_cache(maxsize=4)
-def rows_of(struct: type[msgspec.Struct]) -> Mapping[str, Row]:
+def rows_of(struct: type[msgspec.Struct]) -> Mapping[str, DimensionRow]:
     """The rows of a struct by field name, in the order of its fields."""
     defaults = dict(zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True))
     hints = get_type_hints(struct, include_extras=True)
     return {name: _row(name, defaults[name], hints[name]) for name in struct.__struct_fields__}
 
 
-def _row(name: str, default: Any, hint: Any) -> Row:
+def _row(name: str, default: Any, hint: Any) -> DimensionRow:
     if get_origin(hint) is not Annotated:
         raise TypeError(
             f"field {name!r} has no Dimension. Write Annotated[{hint}, Dimension(...)]."
@@ -124,4 +124,4 @@ def _row(name: str, default: Any, hint: Any) -> Row:
     kind, spec = get_args(hint)
     inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
     choices = get_args(inner) if get_origin(inner) is Literal else ()
-    return Row(name, default, choices, kind is int, spec)
+    return DimensionRow(name, default, choices, kind is int, spec)

@@ -10,7 +10,7 @@ import click
 
 from fuzzgraph import shipped
 from fuzzgraph.errors import UsageError
-from fuzzgraph.option import Row, parse_number, parse_time
+from fuzzgraph.option import OptionRow, parse_number, parse_time
 from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable
 case_argument = click.argument("case", metavar="CASE")
 
 
-def option_of(row: Row, **changes: Any) -> Callable[[F], F]:
+def option_of(row: OptionRow, **changes: Any) -> Callable[[F], F]:
     """A row of the table as an option of click; its value is None where it is not given.
 
     Args:
@@ -70,7 +70,7 @@ def option_of(row: Row, **changes: Any) -> Callable[[F], F]:
     return click.option(row.flag, row.name, **(words | changes))
 
 
-def _rows(*names: str) -> list[Row]:
+def _rows(*names: str) -> list[OptionRow]:
     return [row for row in OPTIONS if row.name in names]
 
 
@@ -136,7 +136,7 @@ def _taking(
     command: F,
     name: str,
     fields: set[str],
-    rows: Iterable[Row],
+    rows: Iterable[OptionRow],
     build: Callable[[Mapping[str, Any]], object],
     defaults: Mapping[str, str] | None = None,
 ) -> F:

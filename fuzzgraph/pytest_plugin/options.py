@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from fuzzgraph.option import Row
+    from fuzzgraph.option import OptionRow
     from fuzzgraph.run_spec import RunSpec
 
 WORKER_KEY = "fuzzgraph"
@@ -53,7 +53,7 @@ class Options:
 OPTIONS_KEY: pytest.StashKey[Options] = pytest.StashKey()
 
 
-def _rows() -> list[Row]:
+def _rows() -> list[OptionRow]:
     from fuzzgraph.run_spec import OPTIONS
 
     return [row for row in OPTIONS if row.option.pytest]
@@ -137,7 +137,7 @@ def _spec(config: pytest.Config) -> RunSpec:
         raise pytest.UsageError(str(error)) from None
 
 
-def _given(config: pytest.Config, row: Row) -> Any:
+def _given(config: pytest.Config, row: OptionRow) -> Any:
     """The value on the command line, else that of the ini file, else None."""
     flag = _DASH + row.word
     value = config.getoption(flag)

@@ -24,8 +24,8 @@ from fuzzgraph.worker.messages import (
     Answer,
     Confirm,
     Confirmed,
-    Export,
-    Exported,
+    ExportReply,
+    ExportRequest,
     Inspect,
     Inspected,
     Open,
@@ -262,7 +262,7 @@ class WorkerClient:
         self.start()
         try:
             answer = self._sender.ask(
-                Export(case=case, finding=finding), Exported, self._limits.case_seconds
+                ExportRequest(case=case, finding=finding), ExportReply, self._limits.case_seconds
             )
         except Ending as ending:
             self._count(ending)

@@ -62,14 +62,14 @@ class Inspected(_Message, frozen=True):
     report: TargetReport
 
 
-class Export(_Message, frozen=True):
+class ExportRequest(_Message, frozen=True):
     """Record a case's operations, and write them as a script that shows the finding."""
 
     case: Case
     finding: Finding
 
 
-class Exported(_Message, frozen=True):
+class ExportReply(_Message, frozen=True):
     script: str = ""
     """Needs torch alone; '' where there is none."""
     reason: str = ""
@@ -126,9 +126,9 @@ class Failed(_Message, frozen=True):
     traceback: str
 
 
-ToChild: TypeAlias = Open | RunCase | Confirm | Inspect | Export
+ToChild: TypeAlias = Open | RunCase | Confirm | Inspect | ExportRequest
 FromChild: TypeAlias = (
-    Entered | Ready | Answer | Confirmed | Inspected | Exported | Refused | Failed
+    Entered | Ready | Answer | Confirmed | Inspected | ExportReply | Refused | Failed
 )
 
 Received = TypeVar("Received")

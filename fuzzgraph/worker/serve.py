@@ -25,8 +25,8 @@ from fuzzgraph.worker.messages import (
     Confirm,
     Confirmed,
     Entered,
-    Export,
-    Exported,
+    ExportReply,
+    ExportRequest,
     Failed,
     FromChild,
     Inspect,
@@ -92,7 +92,7 @@ class RequestHandler:
             from fuzzgraph.execution.inspection import inspect_target
 
             return Inspected(report=inspect_target(execution.target, message.cases, self._setup))
-        if isinstance(message, Export):
+        if isinstance(message, ExportRequest):
             return _exported(execution.target, message)
         if isinstance(message, Confirm):
             found = execution.confirm(message.case, message.finding, message.times)
@@ -172,13 +172,13 @@ def _faulty(fault: str) -> Target:
     return cast("Target", importlib.import_module("fuzzgraph.faults").open_fault(fault))
 
 
-def _exported(target: Target, message: Export) -> Exported:
+def _exported(target: Target, message: ExportRequest) -> ExportReply:
     from fuzzgraph.repro import NotStandalone, standalone_script
 
     try:
-        return Exported(script=standalone_script(message.case, message.finding, target))
+        return ExportReply(script=standalone_script(message.case, message.finding, target))
     except NotStandalone as error:
-        return Exported(reason=str(error))
+        return ExportReply(reason=str(error))
 
 
 def _executed(message: Open, target: Target, enter: Enter) -> Execution:

@@ -9,7 +9,7 @@ import pytest
 
 from fuzzgraph.capabilities import WIDEST, Capabilities, missing, unsupported_setting
 from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, case_schema, validate
-from fuzzgraph.case.dimension import Dimension, Row, Sizes, rows_of
+from fuzzgraph.case.dimension import Dimension, DimensionRow, Sizes, rows_of
 from fuzzgraph.coverage_values import GROUPS, group_of
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.strategies.config_features import FEATURES, VARIED_BY
@@ -22,19 +22,19 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
 
 
 @by_row
-def test_a_number_has_bounds_and_its_default_lies_within(row: Row) -> None:
+def test_a_number_has_bounds_and_its_default_lies_within(row: DimensionRow) -> None:
     if row.number:
         assert row.spec.bounds is not None
         assert row.spec.bounds[0] <= row.default <= row.spec.bounds[1]
 
 
 @by_row
-def test_a_dimension_is_varied_by_its_own_feature_or_with_another(row: Row) -> None:
+def test_a_dimension_is_varied_by_its_own_feature_or_with_another(row: DimensionRow) -> None:
     assert (row.spec.feature is None) == (row.name in FOLLOWING)
 
 
 @by_row
-def test_a_label_belongs_to_a_group_of_the_reports(row: Row) -> None:
+def test_a_label_belongs_to_a_group_of_the_reports(row: DimensionRow) -> None:
     assert bool(row.spec.label) == bool(row.spec.group)
     if row.spec.label:
         assert row.spec.group in GROUPS
@@ -51,7 +51,7 @@ def test_only_dimensions_are_varied_by_name() -> None:
 
 
 @by_row
-def test_a_value_beyond_its_bounds_is_refused(row: Row) -> None:
+def test_a_value_beyond_its_bounds_is_refused(row: DimensionRow) -> None:
     if row.spec.bounds is not None:
         beyond: dict[str, Any] = {row.name: row.spec.bounds[1] + 1}
         config = EngineConfig(**beyond)

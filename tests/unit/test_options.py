@@ -21,7 +21,7 @@ from fuzzgraph.cli.options import setup_options, spec_options
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import CampaignStarted, RunSummary, encode_event, parse_event
 from fuzzgraph.fleet.messages import ShardSpec
-from fuzzgraph.option import Row
+from fuzzgraph.option import OptionRow
 from fuzzgraph.pytest_plugin.options import Options, options_of
 from fuzzgraph.run_options import checked_setup, checked_spec, option_words, replay_command
 from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
@@ -39,7 +39,7 @@ NAMES = [row.name for row in OPTIONS]
 TEXTS = {"database": "dir:a folder", "target": "engine_of_mine:make"}
 
 
-def another(row: Row) -> Any:
+def another(row: OptionRow) -> Any:
     """A value of the option that differs from its default and can be told from those of others."""
     if row.kind == "flag":
         return not row.default
@@ -52,7 +52,7 @@ def another(row: Row) -> Any:
     return TEXTS.get(row.name, f"some {row.name}")
 
 
-def changed(row: Row) -> RunSpec:
+def changed(row: OptionRow) -> RunSpec:
     """A spec in which this option alone differs from what a command line without it gives."""
     base = checked_spec({"seed": 0, "examples": 7})
     value = {row.name: another(row)}
