@@ -14,7 +14,6 @@ from fuzzgraph.memory.arena import storage_key
 from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Segment
-from fuzzgraph.relays import relay
 
 __all__ = ["Resizing"]
 
@@ -43,6 +42,8 @@ class Resizing:
             return ()
         moved: list[torch.Tensor] = []
         sizes = self._sizes_after(func, facts, args, kwargs)
+        if sizes is None:
+            return ()
         for target, size in zip(targets, sizes, strict=True):
             # Another shape of no more elements fits where the tensor lies.
             if target.shape != size and size.numel() > extent(target):
@@ -50,11 +51,10 @@ class Resizing:
                 moved.append(target)
         return tuple(moved)
 
-    @relay
     def _sizes_after(
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: Any
-    ) -> tuple[torch.Size, ...]:
-        """Sizes that the operation gives its targets."""
+    ) -> tuple[torch.Size, ...] | None:
+        """Sizes that the operation gives its targets; None for an operation that cannot be run."""
         key = (func, _shapes(args), _shapes(kwargs.items()))
         sizes = self._sizes.get(key)
         if sizes is not None:
@@ -66,7 +66,12 @@ class Resizing:
             # Only the operation knows: run it on empty results of our own, and see what they
             # become. The answer is kept, because it depends on shapes and plain values alone.
             dry = {name: torch.empty_like(kwargs[name]).resize_(0) for name in facts.outs}
-            func(*args, **{**kwargs, **dry})
+            try:
+                func(*args, **{**kwargs, **dry})
+            except Exception:
+                # The real call, which comes next, raises the same. There it is the engine's error;
+                # raised from here it would count as ours.
+                return None
             sizes = tuple(out.shape for out in dry.values())
         if len(self._sizes) >= _REMEMBERED:
             self._sizes.clear()

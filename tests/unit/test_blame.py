@@ -29,6 +29,10 @@ def fails():
 def misuses_torch():
     return torch.zeros(2).view(3)
 
+def writes_into_another_dtype():
+    out = torch.empty(0, dtype=torch.int64)
+    return torch.index_select(torch.ones(4), 0, torch.tensor([1, 2]), out=out)
+
 def forbidden(tensor):
     return tensor.tolist()
 
@@ -125,6 +129,7 @@ def test_guarded_memory_passes_on_what_torch_raises(
 
     assert side(target, lambda: guarded(lambda: target.calls(engine.misuses_torch))) == "engine"
     assert side(target, lambda: guarded(target.misuses_torch)) == "target"
+    assert side(target, lambda: guarded(engine.writes_into_another_dtype)) == "engine"
 
 
 def test_the_recorder_passes_on_what_torch_raises_and_refuses_in_the_engines_name(
