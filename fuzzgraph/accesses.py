@@ -7,8 +7,6 @@ from typing import Literal
 
 from fuzzgraph.format_numbers import counted
 
-__all__ = ["Access", "AccessKind", "Race", "Where"]
-
 AccessKind = Literal["read", "write"]
 Where = Literal["outside", "between", "unmapped", "unwritten"]
 """outside: before or behind what was passed. between: inside its extent, in a gap that the strides

@@ -36,17 +36,6 @@ if TYPE_CHECKING:
     from fuzzgraph.target_report import TargetReport
     from fuzzgraph.world import Batch
 
-__all__ = [
-    "FindingError",
-    "batches",
-    "cases",
-    "check",
-    "check_target",
-    "configs",
-    "histories",
-    "run_case",
-]
-
 
 class FindingError(AssertionError):
     """A case breaks the law; the text is the finding."""

@@ -18,8 +18,6 @@ from fuzzgraph.finding_text import sentence
 from fuzzgraph.records import ReportedFinding, finding_id
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["Baseline", "KnownFinding", "baseline_text", "known_of", "load_baseline"]
-
 
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of the file: the key of a finding, and its name for people."""

@@ -20,8 +20,6 @@ from fuzzgraph.events import Setup, finding_id, is_full_rate
 from fuzzgraph.finding import Finding, FindingKey
 from fuzzgraph.open_target import Opened
 
-__all__ = ["Bisection", "Boundary", "ReleaseVerdict", "bisect", "release_range"]
-
 Judgement = Literal["good", "bad", "flaky", "skipped"]
 
 

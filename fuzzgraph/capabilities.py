@@ -16,8 +16,6 @@ from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size
 from fuzzgraph.case.dimension import Most, OneOf, Row, Sizes, Switch
 from fuzzgraph.errors import UsageError
 
-__all__ = ["WIDEST", "Capabilities", "missing", "unsupported_case", "unsupported_setting"]
-
 _OTHERS: dict[str, tuple[Any, Any]] = {
     "max_batch": (8, 8),
     "min_spec_steps": (1, 1),

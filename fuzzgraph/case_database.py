@@ -26,9 +26,6 @@ from fuzzgraph.run_spec import DATABASE_FORMS, RunSpec, checked_database
 if TYPE_CHECKING:
     from hypothesis.database import ExampleDatabase
 
-
-__all__ = ["DEFAULT_FOLDER", "CaseDatabase", "SharedCases", "open_database"]
-
 DEFAULT_FOLDER = Path(".fuzzgraph/examples")
 """Where cases go that a server or an artifact does not take."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
 
-__all__ = ["case_cells", "case_table", "config_line"]
-
 _DEFAULT = EngineConfig()
 _ROWS_SHOWN = 12
 

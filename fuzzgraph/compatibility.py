@@ -12,8 +12,6 @@ from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.ports import Target
 from fuzzgraph.run_spec import Setup
 
-__all__ = ["Probe", "released_targets", "probe_releases", "table", "probe_case"]
-
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a target runs on a release."""

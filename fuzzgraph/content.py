@@ -18,15 +18,6 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.splitmix import STRIDE, hash_counters
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
-__all__ = [
-    "DTYPES",
-    "STATE_WIDTH",
-    "Content",
-    "content_for",
-    "next_token",
-    "token_ids",
-]
-
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,

@@ -20,22 +20,6 @@ from fuzzgraph.case import Case, digest, encode_case, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.shipped import case_folders
 
-__all__ = [
-    "BadEntry",
-    "Entry",
-    "Loaded",
-    "Merged",
-    "add",
-    "find",
-    "load",
-    "load_saved",
-    "merge",
-    "minimise",
-    "prune",
-    "readable_json",
-    "write_atomically",
-]
-
 _PART = ".part"
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-__all__ = ["Coverage", "CoverageMap", "pairs_of"]
-
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run has covered, small enough for a record."""

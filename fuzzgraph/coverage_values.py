@@ -25,8 +25,6 @@ from fuzzgraph.case import (
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.world import FIRST_ROW
 
-__all__ = ["GROUPS", "coverage_values", "group_of"]
-
 GROUPS: dict[str, tuple[str, ...]] = {
     "mode": ("mode ",),
     "graph or eager": ("via ",),

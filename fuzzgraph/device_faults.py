@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["DeviceFault", "fault_in"]
-
 Api = Literal["CUDA", "HIP", "HSA", "NVRM", "amdgpu"]
 
 

@@ -22,8 +22,6 @@ from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.escaping import one_line
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["UNKNOWN", "Environment", "environment_lines", "read_environment"]
-
 _OURS = "fuzzgraph"
 _COMMIT = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
 _GIT_SECONDS = 5.0

@@ -6,23 +6,6 @@ traceback. The message says what is wrong, the value received, where, and what t
 
 from __future__ import annotations
 
-__all__ = [
-    "UNREADABLE",
-    "AdapterUnavailable",
-    "ArenaFull",
-    "CaptureError",
-    "DeviceReadError",
-    "EngineError",
-    "FuzzGraphError",
-    "HarnessFailed",
-    "InvalidCase",
-    "NotExecuted",
-    "OutOfTime",
-    "TargetFailed",
-    "UsageError",
-]
-
-
 UNREADABLE = (ValueError, RecursionError)
 """What decoding untrusted bytes raises: not text, not JSON or TOML, another shape, too deep."""
 

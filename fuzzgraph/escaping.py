@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["WEB_LINK", "code_block", "code_cell", "code_span", "markdown_text", "one_line",
-           "visible", "web_link"]  # fmt: skip
-
 WEB_LINK = r"https?://[^\s<>\"'`]+"
 """What may become a link: an http or https address, and so no `javascript:` or `file:`."""
 

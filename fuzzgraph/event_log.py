@@ -9,8 +9,6 @@ from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.events import Event, parse_event
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["Log", "read_log"]
-
 _OPENING = b'{"event":"'
 _RESUMED = _OPENING + b"campaign_started"
 

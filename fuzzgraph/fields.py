@@ -10,8 +10,6 @@ from typing import Literal
 
 from fuzzgraph.errors import UsageError
 
-__all__ = ["Axis", "PaddingRule", "Field", "Selects"]
-
 _REPEATED = {  # field name -> what live entries repeat, where an engine declares nothing else
     "seq_lens": "seq_lens",
     "new_lens": "new_lens",

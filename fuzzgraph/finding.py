@@ -6,11 +6,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = [
-    "CLAUSES", "SEVERITIES", "Clause", "Finding", "FindingKey", "Severity", "Stage", "Symptom",
-    "by_severity", "severity_of",
-]  # fmt: skip
-
 Clause = Literal["reads", "writes", "computes", "history", "metadata", "survives"]
 CLAUSES: dict[Clause, str] = {
     "reads": "reads only what its batch names",

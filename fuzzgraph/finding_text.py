@@ -12,11 +12,6 @@ from fuzzgraph.escaping import one_line
 from fuzzgraph.finding import CLAUSES, Clause, Finding
 from fuzzgraph.format_numbers import counted, plural
 
-__all__ = [
-    "LAW", "LEFT_OVER", "buffer_text", "confirmation", "headline", "law", "law_parts", "observed",
-    "place", "rule", "sentence",
-]  # fmt: skip
-
 LAW = (
     "A replay of a captured graph reads only what its batch names, writes only what its batch "
     "owns, and computes what attention defines, whatever was replayed before it."

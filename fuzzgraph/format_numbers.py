@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "plural", "short"]
-
 
 def short(seconds: float) -> str:
     """A duration in its two largest units.

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import fuzzgraph
 
-__all__ = ["import_path", "module_command", "script_command"]
-
 # Imports FuzzGraph from its own folder first, and sets the path of this process afterwards: on that
 # path another folder with a `fuzzgraph` may come earlier. Paths travel as arguments, never as code.
 _START = """\

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-__all__ = ["interruptible", "noting_interrupts", "signal_may_have_raised"]
-
 _noted = False
 
 

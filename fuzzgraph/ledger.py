@@ -27,8 +27,6 @@ if sys.version_info >= (3, 11):
 else:  # the same parser under its older name
     import tomli as tomllib
 
-__all__ = ["Ledger", "Quarantined", "Tolerated", "load_ledger", "parse_ledger"]
-
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     issue: str

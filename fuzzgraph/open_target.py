@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from fuzzgraph.repro import Recorder
     from fuzzgraph.worker import WorkerClient
 
-__all__ = [
-    "Opened",
-    "check_names",
-    "open_setup",
-    "open_target_object",
-    "strategy_of",
-    "supports_of",
-]
-
 
 class _Described(Protocol):
     """What strategies ask of a target; a target in a worker answers it as well."""

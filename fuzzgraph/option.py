@@ -18,8 +18,6 @@ import msgspec
 
 from fuzzgraph.errors import UsageError
 
-__all__ = ["Kind", "Option", "Row", "parse_number", "parse_time", "rows_of"]
-
 Kind = Literal["flag", "choice", "number", "duration", "text"]
 _METAVARS: dict[Kind, str] = {"number": "N", "duration": "TIME", "text": "TEXT"}
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -16,14 +16,6 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.ledger import Ledger, Tolerated, load_ledger
 from fuzzgraph.runner import Runner, VerdictLike
 
-__all__ = [
-    "DEFAULT_LEDGER",
-    "QuarantiningRunner",
-    "FindingPolicy",
-    "load_policy",
-    "run_tolerated",
-]
-
 DEFAULT_LEDGER = Path("corpus/ledger.toml")
 MENDED_RUNS = 3
 """Times the case of a tolerated entry has to pass before the entry counts as fixed."""

@@ -20,20 +20,6 @@ from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Engagement, Field, Observation, RunKind, StepRecord
 from fuzzgraph.world import Batch
 
-__all__ = [
-    "CapturedGraph",
-    "GraphEngine",
-    "Oracle",
-    "Pools",
-    "Session",
-    "Target",
-    "defining_modules",
-    "engine_packages",
-    "is_isolated",
-    "names_its_engine",
-    "unwrapped",
-]
-
 Outputs = TypeVar("Outputs")
 OutputsCo = TypeVar("OutputsCo", covariant=True)
 Part = TypeVar("Part")

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
-__all__ = ["is_relay", "relay"]
-
 _RELAYS: set[CodeType] = set()
 _HOOKS = ("__torch_function__", "__torch_dispatch__")
 

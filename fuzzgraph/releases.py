@@ -28,8 +28,6 @@ from filelock import FileLock
 
 from fuzzgraph.errors import AdapterUnavailable, UsageError
 
-__all__ = ["Release", "available", "cache_folder", "ensure", "fetch", "installed", "parse"]
-
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")
 _MOST_BYTES = 4 << 30

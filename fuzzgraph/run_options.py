@@ -15,14 +15,6 @@ from fuzzgraph.option import Row
 from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
 from fuzzgraph.targets.own import import_root
 
-__all__ = [
-    "checked_setup",
-    "checked_spec",
-    "option_table",
-    "option_words",
-    "replay_command",
-]
-
 _SECONDS = 60.0
 """How long a search without a budget runs."""
 

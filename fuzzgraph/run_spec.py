@@ -18,20 +18,6 @@ import msgspec
 from fuzzgraph.errors import UsageError
 from fuzzgraph.option import Option, rows_of
 
-__all__ = [
-    "DATABASE_FORMS",
-    "DEFAULT_SETUP",
-    "OPTIONS",
-    "SETUP_OPTIONS",
-    "Budget",
-    "Graphs",
-    "Profile",
-    "RunSpec",
-    "Setup",
-    "checked_database",
-    "graphs_of",
-]
-
 Device = Literal["cpu", "cuda"]
 Graphs = Literal["recorder", "device"]
 Isolation = Literal["", "on", "off"]

@@ -39,8 +39,6 @@ from fuzzgraph.events import (
 from fuzzgraph.finding import Finding
 from fuzzgraph.records import Counts, NamedCounts
 
-__all__ = ["RunState", "add_counts", "join_summaries"]
-
 _STARTED = ("spec", "started", "fuzzgraph", "beyond", "environment")
 """What the summary says as the start of the run does, by the same names."""
 _LINES = ("bad_entries", "damaged", "mended")

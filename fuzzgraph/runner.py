@@ -8,8 +8,6 @@ from typing import Protocol
 from fuzzgraph.case import Case
 from fuzzgraph.finding import Finding
 
-__all__ = ["Runner", "VerdictLike"]
-
 
 class VerdictLike(Protocol):
     """What running a case came to."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CASES", "FAULTS", "KNOWN_BUGS", "case_folders"]
-
 _DATA = Path(__file__).with_name("data")
 CASES = _DATA / "cases"
 FAULTS = _DATA / "faults"

@@ -12,8 +12,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["STRIDE", "Chance", "hash_counters"]
-
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 """What the reference implementation adds to its state for each number."""

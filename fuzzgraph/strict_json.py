@@ -8,8 +8,6 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-__all__ = ["decode_json"]
-
 T = TypeVar("T")
 
 

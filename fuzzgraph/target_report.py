@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Cost", "HiddenTensor", "TargetReport"]
-
 
 class HiddenTensor(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that captured work reads and that no field declares."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal, NamedTuple
 
-__all__ = ["TorchProblem", "torch_problem"]
-
 
 class TorchProblem(NamedTuple):
     """Why torch cannot be imported, and what to do."""

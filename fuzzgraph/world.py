@@ -16,19 +16,6 @@ import numpy.typing as npt
 
 from fuzzgraph.case import Mode, Via
 
-__all__ = [
-    "FIRST_PAGE",
-    "FIRST_ROW",
-    "RESERVED_PAGE",
-    "RESERVED_ROW",
-    "RESERVED_SLOT",
-    "TRAPS",
-    "VOCAB",
-    "Batch",
-    "IntArray",
-    "Ragged",
-]
-
 IntArray = npt.NDArray[np.int64]
 
 RESERVED_ROW = 0

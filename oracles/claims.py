@@ -11,8 +11,6 @@ from fuzzgraph.format_numbers import counted
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.rules.comparison import Difference
 
-__all__ = ["claim", "mismatch", "stray"]
-
 
 def claim(
     step: StepRecord,

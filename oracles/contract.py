@@ -21,8 +21,6 @@ from fuzzgraph.rules.comparison import first_difference
 from fuzzgraph.rules.writes import moved_text
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
 
-__all__ = ["Claim", "Contract", "claims_of"]
-
 Breach = tuple[str, str]
 """Field name and what is wrong with it."""
 

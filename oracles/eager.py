@@ -12,9 +12,6 @@ from fuzzgraph.oracles.reference import off_truth
 from fuzzgraph.reference import rounding_dtype
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, first_difference
 
-__all__ = ["Eager", "compared_exactly", "eager_rows"]
-
-
 _CUT_BY_PADDING = frozenset({"moe"})
 """Outputs whose rows depend on the padded token count, which an eager run does not have."""
 

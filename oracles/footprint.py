@@ -12,8 +12,6 @@ from fuzzgraph.observation import ForeignWrite, RunKind, StepRecord, ZoneHit
 from fuzzgraph.oracles.claims import claim, stray
 from fuzzgraph.rules.writes import Overrun, foreign_rows_text
 
-__all__ = ["Footprint"]
-
 
 class Footprint:
     """Red zones are intact; every slot, row and state outside the batch's own keeps its bytes.

@@ -11,8 +11,6 @@ from fuzzgraph.oracles.claims import claim
 from fuzzgraph.rules.comparison import Difference, first_difference
 from fuzzgraph.rules.writes import kept_text
 
-__all__ = ["History", "history_rows"]
-
 
 class History:
     """A step after any history equals the same step straight after capture.

@@ -14,8 +14,6 @@ from fuzzgraph.oracles.claims import claim, stray
 from fuzzgraph.reference import rounding_dtype
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, first_difference
 
-__all__ = ["NonInterference"]
-
 
 class NonInterference:
     """Outputs and used metadata, padded rows included, do not depend on don't-care memory.

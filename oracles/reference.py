@@ -14,8 +14,6 @@ from fuzzgraph.reference import output_spec, rounding_dtype
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
 from fuzzgraph.rules.writes import wrong_rows_text
 
-__all__ = ["Reference", "off_truth"]
-
 
 class Reference:
     """Outputs have the rows and the dtype that the step promises, their live rows are within the

@@ -9,8 +9,6 @@ from fuzzgraph.finding import Clause, Finding, Stage, Symptom
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 
-__all__ = ["Survival"]
-
 
 class Survival:
     """Every stage of every run ends with an observation."""

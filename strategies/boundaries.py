@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from fuzzgraph.case import EngineConfig, Mode
 
-__all__ = ["batch_sizes", "encoder_lens", "seq_lens", "token_counts"]
-
 
 def _around(edge: int) -> tuple[int, int, int]:
     return edge - 1, edge, edge + 1

@@ -14,8 +14,6 @@ from fuzzgraph.strategies.configs import Supports
 from fuzzgraph.strategies.profile import DEFAULT, Profile
 from fuzzgraph.strategies.space import Space
 
-__all__ = ["cases"]
-
 
 def cases(
     capabilities: Capabilities, profile: Profile = DEFAULT, *, supports: Supports | None = None

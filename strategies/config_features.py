@@ -15,8 +15,6 @@ from fuzzgraph.case.dimension import Most, OneOf, Row, Sizes, Switch
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.profile import Profile
 
-__all__ = ["FEATURES", "LADDERS", "VARIED_BY", "Feature", "Fields", "base_fields"]
-
 Fields = dict[str, Any]
 """Field of `EngineConfig` -> its value, while a config is put together."""
 Vary = Callable[[Fields, Capabilities, Profile, Chance], None]

@@ -18,16 +18,6 @@ from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
 
-__all__ = [
-    "ALL_KEPT",
-    "KEPT",
-    "Pins",
-    "Supports",
-    "base_config",
-    "pages_per_request",
-    "swarm_config",
-]
-
 Supports = Callable[[EngineConfig], bool]
 Pins = tuple[tuple[str, tuple[Any, ...]], ...]
 """Fields that a test holds to some values, the simplest first."""

@@ -14,8 +14,6 @@ from hypothesis.strategies import SearchStrategy
 
 from fuzzgraph.case import Case
 
-__all__ = ["BLOCK", "block_size", "draw"]
-
 BLOCK = 400
 """Cases of a block, once the search has begun with shorter ones."""
 _FIRST, _SHORT = 10, 100

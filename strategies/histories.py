@@ -14,8 +14,6 @@ from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
 
-__all__ = ["FINISH", "PRESENCE", "SIZE", "STEP_BYTES", "History", "most_rows"]
-
 _ROWS = 8
 STEP_BYTES = 7 + 2 * _ROWS
 """One step: presence, mode, size, flags, finish, composition, length style, then a length and

@@ -17,8 +17,6 @@ from fuzzgraph.layout import plan
 from fuzzgraph.strategies.shrink_edits import Candidate
 from fuzzgraph.strategies.shrink_passes import PASSES
 
-__all__ = ["Minimised", "StillFails", "complexity", "minimise", "minimise_counting"]
-
 StillFails = Callable[[Case], bool]
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 
 from fuzzgraph.errors import UsageError
 
-__all__ = ["CI", "DEFAULT", "NIGHTLY", "PROFILES", "Profile", "profile_named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Profile:

@@ -32,15 +32,6 @@ from fuzzgraph.world import Batch
 if TYPE_CHECKING:
     from hypothesis.vendor.pretty import RepresentationPrinter
 
-__all__ = [
-    "Describe",
-    "bounded_space",
-    "drawn_batches",
-    "drawn_cases",
-    "drawn_configs",
-    "drawn_histories",
-]
-
 Describe = Callable[[Case], Iterable[str]]
 """The lines of a case's table."""
 

@@ -10,8 +10,6 @@ import msgspec
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.strategies.configs import pages_per_request
 
-__all__ = ["repaired", "with_config", "with_steps"]
-
 
 def with_config(case: Case, **changes: Any) -> Case:
     """The case on a changed config, rows clipped to what that allows."""

@@ -10,8 +10,6 @@ import msgspec
 from fuzzgraph.case import BatchRow, Case
 from fuzzgraph.strategies.repair import with_steps
 
-__all__ = ["Candidate", "cuts", "map_rows", "smaller", "swap_row", "swap_step"]
-
 Candidate = tuple[object, Case]
 """The site changed, and the case with it changed."""
 T = TypeVar("T")

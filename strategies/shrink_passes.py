@@ -23,8 +23,6 @@ from fuzzgraph.strategies.shrink_sizes import (
     smaller_rows,
 )
 
-__all__ = ["PASSES"]
-
 _replace = msgspec.structs.replace
 
 

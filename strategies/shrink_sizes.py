@@ -12,14 +12,6 @@ from fuzzgraph.case import DIMENSIONS, BatchRow, Case
 from fuzzgraph.strategies.repair import repaired, with_config
 from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_row
 
-__all__ = [
-    "later_lengths",
-    "smaller_encoders",
-    "smaller_ladders",
-    "smaller_numbers",
-    "smaller_rows",
-]
-
 _replace = msgspec.structs.replace
 _NUMBERS = sorted(
     (row for name, row in DIMENSIONS.items() if row.number and name != "kv_pool_pages"),

@@ -25,7 +25,6 @@ from fuzzgraph.world import FIRST_ROW
 if TYPE_CHECKING:
     from hypothesis.vendor.pretty import RepresentationPrinter
 
-__all__ = ["Space"]
 
 # The bytes of a case: which config (a share, then a number of three bytes), the case's own fields,
 # one byte for each feature of the config, then the records of the steps.

@@ -14,8 +14,6 @@ from fuzzgraph.campaign.live_run import LiveRun
 from fuzzgraph.case import Case, digest
 from fuzzgraph.strategies import block_size, draw
 
-__all__ = ["Blocks", "StrategyOf"]
-
 StrategyOf = Callable[[int], SearchStrategy[Case]]
 """The strategy of a block, by a number: another pool of configs for another number."""
 

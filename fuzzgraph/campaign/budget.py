@@ -17,8 +17,6 @@ from typing import NamedTuple
 from fuzzgraph.events import Reason
 from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["Allowance", "Clock", "Effort", "StopCampaign", "TimeBudget"]
-
 Clock = Callable[[], float]
 
 _SHARE = 1 / 3

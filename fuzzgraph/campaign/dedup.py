@@ -15,8 +15,6 @@ from fuzzgraph.events import finding_id
 from fuzzgraph.finding import Finding, FindingKey
 from fuzzgraph.run_state import RunState
 
-__all__ = ["Companions", "Deduplicator"]
-
 Companions = Callable[[FindingKey], "frozenset[FindingKey] | None"]
 """What another shard found beside a finding of its own; None while it is at work."""
 

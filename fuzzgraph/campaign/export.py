@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 UNLIMITED = Allowance(Effort.RUN, math.inf)
 
-__all__ = ["Exporting", "export_text", "no_export", "verified_rate"]
-
 
 def export_text(
     kind: ExportKind,

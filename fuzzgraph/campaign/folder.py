@@ -22,8 +22,6 @@ from fuzzgraph.finding import FindingKey
 from fuzzgraph.records import FindingId
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["RunFolder", "fresh_folder", "refuse_links", "unlogged_findings"]
-
 
 def fresh_folder(out: Path | None, seed: int, root: Path = Path("reports/runs")) -> Path:
     """Create the folder of a new run: `out`, or one named by time and seed below `root`.

@@ -39,8 +39,6 @@ from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.run_state import RunState
 from fuzzgraph.runner import VerdictLike
 
-__all__ = ["LiveRun"]
-
 _ALL_REPEATS = 10
 _ALL_OUTCOMES = 1000
 """So many are written one by one; after that only every power of two, so that a bug that shows in

@@ -23,8 +23,6 @@ from fuzzgraph.run_options import replay_command
 from fuzzgraph.run_state import RunState, join_summaries
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["gathered", "rebuilt", "write_reports"]
-
 _TREND_RUNS = 60
 """Runs beside this one that are read for the trend, newest first."""
 

@@ -33,8 +33,6 @@ from fuzzgraph.reporting import EventFile
 from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.run_state import RunState, join_summaries
 
-__all__ = ["Campaign", "Tools", "join_shards", "load_corpus", "run_campaign"]
-
 
 def _shrunk(case: Case, still_fails: Callable[[Case], bool]) -> Case:
     from fuzzgraph.strategies import minimise

@@ -20,8 +20,6 @@ from fuzzgraph.events import CaseKept, Reason, Source
 from fuzzgraph.policy import FindingPolicy, QuarantiningRunner, run_tolerated
 from fuzzgraph.runner import VerdictLike
 
-__all__ = ["CaseRunner", "SavedCases", "search"]
-
 _SHARED = 1 / 4
 """Of the budget at most, for cases of other runs: what was found must not crowd out the new."""
 

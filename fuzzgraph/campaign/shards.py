@@ -23,8 +23,6 @@ from fuzzgraph.events import CampaignStarted, RunSummary
 from fuzzgraph.interpreter import module_command
 from fuzzgraph.interrupts import interruptible
 
-__all__ = ["resume_shards", "shards_of"]
-
 
 def shards_of(out: Path) -> int:
     """Over how many processes the run in a folder was divided; 1 for a run of one."""

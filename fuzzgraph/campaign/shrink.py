@@ -16,8 +16,6 @@ from fuzzgraph.events import FindingNew, Left, Shrunk, is_full_rate
 from fuzzgraph.finding import Finding
 from fuzzgraph.runner import Runner
 
-__all__ = ["Minimise", "Shrinker", "ShrunkFinding"]
-
 Minimise = Callable[[Case, Callable[[Case], bool]], Case]
 """Gives a smaller case for which the condition still holds."""
 

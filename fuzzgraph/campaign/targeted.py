@@ -11,8 +11,6 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.open_target import Opened
 from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["run_until_found"]
-
 
 class _Watcher:
     """Interrupts the campaign once `wanted` names are confirmed, and shrunk as time allowed."""

@@ -40,8 +40,6 @@ from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.run_options import replay_command
 from fuzzgraph.runner import Runner
 
-__all__ = ["Exporter", "Say", "Triage"]
-
 Say = Callable[[str], object]
 """Takes a few words on what is being done."""
 Exporter = Callable[[ReportedFinding, RunFolder, Allowance, Say], tuple[Export, ...]]

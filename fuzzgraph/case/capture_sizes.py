@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fuzzgraph.case.model import EngineConfig, Mode, ReplayStep
 
-__all__ = ["captured_size", "ladder", "padded_size", "raw_size", "replayed_size"]
-
 
 def ladder(config: EngineConfig, mode: Mode) -> tuple[int, ...]:
     """Captured sizes of a mode, ascending."""

@@ -6,8 +6,6 @@ from fuzzgraph.case.capture_sizes import ladder, padded_size, raw_size
 from fuzzgraph.case.config_rules import refuse, validate_config
 from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
 
-__all__ = ["validate"]
-
 _MOST_STEPS = 1000
 _MOST_REQUESTS = 1 << 20
 

@@ -7,8 +7,6 @@ from typing import NoReturn
 from fuzzgraph.case.model import DIMENSIONS, EngineConfig
 from fuzzgraph.errors import InvalidCase
 
-__all__ = ["refuse", "validate_config"]
-
 _LARGEST_CAPTURE = 8192
 _LARGEST_POOL = 1 << 30
 """Elements of K and V together, and entries of a table of slots."""

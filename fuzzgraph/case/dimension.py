@@ -15,8 +15,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-__all__ = ["CORE", "Dimension", "Most", "OneOf", "Row", "Sizes", "Switch", "rows_of"]
-
 CORE = 78
 """Percent of configs that vary a core dimension (modes, captured sizes, context, drafts)."""
 

@@ -13,8 +13,6 @@ from fuzzgraph.case.model import DIMENSIONS, SCHEMA_VERSION, Case, EngineConfig
 from fuzzgraph.errors import UNREADABLE, InvalidCase, UsageError
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["case_schema", "decode_case", "digest", "encode_case", "load_case", "save_case"]
-
 
 def encode_case(case: Case) -> bytes:
     """Canonical JSON: sorted keys, defaults omitted; equal cases give equal bytes."""

@@ -13,18 +13,6 @@ from fuzzgraph.case.dimension import CORE, Dimension, Most, OneOf, Sizes, Switch
 if TYPE_CHECKING:
     from hypothesis.vendor.pretty import RepresentationPrinter
 
-__all__ = [
-    "DIMENSIONS",
-    "SCHEMA_VERSION",
-    "SPEC_MODES",
-    "BatchRow",
-    "Case",
-    "EngineConfig",
-    "Mode",
-    "ReplayStep",
-    "Via",
-]
-
 SCHEMA_VERSION = 1
 
 Mode = Literal["decode", "target_verify", "draft_extend", "draft", "prefill", "idle"]

@@ -16,8 +16,6 @@ from fuzzgraph.torch_import import torch_problem
 if TYPE_CHECKING:
     from fuzzgraph.compatibility import Probe
 
-__all__ = ["doctor", "releases", "schema", "targets"]
-
 _PACKAGE = "sglang"
 """The engine whose targets run on released wheels."""
 

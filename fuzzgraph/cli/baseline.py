@@ -9,8 +9,6 @@ import click
 from fuzzgraph.cli.options import as_json, say_json
 from fuzzgraph.errors import UsageError
 
-__all__ = ["baseline"]
-
 
 @click.command()
 @click.argument("runs", metavar="DIR...", type=Path, nargs=-1, required=True)

@@ -15,8 +15,6 @@ from fuzzgraph.finding_text import sentence
 if TYPE_CHECKING:
     from fuzzgraph.bisect import Bisection, Boundary, ReleaseVerdict
 
-__all__ = ["bisect"]
-
 
 @click.command()
 @case_argument

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened
     from fuzzgraph.runner import VerdictLike
 
-__all__ = ["export", "replay", "shrink"]
-
 
 def _load(name: str) -> tuple[Path, Case]:
     path = find(name, case_folders())

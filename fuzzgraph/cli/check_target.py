@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from fuzzgraph.events import Setup
     from fuzzgraph.target_report import HiddenTensor, TargetReport
 
-__all__ = ["check_target"]
-
 
 @click.command("check-target")
 @click.argument("target", metavar="NAME|MODULE:FACTORY")

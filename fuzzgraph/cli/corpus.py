@@ -15,8 +15,6 @@ from fuzzgraph.cli.options import as_json, say_json
 from fuzzgraph.errors import UsageError
 from fuzzgraph.shipped import case_folders
 
-__all__ = ["corpus"]
-
 _DEFAULT = Path("corpus/cases")
 _folder = click.option(
     "--folder",

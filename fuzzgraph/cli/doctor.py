@@ -16,8 +16,6 @@ import fuzzgraph
 from fuzzgraph.shipped import case_folders
 from fuzzgraph.torch_import import torch_problem
 
-__all__ = ["Check", "examine", "readable"]
-
 COMPANIONS = ("dill", "einops", "openai", "psutil", "pydantic", "tqdm", "transformers")
 """What released sglang wheels import, as in the extra `sglang`."""
 

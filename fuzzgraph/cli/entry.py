@@ -20,8 +20,6 @@ from fuzzgraph.errors import FuzzGraphError, HarnessFailed, UsageError
 from fuzzgraph.escaping import visible
 from fuzzgraph.torch_import import torch_problem
 
-__all__ = ["main", "root_command", "run_command"]
-
 WRONG_CALL = 2
 RUN_FAILED = 3
 

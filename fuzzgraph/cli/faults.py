@@ -13,8 +13,6 @@ from fuzzgraph.torch_import import torch_problem
 if TYPE_CHECKING:
     from fuzzgraph.faults import FaultScore, Score
 
-__all__ = ["faults"]
-
 
 @click.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fuzzgraph.fleet.cluster import RayCluster
     from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["fleet", "resume_fleet"]
-
 
 @click.group()
 def fleet() -> None:

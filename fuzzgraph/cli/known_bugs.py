@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fuzzgraph.events import RunSummary
     from fuzzgraph.known_bugs import BugScore, KnownBug, Other, ReleaseResult, Search
 
-__all__ = ["known_bugs"]
-
 _names = click.argument("names", metavar="[NAME]...", nargs=-1)
 _catalogue = click.option("--catalogue", type=Path, help="Folder of another catalogue.")
 

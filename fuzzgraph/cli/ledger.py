@@ -9,8 +9,6 @@ import click
 
 from fuzzgraph.cli.options import as_json, say_json
 
-__all__ = ["ledger"]
-
 
 @click.command()
 @click.argument("file", type=Path, default=None, required=False)

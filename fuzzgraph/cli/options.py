@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from fuzzgraph.events import RunSummary
     from fuzzgraph.run_spec import RunSpec, Setup
 
-__all__ = [
-    "Callback",
-    "as_json",
-    "case_argument",
-    "case_folders",
-    "duration",
-    "one_of",
-    "new_budget",
-    "option_of",
-    "say_json",
-    "say_summary",
-    "setup_options",
-    "spec_options",
-    "trusted_options",
-    "whole_number",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 Callback = Callable[[click.Context, click.Parameter, Any], Any]

@@ -14,8 +14,6 @@ from fuzzgraph.escaping import one_line
 if TYPE_CHECKING:
     from fuzzgraph.reporting.formats import Format
 
-__all__ = ["report"]
-
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=Path)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fuzzgraph.policy import FindingPolicy
     from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["resume", "run"]
-
 
 @click.command()
 @partial(spec_options, verb="run")

@@ -16,8 +16,6 @@ from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.rules.comparison import same_bits
 from fuzzgraph.world import Batch
 
-__all__ = ["Attribution", "same"]
-
 # Repetitions in the same world before a difference is blamed on the other world. An engine with two
 # possible results agrees with itself every other time, so one repetition would miss half of the
 # nondeterministic ones; three miss one in eight.

@@ -24,8 +24,6 @@ from fuzzgraph.errors import EngineError
 from fuzzgraph.ports import Session, Target, defining_modules, engine_packages, names_its_engine
 from fuzzgraph.relays import is_relay
 
-__all__ = ["Blame", "frame_of", "frames_of"]
-
 Side = Literal["engine", "target", "harness"]
 
 # Folders, not package names: whatever is installed beside torch is a library here, unless its

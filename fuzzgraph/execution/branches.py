@@ -19,8 +19,6 @@ from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.ports import Target, engine_packages
 from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
 
-__all__ = ["BranchTrace", "TracedExecution"]
-
 _WARNINGS = ["module-not-imported", "module-not-measured", "no-data-collected", "already-imported"]
 """A case may well run no line of some package of the engine, and the engine is loaded before it."""
 

@@ -33,8 +33,6 @@ from fuzzgraph.ports import Oracle, Target, is_isolated
 from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
 from fuzzgraph.world import Batch
 
-__all__ = ["Execution"]
-
 # Bytes that all cached sessions may hold: usual ones hold one to four MiB each.
 _HELD_BYTES = 48 << 20
 

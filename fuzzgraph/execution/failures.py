@@ -17,8 +17,6 @@ from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.observation import RunFailure, RunKind
 from fuzzgraph.ports import Session, Target, defining_modules
 
-__all__ = ["Border", "SessionFailed", "printable_error"]
-
 
 class SessionFailed(Exception):
     """The engine raised; carries what the survival oracle reports."""

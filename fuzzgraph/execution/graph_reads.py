@@ -13,8 +13,6 @@ from fuzzgraph.memory.operator_facts import tensors_in
 from fuzzgraph.ports import Pools
 from fuzzgraph.target_report import HiddenTensor
 
-__all__ = ["hidden_tensors", "untouched_pools"]
-
 # In-place operations that do not read what they write.
 _ONLY_WRITES = ("aten.copy_", "aten.fill_", "aten.zero_")
 

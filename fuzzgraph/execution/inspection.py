@@ -27,8 +27,6 @@ from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
 from fuzzgraph.target_report import Cost, HiddenTensor, TargetReport
 from fuzzgraph.world import Batch
 
-__all__ = ["inspect_target"]
-
 
 def inspect_target(
     target: Target,

@@ -12,8 +12,6 @@ from fuzzgraph.accesses import Access, Race
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.ports import Pools
 
-__all__ = ["take_accesses", "take_fallbacks", "take_races", "take_unchecked"]
-
 
 def take_accesses(memory: GuardedMemory) -> list[Access]:
     """Loads and stores outside of the memory they belong to."""

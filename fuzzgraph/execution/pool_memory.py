@@ -10,8 +10,6 @@ import torch
 
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, IntArray
 
-__all__ = ["STATE_SIGNATURE", "TRAP_BY_WORLD", "PageMap", "PoolPlane", "kv_signature"]
-
 _NAN = float("nan")
 # Content of KV slots and states that no request owns, in worlds A, B and NAN_WORLD. Finite keys are
 # small, so that their softmax weight never rounds to zero; values lie outside of [-4, 4], all that

@@ -29,8 +29,6 @@ from fuzzgraph.reference import new_tokens
 from fuzzgraph.rules.writes import changed_rows
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
 
-__all__ = ["PoolWriter", "StepState"]
-
 
 class PoolWriter:
     """Knows one session's pools."""

@@ -14,8 +14,6 @@ from fuzzgraph.ports import Pools, Session, unwrapped
 from fuzzgraph.targets.protocol import GUIDE
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
-__all__ = ["require_pools"]
-
 
 def require_pools(session: Session, config: EngineConfig) -> None:
     """Check every pool of a session.

@@ -9,8 +9,6 @@ import os
 
 import torch
 
-__all__ = ["tune_process"]
-
 # Thresholds of the garbage collector. Cached sessions are a hundred thousand long-lived objects,
 # and with Python's own thresholds all of them are walked every few dozen cases.
 _COLLECTIONS = (50_000, 10, 5)

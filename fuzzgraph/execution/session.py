@@ -24,8 +24,6 @@ from fuzzgraph.observation import AddressChange, Allocation, Field, ForeignWrite
 from fuzzgraph.ports import GraphEngine, Session
 from fuzzgraph.world import TRAPS
 
-__all__ = ["OpenSession", "Snapshot"]
-
 # Images of a session besides those of other worlds: after capture, before and after a replay.
 _OWN_IMAGES = 3
 

@@ -12,8 +12,6 @@ from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.failures import SessionFailed
 from fuzzgraph.execution.session import OpenSession
 
-__all__ = ["SessionCache", "reservable_bytes"]
-
 _USUAL_BYTES = 4 << 30
 # Cached sessions may take one in four bytes of a limited address space. Torch and the engine need
 # most of the rest, and confirming a finding opens another session.

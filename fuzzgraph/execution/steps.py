@@ -31,8 +31,6 @@ from fuzzgraph.rules.comparison import same_bits
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 
-__all__ = ["KeptResults", "StepRunner"]
-
 
 @dataclass(slots=True)
 class KeptResults:

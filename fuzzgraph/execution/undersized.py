@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["undersized_buffer"]
-
 _MESSAGES = (
     # torch, of an index; then of a slice that the end of the buffer cut short
     r"index -?\d+ is out of bounds for dimension (?P<dim>\d+) with size (?P<size>\d+)",

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from fuzzgraph.case import Case
 from fuzzgraph.finding import Finding
 
-__all__ = ["Verdict"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

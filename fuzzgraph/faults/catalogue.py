@@ -7,8 +7,6 @@ from fuzzgraph.targets.builtin.faults import FAULTS as PLANTED
 from fuzzgraph.targets.builtin.faults import Fault
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 
-__all__ = ["FAULTS", "fault_named", "open_fault", "target_with"]
-
 FAULTS: dict[str, Fault] = {fault.name: fault for fault in PLANTED}
 """Name -> fault, in the order of the report."""
 

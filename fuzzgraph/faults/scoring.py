@@ -23,17 +23,6 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.strategies import DEFAULT, block_size, cases, draw, minimise
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 
-__all__ = [
-    "FaultScore",
-    "Found",
-    "HealthyScore",
-    "Score",
-    "find_fault",
-    "score",
-    "score_healthy",
-    "shrink",
-]
-
 
 class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
     """How one fault is found."""

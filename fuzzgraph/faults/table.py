@@ -6,8 +6,6 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.faults.catalogue import FAULTS
 from fuzzgraph.faults.scoring import FaultScore, Score
 
-__all__ = ["in_document", "markdown"]
-
 _BEGIN = "<!-- real output: python -m fuzzgraph.faults -->"
 _END = "<!-- /real output -->"
 _HEAD = (

@@ -17,8 +17,6 @@ from fuzzgraph.fleet.driver import ShardLost
 from fuzzgraph.fleet.ports import descendants, listening, wait_until_free
 from fuzzgraph.fleet.shard import Shard
 
-__all__ = ["RayCluster", "ray_cluster", "require_ray"]
-
 _SILENT_SECONDS = 90.0
 """Without an answer for so long a machine counts as gone; starting a process there counts in."""
 _OBJECTS = 100 << 20

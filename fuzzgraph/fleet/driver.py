@@ -19,8 +19,6 @@ from fuzzgraph.fleet.messages import FindingNotice, PollReply, PollRequest, Shar
 from fuzzgraph.fleet.replica import Replica
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["Cluster", "Driver", "FleetFailed", "ShardLost", "Member", "notices_of"]
-
 _TRIES = 50
 """Starts of one shard; a night may lose a node more than once."""
 _FRUITLESS = 5

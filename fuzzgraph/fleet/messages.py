@@ -8,8 +8,6 @@ from fuzzgraph.case import Case
 from fuzzgraph.records import FindingId
 from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["PLACE", "PollReply", "FindingNotice", "ShardSpec", "PollRequest", "moved"]
-
 PLACE = "{folder of the run}"
 
 

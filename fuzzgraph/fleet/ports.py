@@ -15,8 +15,6 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from sys import byteorder
 
-__all__ = ["descendants", "listening", "wait_until_free"]
-
 _LISTEN = "0A"
 """State of a listening socket in /proc/net/tcp."""
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))

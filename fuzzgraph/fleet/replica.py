@@ -20,8 +20,6 @@ from fuzzgraph.events import (
 )
 from fuzzgraph.fleet.messages import PLACE, PollReply, moved
 
-__all__ = ["Replica"]
-
 
 class Replica:
     """The driver's copy of one shard.

@@ -29,8 +29,6 @@ from fuzzgraph.policy import FindingPolicy
 from fuzzgraph.run_spec import RunSpec
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["FleetRecord", "SizedCluster", "fleet_of", "run_fleet"]
-
 _RECORD = "fleet.json"
 
 

@@ -31,8 +31,6 @@ from fuzzgraph.strict_json import decode_json
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Campaign
 
-__all__ = ["BASELINE", "LEDGER", "Shard"]
-
 LEDGER = "ledger.toml"
 BASELINE = "baseline.jsonl"
 _GIVEN = (LEDGER, BASELINE)

@@ -7,8 +7,6 @@ import msgspec
 from fuzzgraph.events import CampaignStarted, Emit, Event, Progress
 from fuzzgraph.run_state import add_counts
 
-__all__ = ["Totals"]
-
 
 class Totals:
     """Passes events on: one start, progress added up over the shards, all else as it is."""

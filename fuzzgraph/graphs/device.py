@@ -23,8 +23,6 @@ from fuzzgraph.graphs.engagement import WatchedEngine, WatchedForward, WatchedGr
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.relays import relay
 
-__all__ = ["DeviceGraph", "DeviceGraphs"]
-
 Outputs = TypeVar("Outputs")
 
 

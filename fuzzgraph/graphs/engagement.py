@@ -14,8 +14,6 @@ from fuzzgraph.observation import Engagement
 from fuzzgraph.ports import CapturedGraph
 from fuzzgraph.relays import relay
 
-__all__ = ["WatchedEngine", "WatchedForward", "WatchedGraph", "tensors_of", "unwritten_outputs"]
-
 Outputs = TypeVar("Outputs")
 
 

@@ -17,8 +17,6 @@ from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.placement import extent
 from fuzzgraph.relays import relay
 
-__all__ = ["Step", "copy_back", "frozen", "in_place", "straight_into"]
-
 Step = Callable[[], object]
 
 _BUILTIN = type(torch.add)

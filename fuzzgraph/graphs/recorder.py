@@ -31,8 +31,6 @@ from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
 from fuzzgraph.relays import relay
 
-__all__ = ["RecordedGraph", "Recorder"]
-
 Outputs = TypeVar("Outputs")
 
 

@@ -21,8 +21,6 @@ from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.transfers import tensor_cpu, tensor_numpy
 
-__all__ = ["HostReads", "refuse_forbidden"]
-
 _WAY_OUT = "Do it in prepare_replay, before the graph, and pass the result in a static buffer."
 
 _READS = (

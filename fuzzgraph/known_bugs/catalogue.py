@@ -11,8 +11,6 @@ from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.shipped import KNOWN_BUGS
 
-__all__ = ["Expectation", "KnownBug", "chosen", "default_catalogue", "load"]
-
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a finding must say to count as this bug."""

@@ -17,8 +17,6 @@ from fuzzgraph.events import ReportedFinding, RunSummary, is_full_rate
 from fuzzgraph.finding import Finding
 from fuzzgraph.known_bugs.catalogue import KnownBug
 
-__all__ = ["BugScore", "FuzzRelease", "Other", "Search", "ReleaseResult", "score", "searches_for"]
-
 
 class ReleaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one bug on one release."""

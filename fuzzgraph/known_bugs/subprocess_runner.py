@@ -15,8 +15,6 @@ from fuzzgraph.interpreter import module_command
 from fuzzgraph.known_bugs.scoring import Search
 from fuzzgraph.strict_json import decode_json
 
-__all__ = ["SubprocessRunner", "run_folder"]
-
 
 def run_folder(out: Path, search: Search) -> Path:
     """Folder of the run on one release, below that of the whole score."""

@@ -13,8 +13,6 @@ from fuzzgraph.lanes.argument_regions import View
 from fuzzgraph.lanes.divergence import LoadsNotLogged
 from fuzzgraph.lanes.kernel_source import kernel_line
 
-__all__ = ["SHIFTS", "AccessLog", "Event"]
-
 Array = npt.NDArray[Any]
 
 # Byte offset -> element index by a shift, which is faster than a division of uint64.

@@ -18,8 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["KnownMemory", "Named", "RegionMap", "View", "mapped_memory", "view_of"]
-
 Array = npt.NDArray[Any]
 Span = tuple[int, int]
 Named = tuple[str, int, int]

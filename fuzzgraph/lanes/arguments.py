@@ -20,8 +20,6 @@ from fuzzgraph.lanes.handles import Handle, Tag
 from fuzzgraph.lanes.memory import LaneMemory
 from fuzzgraph.lanes.report import LaneReport
 
-__all__ = ["Arguments"]
-
 # Arguments whose loads have to be logged, by kernel: learned from launches that wrote them.
 _KEEPS: dict[Any, set[str]] = {}
 

@@ -12,8 +12,6 @@ from triton.runtime.interpreter import TensorDescHandle
 from fuzzgraph.lanes.compat import BlockPointerHandle
 from fuzzgraph.lanes.handles import Handle, tag_of
 
-__all__ = ["BlockPointer", "Descriptor", "LaneBlockPointer", "LaneDescriptor"]
-
 Array = npt.NDArray[Any]
 
 

@@ -18,8 +18,6 @@ from fuzzgraph.lanes.argument_regions import KnownMemory, Named, RegionMap, View
 from fuzzgraph.lanes.kernel_source import kernel_line
 from fuzzgraph.lanes.report import LaneReport
 
-__all__ = ["BoundsChecker", "Grid"]
-
 Array = npt.NDArray[Any]
 Grid = tuple[int, int, int]
 

@@ -24,8 +24,6 @@ from fuzzgraph.lanes.divergence import NotVectorizable, TooWide
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
 from fuzzgraph.lanes.types import np_dtype
 
-__all__ = ["LaneBuilder"]
-
 Array = npt.NDArray[Any]
 
 _ALL = slice(None)

@@ -20,8 +20,6 @@ from fuzzgraph.lanes.handles import Handle, Tag, tag_of
 from fuzzgraph.lanes.memory import LaneMemory
 from fuzzgraph.lanes.types import np_dtype
 
-__all__ = ["CheckedBuilder", "as_mask"]
-
 Array = npt.NDArray[Any]
 
 

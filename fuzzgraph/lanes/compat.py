@@ -15,19 +15,6 @@ import numpy.typing as npt
 import triton.language as tl
 from triton.runtime import interpreter
 
-__all__ = [
-    "DESCRIPTOR_HINTS",
-    "POSITION_OF_EXTREME",
-    "BlockPointerHandle",
-    "accepted_names",
-    "as_one_bit",
-    "flipped",
-    "is_plain_load",
-    "is_plain_store",
-    "round_as_described",
-    "unpatched",
-]
-
 Array = npt.NDArray[Any]
 
 

@@ -9,17 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "ActiveLanes",
-    "Divergence",
-    "TooWide",
-    "LoadsNotLogged",
-    "NotVectorizable",
-    "current",
-    "deciding_for",
-    "uniform",
-]
-
 Array = npt.NDArray[Any]
 
 

@@ -12,8 +12,6 @@ from triton.runtime.interpreter import TensorHandle
 
 from fuzzgraph.lanes.argument_regions import View
 
-__all__ = ["Handle", "LateHandle", "Tag", "tag_of"]
-
 
 class Tag:
     """Provenance of a pointer: the view it was derived from, and its grain.

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["CompiledWatch", "ExecutorHook", "Launch", "stock_launch"]
-
 Launch = Callable[..., Any]
 """The interpreter's own call: takes the executor, then the kernel's arguments."""
 

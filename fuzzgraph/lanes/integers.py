@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from fuzzgraph.lanes.divergence import ActiveLanes, Divergence, current, uniform
 
-__all__ = ["LaneInt", "lane_int", "rounds"]
-
 Lanes = npt.NDArray[np.int64]
 
 # The interpreter gives integers below this bound int32 and others a wider type. Lanes on both sides

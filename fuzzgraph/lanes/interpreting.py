@@ -20,8 +20,6 @@ from fuzzgraph.lanes.compat import accepted_names
 from fuzzgraph.lanes.launch import run_launch
 from fuzzgraph.lanes.report import LaneReport
 
-__all__ = ["call_kernel"]
-
 
 def call_kernel(
     executor: Any,

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy.typing as npt
 
-__all__ = ["Journal", "NoJournal"]
-
 Array = npt.NDArray[Any]
 
 

@@ -7,8 +7,6 @@ import sys
 from functools import cache
 from traceback import walk_tb
 
-__all__ = ["error_line", "kernel_line"]
-
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 

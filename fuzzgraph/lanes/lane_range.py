@@ -16,8 +16,6 @@ from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.integers import LaneInt, rounds
 from fuzzgraph.lanes.tail_loops import is_tail
 
-__all__ = ["lane_range", "per_lane", "restoring_range", "use_lane_range"]
-
 # Modules whose `range` is ours during this launch.
 _CHANGED: dict[int, dict[str, Any]] = {}
 

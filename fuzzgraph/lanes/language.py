@@ -26,8 +26,6 @@ from fuzzgraph.lanes.lane_range import lane_range, per_lane, use_lane_range
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
 from fuzzgraph.lanes.types import FAST_PATHS, unwrap
 
-__all__ = ["Patches", "lane_language", "patched", "stock_language"]
-
 _MISSING = object()
 Patches = tuple[tuple[Any, str, Any], ...]
 

@@ -36,8 +36,6 @@ from fuzzgraph.lanes.races import Conflict, check_races
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.semantics import LaneSemantic
 
-__all__ = ["run_launch"]
-
 Programs = npt.NDArray[np.int32]
 
 MOST_LANES = 4096

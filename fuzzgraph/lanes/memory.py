@@ -21,8 +21,6 @@ from fuzzgraph.lanes.divergence import ActiveLanes
 from fuzzgraph.lanes.handles import Tag
 from fuzzgraph.lanes.journal import Journal
 
-__all__ = ["LaneMemory"]
-
 Array = npt.NDArray[Any]
 
 

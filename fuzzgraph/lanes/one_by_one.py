@@ -20,8 +20,6 @@ from fuzzgraph.lanes.language import patched, stock_language
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.semantics import CheckedSemantic
 
-__all__ = ["run_one_by_one", "using_semantic"]
-
 
 def run_one_by_one(kernel: Any, grid: Grid, arguments: Arguments, report: LaneReport) -> None:
     """All programs one after the other, by the stock interpreter's operations, checked."""

@@ -24,8 +24,6 @@ from fuzzgraph.lanes.divergence import Divergence, NotVectorizable
 from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.types import np_dtype
 
-__all__ = ["lane_reduce", "lane_scan"]
-
 Array = npt.NDArray[Any]
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from fuzzgraph.accesses import Access, Race
 
-__all__ = ["LaneReport"]
-
 # Different records kept of one kind, so that a kernel that misses everywhere fills no memory.
 _MOST = 1000
 

@@ -19,8 +19,6 @@ from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.integers import LaneInt
 from fuzzgraph.lanes.types import np_dtype, wider
 
-__all__ = ["CheckedSemantic", "LaneSemantic"]
-
 _INTEGERS = frozenset(
     ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "fp32", "fp64")
 )

@@ -14,8 +14,6 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["is_tail"]
-
 
 @lru_cache(maxsize=1024)
 def _tail_lines(code: CodeType) -> range:

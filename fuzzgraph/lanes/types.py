@@ -13,8 +13,6 @@ from typing import Any
 import triton.language as tl
 from triton.runtime import interpreter
 
-__all__ = ["FAST_PATHS", "np_dtype", "unwrap", "wider"]
-
 _block_init = tl.block_type.__init__
 _stock_np_dtype = interpreter._get_np_dtype
 _stock_unwrap = tl.core._unwrap_if_constexpr

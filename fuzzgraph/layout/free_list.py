@@ -10,8 +10,6 @@ import numpy as np
 
 from fuzzgraph.splitmix import hash_counters
 
-__all__ = ["OTHER_ORDER", "FreeList"]
-
 OTHER_ORDER = {
     "ascending": "descending",
     "descending": "ascending",

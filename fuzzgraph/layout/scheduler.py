@@ -23,8 +23,6 @@ from fuzzgraph.layout.streams import (
 from fuzzgraph.layout.trees import draft_tree
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch, IntArray, Ragged
 
-__all__ = ["Scheduler"]
-
 _NONE: IntArray = np.empty(0, dtype=np.int64)
 
 

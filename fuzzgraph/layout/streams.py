@@ -10,8 +10,6 @@ from fuzzgraph.case import Case
 from fuzzgraph.content import token_ids
 from fuzzgraph.world import IntArray
 
-__all__ = ["BRANCHES", "ENCODER", "MROPE", "ints", "longest_lens", "token_streams"]
-
 _SHARED_PREFIX = 1 << 21
 """Stands for "any request" where prefixes share tokens; above every request id."""
 ENCODER = 1 << 22

@@ -8,8 +8,6 @@ import numpy as np
 
 from fuzzgraph.splitmix import hash_counters
 
-__all__ = ["draft_tree"]
-
 
 @lru_cache(maxsize=512)
 def draft_tree(draft_tokens: int, topk: int, key: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -17,8 +17,6 @@ import torch
 from fuzzgraph.errors import ArenaFull, UsageError
 from fuzzgraph.memory.poison import ROW_BYTES
 
-__all__ = ["MARGIN_BYTES", "ROOMY_CAPACITY", "Arena", "address_of", "storage_key"]
-
 # Address space, not memory: the operating system backs only the pages that are touched, 4 MiB for
 # a usual session. Not larger by default, because `ulimit -v` counts addresses and two dozen
 # sessions are kept open.

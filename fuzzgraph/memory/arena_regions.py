@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from fuzzgraph.lanes.argument_regions import Named
 from fuzzgraph.memory.placement import Layout
 
-__all__ = ["ArenaRegions"]
-
 
 class ArenaRegions:
     """Names the regions of an arena by address."""

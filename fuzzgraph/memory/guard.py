@@ -25,8 +25,6 @@ from fuzzgraph.memory.side_requests import own_device
 from fuzzgraph.memory.worlds import Perturbation, Worlds
 from fuzzgraph.observation import ZoneHit
 
-__all__ = ["GuardedMemory"]
-
 # Bytes of Python objects for each persistent allocation, as measured on the built-in engine: its
 # region, its alias, the recorded operation.
 _OBJECTS = 4 << 10

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Image"]
-
 
 @dataclass(frozen=True, slots=True)
 class Image:

@@ -31,8 +31,6 @@ from fuzzgraph.memory.resizing import Resizing
 from fuzzgraph.memory.sides import Sides
 from fuzzgraph.relays import relay
 
-__all__ = ["Interception"]
-
 # The dispatcher's entry for operators made of others. Calling it runs the C++ decomposition;
 # `func.decompose` would take the slower one in Python.
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -9,8 +9,6 @@ import torch
 from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.operator_facts import Facts
 
-__all__ = ["Listener", "Tensors"]
-
 Tensors = tuple[torch.Tensor, ...]
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Facts", "facts_of", "tensors_in"]
-
 _EMPTY = (
     "empty",
     "new_empty",

@@ -17,8 +17,6 @@ from fuzzgraph.memory.poison import COMMON_DTYPES, ROW_BYTES, poison_row
 from fuzzgraph.memory.regions import Region, Segment, find_region, walk_tensors
 from fuzzgraph.memory.source_lines import innermost_source
 
-__all__ = ["Layout", "Slot", "copy_whole", "extent"]
-
 # One row. Graphs have hundreds of intermediates, and all of their zones are poisoned and compared
 # at each replay.
 SMALL_ZONE_BYTES = 64

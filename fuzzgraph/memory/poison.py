@@ -18,15 +18,6 @@ import torch
 
 from fuzzgraph.world import TRAPS
 
-__all__ = [
-    "COMMON_DTYPES",
-    "NAN_WORLD",
-    "ROW_BYTES",
-    "poison_row",
-    "poison_rows",
-    "poison_value",
-]
-
 ROW_BYTES = 64
 """Alignment and unit of the arena, in bytes; every dtype's size divides it."""
 NAN_WORLD = 2

@@ -15,8 +15,6 @@ from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.poison import ROW_BYTES, poison_rows
 from fuzzgraph.memory.regions import Region
 
-__all__ = ["PoolPoison"]
-
 # Rows of the block that a large region is filled from: 128 KiB, long enough for a fast copy.
 _BLOCK_ROWS = 2048
 

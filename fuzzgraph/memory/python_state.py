@@ -14,8 +14,6 @@ import numpy as np
 
 from fuzzgraph.memory.regions import is_opaque, slot_names
 
-__all__ = ["PythonState", "restore_attributes", "snapshot_attributes", "walk_into"]
-
 # Where a walk ends, so that a huge object graph does not slow down every snapshot.
 _MAX_NODES = 20_000
 

@@ -17,8 +17,6 @@ from typing import Any
 from fuzzgraph.memory.python_state import PythonState, restore_attributes, walk_into
 from fuzzgraph.memory.regions import slot_names
 
-__all__ = ["PythonStateWatch", "Bindings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bindings:

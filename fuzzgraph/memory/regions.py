@@ -23,8 +23,6 @@ import torch
 from fuzzgraph.memory.arena import address_of
 from fuzzgraph.memory.side_requests import Side
 
-__all__ = ["Region", "Segment", "children", "find_region", "is_opaque", "walk_tensors"]
-
 Segment = Literal["engine", "graph", "scratch"]
 """engine: persistent buffers. graph: intermediates of captured graphs, which share their pool.
 scratch: intermediates of an eager run, reused by the next one."""

@@ -15,8 +15,6 @@ from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.placement import Layout, extent
 from fuzzgraph.memory.regions import Segment
 
-__all__ = ["Resizing"]
-
 # Result sizes kept, so that a long run stays flat.
 _REMEMBERED = 4096
 

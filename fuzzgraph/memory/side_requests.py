@@ -22,8 +22,6 @@ from torch.overrides import TorchFunctionMode
 
 from fuzzgraph.relays import relay
 
-__all__ = ["SESSION_CPU", "Requests", "Side", "is_cuda", "own_device", "side_named"]
-
 Side = Literal["device", "host", ""]
 """Where an engine holds memory; "" where that is unknown."""
 

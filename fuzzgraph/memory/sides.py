@@ -17,8 +17,6 @@ from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.side_requests import SESSION_CPU, Requests, Side
 from fuzzgraph.memory.transfers import Transfers
 
-__all__ = ["Sides"]
-
 _ATTRIBUTE = "_fuzzgraph_side"
 
 

@@ -9,8 +9,6 @@ from types import CodeType, FrameType
 
 import torch
 
-__all__ = ["innermost_source"]
-
 
 def _folders(package: str) -> list[str]:
     """Folders of a package, without importing it; none where it is not installed."""

@@ -18,8 +18,6 @@ from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.relays import relay
 
-__all__ = ["RecordedOp", "tracing"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedOp:

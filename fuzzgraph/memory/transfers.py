@@ -21,8 +21,6 @@ from fuzzgraph.errors import DeviceReadError
 from fuzzgraph.memory.side_requests import Side, side_named
 from fuzzgraph.relays import relay
 
-__all__ = ["Transfers", "tensor_cpu", "tensor_numpy"]
-
 # Torch's own methods, kept before `_install` replaces them.
 _TO, _CPU, _NUMPY = torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.numpy
 _CUDA, _AS_TENSOR, _FROM_NUMPY = torch.Tensor.cuda, torch.as_tensor, torch.from_numpy

@@ -18,8 +18,6 @@ from fuzzgraph.memory.regions import Region
 from fuzzgraph.memory.zones import ZonePlan, zone_hits_in
 from fuzzgraph.observation import ZoneHit
 
-__all__ = ["Perturbation", "Worlds"]
-
 # Zone plans of eager runs kept, one per sequence of allocations.
 _SCRATCH_PLANS = 64
 

@@ -19,8 +19,6 @@ from fuzzgraph.memory.regions import Region
 from fuzzgraph.observation import ZoneHit
 from fuzzgraph.rules.writes import Overrun, overrun
 
-__all__ = ["ZonePlan", "zone_hits_in"]
-
 
 class ZonePlan:
     """Which rows of the arena are red zones of some regions, and what they must hold."""

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from fuzzgraph.ports import Target
     from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["fuzz_engine"]
-
 
 @pytest.fixture
 def fuzz_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:

@@ -27,8 +27,6 @@ from fuzzgraph.run_options import replay_command
 if TYPE_CHECKING:
     from fuzzgraph.pytest_plugin.suite import Suite
 
-__all__ = ["BadEntryItem", "CorpusItem", "FuzzItem", "SuiteNode"]
-
 _PROGRESS_SECONDS = 10.0
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from fuzzgraph.option import Row
     from fuzzgraph.run_spec import RunSpec
 
-__all__ = ["OPTIONS_KEY", "WORKER_KEY", "Options", "add_options", "options_of"]
-
 WORKER_KEY = "fuzzgraph"
 """In xdist's `workerinput`."""
 _DASH = "--fuzz-"

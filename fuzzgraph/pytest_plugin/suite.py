@@ -23,8 +23,6 @@ from fuzzgraph.run_spec import RunSpec
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter  # pytest 8 has no public name for it
 
-__all__ = ["Suite"]
-
 
 class Suite:
     """Everything the plugin holds for one pytest session."""

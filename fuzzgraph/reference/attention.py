@@ -15,8 +15,6 @@ from fuzzgraph.content import Content, content_for
 from fuzzgraph.reference.geometry import encoder_keys, queries_of
 from fuzzgraph.world import Batch
 
-__all__ = ["ReferenceModel", "attention", "model_for"]
-
 # Logit of a key that a query does not see. Finite, because -inf gives NaN in a row without keys.
 # float16 cannot hold it; there half of the least number is used, which leaves room to subtract.
 _UNSEEN = -1.0e30

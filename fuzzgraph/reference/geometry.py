@@ -15,8 +15,6 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import next_token
 from fuzzgraph.world import Batch, IntArray, Ragged
 
-__all__ = ["Queries", "encoder_keys", "lines_of", "queries_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queries:

@@ -16,8 +16,6 @@ from fuzzgraph.reference.geometry import lines_of, queries_of
 from fuzzgraph.reference.shard import live_tokens
 from fuzzgraph.world import Batch, IntArray
 
-__all__ = ["capture_truth", "live_truth"]
-
 
 def live_truth(field: Field, batch: Batch, config: EngineConfig) -> IntArray | None:
     """Flat values of the live entries; for offsets their steps. None where nothing is promised."""

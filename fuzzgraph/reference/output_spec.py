@@ -16,8 +16,6 @@ from fuzzgraph.observation import Observation
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.world import Batch
 
-__all__ = ["OutputSpec", "output_spec", "rounding_dtype"]
-
 # Engines use either width for token ids; both hold every id.
 _TOKEN_IDS = (torch.int64, torch.int32)
 

@@ -7,8 +7,6 @@ import torch
 from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.world import Batch
 
-__all__ = ["live_tokens", "local_outputs", "padded_tokens", "shard"]
-
 
 def padded_tokens(batch: Batch, config: EngineConfig) -> int:
     """Token rows that the engine runs: the smallest captured size that fits, or all when eager."""

@@ -21,8 +21,6 @@ from fuzzgraph.lanes import lanes
 from fuzzgraph.reference.geometry import encoder_keys, queries_of
 from fuzzgraph.world import Batch
 
-__all__ = ["second_opinion"]
-
 # Elements of the largest intermediate of an interpreted program. An interpreted program costs much
 # and an element little, so each program computes many queries; a compiled one computes one.
 _INTERPRETED_ELEMENTS = 1 << 20

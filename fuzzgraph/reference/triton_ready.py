@@ -10,8 +10,6 @@ import torch
 
 from fuzzgraph.errors import AdapterUnavailable
 
-__all__ = ["ready_triton"]
-
 
 def ready_triton() -> None:
     """Import Triton; without a GPU, turn its interpreter on.

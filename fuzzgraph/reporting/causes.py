@@ -17,8 +17,6 @@ from fuzzgraph.events import ReportedFinding
 from fuzzgraph.finding import Finding, by_severity
 from fuzzgraph.finding_text import observed
 
-__all__ = ["Cause", "causes", "ranked"]
-
 _KINDS_OF_STEP = {*get_args(Mode), "eager", "graph"}
 """What engines put before the name of a buffer that they have once for each kind of step."""
 _NUMBER = re.compile(r"-?\d+")

@@ -14,8 +14,6 @@ from itertools import product
 from fuzzgraph.coverage import Coverage
 from fuzzgraph.coverage_values import GROUPS, group_of
 
-__all__ = ["Crossing", "crossings", "groups_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Crossing:

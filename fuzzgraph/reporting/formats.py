@@ -15,8 +15,6 @@ from fuzzgraph.reporting.plain_text import as_json
 from fuzzgraph.reporting.sarif import sarif
 from fuzzgraph.reporting.trend import TrendPoint
 
-__all__ = ["FORMATS", "Format", "report"]
-
 Format: TypeAlias = Literal["html", "junit", "sarif", "markdown", "json"]
 FORMATS: dict[Format, str] = {
     "html": "report.html",

@@ -9,8 +9,6 @@ from pathlib import Path
 from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Event, encode_event
 
-__all__ = ["EventFile"]
-
 
 class EventFile:
     """Appends events to a file; a line that a kill cut short ends before the first one."""

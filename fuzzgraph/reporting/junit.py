@@ -14,8 +14,6 @@ from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.plain_text import finding_text
 from fuzzgraph.reporting.summary_text import figures_text, setup_line
 
-__all__ = ["junit"]
-
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even escaped: an engine's log may have it."""
 

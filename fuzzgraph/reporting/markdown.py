@@ -22,8 +22,6 @@ from fuzzgraph.reporting.summary_text import (
 )
 from fuzzgraph.reporting.trend import TrendPoint
 
-__all__ = ["markdown"]
-
 _DAMAGE = "see *What did not run, and why*."
 _IN_FULL = 20
 """Findings told in full; GitHub shows one megabyte of a summary."""

@@ -23,8 +23,6 @@ from fuzzgraph.finding_text import (
 from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.skipped import undone_text
 
-__all__ = ["as_json", "finding_brief", "finding_head", "finding_text"]
-
 Rows = list[tuple[str, str]]
 """A word and what it introduces; an empty word continues the row above."""
 

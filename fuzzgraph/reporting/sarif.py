@@ -20,8 +20,6 @@ from fuzzgraph.finding_text import LAW, observed, sentence
 from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.skipped import killed_text
 
-__all__ = ["SCHEMA", "sarif"]
-
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _BASE = "RUN"
 _RULES: tuple[Clause, ...] = tuple(CLAUSES)

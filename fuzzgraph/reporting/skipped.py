@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from fuzzgraph.events import Left, ReportedFinding, RunSummary
 from fuzzgraph.format_numbers import counted
 
-__all__ = ["undone_of_run", "killed_text", "not_run", "undone_text", "unchecked"]
-
 _UNDONE: dict[Left, tuple[str, str]] = {
     "confirm": ("finding", "not confirmed"),
     "shrink": ("finding", "not fully shrunk"),

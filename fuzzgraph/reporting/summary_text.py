@@ -10,18 +10,6 @@ from fuzzgraph.reporting.causes import Cause, causes
 from fuzzgraph.reporting.plain_text import finding_brief, finding_text
 from fuzzgraph.reporting.skipped import killed_text, unchecked, undone_of_run
 
-__all__ = [
-    "NEXT",
-    "figures_text",
-    "run_text",
-    "outcome",
-    "nothing_found",
-    "stop_reason",
-    "setup_line",
-    "duration_text",
-    "verdict_line",
-]
-
 _REASONS: dict[Reason, str] = {
     "time": "time is up",
     "examples": "--examples reached",

@@ -24,8 +24,6 @@ from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.plain_text import finding_head
 from fuzzgraph.reporting.summary_text import setup_line
 
-__all__ = ["LiveProgress", "PlainProgress", "progress_line", "progress_on", "start_line"]
-
 _PLAIN_SECONDS = 10.0
 _BAR = 24
 """Width of the bar that shows how much of the budget is spent."""

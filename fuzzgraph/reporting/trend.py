@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from fuzzgraph.events import RunSummary
 
-__all__ = ["TrendPoint", "trend"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:

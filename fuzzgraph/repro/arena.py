@@ -14,8 +14,6 @@ from fuzzgraph.repro.literals import dtype_text
 from fuzzgraph.repro.naming import Names
 from fuzzgraph.repro.trace import Recording, tensors_of_event
 
-__all__ = ["ScriptMemory", "declared_names", "pinned_regions"]
-
 
 class ScriptMemory:
     """The arena as the script has it: which regions it names, which views of the whole."""

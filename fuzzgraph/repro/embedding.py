@@ -21,8 +21,6 @@ from fuzzgraph import format_numbers
 from fuzzgraph.repro import script_memory
 from fuzzgraph.rules import comparison, metadata, writes
 
-__all__ = ["EMBEDDABLE", "Embedded", "embeddable_in"]
-
 _MODULES: tuple[ModuleType, ...] = (format_numbers, comparison, metadata, writes, script_memory)
 
 

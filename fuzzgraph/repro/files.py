@@ -6,8 +6,6 @@ import re
 
 from fuzzgraph.events import ExportKind
 
-__all__ = ["file_names"]
-
 
 def file_names(finding: str) -> dict[ExportKind, str]:
     """Kind of export -> name of its file.

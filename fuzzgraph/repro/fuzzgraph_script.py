@@ -14,8 +14,6 @@ from fuzzgraph.repro.naming import identifier
 from fuzzgraph.repro.wording import docstring, headline, opening, plain
 from fuzzgraph.targets.own import import_root
 
-__all__ = ["install_lines", "pytest_file", "setup_words", "fuzzgraph_script"]
-
 
 def setup_words(setup: Setup) -> list[str]:
     """The parts of a setup that differ from the defaults, as keyword arguments."""

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Place", "place_of", "slice_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -15,8 +15,6 @@ from fuzzgraph.repro.files import file_names
 from fuzzgraph.repro.fuzzgraph_script import setup_words
 from fuzzgraph.repro.wording import plain
 
-__all__ = ["issue_text"]
-
 _KNOWN = {
     "engine_buffer": "Engine's buffer",
     "allocated_at": "Allocated at",

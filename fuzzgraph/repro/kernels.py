@@ -11,8 +11,6 @@ from typing import Any
 from fuzzgraph.repro.literals import scalar_text
 from fuzzgraph.repro.not_standalone import NotStandalone
 
-__all__ = ["Kernels"]
-
 
 class Kernels:
     """Collects kernels by name; prints each once, callees first."""

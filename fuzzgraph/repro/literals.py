@@ -11,8 +11,6 @@ import zlib
 
 import torch
 
-__all__ = ["assignments", "contents", "dtype_text", "scalar_text", "tensor_text", "value_text"]
-
 WIDTH = 96
 WRITTEN_OUT = 64
 """Irregular values of a whole buffer that are still written out, in elements."""

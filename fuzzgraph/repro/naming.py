@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from fuzzgraph.memory import Region
 from fuzzgraph.repro.embedding import EMBEDDABLE
 
-__all__ = ["Names", "identifier", "region_names"]
-
 _OWN = {"torch", "sys", "main", "tensor", "os", "tl", "triton", "HEADLINE", "BUFFER"}
 TAKEN = _OWN | EMBEDDABLE.keys()
 """Names that a script uses itself."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["NotStandalone"]
-
 
 class NotStandalone(Exception):
     """The finding cannot be shown by the operations alone; says why."""

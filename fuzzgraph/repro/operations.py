@@ -14,8 +14,6 @@ import torch
 from fuzzgraph.repro.literals import scalar_text
 from fuzzgraph.repro.not_standalone import NotStandalone
 
-__all__ = ["Text", "argument_text", "expression"]
-
 Text = Callable[[torch.Tensor], str]
 """Says how a tensor is called where the operation stands."""
 

@@ -12,8 +12,6 @@ from fuzzgraph.memory.operator_facts import facts_of, tensors_in
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Event
 
-__all__ = ["leading_to"]
-
 _MOST = 200
 """Operations that are still printed."""
 _ALL_MEMORY = 1 << 20

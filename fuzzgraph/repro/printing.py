@@ -25,8 +25,6 @@ from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.operations import argument_text, expression
 from fuzzgraph.repro.trace import Event, tensors_of_event
 
-__all__ = ["Function", "Shared", "commented", "graph_is_empty", "graph_name", "statements"]
-
 WIDTH = 100
 _INLINE = 48
 """Longest view expression that replaces a name used once."""

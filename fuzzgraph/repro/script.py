@@ -33,8 +33,6 @@ from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.repro.wording import docstring, headline, opening
 from fuzzgraph.repro.world_functions import WorldFunctions
 
-__all__ = ["standalone_script"]
-
 
 def standalone_script(case: Case, finding: Finding, target: Target) -> str:
     """The script's text.

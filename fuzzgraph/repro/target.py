@@ -6,8 +6,6 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.events import Setup
 from fuzzgraph.ports import Target
 
-__all__ = ["target_of"]
-
 
 def target_of(setup: Setup) -> Target:
     """Open what the setup names; a fault is planted in the built-in engine.

@@ -29,8 +29,6 @@ from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.run_spec import Setup
 from fuzzgraph.world import Batch
 
-__all__ = ["Event", "Failure", "Graph", "Recording", "Run", "tensors_of_event"]
-
 Graph = RecordedGraph[Any]
 
 

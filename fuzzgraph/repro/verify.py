@@ -18,8 +18,6 @@ from pathlib import Path
 from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
 from fuzzgraph.interpreter import module_command, script_command
 
-__all__ = ["shows", "verify"]
-
 DEADLINE = 300.0
 """Seconds that one run may take."""
 

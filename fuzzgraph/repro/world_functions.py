@@ -17,8 +17,6 @@ from fuzzgraph.repro.literals import assignments
 from fuzzgraph.repro.printing import statements
 from fuzzgraph.repro.trace import Recording
 
-__all__ = ["WorldFunctions"]
-
 
 class WorldFunctions:
     """Those of one script.

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target  # needs torch, the names of targets do not
 
-__all__ = ["TargetEntry"]
-
 
 @dataclass(frozen=True, slots=True)
 class TargetEntry:

@@ -17,8 +17,6 @@ from fuzzgraph.errors import FuzzGraphError, UsageError
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target  # needs torch, the names of targets do not
 
-__all__ = ["check_own_name", "import_root", "is_own", "open_own", "see_current_folder"]
-
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _NAME = re.compile(f"{_DOTTED}:{_DOTTED}")
 _INSTALLED = tuple(

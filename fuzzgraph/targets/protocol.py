@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.ports import Session, unwrapped
 
-__all__ = ["GUIDE", "lacks", "require_session"]
-
 GUIDE = "see docs/writing-a-target.md"
 
 

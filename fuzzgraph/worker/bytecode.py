@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from importlib.abc import PathEntryFinder
 from types import CodeType
 
-__all__ = ["keep_bytecode"]
-
 
 class _KeptSource(machinery.SourceFileLoader):
     """Writes bytecode whatever `sys.dont_write_bytecode` says."""

@@ -9,8 +9,6 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.worker.messages import Entered
 from fuzzgraph.worker.process import Ending
 
-__all__ = ["crash_finding", "invalid_response"]
-
 GARBAGE = "invalid_response"
 _KEPT = 20
 """Cases of deaths that are kept on disk, the newest ones."""

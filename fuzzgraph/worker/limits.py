@@ -15,8 +15,6 @@ from pathlib import Path
 from fuzzgraph.finding import Stage
 from fuzzgraph.worker.messages import Entered
 
-__all__ = ["LimitExceeded", "Limits", "Watch"]
-
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -21,27 +21,6 @@ from fuzzgraph.run_spec import Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.target_report import TargetReport
 
-__all__ = [
-    "Answer",
-    "Channel",
-    "Confirm",
-    "Confirmed",
-    "Entered",
-    "Export",
-    "Exported",
-    "Failed",
-    "FromChild",
-    "InvalidMessage",
-    "Inspect",
-    "Inspected",
-    "Open",
-    "Ready",
-    "Refused",
-    "RunCase",
-    "ToChild",
-]
-
-
 _LOOK_SECONDS = 0.05
 _LONGEST = 64 << 20
 """Bytes of a message; the longest seen took 300 kB."""

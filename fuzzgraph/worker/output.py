@@ -10,8 +10,6 @@ import os
 import threading
 from pathlib import Path
 
-__all__ = ["Output"]
-
 _FILE_BYTES = 1 << 20
 """When the log is this long it becomes `worker.log.1`, in place of the one before."""
 _TAIL_BYTES = 1 << 16

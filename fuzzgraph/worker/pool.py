@@ -13,8 +13,6 @@ import msgspec
 from fuzzgraph.worker.messages import Entered, Open
 from fuzzgraph.worker.process import Child
 
-__all__ = ["ChildPool"]
-
 
 class ChildPool:
     """Starts and ends children."""

@@ -15,8 +15,6 @@ from fuzzgraph.interpreter import module_command
 from fuzzgraph.worker.messages import Channel, Entered, FromChild
 from fuzzgraph.worker.output import Output
 
-__all__ = ["Child", "Ending"]
-
 _PARTING_SECONDS = 5.0
 """Time for a child to leave by itself once the channel is closed."""
 

@@ -14,8 +14,6 @@ from fuzzgraph.worker.messages import Entered, Failed, FromChild, InvalidMessage
 from fuzzgraph.worker.pool import ChildPool
 from fuzzgraph.worker.process import Child, Ending
 
-__all__ = ["RequestSender", "WorkerFailed"]
-
 Reply = TypeVar("Reply", bound=FromChild)
 
 

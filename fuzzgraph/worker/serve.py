@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from fuzzgraph.execution import Execution
     from fuzzgraph.ports import Target
 
-__all__ = ["serve"]
-
 
 def serve(descriptor: int) -> None:
     """Answer on the socket `descriptor` until it is closed."""

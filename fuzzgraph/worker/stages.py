@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from fuzzgraph.ports import GraphEngine, Session
     from fuzzgraph.world import Batch
 
-__all__ = ["Enter", "StagedTarget"]
-
 Enter = Callable[[Stage, int], None]
 """Takes a stage and the number of its step, -1 before the first one."""
 

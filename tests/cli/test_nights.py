@@ -73,7 +73,7 @@ def test_the_ledger_is_found_in_its_place_and_tolerates(
         '[[tolerated]]\nbuffer = "kv_*"\nissue = "https://example.org/1"\nexpires = 2999-01-01\n'
     )
     assert run_command([*RUN, "--out", "r"]) == 0
-    assert "status   tolerated https://example.org/1" in capsys.readouterr().out
+    assert "tolerated, does not count as new https://example.org/1" in capsys.readouterr().out
     assert run_command(["ledger", "--json"]) == 0
     assert [entry["buffer"] for entry in said(capsys)["tolerated"]] == ["kv_*"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fuzzgraph.events import RunSummary
 from fuzzgraph.reporting.coverage_groups import Crossing, crossings, groups_of
 
-__all__ = ["coverage_grid", "open_pairs"]
-
 
 def coverage_grid(summary: RunSummary) -> list[tuple[str, list[Crossing | None]]]:
     """Rows of the pair table: family, and its crossing with each earlier one; None is empty."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-__all__ = ["box", "fitted", "line", "svg", "text"]
-
 _CHAR = 6.4
 """Width of a character of the 11 px monospaced face, in px; rounded up."""
 

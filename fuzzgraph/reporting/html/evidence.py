@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from fuzzgraph.finding import Finding
 from fuzzgraph.finding_text import observed
 
-__all__ = ["Evidence", "evidence"]
-
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

@@ -14,8 +14,6 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, fitted, line, svg, text
 
-__all__ = ["memory_map"]
-
 _WIDTH = 640.0
 _ZONE = 170.0
 _INSIDE = 4

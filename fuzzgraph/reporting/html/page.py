@@ -37,8 +37,6 @@ from fuzzgraph.reporting.trend import TrendPoint
 if TYPE_CHECKING:
     from jinja2 import Template
 
-__all__ = ["Material", "html"]
-
 _DRAWN = 200
 """Findings told in full; those beyond are in the table."""
 

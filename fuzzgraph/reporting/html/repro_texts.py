@@ -11,8 +11,6 @@ import msgspec
 from fuzzgraph.case import encode_case
 from fuzzgraph.events import ExportKind, ReportedFinding
 
-__all__ = ["Room", "Rooms", "files_beside", "repro_texts"]
-
 _SCRIPTS_BYTES = 500_000
 _DRAWINGS_BYTES = 600_000
 _CASES_BYTES = 300_000

@@ -11,8 +11,6 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, fitted, line, svg, text
 
-__all__ = ["timeline"]
-
 _CELL = 140.0
 _ROW = 26.0
 _GAP = 22.0

@@ -8,8 +8,6 @@ from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, line, svg, text
 from fuzzgraph.reporting.trend import TrendPoint
 
-__all__ = ["trend_chart"]
-
 _HEIGHT = 96.0
 _TOP = 22.0
 _BAR = 26.0

@@ -24,8 +24,6 @@ from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.rules.comparison import same_bits
 from fuzzgraph.world import Batch
 
-__all__ = ["ScriptCheck", "seen_tensor"]
-
 _AGAIN = 3
 """Further runs before an engine is held to bits, as many as its oracle sees."""
 

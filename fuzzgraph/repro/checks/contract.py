@@ -16,8 +16,6 @@ from fuzzgraph.repro.origin import leading_to
 from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.world import Batch
 
-__all__ = ["CaptureCheck", "FieldCheck", "MovedBufferCheck"]
-
 
 class FieldCheck(ScriptCheck):
     """A declared field against what it must hold for this batch."""

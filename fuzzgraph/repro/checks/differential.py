@@ -16,8 +16,6 @@ from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.rules.comparison import same_bits
 from fuzzgraph.world import Batch
 
-__all__ = ["EagerCheck", "HistoryCheck", "InterferenceCheck", "KeptOutputCheck", "LeftOverCheck"]
-
 
 class EagerCheck(ScriptCheck):
     """The replay against the same engine without a graph, from the same bytes."""

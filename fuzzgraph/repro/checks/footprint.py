@@ -8,8 +8,6 @@ from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording
 from fuzzgraph.world import RESERVED_SLOT, Batch
 
-__all__ = ["ForeignRowsCheck", "RedZoneCheck", "pool_regions"]
-
 
 class RedZoneCheck(ScriptCheck):
     """Bytes around the buffer."""

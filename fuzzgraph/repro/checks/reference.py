@@ -14,8 +14,6 @@ from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.world import Batch
 
-__all__ = ["FormCheck", "NewRowsCheck", "OutputCheck"]
-
 
 class OutputCheck(ScriptCheck):
     """Live rows of an output against float64 attention."""

@@ -7,8 +7,6 @@ from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording
 from fuzzgraph.world import Batch
 
-__all__ = ["SurvivalCheck"]
-
 
 class SurvivalCheck(ScriptCheck):
     """The operation that raises."""

@@ -7,8 +7,6 @@ from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakMethod
 
-__all__ = ["cached_method"]
-
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 

@@ -23,8 +23,6 @@ from fuzzgraph.targets.builtin.runners.speculation import (
 )
 from fuzzgraph.targets.builtin.slots import Slots, decode_registry, prefill_registry
 
-__all__ = ["Components"]
-
 
 @dataclass(frozen=True)
 class Components:

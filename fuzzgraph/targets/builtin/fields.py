@@ -9,8 +9,6 @@ from fuzzgraph.observation import Axis, Field, PaddingRule, Selects
 from fuzzgraph.targets.builtin.slots import MROPE_ABSENT
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_ROW, RESERVED_SLOT
 
-__all__ = ["declared_fields"]
-
 _FREE = PaddingRule("free")
 _NULL = PaddingRule("reserved", 0)
 _SLOT = PaddingRule("reserved", RESERVED_SLOT)

@@ -10,8 +10,6 @@ from math import prod
 
 import torch
 
-__all__ = ["InputPool"]
-
 Key = tuple[str, int, torch.dtype, torch.device]
 
 

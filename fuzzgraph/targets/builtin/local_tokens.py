@@ -5,8 +5,6 @@ from __future__ import annotations
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.builtin.shape import pages_for
 
-__all__ = ["LocalTokens"]
-
 
 class LocalTokens:
     """Shards the token axis of a padded batch over the attention-TP ranks."""

@@ -19,8 +19,6 @@ from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
 from fuzzgraph.targets.builtin.pools import PagedKVPool, StatePool
 from fuzzgraph.targets.builtin.shape import DTYPES, Extent
 
-__all__ = ["ForwardInputs", "BuiltinModel"]
-
 
 @dataclass(slots=True)
 class ForwardInputs:

@@ -13,8 +13,6 @@ from fuzzgraph.content import content_for
 from fuzzgraph.targets.builtin.raw_addressing import Flat, Rows, RowWriter
 from fuzzgraph.targets.builtin.shape import DTYPES, pool_rows, pool_slots, table_width
 
-__all__ = ["EncoderMap", "PagedKVPool", "ReqToTokenPool", "StatePool", "TokenMap"]
-
 
 class TokenMap:
     """Slot of each position of each request row: int32 [rows, width]."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["Flat", "RowWriter", "Rows", "reach"]
-
 
 def _elements(tensor: torch.Tensor) -> int:
     """Elements of the tensor's dtype in its whole storage."""

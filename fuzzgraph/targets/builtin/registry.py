@@ -20,8 +20,6 @@ from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.world import Batch, IntArray
 
-__all__ = ["BufferRegistry", "FillContext", "GraphSlot", "PaddingPolicy", "SlotAxis"]
-
 SlotAxis = Literal["batch", "tokens", "none"]
 
 

@@ -15,8 +15,6 @@ from fuzzgraph.targets.builtin.metadata.builder import Tables
 from fuzzgraph.targets.builtin.runners.base import GraphRunner, RunnerContext
 from fuzzgraph.world import Batch
 
-__all__ = ["BuiltinSession"]
-
 
 class BuiltinSession:
     """Implements `ports.Session`."""

@@ -9,8 +9,6 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
-__all__ = ["DTYPES", "Extent", "pages_for", "row_tokens", "smallest_fitting", "table_width"]
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 

@@ -13,8 +13,6 @@ from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.trees import ancestors
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, VOCAB
 
-__all__ = ["MROPE_ABSENT", "Slots", "decode_registry", "prefill_registry"]
-
 MROPE_ABSENT = VOCAB
 """Row of the model's mrope table that adds nothing."""
 

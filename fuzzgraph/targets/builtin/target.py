@@ -10,8 +10,6 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.session import BuiltinSession
 
-__all__ = ["BuiltinTarget"]
-
 _EVERYTHING = WIDEST.replace(
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
     max_context_len=1024,

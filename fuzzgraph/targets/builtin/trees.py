@@ -6,8 +6,6 @@ import numpy as np
 
 from fuzzgraph.world import IntArray
 
-__all__ = ["ancestors"]
-
 
 def ancestors(parents: IntArray | None, window: int = 0) -> IntArray | None:
     """[rows, draft, draft] 1 where a token sees another: itself, its parent, and so on.

@@ -20,8 +20,6 @@ from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
-__all__ = ["AttentionModel", "PrefillModel", "as_logits", "in_forward_context"]
-
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 
 

@@ -23,8 +23,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runne
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.world import Batch
 
-__all__ = ["BY_TOKEN", "DecodeSession", "refused_draft_tokens", "refused_capture_sizes"]
-
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 
 _NEEDS_ENCODERS = "sglang decode runner, can_run: every row of a graph has an encoder"

@@ -6,8 +6,6 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.targets.offline import fields as common
 
-__all__ = ["input_fields", "input_names"]
-
 _REGISTRY = "sglang cuda_graph_buffer_registry.py build_decode_registry"
 _POOL = (
     "sglang memory_pool.py ReqToTokenPool: row 0 is the padding row, so that reads of padded rows "

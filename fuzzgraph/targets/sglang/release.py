@@ -5,8 +5,6 @@ from __future__ import annotations
 from fuzzgraph.targets.offline.package import EnginePackage
 from fuzzgraph.targets.sglang.stubs.absent_modules import ABSENT, CONTENTS
 
-__all__ = ["SGLANG", "engine_module", "has_module", "release"]
-
 SGLANG = EnginePackage(
     "sglang",
     absent=ABSENT,

@@ -7,8 +7,6 @@ from typing import Any
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-__all__ = ["RunnerSession"]
-
 
 class RunnerSession(GraphSession):
     """A model runner and the engine's graph runner on it."""

@@ -6,8 +6,6 @@ from fuzzgraph.targets.offline.target import ReleasedTarget
 from fuzzgraph.targets.sglang.release import SGLANG
 from fuzzgraph.targets.sglang.runners.decode import runner_module
 
-__all__ = ["SglangTarget"]
-
 
 class SglangTarget(ReleasedTarget):
     """One mode of one runner or backend of the sglang release that this process holds."""

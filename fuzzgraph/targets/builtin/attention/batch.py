@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["AttentionBatch", "SplitPlan"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPlan:

@@ -13,8 +13,6 @@ import torch
 from fuzzgraph.targets.builtin.attention.batch import AttentionBatch, SplitPlan
 from fuzzgraph.targets.builtin.raw_addressing import Flat, Rows
 
-__all__ = ["paged_attention"]
-
 _UNSEEN = -1.0e30
 """Logit of a key that is not seen. Finite: a query that sees nothing then averages values that
 its masked loads made zero, instead of giving NaN."""

@@ -14,8 +14,6 @@ from triton.runtime import JITFunction
 
 from fuzzgraph.targets.builtin.attention.batch import AttentionBatch, SplitPlan
 
-__all__ = ["paged_attention"]
-
 _MAX_BLOCK = 64
 """Keys per block at most."""
 _COMPILED_ELEMENTS = 1 << 13

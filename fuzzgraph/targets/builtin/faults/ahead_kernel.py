@@ -6,8 +6,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["load_ahead"]
-
 
 @triton.jit
 def _lengths_ahead(kv_lens, ahead, rows, BLOCK: tl.constexpr):

@@ -10,8 +10,6 @@ from fuzzgraph.targets.builtin.runners.speculation import VerifyRunner
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.world import Batch
 
-__all__ = ["FAULTS"]
-
 
 class PadsAfterMetadata(GraphRunner):
     def prepare_replay(self, batch: Batch) -> None:

@@ -11,8 +11,6 @@ from fuzzgraph.targets.builtin.metadata.kv_indices import KvView
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner, VerifyRunner
 
-__all__ = ["FAULTS"]
-
 
 class CapturedWithoutEncoder(GraphRunner):
     def capture_encoder_len(self) -> int:

@@ -9,8 +9,6 @@ from fuzzgraph.finding import Clause
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents
 
-__all__ = ["Fault", "Kind", "engine", "metadata"]
-
 Kind = Literal[
     "padded row stale",
     "stale plan",

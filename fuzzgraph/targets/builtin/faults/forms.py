@@ -13,8 +13,6 @@ from fuzzgraph.targets.builtin.model import BuiltinModel, ForwardInputs
 from fuzzgraph.targets.builtin.registry import GraphSlot
 from fuzzgraph.targets.builtin.slots import Slots
 
-__all__ = ["FAULTS"]
-
 
 class RowsOfOtherRanks(LocalTokens):
     def shard(self, padded_tokens: int) -> tuple[int, int]:

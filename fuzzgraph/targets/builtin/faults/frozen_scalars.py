@@ -17,8 +17,6 @@ from fuzzgraph.targets.builtin.shape import pages_for
 from fuzzgraph.targets.builtin.slots import Slots
 from fuzzgraph.world import Batch
 
-__all__ = ["FAULTS"]
-
 
 class FewerSplits(WorkPlan):
     def max_chunks(self) -> int:

@@ -15,8 +15,6 @@ from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner, Ver
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
 
-__all__ = ["FAULTS"]
-
 
 class StaleLengths(Slots):
     def seq_lens(self) -> GraphSlot:

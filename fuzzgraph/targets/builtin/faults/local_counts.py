@@ -12,8 +12,6 @@ from fuzzgraph.targets.builtin.runners.prefill import BreakableRunner, Piecewise
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.world import Batch
 
-__all__ = ["FAULTS"]
-
 
 class GlobalCountAtCapture(LocalTokens):
     def at_capture(self, padded_tokens: int) -> int:

@@ -10,8 +10,6 @@ from fuzzgraph.targets.builtin.runners.prefill import PiecewiseRunner
 from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner, VerifyRunner
 from fuzzgraph.world import Batch
 
-__all__ = ["FAULTS"]
-
 
 class PiecewiseStaysRaw(PiecewiseRunner):
     def build_metadata(self, static: StaticBatch, view: BuiltView) -> RawMetadata | FullMetadata:

@@ -18,8 +18,6 @@ from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
 from fuzzgraph.world import RESERVED_SLOT
 
-__all__ = ["FAULTS"]
-
 
 class KeepsOmitted(BufferRegistry):
     def neutralize(self, slot: GraphSlot, context: FillContext) -> None:

@@ -11,8 +11,6 @@ from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.pools import ReqToTokenPool
 from fuzzgraph.world import RESERVED_SLOT
 
-__all__ = ["FAULTS"]
-
 _TINY = 2.0**-26
 """A softmax weight that should be 0: it moves the last bits of a float32 only."""
 

@@ -13,8 +13,6 @@ from fuzzgraph.targets.builtin.runners.prefill import BreakableRunner, Piecewise
 from fuzzgraph.targets.builtin.runners.speculation import DraftRunner
 from fuzzgraph.world import Batch
 
-__all__ = ["FAULTS"]
-
 
 class TableReallocated(MetadataBuilder):
     def build(self, view: BuiltView) -> None:

@@ -8,8 +8,6 @@ from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
 from fuzzgraph.targets.builtin.runners.base import StaticBatch
 from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner
 
-__all__ = ["FAULTS"]
-
 
 class FixedStride(MetadataBuilder):
     def write_query_offsets(self, view: BuiltView) -> None:

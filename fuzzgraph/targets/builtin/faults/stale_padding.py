@@ -15,8 +15,6 @@ from fuzzgraph.targets.builtin.registry import GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.slots import Slots
 from fuzzgraph.world import RESERVED_ROW
 
-__all__ = ["FAULTS"]
-
 
 class _StaleRows(Slots):
     """`req_pool_indices` of padded rows are not reset in one runner."""

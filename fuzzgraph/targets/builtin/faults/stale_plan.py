@@ -12,8 +12,6 @@ from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
 from fuzzgraph.targets.builtin.metadata.work_plan import PlanView, WorkPlan
 from fuzzgraph.targets.builtin.runners.base import GraphRunner, StaticBatch
 
-__all__ = ["FAULTS"]
-
 
 class PlannedOnce(WorkPlan):
     def write(self, view: PlanView) -> None:

@@ -13,8 +13,6 @@ from fuzzgraph.targets.builtin.shape import pool_rows
 from fuzzgraph.targets.builtin.slots import Slots
 from fuzzgraph.world import Batch
 
-__all__ = ["FAULTS"]
-
 
 class SkipsPaddedRows(BuiltinModel):
     def advance_state(self, input_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,6 @@ from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices
 from fuzzgraph.targets.builtin.metadata.mask import TreeMask
 from fuzzgraph.targets.builtin.shape import pages_for
 
-__all__ = ["FAULTS"]
-
 
 class IndptrAtPoolSize(KvIndices):
     def indptr_capacity(self) -> int:

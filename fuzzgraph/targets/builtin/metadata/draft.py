@@ -19,8 +19,6 @@ from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
 from fuzzgraph.targets.builtin.metadata.work_plan import PlanView, WorkPlan
 from fuzzgraph.targets.builtin.shape import Extent
 
-__all__ = ["DraftBuilder", "DraftStep", "DraftView"]
-
 
 @dataclass(slots=True)
 class DraftStep:

@@ -7,8 +7,6 @@ import torch
 from fuzzgraph.targets.builtin.metadata.kv_indices import KvIndices, KvView
 from fuzzgraph.targets.builtin.raw_addressing import Flat
 
-__all__ = ["DraftKvIndices"]
-
 
 class DraftKvIndices(KvIndices):
     """One row per branch; positions past the row's prefix are looked up in `draft_cache_loc`."""

@@ -13,8 +13,6 @@ import torch
 from fuzzgraph.targets.builtin.pools import TokenMap
 from fuzzgraph.targets.builtin.raw_addressing import reach
 
-__all__ = ["KvIndices", "KvView"]
-
 
 @dataclass(slots=True)
 class KvView:

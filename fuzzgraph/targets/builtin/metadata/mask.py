@@ -12,8 +12,6 @@ import torch
 
 from fuzzgraph.targets.builtin.raw_addressing import reach
 
-__all__ = ["MaskView", "TreeMask"]
-
 
 @dataclass(slots=True)
 class MaskView:

@@ -7,8 +7,6 @@ import torch
 from fuzzgraph.targets.builtin.metadata.views import BuiltView
 from fuzzgraph.targets.builtin.metadata.work_plan import PlanView, WorkPlan
 
-__all__ = ["plan_buffers", "plan_fields", "view_fields"]
-
 
 def view_fields(view: BuiltView) -> dict[str, torch.Tensor]:
     """Buffers by the names under which the target declares them."""

@@ -8,8 +8,6 @@ import torch
 
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 
-__all__ = ["FullMetadata", "RawMetadata"]
-
 
 @dataclass(slots=True)
 class RawMetadata:

@@ -9,8 +9,6 @@ import torch
 from fuzzgraph.targets.builtin.pools import ReqToTokenPool
 from fuzzgraph.targets.builtin.shape import pages_for
 
-__all__ = ["PageTable", "PageView"]
-
 
 @dataclass(slots=True)
 class PageView:

@@ -15,8 +15,6 @@ from fuzzgraph.targets.builtin.metadata.work_plan import PlanView, WorkPlan
 from fuzzgraph.targets.builtin.pools import EncoderMap, PagedKVPool, ReqToTokenPool
 from fuzzgraph.targets.builtin.shape import Extent
 
-__all__ = ["BuilderComponents", "BuiltView", "Tables"]
-
 
 @dataclass(frozen=True)
 class Tables:

@@ -13,8 +13,6 @@ import torch
 from fuzzgraph.targets.builtin.attention import SplitPlan
 from fuzzgraph.targets.builtin.shape import Extent, pages_for
 
-__all__ = ["PlanView", "WorkPlan"]
-
 
 @dataclass(slots=True)
 class PlanView:

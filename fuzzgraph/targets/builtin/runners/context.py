@@ -19,8 +19,6 @@ from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
 
-__all__ = ["Outputs", "RunnerContext", "StaticBatch", "Step"]
-
 Outputs = dict[str, torch.Tensor]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.runners.base import GraphRunner, StaticBatch
 
-__all__ = ["CpuGraphRunner"]
-
 
 class CpuGraphRunner(GraphRunner):
     """Shares no input buffers between sizes."""

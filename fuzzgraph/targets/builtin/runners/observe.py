@@ -14,8 +14,6 @@ from fuzzgraph.targets.builtin.runners.context import Outputs, StaticBatch, Step
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.world import Batch
 
-__all__ = ["CaptureRecord", "observation_of"]
-
 
 def observation_of(batch: Batch, step: Step, outputs: Outputs, config: EngineConfig) -> Observation:
     """Copies of outputs and of the used part of all metadata."""

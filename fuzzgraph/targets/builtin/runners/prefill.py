@@ -25,8 +25,6 @@ from fuzzgraph.targets.builtin.runners.base import (
 from fuzzgraph.targets.builtin.shape import DTYPES, Extent
 from fuzzgraph.world import Batch
 
-__all__ = ["BreakableRunner", "PiecewiseRunner"]
-
 
 @dataclass(slots=True)
 class PrefillGraphs:

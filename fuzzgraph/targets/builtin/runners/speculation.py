@@ -14,8 +14,6 @@ from fuzzgraph.targets.builtin.registry import BufferRegistry
 from fuzzgraph.targets.builtin.runners.base import GraphRunner, Outputs, RunnerContext, Step
 from fuzzgraph.targets.builtin.shape import Extent
 
-__all__ = ["DraftExtendRunner", "DraftRunner", "VerifyRunner"]
-
 
 class VerifyRunner(GraphRunner):
     """Checks `draft_tokens` tokens a row, a chain or a tree, under a custom mask."""

@@ -14,8 +14,6 @@ from fuzzgraph.targets.sglang.backends.metadata_only import (
     latent_table,
 )
 
-__all__ = ["target"]
-
 _MODULE = f"{ATTENTION}.cutlass_mla_backend"
 
 _CUTLASS_MLA = MetadataBackend(

@@ -30,8 +30,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import FIRST_PAGE, Batch
 
-__all__ = ["Dsv4Session", "Dsv4Target", "without_upgrade"]
-
 _BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend"
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
 _SETTINGS = {

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
 
-__all__ = ["FA_FIELDS", "FA_METADATA", "target"]
-
 FA_METADATA = {
     "cache_seqlens": "cache_seqlens_int32",
     "page_table": "page_table",

@@ -12,8 +12,6 @@ import torch
 
 from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend
 
-__all__ = ["held_wrapper", "planned_offsets", "target"]
-
 _EAGER = ("decode_wrappers", "prefill_wrappers", "decode_wrapper", "prefill_wrapper")
 """Attributes of the metadata; those of latent attention are single."""
 _KINDS = ("decode", "prefill")

@@ -25,8 +25,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.world import Batch
 
-__all__ = ["FlashInferDraftSession", "FlashInferDraftTarget"]
-
 _BACKEND = "sglang.srt.layers.attention.flashinfer_backend"
 _STEPS = (
     "sglang generate_draft_decode_kv_indices: for each branch its row's past and the slots that "

@@ -10,8 +10,6 @@ from __future__ import annotations
 from fuzzgraph.targets.sglang.backends.flashinfer import held_wrapper, planned_offsets
 from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend
 
-__all__ = ["target"]
-
 _FLASHINFER_MLA = MetadataBackend(
     name="flashinfer_mla",
     places=((f"{ATTENTION}.flashinfer_mla_backend", "FlashInferMLAAttnBackend"),),

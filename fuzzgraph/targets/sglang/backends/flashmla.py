@@ -17,8 +17,6 @@ from fuzzgraph.targets.sglang.backends.metadata_only import (
     latent_table,
 )
 
-__all__ = ["target"]
-
 _MODULE = f"{ATTENTION}.flashmla_backend"
 
 

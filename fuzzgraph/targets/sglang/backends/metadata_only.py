@@ -38,17 +38,6 @@ from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_wo
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-__all__ = [
-    "ATTENTION",
-    "MetadataBackend",
-    "MetadataSession",
-    "MetadataTarget",
-    "attributes",
-    "few_bytes",
-    "latent_table",
-    "not_compiled",
-]
-
 _TABLE = (
     "sglang metadata builders of the backend: pages of each row below its own length; a padded row "
     "lies in the pool's padding row"

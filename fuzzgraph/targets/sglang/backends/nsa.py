@@ -10,8 +10,6 @@ from typing import Any
 
 from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
 
-__all__ = ["target"]
-
 _TOPK = 16  # below the contexts that are drawn, so that a selection leaves keys out
 
 

@@ -13,8 +13,6 @@ import torch
 
 from fuzzgraph.targets.sglang.release import engine_module
 
-__all__ = ["HANDED", "recording_backend"]
-
 _CAPTURED = ("bs", "num_tokens", "req_pool_indices", "seq_lens")
 _REPLAYED = ("bs", "req_pool_indices", "seq_lens", "seq_lens_sum", "encoder_lens", "forward_mode",
              "spec_info", "seq_lens_cpu")  # fmt: skip

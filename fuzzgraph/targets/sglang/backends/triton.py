@@ -28,14 +28,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-__all__ = [
-    "TRITON_BACKEND",
-    "TritonSession",
-    "TritonTarget",
-    "judged_pools",
-    "triton_backend",
-]
-
 TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
 CORES = 4  # few, because every split of a row is one more program to interpret
 _SUMS = "sglang triton_backend.py: cumsum over all bs rows at every replay; entry 0 stays from init"

@@ -10,8 +10,6 @@ from fuzzgraph.targets.sglang.backends.fa3 import FA_FIELDS, FA_METADATA
 from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
 from fuzzgraph.targets.sglang.backends.trtllm_mla import TRTLLM_STUBS
 
-__all__ = ["target"]
-
 _TRTLLM_MHA = MetadataBackend(
     name="trtllm_mha",
     places=((f"{ATTENTION}.trtllm_mha_backend", "TRTLLMHAAttnBackend"),),

@@ -16,8 +16,6 @@ from fuzzgraph.targets.sglang.backends.metadata_only import (
     not_compiled,
 )
 
-__all__ = ["TRTLLM_STUBS", "target"]
-
 TRTLLM_STUBS = (
     (f"{ATTENTION}.trtllm_mla_backend", "_multi_ctas_kv_counter_bytes", few_bytes),
     (f"{ATTENTION}.trtllm_mla_backend", "_jit_fixup_module", not_compiled),

@@ -17,8 +17,6 @@ from fuzzgraph.targets.sglang.release import SGLANG, engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-__all__ = ["counts_of", "load_ranks", "share_tokens"]
-
 _MODEL_RUNNER = "sglang.srt.model_executor.model_runner"
 _GROUPS = "sglang.srt.layers.dp_attention"
 

@@ -12,8 +12,6 @@ from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch, IntArray
 
-__all__ = ["bound", "decode_values", "forward_batch", "given"]
-
 
 def _tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
     """A tensor of its own: the batch is the harness's, and is used again for the twins."""

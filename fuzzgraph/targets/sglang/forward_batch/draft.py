@@ -13,8 +13,6 @@ from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch, IntArray
 
-__all__ = ["draft_batch", "extend_batch", "live_places", "select_index"]
-
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 _EAGLE = "sglang.srt.speculative.eagle_info"
 _FROZEN = "sglang.srt.speculative.frozen_kv_mtp_info"

@@ -13,8 +13,6 @@ from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-__all__ = ["prefill_batch"]
-
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from fuzzgraph.targets.sglang.runners.capture import capture_mode
 
-__all__ = ["RunnerDriver", "execute", "takes_graph"]
-
 
 def takes_graph(engine: Any, forward_batch: Any) -> bool:
     """The engine's own answer, under its name in this release; where it is no, it goes eager."""

@@ -22,15 +22,6 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
-__all__ = [
-    "backend_class",
-    "capture_mode",
-    "deferred_capture",
-    "forget_input_buffers",
-    "on_device",
-    "recorded",
-]
-
 _BACKEND = "sglang.srt.model_executor.runner_backend.base_cuda_graph_backend"
 _INPUTS = "sglang.srt.model_executor.input_buffers"
 _MODES = "sglang.srt.model_executor.runner_utils.capture_mode"

@@ -29,8 +29,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-__all__ = ["CpuGraphRunnerDriver", "CpuGraphSession", "CpuGraphTarget"]
-
 RUNNER_MODULE = "sglang.srt.model_executor.cpu_graph_runner"
 _HANDED = ("input_ids", "positions", "req_pool_indices", "seq_lens", "out_cache_loc")
 

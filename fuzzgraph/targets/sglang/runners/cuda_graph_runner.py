@@ -20,8 +20,6 @@ from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import on_device, recorded
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 
-__all__ = ["RUNNER_MODULE", "CudaGraphRunnerDriver"]
-
 RUNNER_MODULE = "sglang.srt.model_executor.cuda_graph_runner"
 
 

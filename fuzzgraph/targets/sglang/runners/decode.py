@@ -14,8 +14,6 @@ from fuzzgraph.targets.sglang.runners.cuda_graph_runner import CudaGraphRunnerDr
 from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import DecodeCudaGraphRunnerDriver
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-__all__ = ["open_decode_runner", "runner_module"]
-
 
 def runner_module() -> str:
     """The module that holds the decode runner of this release."""

@@ -20,8 +20,6 @@ from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import backend_class, deferred_capture, on_device
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 
-__all__ = ["RUNNER_MODULE", "DecodeCudaGraphRunnerDriver", "shared_output"]
-
 RUNNER_MODULE = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
 
 

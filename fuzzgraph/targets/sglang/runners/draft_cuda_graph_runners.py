@@ -26,8 +26,6 @@ from fuzzgraph.targets.sglang.runners.capture import (
 )
 from fuzzgraph.targets.sglang.runners.decode import runner_module
 
-__all__ = ["DRAFT", "DRAFT_EXTEND", "FROZEN", "DraftRunnerDriver", "RunnerKind"]
-
 _POOL = "sglang.srt.model_executor.cuda_graph_runner"
 
 

@@ -41,8 +41,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-__all__ = ["DraftSession", "DraftTarget"]
-
 _SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
 _CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
 _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"

@@ -14,8 +14,6 @@ from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.base import execute
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DraftRunnerDriver, RunnerKind
 
-__all__ = ["MULTI_LAYER", "MultiLayerRunnerDriver"]
-
 MULTI_LAYER = RunnerKind(
     "multi_layer",
     "sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner",

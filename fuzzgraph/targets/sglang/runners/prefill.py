@@ -23,8 +23,6 @@ from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.targets.sglang.target import SglangTarget
 
-__all__ = ["PrefillTarget"]
-
 
 class PrefillTarget(SglangTarget):
     """One kind of prefill graphs of the sglang release that this process holds."""

@@ -26,8 +26,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.prefill_device import PrefillDevice
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
 
-__all__ = ["BREAKABLE", "PIECEWISE", "PrefillKind", "PrefillRunnerDriver", "prefill_module"]
-
 _PLUGGABLE = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner"
 _BACKENDS = "sglang.srt.model_executor.runner_backend.utils"
 

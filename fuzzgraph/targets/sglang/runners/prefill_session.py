@@ -23,8 +23,6 @@ from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
 from fuzzgraph.targets.sglang.stubs.model_runner import model_runner
 from fuzzgraph.world import Batch
 
-__all__ = ["PrefillSession"]
-
 _REGISTRY = "sglang cuda_graph_buffer_registry.py build_prefill_registry, before it replay_prepare"
 _ZEROED = f"{_REGISTRY}: the tail is processed by the graph and reset to 0"
 _LIVE = "sglang prefill runners: requests are not padded; the model gets the batch's own"

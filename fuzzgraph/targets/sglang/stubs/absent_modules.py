@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-__all__ = ["ABSENT", "CONTENTS"]
-
 _KERNELS = "compiled kernels for GPUs; metadata code imports their names and calls none"
 _HTTP = "the HTTP server and its clients; no server is started"
 _MODELS = "loads model files; no model is loaded"

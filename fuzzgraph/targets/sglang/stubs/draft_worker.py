@@ -19,8 +19,6 @@ from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-__all__ = ["draft_worker", "packs_accepted_tokens"]
-
 _FIRST_WORKER = "sglang.srt.speculative.eagle_worker"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fuzzgraph.targets.offline.flashinfer_wrappers import install_wrappers
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
-__all__ = ["install_flashinfer"]
-
 _BACKENDS = tuple(
     f"sglang.srt.layers.attention.{name}"
     for name in ("flashinfer_backend", "flashinfer_mla_backend")

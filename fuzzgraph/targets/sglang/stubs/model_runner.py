@@ -27,8 +27,6 @@ from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_le
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
-__all__ = ["ModelRunner", "model_runner", "no_forward"]
-
 _EXTRA_CONTEXT = 4
 """Columns of `req_to_token` beyond the context (sglang ModelRunner, init of the memory pool)."""
 _MLA_HEADS = 16

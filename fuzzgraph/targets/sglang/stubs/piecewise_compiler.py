@@ -23,8 +23,6 @@ from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.release import engine_module
 
-__all__ = ["SplitForward", "splitting"]
-
 _ATTENTION = "sglang.srt.layers.radix_attention"
 _SPLIT = "sglang.srt.compilation.compilation_config"
 _BACKEND = "sglang.srt.compilation.cuda_piecewise_backend"

@@ -21,8 +21,6 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.piecewise_compiler import SplitForward, splitting
 
-__all__ = ["PrefillDevice"]
-
 _COMPILE = "sglang.srt.compilation.compile"
 _POOLS = (
     "sglang.srt.model_executor.cuda_graph_runner",

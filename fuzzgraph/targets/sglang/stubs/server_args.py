@@ -16,8 +16,6 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.tp_groups import become_rank, rank_of
 
-__all__ = ["Configuration", "context_len"]
-
 _CONTEXT = "sglang.srt.runtime_context"
 _ARGUMENTS = "sglang.srt.server_args"
 _SIZES = "sglang.srt.model_executor.cuda_graph_config"

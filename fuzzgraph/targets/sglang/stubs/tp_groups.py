@@ -14,8 +14,6 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 
-__all__ = ["Group", "become_rank", "rank_of"]
-
 _SHARED = ("_TP", "_ATTN_TP", "_MOE_EP")
 """Groups as large as attention-TP: one data-parallel rank, experts spread over all."""
 _SINGLE = ("_WORLD", "_PP", "_ATTN_CP", "_MOE_TP", "_MOE_DP", "_DCP")

@@ -12,8 +12,6 @@ from typing import Any
 
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
-__all__ = ["forget_workspaces", "keep_workspaces_small"]
-
 _SETTINGS: Mapping[str, str] = {"SGLANG_FLASHINFER_WORKSPACE_SIZE": "4096"}
 """What the engine reads from the environment, in bytes."""
 _CONTEXT = "sglang.srt.runtime_context"
