@@ -81,6 +81,7 @@ def root_command() -> None:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code; what is wrong is said in one line."""
+    stdout = sys.stdout
     try:
         code = root_command.main(list(arguments), prog_name="fuzzgraph", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -106,6 +107,9 @@ def run_command(arguments: Sequence[str]) -> int:
             return _failed(arguments, "AdapterUnavailable", str(problem), WRONG_CALL)
         return _crashed(arguments, error)
     except BaseException as error:  # an engine may call sys.exit: only a run at its end exits 0
+        # Where the reader of our output left, click replaces the dead stream and exits.
+        if isinstance(error, SystemExit) and sys.stdout is not stdout:
+            return RUN_FAILED
         return _crashed(arguments, error)
     return code if isinstance(code, int) else 0
 

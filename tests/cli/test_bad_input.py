@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +239,14 @@ def test_with_json_a_wrong_call_is_an_object_on_stdout(capsys: pytest.CaptureFix
     assert said["exit_code"] == 2
     assert said["error"]["kind"] == "UsageError"
     assert said["error"]["message"] in err
+
+
+def test_a_reader_that_leaves_ends_the_command_without_a_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "fuzzgraph", "schema", "case"]
+    try:
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (3, "")
