@@ -65,7 +65,7 @@ def test_the_page_fits_its_window_and_is_drawn(tmp_path: Path, width: int, schem
     (tmp_path / "frame.html").write_text(FRAME.format(width=width), encoding="utf-8")
     scheme_flag = f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"
     told = browse(tmp_path, scheme_flag, "--virtual-time-budget=3000", "--dump-dom")
-    assert f"wide {width} drawn 5 copy 3" in told
+    assert f"wide {width} drawn 5 copy 5" in told
     kept = Path(os.environ.get("FUZZGRAPH_SCREENSHOTS", tmp_path))
     picture = kept / f"report-{width}-{scheme}.png"
     browse(
