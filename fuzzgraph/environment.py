@@ -72,7 +72,7 @@ def read_environment(packages: Sequence[str], device: str) -> Environment:
 def environment_lines(environment: Environment) -> list[str]:
     """Engine, versions, device: one line each."""
     if environment == UNKNOWN:
-        return ["environment unknown: the run did not record it"]
+        return ["unknown: the run did not record it"]
     lines = [_engine_line(environment)]
     triton = f"Triton {environment.triton}" if environment.triton else "no Triton"
     python = f"Python {environment.python or 'of unknown version'}"

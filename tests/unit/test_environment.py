@@ -49,7 +49,7 @@ def test_what_is_unknown_is_said_to_be_unknown() -> None:
         "torch of unknown version, no Triton, Python of unknown version, unknown platform",
         "device unknown",
     ]
-    assert environment_lines(UNKNOWN) == ["environment unknown: the run did not record it"]
+    assert environment_lines(UNKNOWN) == ["unknown: the run did not record it"]
 
 
 def test_it_is_read_from_what_is_installed() -> None:
