@@ -118,7 +118,7 @@ class Exporting:
     ) -> Export:
         end = time.monotonic() + allowance.seconds
         runs = kind == "script" and allowance.effort is Effort.RUN
-        say(f"writing {path.name}{', and running it once,' if runs else ''} of {reported.id}")
+        say(f"writing {path.name}{' and running it once' if runs else ''} for {reported.id}")
         try:
             write_atomically(path, self._text(kind, reported, allowance).encode())
             left = end - time.monotonic()
@@ -162,7 +162,7 @@ class Exporting:
 
 
 def _running(say: Say, path: Path, finding: str, number: int, times: int) -> None:
-    say(f"running {path.name} {number}/{times} of {finding}")
+    say(f"running {path.name} {number}/{times} for {finding}")
 
 
 def no_export(
