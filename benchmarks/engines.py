@@ -33,7 +33,7 @@ from fuzzgraph import releases, worker
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.compatibility import probe_case, released_targets
 from fuzzgraph.ports import Target
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.strategies import CI, cases, draw
 
 GOALS = {"start": 15.0, "steps": 30.0, "replay": 0.3}

@@ -21,8 +21,8 @@ from pathlib import Path
 import msgspec
 from pages import add_write, publish
 
-from fuzzgraph.events import RunSummary
 from fuzzgraph.fleet.ports import descendants
+from fuzzgraph.run.events import RunSummary
 
 BOUND = 1.8
 """Cases of two shards, in those of one."""

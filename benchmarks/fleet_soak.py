@@ -20,7 +20,7 @@ import msgspec
 
 from fuzzgraph.case import load_case
 from fuzzgraph.errors import InvalidCase
-from fuzzgraph.events import RunSummary
+from fuzzgraph.run.events import RunSummary
 from tests.fleet.drivers import Driver, driver, seen
 from tests.fleet.servers import BINARY, RedisServer, redis_server
 

@@ -18,7 +18,7 @@ import msgspec
 from pages import add_write, publish
 
 from fuzzgraph.compatibility import released_targets
-from fuzzgraph.events import RunSummary
+from fuzzgraph.run.events import RunSummary
 
 _BY_HAND = "## Judgements"
 

@@ -24,9 +24,9 @@ from pages import add_write, publish
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.open_target import open_setup, strategy_of
+from fuzzgraph.run.runner import Runner
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.run_options import checked_setup
-from fuzzgraph.run_spec import Setup
-from fuzzgraph.runner import Runner
 from fuzzgraph.strategies import draw
 from fuzzgraph.worker import open_client
 

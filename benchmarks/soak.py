@@ -28,10 +28,10 @@ from saboteur import FLAKY, PLANTED
 
 from fuzzgraph.campaign.reports import rebuilt
 from fuzzgraph.case import Case, encode_case
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import CampaignStarted, RunSummary
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import CampaignStarted, RunSummary
 from fuzzgraph.worker import Limits, WorkerClient, open_client
 
 HERE = Path(__file__).parent
@@ -48,9 +48,9 @@ def drive(out: Path, seconds: float) -> None:
     from fuzzgraph.campaign import run_campaign
     from fuzzgraph.campaign.export import no_export
     from fuzzgraph.campaign.resume import load_run_state, resumed_spec
-    from fuzzgraph.events import Setup
     from fuzzgraph.open_target import Opened
-    from fuzzgraph.run_spec import Budget, RunSpec
+    from fuzzgraph.run.events import Setup
+    from fuzzgraph.run.spec import Budget, RunSpec
 
     stages = {**Limits().stage_seconds, "eager": 1.5}
     limits = replace(Limits(), stage_seconds=stages, memory_bytes=1 << 30)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fuzzgraph.format_numbers import counted
+from fuzzgraph.text.numbers import counted
 
 AccessKind = Literal["read", "write"]
 Where = Literal["outside", "between", "unmapped", "unwritten"]

@@ -13,9 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from fuzzgraph.case import Case, EngineConfig, ReplayStep, digest
-from fuzzgraph.case_text import case_table
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import ReportedFinding, Setup, finding_id
 from fuzzgraph.open_target import (
     Opened,
     open_setup,
@@ -24,14 +22,16 @@ from fuzzgraph.open_target import (
     supports_of,
 )
 from fuzzgraph.reporting import finding_text
+from fuzzgraph.run.events import ReportedFinding, Setup, finding_id
 from fuzzgraph.run_options import checked_setup
+from fuzzgraph.text.case_text import case_table
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from fuzzgraph.environment import Environment
     from fuzzgraph.ports import Target
-    from fuzzgraph.runner import VerdictLike
+    from fuzzgraph.run.environment import Environment
+    from fuzzgraph.run.runner import VerdictLike
     from fuzzgraph.strategies.space import Space
     from fuzzgraph.target_report import TargetReport
     from fuzzgraph.world import Batch

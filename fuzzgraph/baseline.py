@@ -14,9 +14,9 @@ import msgspec
 
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
-from fuzzgraph.finding_text import sentence
-from fuzzgraph.records import ReportedFinding, finding_id
+from fuzzgraph.run.records import ReportedFinding, finding_id
 from fuzzgraph.strict_json import decode_json
+from fuzzgraph.text.finding_text import sentence
 
 
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

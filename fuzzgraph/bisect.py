@@ -16,9 +16,9 @@ import msgspec
 from fuzzgraph import open_target
 from fuzzgraph.case import Case
 from fuzzgraph.errors import FuzzGraphError, UsageError
-from fuzzgraph.events import Setup, finding_id, is_full_rate
 from fuzzgraph.finding import Finding, FindingKey
 from fuzzgraph.open_target import Opened
+from fuzzgraph.run.events import Setup, finding_id, is_full_rate
 
 Judgement = Literal["good", "bad", "flaky", "skipped"]
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 from fuzzgraph.case import Case, decode_case, digest, encode_case
 from fuzzgraph.corpus import BadEntry, Entry, Loaded
 from fuzzgraph.errors import InvalidCase, UsageError
-from fuzzgraph.events import CaseKept, Event, FindingPursued
-from fuzzgraph.run_spec import DATABASE_FORMS, RunSpec, checked_database
+from fuzzgraph.run.events import CaseKept, Event, FindingPursued
+from fuzzgraph.run.spec import DATABASE_FORMS, RunSpec, checked_database
 
 if TYPE_CHECKING:
     from hypothesis.database import ExampleDatabase

@@ -10,7 +10,7 @@ from fuzzgraph import releases, worker
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.ports import Target
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):

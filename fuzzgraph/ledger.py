@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.escaping import web_link
 from fuzzgraph.finding import Finding
-from fuzzgraph.records import finding_id
+from fuzzgraph.run.records import finding_id
+from fuzzgraph.text.escaping import web_link
 
 if sys.version_info >= (3, 11):
     import tomllib

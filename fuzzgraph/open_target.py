@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.environment import UNKNOWN, Environment, read_environment
 from fuzzgraph.errors import TargetFailed, UsageError
-from fuzzgraph.run_spec import Setup
-from fuzzgraph.runner import Runner
+from fuzzgraph.run.environment import UNKNOWN, Environment, read_environment
+from fuzzgraph.run.runner import Runner
+from fuzzgraph.run.spec import Setup
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -11,10 +11,10 @@ from typing import Protocol
 from fuzzgraph.baseline import Baseline, load_baseline
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.errors import InvalidCase
-from fuzzgraph.events import Status
 from fuzzgraph.finding import Finding
 from fuzzgraph.ledger import Ledger, Tolerated, load_ledger
-from fuzzgraph.runner import Runner, VerdictLike
+from fuzzgraph.run.events import Status
+from fuzzgraph.run.runner import Runner, VerdictLike
 
 DEFAULT_LEDGER = Path("corpus/ledger.toml")
 MENDED_RUNS = 3

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.errors import AdapterUnavailable, UsageError
-from fuzzgraph.option import OptionRow
-from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
+from fuzzgraph.run.option import OptionRow
+from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
 from fuzzgraph.targets.own import import_root
 
 _SECONDS = 60.0

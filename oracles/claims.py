@@ -7,9 +7,9 @@ from typing import Any
 
 from fuzzgraph.accesses import Access, Where
 from fuzzgraph.finding import Clause, Finding, Stage, Symptom
-from fuzzgraph.format_numbers import counted
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.rules.comparison import Difference
+from fuzzgraph.text.numbers import counted
 
 
 def claim(

@@ -7,10 +7,10 @@ from typing import cast
 
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.finding import Clause, Finding, Stage
-from fuzzgraph.format_numbers import counted
 from fuzzgraph.observation import ForeignWrite, RunKind, StepRecord, ZoneHit
 from fuzzgraph.oracles.claims import claim, stray
 from fuzzgraph.rules.writes import Overrun, foreign_rows_text
+from fuzzgraph.text.numbers import counted
 
 
 class Footprint:

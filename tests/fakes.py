@@ -11,8 +11,8 @@ import msgspec
 from fuzzgraph.campaign import Opened
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.events import Setup
 from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.run.events import Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.ports import GraphEngine, Session

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
-from fuzzgraph.events import Reason
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.events import Reason
+from fuzzgraph.run.spec import RunSpec
 
 Clock = Callable[[], float]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from fuzzgraph.events import finding_id
 from fuzzgraph.finding import Finding, FindingKey
-from fuzzgraph.run_state import RunState
+from fuzzgraph.run.events import finding_id
+from fuzzgraph.run.state import RunState
 
 Companions = Callable[[FindingKey], "frozenset[FindingKey] | None"]
 """What another shard found beside a finding of its own; None while it is at work."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from fuzzgraph.campaign.budget import Allowance, Effort
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
-from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
-from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup
 from fuzzgraph.repro.files import file_names
+from fuzzgraph.run.environment import UNKNOWN, Environment
+from fuzzgraph.run.events import Export, ExportKind, ReportedFinding, Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign.triage import Say

@@ -17,9 +17,9 @@ from filelock import FileLock, Timeout
 from fuzzgraph import corpus
 from fuzzgraph.case import Case, encode_case
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.finding import FindingKey
-from fuzzgraph.records import FindingId
+from fuzzgraph.run.events import ReportedFinding, RunSummary, finding_id
+from fuzzgraph.run.records import FindingId
 from fuzzgraph.strict_json import decode_json
 
 

@@ -18,9 +18,9 @@ import fuzzgraph
 from fuzzgraph.campaign.budget import Clock, TimeBudget
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.case import Case, digest
-from fuzzgraph.coverage import CoverageMap
-from fuzzgraph.environment import UNKNOWN, Environment
-from fuzzgraph.events import (
+from fuzzgraph.run.coverage import CoverageMap
+from fuzzgraph.run.environment import UNKNOWN, Environment
+from fuzzgraph.run.events import (
     CampaignFinished,
     CampaignStarted,
     CaseRun,
@@ -35,9 +35,9 @@ from fuzzgraph.events import (
     RunSummary,
     Source,
 )
-from fuzzgraph.run_spec import RunSpec
-from fuzzgraph.run_state import RunState
-from fuzzgraph.runner import VerdictLike
+from fuzzgraph.run.runner import VerdictLike
+from fuzzgraph.run.spec import RunSpec
+from fuzzgraph.run.state import RunState
 
 _ALL_REPEATS = 10
 _ALL_OUTCOMES = 1000

@@ -13,14 +13,14 @@ import msgspec
 from fuzzgraph import corpus
 from fuzzgraph.campaign.folder import refuse_links, unlogged_findings
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary, Setup
 from fuzzgraph.reporting.formats import FORMATS, Format, report
 from fuzzgraph.reporting.html import Material
 from fuzzgraph.reporting.trend import trend
 from fuzzgraph.repro.files import file_names
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import ExportKind, ReportedFinding, RunSummary, Setup
+from fuzzgraph.run.state import RunState, join_summaries
 from fuzzgraph.run_options import replay_command
-from fuzzgraph.run_state import RunState, join_summaries
 from fuzzgraph.strict_json import decode_json
 
 _TREND_RUNS = 60

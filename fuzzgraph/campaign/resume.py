@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from fuzzgraph.campaign.folder import RunFolder, refuse_links, unlogged_findings
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
-from fuzzgraph.events import Noted
-from fuzzgraph.run_spec import RunSpec
-from fuzzgraph.run_state import RunState
+from fuzzgraph.run.events import Noted
+from fuzzgraph.run.spec import RunSpec
+from fuzzgraph.run.state import RunState
 
 __all__ = [
     "RunState",

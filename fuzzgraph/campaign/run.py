@@ -25,13 +25,13 @@ from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Loaded
 from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import FuzzGraphError, UsageError
-from fuzzgraph.events import Emit, Event, Reason, RunSummary
-from fuzzgraph.interrupts import interruptible
 from fuzzgraph.open_target import Opened, open_setup, strategy_of
 from fuzzgraph.policy import FindingPolicy, QuarantiningRunner
+from fuzzgraph.process.interrupts import interruptible
 from fuzzgraph.reporting import EventFile
-from fuzzgraph.run_spec import RunSpec
-from fuzzgraph.run_state import RunState, join_summaries
+from fuzzgraph.run.events import Emit, Event, Reason, RunSummary
+from fuzzgraph.run.spec import RunSpec
+from fuzzgraph.run.state import RunState, join_summaries
 
 
 def _shrunk(case: Case, still_fails: Callable[[Case], bool]) -> Case:

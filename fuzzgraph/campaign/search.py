@@ -16,9 +16,9 @@ from fuzzgraph.campaign.triage import Triage
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, readable_json, write_atomically
 from fuzzgraph.errors import InvalidCase, OutOfTime, UsageError
-from fuzzgraph.events import CaseKept, Reason, Source
 from fuzzgraph.policy import FindingPolicy, QuarantiningRunner, run_tolerated
-from fuzzgraph.runner import VerdictLike
+from fuzzgraph.run.events import CaseKept, Reason, Source
+from fuzzgraph.run.runner import VerdictLike
 
 _SHARED = 1 / 4
 """Of the budget at most, for cases of other runs: what was found must not crowd out the new."""

@@ -18,10 +18,10 @@ from fuzzgraph.campaign.resume import (
     resumed_spec,
 )
 from fuzzgraph.errors import UsageError
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import CampaignStarted, RunSummary
-from fuzzgraph.interpreter import module_command
-from fuzzgraph.interrupts import interruptible
+from fuzzgraph.process.interpreter import module_command
+from fuzzgraph.process.interrupts import interruptible
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import CampaignStarted, RunSummary
 
 
 def shards_of(out: Path) -> int:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from fuzzgraph.campaign.live_run import LiveRun
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import InvalidCase, OutOfTime
-from fuzzgraph.events import FindingNew, Left, Shrunk, is_full_rate
 from fuzzgraph.finding import Finding
-from fuzzgraph.runner import Runner
+from fuzzgraph.run.events import FindingNew, Left, Shrunk, is_full_rate
+from fuzzgraph.run.runner import Runner
 
 Minimise = Callable[[Case, Callable[[Case], bool]], Case]
 """Gives a smaller case for which the condition still holds."""

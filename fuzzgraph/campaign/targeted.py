@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.run import Campaign, run_campaign
-from fuzzgraph.events import Event, FindingNew, FindingPursued, RunSummary
 from fuzzgraph.finding import Finding
 from fuzzgraph.open_target import Opened
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.events import Event, FindingNew, FindingPursued, RunSummary
+from fuzzgraph.run.spec import RunSpec
 
 
 class _Watcher:

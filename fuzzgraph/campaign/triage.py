@@ -21,7 +21,9 @@ from fuzzgraph.campaign.live_run import LiveRun
 from fuzzgraph.campaign.shrink import Minimise, Shrinker, ShrunkFinding
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import OutOfTime
-from fuzzgraph.events import (
+from fuzzgraph.finding import Finding
+from fuzzgraph.policy import FindingPolicy
+from fuzzgraph.run.events import (
     Export,
     Exported,
     FindingAttached,
@@ -35,10 +37,8 @@ from fuzzgraph.events import (
     finding_id,
     is_full_rate,
 )
-from fuzzgraph.finding import Finding
-from fuzzgraph.policy import FindingPolicy
+from fuzzgraph.run.runner import Runner
 from fuzzgraph.run_options import replay_command
-from fuzzgraph.runner import Runner
 
 Say = Callable[[str], object]
 """Takes a few words on what is being done."""

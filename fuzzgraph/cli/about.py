@@ -11,7 +11,7 @@ import click
 from fuzzgraph.cli.options import as_json, say_json
 from fuzzgraph.corpus import write_atomically
 from fuzzgraph.errors import UsageError
-from fuzzgraph.torch_import import torch_problem
+from fuzzgraph.process.torch_import import torch_problem
 
 if TYPE_CHECKING:
     from fuzzgraph.compatibility import Probe
@@ -159,7 +159,7 @@ def schema(of: str, as_json: bool) -> int:
 
     from fuzzgraph.case import case_schema
     from fuzzgraph.errors import UsageError
-    from fuzzgraph.events import Event, RunSummary
+    from fuzzgraph.run.events import Event, RunSummary
 
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "case": case_schema,

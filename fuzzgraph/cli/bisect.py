@@ -10,7 +10,7 @@ from fuzzgraph.case import load_case
 from fuzzgraph.cli.options import as_json, case_argument, case_folders, say_json, whole_number
 from fuzzgraph.corpus import find
 from fuzzgraph.errors import UsageError
-from fuzzgraph.finding_text import sentence
+from fuzzgraph.text.finding_text import sentence
 
 if TYPE_CHECKING:
     from fuzzgraph.bisect import Bisection, Boundary, ReleaseVerdict

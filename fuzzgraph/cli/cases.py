@@ -20,14 +20,14 @@ from fuzzgraph.cli.options import (
     whole_number,
 )
 from fuzzgraph.corpus import find, readable_json, write_atomically
-from fuzzgraph.environment import Environment
 from fuzzgraph.errors import NotExecuted, UsageError
-from fuzzgraph.events import Export, ExportKind, ReportedFinding, Setup, finding_id
 from fuzzgraph.finding import Finding
+from fuzzgraph.run.environment import Environment
+from fuzzgraph.run.events import Export, ExportKind, ReportedFinding, Setup, finding_id
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened
-    from fuzzgraph.runner import VerdictLike
+    from fuzzgraph.run.runner import VerdictLike
 
 
 def _load(name: str) -> tuple[Path, Case]:
@@ -110,8 +110,8 @@ def _replay_text(
     found: list[Finding],
     environment: Environment,
 ) -> str:
-    from fuzzgraph.case_text import case_table, config_line
     from fuzzgraph.reporting import finding_text, setup_line, unchecked
+    from fuzzgraph.text.case_text import case_table, config_line
 
     if found:
         reported = _reported(setup, path, case, found[0])

@@ -11,7 +11,7 @@ import click
 from fuzzgraph.cli.options import as_json, say_json, setup_options, whole_number
 
 if TYPE_CHECKING:
-    from fuzzgraph.events import Setup
+    from fuzzgraph.run.events import Setup
     from fuzzgraph.target_report import HiddenTensor, TargetReport
 
 

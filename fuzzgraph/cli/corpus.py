@@ -163,8 +163,8 @@ def _covered(
 ) -> Iterator[Callable[[Case], set[Hashable]]]:
     """What a case covers: its dimension values, their pairs, and what it breaks and which branches
     of the engine it takes where it is run."""
-    from fuzzgraph.coverage import pairs_of
     from fuzzgraph.coverage_values import coverage_values
+    from fuzzgraph.run.coverage import pairs_of
 
     def words(case: Case) -> set[Hashable]:
         names = coverage_values(case)

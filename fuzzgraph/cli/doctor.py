@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 
 import fuzzgraph
+from fuzzgraph.process.torch_import import torch_problem
 from fuzzgraph.shipped import case_folders
-from fuzzgraph.torch_import import torch_problem
 
 COMPANIONS = ("dill", "einops", "openai", "psutil", "pydantic", "tqdm", "transformers")
 """What released sglang wheels import, as in the extra `sglang`."""

@@ -17,8 +17,8 @@ import click
 
 import fuzzgraph
 from fuzzgraph.errors import FuzzGraphError, HarnessFailed, UsageError
-from fuzzgraph.escaping import visible
-from fuzzgraph.torch_import import torch_problem
+from fuzzgraph.process.torch_import import torch_problem
+from fuzzgraph.text.escaping import visible
 
 WRONG_CALL = 2
 RUN_FAILED = 3

@@ -8,7 +8,7 @@ import click
 
 from fuzzgraph import shipped
 from fuzzgraph.cli.options import as_json, say_json, whole_number
-from fuzzgraph.torch_import import torch_problem
+from fuzzgraph.process.torch_import import torch_problem
 
 if TYPE_CHECKING:
     from fuzzgraph.faults import FaultScore, Score

@@ -24,7 +24,7 @@ from fuzzgraph.errors import UsageError
 if TYPE_CHECKING:
     from fuzzgraph.campaign.resume import Trusted
     from fuzzgraph.fleet.cluster import RayCluster
-    from fuzzgraph.run_spec import RunSpec
+    from fuzzgraph.run.spec import RunSpec
 
 
 @click.group()

@@ -15,8 +15,8 @@ from fuzzgraph.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fuzzgraph.events import RunSummary
     from fuzzgraph.known_bugs import BugScore, KnownBug, Other, ReleaseResult, Search
+    from fuzzgraph.run.events import RunSummary
 
 _names = click.argument("names", metavar="[NAME]...", nargs=-1)
 _catalogue = click.option("--catalogue", type=Path, help="Folder of another catalogue.")
@@ -173,8 +173,8 @@ class _FuzzRelease:
     def __call__(self, search: Search) -> RunSummary:
         from fuzzgraph.campaign import open_setup, run_until_found
         from fuzzgraph.known_bugs import run_folder
+        from fuzzgraph.run.spec import Budget, RunSpec
         from fuzzgraph.run_options import checked_setup
-        from fuzzgraph.run_spec import Budget, RunSpec
 
         setup = checked_setup(search.target, release=search.release)
         folder = self._out if self._single else run_folder(self._out, search)

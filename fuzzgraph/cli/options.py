@@ -10,12 +10,12 @@ import click
 
 from fuzzgraph import shipped
 from fuzzgraph.errors import UsageError
-from fuzzgraph.option import OptionRow, parse_number, parse_time
-from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS
+from fuzzgraph.run.option import OptionRow, parse_number, parse_time
+from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS
 
 if TYPE_CHECKING:
-    from fuzzgraph.events import RunSummary
-    from fuzzgraph.run_spec import RunSpec, Setup
+    from fuzzgraph.run.events import RunSummary
+    from fuzzgraph.run.spec import RunSpec, Setup
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ import click
 
 from fuzzgraph.cli.entry import RUN_FAILED
 from fuzzgraph.cli.options import as_json, one_of, say_json
-from fuzzgraph.escaping import one_line
+from fuzzgraph.text.escaping import one_line
 
 if TYPE_CHECKING:
     from fuzzgraph.reporting.formats import Format

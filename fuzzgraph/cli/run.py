@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened
     from fuzzgraph.campaign.resume import RunState, Trusted
     from fuzzgraph.corpus import Loaded
-    from fuzzgraph.events import RunSummary
     from fuzzgraph.policy import FindingPolicy
-    from fuzzgraph.run_spec import RunSpec
+    from fuzzgraph.run.events import RunSummary
+    from fuzzgraph.run.spec import RunSpec
 
 
 @click.command()

@@ -17,7 +17,7 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.execution.execution import Execution
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.ports import Target, engine_packages
-from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
+from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 
 _WARNINGS = ["module-not-imported", "module-not-measured", "no-data-collected", "already-imported"]
 """A case may well run no line of some package of the engine, and the engine is loaded before it."""

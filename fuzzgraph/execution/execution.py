@@ -25,12 +25,12 @@ from fuzzgraph.execution.sessions import SessionCache, reservable_bytes
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
-from fuzzgraph.interrupts import noting_interrupts
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Oracle, Target, is_isolated
-from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
+from fuzzgraph.process.interrupts import noting_interrupts
+from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.world import Batch
 
 # Bytes that all cached sessions may hold: usual ones hold one to four MiB each.

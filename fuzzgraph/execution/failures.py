@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from fuzzgraph.errors import EngineError, FuzzGraphError, HarnessFailed, TargetFailed
 from fuzzgraph.execution.blame import Blame, frame_of, frames_of
 from fuzzgraph.execution.undersized import undersized_buffer
-from fuzzgraph.interrupts import signal_may_have_raised
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.observation import RunFailure, RunKind
 from fuzzgraph.ports import Session, Target, defining_modules
+from fuzzgraph.process.interrupts import signal_may_have_raised
 
 
 class SessionFailed(Exception):

@@ -23,7 +23,7 @@ from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.ports import GraphEngine, Session, Target
-from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
+from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.target_report import Cost, HiddenTensor, TargetReport
 from fuzzgraph.world import Batch
 

@@ -15,7 +15,7 @@ from fuzzgraph.memory import (
     GuardedMemory,
 )
 from fuzzgraph.ports import Target, is_isolated
-from fuzzgraph.run_spec import DEFAULT_SETUP, Setup
+from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_session
 
 __all__ = ["OpenSession", "Snapshot", "open_session"]

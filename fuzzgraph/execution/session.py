@@ -12,7 +12,6 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.kernels import take_accesses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
-from fuzzgraph.finding_text import LEFT_OVER
 from fuzzgraph.memory import (
     Bindings,
     GuardedMemory,
@@ -22,6 +21,7 @@ from fuzzgraph.memory import (
 )
 from fuzzgraph.observation import AddressChange, Allocation, Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session
+from fuzzgraph.text.finding_text import LEFT_OVER
 from fuzzgraph.world import TRAPS
 
 # Images of a session besides those of other worlds: after capture, before and after a replay.

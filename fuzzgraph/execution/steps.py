@@ -28,7 +28,7 @@ from fuzzgraph.observation import (
 )
 from fuzzgraph.ports import CapturedGraph
 from fuzzgraph.rules.comparison import same_bits
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.world import Batch
 
 

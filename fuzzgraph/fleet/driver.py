@@ -14,9 +14,9 @@ from typing import Protocol
 import msgspec
 
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.events import CampaignFinished, Emit, Event, FindingNew, FindingPursued, Progress
 from fuzzgraph.fleet.messages import FindingNotice, PollReply, PollRequest, ShardSpec
 from fuzzgraph.fleet.replica import Replica
+from fuzzgraph.run.events import CampaignFinished, Emit, Event, FindingNew, FindingPursued, Progress
 from fuzzgraph.strict_json import decode_json
 
 _TRIES = 50

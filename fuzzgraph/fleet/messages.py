@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from fuzzgraph.case import Case
-from fuzzgraph.records import FindingId
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.records import FindingId
+from fuzzgraph.run.spec import RunSpec
 
 PLACE = "{folder of the run}"
 

@@ -10,7 +10,8 @@ import msgspec
 from fuzzgraph.campaign import RunFolder
 from fuzzgraph.corpus import write_atomically
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import (
+from fuzzgraph.fleet.messages import PLACE, PollReply, moved
+from fuzzgraph.run.events import (
     CampaignFinished,
     Event,
     Exported,
@@ -18,7 +19,6 @@ from fuzzgraph.events import (
     FindingPursued,
     decode_event,
 )
-from fuzzgraph.fleet.messages import PLACE, PollReply, moved
 
 
 class Replica:

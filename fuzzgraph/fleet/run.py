@@ -17,16 +17,16 @@ from fuzzgraph.campaign.resume import RunState, load_run_state, nothing_to_resum
 from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import Emit, Event, RunSummary
 from fuzzgraph.fleet.driver import Cluster, Driver, notices_of
 from fuzzgraph.fleet.messages import FindingNotice, ShardSpec
 from fuzzgraph.fleet.replica import Replica
 from fuzzgraph.fleet.shard import BASELINE, LEDGER
 from fuzzgraph.fleet.totals import Totals
-from fuzzgraph.interrupts import interruptible
 from fuzzgraph.policy import FindingPolicy
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.process.interrupts import interruptible
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import Emit, Event, RunSummary
+from fuzzgraph.run.spec import RunSpec
 from fuzzgraph.strict_json import decode_json
 
 _RECORD = "fleet.json"

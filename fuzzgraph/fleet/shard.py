@@ -21,11 +21,11 @@ from fuzzgraph.case import Case, digest
 from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.events import Exported, ReportedFinding, decode_event
 from fuzzgraph.fleet.messages import PLACE, FindingNotice, PollReply, PollRequest, ShardSpec, moved
 from fuzzgraph.policy import load_policy
 from fuzzgraph.repro.files import file_names
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.events import Exported, ReportedFinding, decode_event
+from fuzzgraph.run.spec import RunSpec
 from fuzzgraph.strict_json import decode_json
 
 if TYPE_CHECKING:

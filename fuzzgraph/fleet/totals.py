@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from fuzzgraph.events import CampaignStarted, Emit, Event, Progress
-from fuzzgraph.run_state import add_counts
+from fuzzgraph.run.events import CampaignStarted, Emit, Event, Progress
+from fuzzgraph.run.state import add_counts
 
 
 class Totals:

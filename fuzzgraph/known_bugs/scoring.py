@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.events import ReportedFinding, RunSummary, is_full_rate
 from fuzzgraph.finding import Finding
 from fuzzgraph.known_bugs.catalogue import KnownBug
+from fuzzgraph.run.events import ReportedFinding, RunSummary, is_full_rate
 
 
 class ReleaseResult(msgspec.Struct, frozen=True, kw_only=True):

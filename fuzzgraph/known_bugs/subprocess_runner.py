@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 
 from fuzzgraph.errors import UNREADABLE, FuzzGraphError, UsageError
-from fuzzgraph.events import RunSummary
-from fuzzgraph.interpreter import module_command
 from fuzzgraph.known_bugs.scoring import Search
+from fuzzgraph.process.interpreter import module_command
+from fuzzgraph.run.events import RunSummary
 from fuzzgraph.strict_json import decode_json
 
 

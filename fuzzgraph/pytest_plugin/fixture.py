@@ -10,7 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target
-    from fuzzgraph.run_spec import RunSpec
+    from fuzzgraph.run.spec import RunSpec
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def _spec(config: pytest.Config, out: Path, target: Any, given: dict[str, Any]) 
     from fuzzgraph.errors import UsageError
     from fuzzgraph.ports import is_isolated
     from fuzzgraph.pytest_plugin.options import OPTIONS_KEY
+    from fuzzgraph.run.spec import OPTIONS
     from fuzzgraph.run_options import checked_spec
-    from fuzzgraph.run_spec import OPTIONS
 
     names = [row.name for row in OPTIONS]
     for name in given:

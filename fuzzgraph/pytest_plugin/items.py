@@ -12,7 +12,8 @@ from fuzzgraph.campaign import run_campaign
 from fuzzgraph.case import digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.events import (
+from fuzzgraph.reporting import finding_text, progress_line, run_text, start_line
+from fuzzgraph.run.events import (
     CampaignStarted,
     Event,
     FindingNew,
@@ -20,9 +21,8 @@ from fuzzgraph.events import (
     ReportedFinding,
     finding_id,
 )
-from fuzzgraph.finding_text import sentence
-from fuzzgraph.reporting import finding_text, progress_line, run_text, start_line
 from fuzzgraph.run_options import replay_command
+from fuzzgraph.text.finding_text import sentence
 
 if TYPE_CHECKING:
     from fuzzgraph.pytest_plugin.suite import Suite

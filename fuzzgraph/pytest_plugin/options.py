@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from fuzzgraph.option import OptionRow
-    from fuzzgraph.run_spec import RunSpec
+    from fuzzgraph.run.option import OptionRow
+    from fuzzgraph.run.spec import RunSpec
 
 WORKER_KEY = "fuzzgraph"
 """In xdist's `workerinput`."""
@@ -44,7 +44,7 @@ class Options:
         """What `plain` gave."""
         import msgspec
 
-        from fuzzgraph.run_spec import RunSpec
+        from fuzzgraph.run.spec import RunSpec
 
         spec = msgspec.convert(plain["spec"], RunSpec)
         return Options(bool(plain["fuzz"]), str(plain["corpus"]), spec)
@@ -54,7 +54,7 @@ OPTIONS_KEY: pytest.StashKey[Options] = pytest.StashKey()
 
 
 def _rows() -> list[OptionRow]:
-    from fuzzgraph.run_spec import OPTIONS
+    from fuzzgraph.run.spec import OPTIONS
 
     return [row for row in OPTIONS if row.option.pytest]
 
@@ -109,7 +109,7 @@ def _corpus(config: pytest.Config, fuzz: bool) -> str:
 
 def _refuse_without_fuzz(config: pytest.Config) -> None:
     """Only the setup and the ledger mean something to the corpus tests."""
-    from fuzzgraph.run_spec import SETUP_OPTIONS
+    from fuzzgraph.run.spec import SETUP_OPTIONS
 
     for row in _rows():
         flag = _DASH + row.word
@@ -119,7 +119,7 @@ def _refuse_without_fuzz(config: pytest.Config) -> None:
 
 
 def _refuse_without_torch() -> None:
-    from fuzzgraph.torch_import import torch_problem
+    from fuzzgraph.process.torch_import import torch_problem
 
     problem = torch_problem()
     if problem is not None:

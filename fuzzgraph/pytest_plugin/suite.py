@@ -12,13 +12,13 @@ import pytest
 from fuzzgraph import corpus
 from fuzzgraph.campaign import Opened, fresh_folder, join_shards, open_setup
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import RunSummary, Setup
 from fuzzgraph.open_target import check_names
 from fuzzgraph.policy import FindingPolicy, load_policy
 from fuzzgraph.pytest_plugin.items import BadEntryItem, CorpusItem, FuzzItem, SuiteNode
 from fuzzgraph.pytest_plugin.options import Options
 from fuzzgraph.reporting import verdict_line
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.events import RunSummary, Setup
+from fuzzgraph.run.spec import RunSpec
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter  # pytest 8 has no public name for it

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from fuzzgraph.case import Case, Mode, raw_size, replayed_size
-from fuzzgraph.events import ReportedFinding
 from fuzzgraph.finding import Finding, by_severity
-from fuzzgraph.finding_text import observed
+from fuzzgraph.run.events import ReportedFinding
+from fuzzgraph.text.finding_text import observed
 
 _KINDS_OF_STEP = {*get_args(Mode), "eager", "graph"}
 """What engines put before the name of a buffer that they have once for each kind of step."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from fuzzgraph.coverage import Coverage
 from fuzzgraph.coverage_values import GROUPS, group_of
+from fuzzgraph.run.coverage import Coverage
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from fuzzgraph.events import RunSummary
 from fuzzgraph.reporting.html import Material, html
 from fuzzgraph.reporting.junit import junit
 from fuzzgraph.reporting.markdown import markdown
 from fuzzgraph.reporting.plain_text import as_json
 from fuzzgraph.reporting.sarif import sarif
 from fuzzgraph.reporting.trend import TrendPoint
+from fuzzgraph.run.events import RunSummary
 
 Format: TypeAlias = Literal["html", "junit", "sarif", "markdown", "json"]
 FORMATS: dict[Format, str] = {

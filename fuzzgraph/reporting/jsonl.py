@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Event, encode_event
+from fuzzgraph.run.events import Event, encode_event
 
 
 class EventFile:

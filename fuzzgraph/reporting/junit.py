@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from fuzzgraph.environment import environment_lines
-from fuzzgraph.escaping import visible
-from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.finding_text import sentence
 from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.plain_text import finding_text
 from fuzzgraph.reporting.summary_text import figures_text, setup_line
+from fuzzgraph.run.environment import environment_lines
+from fuzzgraph.run.events import ReportedFinding, RunSummary
+from fuzzgraph.text.escaping import visible
+from fuzzgraph.text.finding_text import sentence
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even escaped: an engine's log may have it."""

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzzgraph.environment import environment_lines
-from fuzzgraph.escaping import code_block, code_cell, code_span, web_link
-from fuzzgraph.escaping import markdown_text as plain
-from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES
-from fuzzgraph.finding_text import sentence
 from fuzzgraph.reporting.causes import causes, ranked
 from fuzzgraph.reporting.plain_text import finding_text
 from fuzzgraph.reporting.skipped import not_run, unchecked
@@ -21,6 +16,11 @@ from fuzzgraph.reporting.summary_text import (
     verdict_line,
 )
 from fuzzgraph.reporting.trend import TrendPoint
+from fuzzgraph.run.environment import environment_lines
+from fuzzgraph.run.events import ReportedFinding, RunSummary
+from fuzzgraph.text.escaping import code_block, code_cell, code_span, web_link
+from fuzzgraph.text.escaping import markdown_text as plain
+from fuzzgraph.text.finding_text import sentence
 
 _DAMAGE = "see *What did not run, and why*."
 _IN_FULL = 20

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fuzzgraph.case_text import case_table, config_line
-from fuzzgraph.environment import Environment, environment_lines
-from fuzzgraph.escaping import one_line
-from fuzzgraph.events import Export, ReportedFinding
 from fuzzgraph.finding import Finding
-from fuzzgraph.finding_text import (
+from fuzzgraph.reporting.skipped import undone_text
+from fuzzgraph.run.environment import Environment, environment_lines
+from fuzzgraph.run.events import Export, ReportedFinding
+from fuzzgraph.text.case_text import case_table, config_line
+from fuzzgraph.text.escaping import one_line
+from fuzzgraph.text.finding_text import (
     buffer_text,
     confirmation,
     headline,
@@ -20,8 +21,7 @@ from fuzzgraph.finding_text import (
     rule,
     sentence,
 )
-from fuzzgraph.format_numbers import counted
-from fuzzgraph.reporting.skipped import undone_text
+from fuzzgraph.text.numbers import counted
 
 Rows = list[tuple[str, str]]
 """A word and what it introduces; an empty word continues the row above."""

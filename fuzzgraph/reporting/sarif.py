@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from fuzzgraph.case_text import case_table, config_line
-from fuzzgraph.environment import environment_lines
-from fuzzgraph.escaping import visible
-from fuzzgraph.events import ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES, SEVERITIES, Clause, Severity, severity_of
-from fuzzgraph.finding_text import LAW, observed, sentence
 from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.skipped import killed_text
+from fuzzgraph.run.environment import environment_lines
+from fuzzgraph.run.events import ReportedFinding, RunSummary
+from fuzzgraph.text.case_text import case_table, config_line
+from fuzzgraph.text.escaping import visible
+from fuzzgraph.text.finding_text import LAW, observed, sentence
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _BASE = "RUN"

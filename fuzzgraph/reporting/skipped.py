@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from fuzzgraph.events import Left, ReportedFinding, RunSummary
-from fuzzgraph.format_numbers import counted
+from fuzzgraph.run.events import Left, ReportedFinding, RunSummary
+from fuzzgraph.text.numbers import counted
 
 _UNDONE: dict[Left, tuple[str, str]] = {
     "confirm": ("finding", "not confirmed"),

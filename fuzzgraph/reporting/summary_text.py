@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fuzzgraph.environment import environment_lines
-from fuzzgraph.escaping import one_line
-from fuzzgraph.events import Reason, RunSummary, Setup
-from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.causes import Cause, causes
 from fuzzgraph.reporting.plain_text import finding_brief, finding_text
 from fuzzgraph.reporting.skipped import killed_text, unchecked, undone_of_run
+from fuzzgraph.run.environment import environment_lines
+from fuzzgraph.run.events import Reason, RunSummary, Setup
+from fuzzgraph.text.escaping import one_line
+from fuzzgraph.text.numbers import counted, short
 
 _REASONS: dict[Reason, str] = {
     "time": "time is up",

@@ -11,18 +11,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fuzzgraph.escaping import one_line
-from fuzzgraph.events import (
+from fuzzgraph.reporting.plain_text import finding_head
+from fuzzgraph.reporting.summary_text import setup_line
+from fuzzgraph.run.events import (
     CampaignStarted,
     Event,
     FindingNew,
     Progress,
     Shrunk,
 )
-from fuzzgraph.finding_text import sentence
-from fuzzgraph.format_numbers import counted, short
-from fuzzgraph.reporting.plain_text import finding_head
-from fuzzgraph.reporting.summary_text import setup_line
+from fuzzgraph.text.escaping import one_line
+from fuzzgraph.text.finding_text import sentence
+from fuzzgraph.text.numbers import counted, short
 
 _PLAIN_SECONDS = 10.0
 _BAR = 24

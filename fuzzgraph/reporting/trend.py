@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fuzzgraph.events import RunSummary
+from fuzzgraph.run.events import RunSummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import OutOfTime, UsageError
-from fuzzgraph.events import Setup
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.verify import shows, verify
+from fuzzgraph.run.environment import UNKNOWN, Environment
+from fuzzgraph.run.events import Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.case import Case

@@ -17,11 +17,11 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from fuzzgraph import format_numbers
 from fuzzgraph.repro import script_memory
 from fuzzgraph.rules import comparison, metadata, writes
+from fuzzgraph.text import numbers
 
-_MODULES: tuple[ModuleType, ...] = (format_numbers, comparison, metadata, writes, script_memory)
+_MODULES: tuple[ModuleType, ...] = (numbers, comparison, metadata, writes, script_memory)
 
 
 class Embedded:

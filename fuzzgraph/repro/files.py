@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fuzzgraph.events import ExportKind
+from fuzzgraph.run.events import ExportKind
 
 
 def file_names(finding: str) -> dict[ExportKind, str]:

@@ -8,10 +8,10 @@ import re
 import msgspec
 
 from fuzzgraph.case import Case, digest, encode_case
-from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.naming import identifier
 from fuzzgraph.repro.wording import docstring, headline, opening, plain
+from fuzzgraph.run.events import Setup
 from fuzzgraph.targets.own import import_root
 
 

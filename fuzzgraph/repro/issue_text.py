@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from fuzzgraph import __version__
 from fuzzgraph.case import Case, digest
-from fuzzgraph.case_text import case_cells, config_line
-from fuzzgraph.environment import UNKNOWN, Environment, environment_lines
-from fuzzgraph.escaping import code_span as code
-from fuzzgraph.escaping import markdown_text
-from fuzzgraph.events import Setup, finding_id
 from fuzzgraph.finding import SEVERITIES, Finding
-from fuzzgraph.finding_text import confirmation, law, sentence
 from fuzzgraph.repro.files import file_names
 from fuzzgraph.repro.fuzzgraph_script import setup_words
 from fuzzgraph.repro.wording import plain
+from fuzzgraph.run.environment import UNKNOWN, Environment, environment_lines
+from fuzzgraph.run.events import Setup, finding_id
+from fuzzgraph.text.case_text import case_cells, config_line
+from fuzzgraph.text.escaping import code_span as code
+from fuzzgraph.text.escaping import markdown_text
+from fuzzgraph.text.finding_text import confirmation, law, sentence
 
 _KNOWN = {
     "engine_buffer": "Engine's buffer",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Setup
 from fuzzgraph.ports import Target
+from fuzzgraph.run.events import Setup
 
 
 def target_of(setup: Setup) -> Target:

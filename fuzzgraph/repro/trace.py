@@ -18,15 +18,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.open_session import OpenSession, open_session
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
-from fuzzgraph.interrupts import signal_may_have_raised
 from fuzzgraph.memory import Region
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
+from fuzzgraph.process.interrupts import signal_may_have_raised
 from fuzzgraph.repro.not_standalone import NotStandalone
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.world import Batch
 
 Graph = RecordedGraph[Any]

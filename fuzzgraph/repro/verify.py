@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
-from fuzzgraph.interpreter import module_command, script_command
+from fuzzgraph.process.interpreter import module_command, script_command
 
 DEADLINE = 300.0
 """Seconds that one run may take."""

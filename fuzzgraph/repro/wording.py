@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fuzzgraph.case import digest
-from fuzzgraph.case_text import case_table, config_line
 from fuzzgraph.finding import Finding
-from fuzzgraph.finding_text import headline, law
+from fuzzgraph.text.case_text import case_table, config_line
+from fuzzgraph.text.finding_text import headline, law
 
 if TYPE_CHECKING:
     from fuzzgraph.case import Case

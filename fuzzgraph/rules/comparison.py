@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.format_numbers import counted
+from fuzzgraph.text.numbers import counted
 
 __all__ = [
     "Difference",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fuzzgraph.format_numbers import counted
+from fuzzgraph.text.numbers import counted
 
 __all__ = [
     "Entries",

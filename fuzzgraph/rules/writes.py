@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.format_numbers import counted
 from fuzzgraph.rules.comparison import bits
+from fuzzgraph.text.numbers import counted
 
 __all__ = [
     "Overrun",

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fuzzgraph.case import Case, encode_case
-from fuzzgraph.environment import UNKNOWN
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.not_standalone import NotStandalone
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.environment import UNKNOWN
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.target_report import TargetReport
 from fuzzgraph.worker.crash_findings import crash_finding
 from fuzzgraph.worker.limits import Limits

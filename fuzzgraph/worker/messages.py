@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from fuzzgraph.case import Case
-from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import Finding, Stage
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.environment import UNKNOWN, Environment
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.target_report import TargetReport
 

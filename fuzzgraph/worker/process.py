@@ -9,9 +9,9 @@ import socket
 import subprocess
 from pathlib import Path
 
-from fuzzgraph.device_faults import fault_in
 from fuzzgraph.finding import Symptom
-from fuzzgraph.interpreter import module_command
+from fuzzgraph.process.device_faults import fault_in
+from fuzzgraph.process.interpreter import module_command
 from fuzzgraph.worker.messages import Channel, Entered, FromChild
 from fuzzgraph.worker.output import Output
 

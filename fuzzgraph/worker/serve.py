@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from fuzzgraph.device_faults import fault_in
-from fuzzgraph.environment import read_environment
 from fuzzgraph.errors import FuzzGraphError, HarnessFailed
 from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.process.device_faults import fault_in
+from fuzzgraph.run.environment import read_environment
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker.bytecode import keep_bytecode
 from fuzzgraph.worker.messages import (
     Answer,

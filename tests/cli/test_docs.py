@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from fuzzgraph.cli.entry import root_command
-from fuzzgraph.events import Export, ReportedFinding, RunSummary, Setup
+from fuzzgraph.run.events import Export, ReportedFinding, RunSummary, Setup
+from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS
 from fuzzgraph.run_options import option_table
-from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 

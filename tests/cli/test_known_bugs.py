@@ -11,8 +11,8 @@ import pytest
 from fuzzgraph.campaign import Opened
 from fuzzgraph.case import Case
 from fuzzgraph.cli.entry import run_command
-from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
+from fuzzgraph.run.events import Setup
 from tests.fakes import FakeRunner, opener, paged
 
 ENTRY = """

@@ -12,7 +12,7 @@ from fuzzgraph import corpus
 from fuzzgraph.campaign import Opened
 from fuzzgraph.case import Case, encode_case
 from fuzzgraph.cli.entry import run_command
-from fuzzgraph.events import Setup
+from fuzzgraph.run.events import Setup
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, no_exporting, opener, paged
 
 RUN = ["run", "--examples", "100", "--seed", "1"]

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import FindingNew
 from fuzzgraph.fleet.ports import descendants, listening, wait_until_free
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import FindingNew
 
 __all__ = ["Driver", "driver", "seen"]
 

@@ -15,13 +15,13 @@ from fuzzgraph.campaign import Opened
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import UsageError
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import Emit, Event, FindingNew, RunSummary, Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.fleet.driver import FleetFailed
 from fuzzgraph.fleet.messages import ShardSpec
 from fuzzgraph.fleet.run import run_fleet
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import Emit, Event, FindingNew, RunSummary, Setup
+from fuzzgraph.run.spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, finding, no_exporting, paged
 from tests.fleet.members import Killed, SlowMember, ThreadCluster
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fuzzgraph.events import RunSummary
 from fuzzgraph.fleet.ports import descendants, listening
+from fuzzgraph.run.events import RunSummary
 from tests.fleet.drivers import driver, seen
 from tests.fleet.servers import BINARY, WHY_NOT, redis_server
 

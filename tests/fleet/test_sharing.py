@@ -15,9 +15,9 @@ from fuzzgraph.campaign.export import no_export
 from fuzzgraph.case import Case, digest
 from fuzzgraph.case_database import open_database
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Event, RunSummary, Setup
 from fuzzgraph.open_target import Opened
-from fuzzgraph.run_spec import Budget, RunSpec, checked_database
+from fuzzgraph.run.events import Event, RunSummary, Setup
+from fuzzgraph.run.spec import Budget, RunSpec, checked_database
 from tests.fakes import FakeRunner, FakeTarget, case, paged
 from tests.fleet.artifacts import LISTING, STORAGE, ZIP, Artifacts, github, zipped
 from tests.fleet.servers import BINARY, WHY_NOT, redis_server

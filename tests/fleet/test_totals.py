@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fuzzgraph.events import CampaignStarted, Event, Progress
 from fuzzgraph.fleet.totals import Totals
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.events import CampaignStarted, Event, Progress
+from fuzzgraph.run.spec import RunSpec
 
 
 def progress(shard: int, cases: int) -> Progress:

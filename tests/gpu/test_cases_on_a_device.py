@@ -8,7 +8,7 @@ import torch
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
 from tests.quality.test_planted_faults import stored

@@ -19,8 +19,8 @@ import fuzzgraph.strategies
 import fuzzgraph.targets
 from fuzzgraph import corpus
 from fuzzgraph.case import digest
-from fuzzgraph.events import RunSummary
 from fuzzgraph.repro.files import file_names
+from fuzzgraph.run.events import RunSummary
 from tests.fakes import FakeRunner, FakeVerdict, case, no_exporting, opener, paged
 
 pytest_plugins = ("pytester",)

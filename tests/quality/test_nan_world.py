@@ -8,7 +8,7 @@ import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.components import Components

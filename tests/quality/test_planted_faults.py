@@ -10,11 +10,11 @@ import pytest
 
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Setup
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import FAULTS, fault_named, open_fault, score
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.repro import export_script
+from fuzzgraph.run.events import Setup
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.fault import Kind

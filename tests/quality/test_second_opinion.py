@@ -10,7 +10,7 @@ import torch
 from fuzzgraph import reference
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets import open_target
 from fuzzgraph.world import Batch
 

@@ -11,8 +11,6 @@ import pytest
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.cli.entry import run_command
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import CampaignFinished, RunSummary
 from fuzzgraph.execution import Execution, Verdict
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
@@ -24,8 +22,10 @@ from fuzzgraph.ports import Target
 from fuzzgraph.reporting import markdown
 from fuzzgraph.reporting.html import html
 from fuzzgraph.reporting.summary_text import run_text
-from fuzzgraph.run_spec import RunSpec, Setup
-from fuzzgraph.run_state import RunState, join_summaries
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import CampaignFinished, RunSummary
+from fuzzgraph.run.spec import RunSpec, Setup
+from fuzzgraph.run.state import RunState, join_summaries
 from fuzzgraph.targets import open_target
 
 pytest.importorskip("triton")

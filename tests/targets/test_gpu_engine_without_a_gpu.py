@@ -10,7 +10,7 @@ import pytest
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.events import Setup
+from fuzzgraph.run.events import Setup
 from fuzzgraph.strategies import CI, cases, generation
 from fuzzgraph.worker import WorkerClient, open_client
 

@@ -10,9 +10,9 @@ from fuzzgraph.campaign import Campaign, Opened, SavedCases, Tools
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.case import Case
 from fuzzgraph.corpus import Entry
-from fuzzgraph.events import Event, RunSummary, Setup
 from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run.events import Event, RunSummary, Setup
+from fuzzgraph.run.spec import Budget, RunSpec
 from fuzzgraph.strategies import minimise
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, finding
 

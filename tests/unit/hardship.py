@@ -17,9 +17,9 @@ from fuzzgraph.campaign import load_corpus, run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.events import Setup
 from fuzzgraph.open_target import Opened
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run.events import Setup
+from fuzzgraph.run.spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget
 from tests.unit.campaigns import many_bugs
 

@@ -23,10 +23,10 @@ from fuzzgraph.campaign.reports import rebuilt
 from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.corpus import Entry, Loaded
-from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.open_target import Opened
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run.events import Setup
+from fuzzgraph.run.spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding
 
 EXAMPLES = 80

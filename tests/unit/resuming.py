@@ -8,8 +8,8 @@ from pathlib import Path
 from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.resume import load_run_state, resumed_spec
-from fuzzgraph.events import Setup
 from fuzzgraph.open_target import Opened
+from fuzzgraph.run.events import Setup
 from tests.fakes import FakeRunner, FakeTarget
 from tests.unit.campaigns import many_bugs
 

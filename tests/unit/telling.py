@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import fuzzgraph.execution
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from tests.fakes import FakeTarget
 
 Real = fuzzgraph.execution.Execution

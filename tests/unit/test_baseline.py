@@ -8,7 +8,7 @@ import pytest
 
 from fuzzgraph.baseline import baseline_text, known_of, load_baseline
 from fuzzgraph.errors import UsageError
-from fuzzgraph.records import ReportedFinding, finding_id
+from fuzzgraph.run.records import ReportedFinding, finding_id
 from tests.fakes import case, finding
 
 

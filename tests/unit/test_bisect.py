@@ -10,8 +10,8 @@ from fuzzgraph.bisect import bisect, release_range
 from fuzzgraph.campaign import Opened
 from fuzzgraph.case import Case
 from fuzzgraph.errors import AdapterUnavailable, UsageError
-from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
+from fuzzgraph.run.events import Setup
 from tests.fakes import FakeRunner, case, finding, opener
 
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")

@@ -14,8 +14,8 @@ from fuzzgraph.campaign.budget import Allowance
 from fuzzgraph.campaign.triage import Say
 from fuzzgraph.case import Case, digest, load_case
 from fuzzgraph.errors import OutOfTime
-from fuzzgraph.events import Export, FindingNew, ReportedFinding
 from fuzzgraph.finding import Finding
+from fuzzgraph.run.events import Export, FindingNew, ReportedFinding
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 from tests.unit.campaigns import Bugs, CampaignRun, Clock, Slow, endless, many_bugs
 

@@ -14,7 +14,8 @@ from fuzzgraph.campaign import RunFolder, fresh_folder
 from fuzzgraph.campaign.budget import StopCampaign
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import InvalidCase, UsageError
-from fuzzgraph.events import (
+from fuzzgraph.finding import Finding
+from fuzzgraph.run.events import (
     CaseRun,
     FindingFlaky,
     FindingNew,
@@ -23,8 +24,7 @@ from fuzzgraph.events import (
     RunSummary,
     finding_id,
 )
-from fuzzgraph.finding import Finding
-from fuzzgraph.option import parse_time
+from fuzzgraph.run.option import parse_time
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, paged
 from tests.unit.campaigns import CampaignRun, Clock
 

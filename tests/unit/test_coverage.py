@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.coverage import Coverage, CoverageMap, pairs_of
+from fuzzgraph.run.coverage import Coverage, CoverageMap, pairs_of
 
 
 def test_a_case_covers_its_names_and_every_pair_of_them() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from fuzzgraph.device_faults import fault_in
+from fuzzgraph.process.device_faults import fault_in
 
 ASYNC = """
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace \

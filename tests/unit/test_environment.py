@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import fuzzgraph
-from fuzzgraph.environment import UNKNOWN, Environment, environment_lines, read_environment
-from fuzzgraph.events import CampaignStarted, decode_event, encode_event
 from fuzzgraph.open_target import open_setup
 from fuzzgraph.reporting import markdown, run_text
 from fuzzgraph.reporting.html import html
 from fuzzgraph.reporting.junit import junit
 from fuzzgraph.reporting.sarif import sarif
 from fuzzgraph.repro.issue_text import issue_text
-from fuzzgraph.run_spec import RunSpec, Setup
-from fuzzgraph.run_state import RunState
+from fuzzgraph.run.environment import UNKNOWN, Environment, environment_lines, read_environment
+from fuzzgraph.run.events import CampaignStarted, decode_event, encode_event
+from fuzzgraph.run.spec import RunSpec, Setup
+from fuzzgraph.run.state import RunState
 from tests.unit.reporting.runs import history, overrun, reported, summary
 
 SEEN = Environment(

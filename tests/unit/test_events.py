@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.coverage import Coverage
 from fuzzgraph.errors import UsageError
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import (
+from fuzzgraph.reporting import EventFile
+from fuzzgraph.run.coverage import Coverage
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import (
     CampaignFinished,
     CampaignStarted,
     CaseRun,
@@ -29,8 +30,7 @@ from fuzzgraph.events import (
     encode_event,
     finding_id,
 )
-from fuzzgraph.reporting import EventFile
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.spec import RunSpec
 from tests.fakes import case, finding
 
 ID = finding_id(finding().key)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.events import FindingNew, decode_event, encode_event, finding_id
 from fuzzgraph.execution import Execution
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.finding import Finding
+from fuzzgraph.run.events import FindingNew, decode_event, encode_event, finding_id
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.runners.base import GraphRunner

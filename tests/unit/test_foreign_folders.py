@@ -12,8 +12,10 @@ from fuzzgraph.campaign import RunFolder
 from fuzzgraph.campaign.reports import rebuilt
 from fuzzgraph.campaign.resume import load_run_state
 from fuzzgraph.errors import UsageError
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import (
+from fuzzgraph.fleet.messages import FindingNotice, PollReply
+from fuzzgraph.fleet.replica import Replica
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import (
     Event,
     FindingNew,
     FindingPursued,
@@ -21,8 +23,6 @@ from fuzzgraph.events import (
     FindingWaiting,
     encode_event,
 )
-from fuzzgraph.fleet.messages import FindingNotice, PollReply
-from fuzzgraph.fleet.replica import Replica
 from fuzzgraph.strict_json import decode_json
 from tests.unit.reporting.runs import STARTED, history, overrun, reported, write_log
 

@@ -16,10 +16,10 @@ import pytest
 from fuzzgraph import corpus
 from fuzzgraph.campaign import run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import Event, FindingNew, Progress, Setup
 from fuzzgraph.open_target import Opened
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import Event, FindingNew, Progress, Setup
+from fuzzgraph.run.spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from fuzzgraph.errors import UsageError
 from fuzzgraph.ledger import load_ledger, parse_ledger
-from fuzzgraph.records import finding_id
+from fuzzgraph.run.records import finding_id
 from tests.fakes import finding
 
 TODAY = date(2026, 6, 1)

@@ -9,9 +9,9 @@ import pytest
 
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.errors import UsageError
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import encode_event
 from fuzzgraph.fleet.run import fleet_of
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import encode_event
 from tests.unit.reporting.runs import STARTED
 
 OLD = Path(__file__).parent / "old_run"

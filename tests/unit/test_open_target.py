@@ -8,8 +8,8 @@ import pytest
 
 from fuzzgraph import open_target
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Setup
 from fuzzgraph.open_target import Opened, open_target_object
+from fuzzgraph.run.events import Setup
 from fuzzgraph.run_options import checked_setup
 from tests.fakes import FakeRunner, FakeTarget
 

@@ -19,12 +19,12 @@ import fuzzgraph.execution
 from fuzzgraph.campaign import open_setup
 from fuzzgraph.cli.options import setup_options, spec_options
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import CampaignStarted, RunSummary, encode_event, parse_event
 from fuzzgraph.fleet.messages import ShardSpec
-from fuzzgraph.option import OptionRow
 from fuzzgraph.pytest_plugin.options import Options, options_of
+from fuzzgraph.run.events import CampaignStarted, RunSummary, encode_event, parse_event
+from fuzzgraph.run.option import OptionRow
+from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
 from fuzzgraph.run_options import checked_setup, checked_spec, option_words, replay_command
-from fuzzgraph.run_spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.worker import WorkerClient, open_client
 from fuzzgraph.worker.messages import Open

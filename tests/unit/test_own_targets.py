@@ -12,8 +12,8 @@ import pytest
 
 import fuzzgraph
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import Setup
-from fuzzgraph.interpreter import import_path, module_command, script_command
+from fuzzgraph.process.interpreter import import_path, module_command, script_command
+from fuzzgraph.run.events import Setup
 from fuzzgraph.run_options import replay_command
 from fuzzgraph.targets.own import import_root, open_own
 

@@ -11,12 +11,12 @@ from fuzzgraph.campaign.export import no_export
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, digest, validate
 from fuzzgraph.corpus import Entry, readable_json
 from fuzzgraph.coverage_values import coverage_values
-from fuzzgraph.events import ReportedFinding, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.ledger import Ledger, parse_ledger
 from fuzzgraph.policy import FindingPolicy
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run.events import ReportedFinding, RunSummary, Setup, finding_id
+from fuzzgraph.run.spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, FakeVerdict, case, finding, paged
 
 ISSUE = 'issue = "https://example.org/1"\nexpires = 2026-12-31\n'

@@ -10,8 +10,15 @@ import pytest
 from rich.console import Console
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.case_text import case_table
-from fuzzgraph.events import (
+from fuzzgraph.reporting import (
+    finding_text,
+    markdown,
+    progress_on,
+    run_text,
+    verdict_line,
+)
+from fuzzgraph.reporting.terminal import LiveProgress, PlainProgress, progress_line, start_line
+from fuzzgraph.run.events import (
     CampaignStarted,
     Event,
     Export,
@@ -22,16 +29,9 @@ from fuzzgraph.events import (
     Setup,
     Shrunk,
 )
-from fuzzgraph.reporting import (
-    finding_text,
-    markdown,
-    progress_on,
-    run_text,
-    verdict_line,
-)
-from fuzzgraph.reporting.terminal import LiveProgress, PlainProgress, progress_line, start_line
-from fuzzgraph.run_spec import Budget, RunSpec
-from fuzzgraph.run_state import join_summaries
+from fuzzgraph.run.spec import Budget, RunSpec
+from fuzzgraph.run.state import join_summaries
+from fuzzgraph.text.case_text import case_table
 from tests.fakes import case, finding
 
 

@@ -19,10 +19,10 @@ from fuzzgraph.campaign.resume import RunState, load_run_state, resumed_spec
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import OutOfTime, UsageError
-from fuzzgraph.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.open_target import Opened
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
+from fuzzgraph.run.spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, case, finding, paged
 
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,9 @@ from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, Loaded
-from fuzzgraph.coverage import CoverageMap
-from fuzzgraph.events import (
+from fuzzgraph.finding import Finding
+from fuzzgraph.run.coverage import CoverageMap
+from fuzzgraph.run.events import (
     CampaignFinished,
     CampaignStarted,
     CaseRun,
@@ -39,9 +40,8 @@ from fuzzgraph.events import (
     encode_event,
     finding_id,
 )
-from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import Budget, RunSpec
-from fuzzgraph.run_state import RunState, add_counts, join_summaries
+from fuzzgraph.run.spec import Budget, RunSpec
+from fuzzgraph.run.state import RunState, add_counts, join_summaries
 from tests.fakes import FakeRunner, FakeTarget, case, finding, paged
 from tests.unit.killing import bugs
 

@@ -12,10 +12,10 @@ from fuzzgraph.campaign import RunFolder, join_shards, run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.campaign.shards import resume_shards, shards_of
 from fuzzgraph.errors import UsageError
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import Event, FindingNew, RunSummary, Setup, finding_id
 from fuzzgraph.open_target import Opened
-from fuzzgraph.run_spec import Budget, RunSpec
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import Event, FindingNew, RunSummary, Setup, finding_id
+from fuzzgraph.run.spec import Budget, RunSpec
 from tests.fakes import FakeRunner, FakeTarget, finding
 from tests.unit.campaigns import many_bugs
 

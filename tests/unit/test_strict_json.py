@@ -13,11 +13,11 @@ from fuzzgraph.baseline import known_of, load_baseline
 from fuzzgraph.campaign import RunFolder
 from fuzzgraph.case import decode_case, encode_case
 from fuzzgraph.errors import UNREADABLE, InvalidCase, UsageError
-from fuzzgraph.events import decode_event, encode_event
 from fuzzgraph.fleet.messages import PollReply, ShardSpec
 from fuzzgraph.fleet.run import FleetRecord, fleet_of
-from fuzzgraph.records import RunSummary
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.events import decode_event, encode_event
+from fuzzgraph.run.records import RunSummary
+from fuzzgraph.run.spec import RunSpec
 from fuzzgraph.strict_json import decode_json
 from tests.fakes import case
 from tests.unit.reporting.runs import STARTED, overrun, reported, summary

@@ -15,7 +15,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import EngineError, TargetFailed
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import Finding
-from fuzzgraph.interrupts import noting_interrupts, signal_may_have_raised
+from fuzzgraph.process.interrupts import noting_interrupts, signal_may_have_raised
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 NAMES = ("block_engine", "block_target")

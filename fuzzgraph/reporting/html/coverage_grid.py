@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fuzzgraph.events import RunSummary
 from fuzzgraph.reporting.coverage_groups import Crossing, crossings, groups_of
+from fuzzgraph.run.events import RunSummary
 
 
 def coverage_grid(summary: RunSummary) -> list[tuple[str, list[Crossing | None]]]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fuzzgraph.finding import Finding
-from fuzzgraph.finding_text import observed
+from fuzzgraph.text.finding_text import observed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.finding import Finding
-from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, fitted, line, svg, text
+from fuzzgraph.text.numbers import counted
 
 _WIDTH = 640.0
 _ZONE = 170.0

@@ -9,13 +9,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from fuzzgraph.case_text import case_table, config_line
-from fuzzgraph.environment import environment_lines
-from fuzzgraph.escaping import visible, web_link
-from fuzzgraph.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.finding import CLAUSES, SEVERITIES
-from fuzzgraph.finding_text import law_parts, place, sentence
-from fuzzgraph.format_numbers import counted, short
 from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.coverage_groups import groups_of
 from fuzzgraph.reporting.html.coverage_grid import coverage_grid, open_pairs
@@ -33,6 +27,12 @@ from fuzzgraph.reporting.summary_text import (
     stop_reason,
 )
 from fuzzgraph.reporting.trend import TrendPoint
+from fuzzgraph.run.environment import environment_lines
+from fuzzgraph.run.events import ExportKind, ReportedFinding, RunSummary
+from fuzzgraph.text.case_text import case_table, config_line
+from fuzzgraph.text.escaping import visible, web_link
+from fuzzgraph.text.finding_text import law_parts, place, sentence
+from fuzzgraph.text.numbers import counted, short
 
 if TYPE_CHECKING:
     from jinja2 import Template

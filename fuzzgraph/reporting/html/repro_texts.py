@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from fuzzgraph.case import encode_case
-from fuzzgraph.events import ExportKind, ReportedFinding
+from fuzzgraph.run.events import ExportKind, ReportedFinding
 
 _SCRIPTS_BYTES = 500_000
 _DRAWINGS_BYTES = 600_000

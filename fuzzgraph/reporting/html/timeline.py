@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
 from fuzzgraph.finding import Finding
-from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, fitted, line, svg, text
+from fuzzgraph.text.numbers import counted
 
 _CELL = 140.0
 _ROW = 26.0

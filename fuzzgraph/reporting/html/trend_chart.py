@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzzgraph.format_numbers import counted
 from fuzzgraph.reporting.html.drawing import box, line, svg, text
 from fuzzgraph.reporting.trend import TrendPoint
+from fuzzgraph.text.numbers import counted
 
 _HEIGHT = 96.0
 _TOP = 22.0

@@ -11,7 +11,7 @@ import pytest
 from fuzzgraph import releases
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker import WorkerClient, open_client
 
 _COMPANIONS = ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm")

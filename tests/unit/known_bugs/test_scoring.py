@@ -6,10 +6,10 @@ import pytest
 
 from fuzzgraph.case import digest
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.events import Reason, ReportedFinding, RunSummary, Setup, Source, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.known_bugs import Expectation, KnownBug, Search, score
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.events import Reason, ReportedFinding, RunSummary, Setup, Source, finding_id
+from fuzzgraph.run.spec import RunSpec
 from tests.fakes import case, finding
 
 

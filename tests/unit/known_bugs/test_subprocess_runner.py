@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from fuzzgraph.errors import FuzzGraphError, UsageError
-from fuzzgraph.events import RunSummary
 from fuzzgraph.known_bugs import Search, SubprocessRunner, run_folder, score
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.events import RunSummary
+from fuzzgraph.run.spec import RunSpec
 from tests.unit.known_bugs.test_scoring import bug
 
 SEARCH = Search("fake", "1.1", lacks={"b": bug(broken=(), fixed=("1.1",))})

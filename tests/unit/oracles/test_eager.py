@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.finding_text import sentence
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.oracles.eager import Eager
+from fuzzgraph.text.finding_text import sentence
 
 
 def _step(replayed: list[float], eager: list[float]) -> StepRecord:

@@ -15,11 +15,11 @@ from fuzzgraph.case import (
     load_case,
     validate,
 )
-from fuzzgraph.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import RunSpec, Setup
+from fuzzgraph.run.events import ReportedFinding, RunSummary, finding_id
+from fuzzgraph.run.spec import RunSpec, Setup
 
 CASES = Path(__file__).resolve().parents[3] / "corpus" / "faults"
 STALE_ROWS = "sglang-stale-req-pool-indices-decode"

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.coverage import CoverageMap
-from fuzzgraph.events import (
+from fuzzgraph.finding import Finding
+from fuzzgraph.run.coverage import CoverageMap
+from fuzzgraph.run.events import (
     CampaignStarted,
     Event,
     ReportedFinding,
@@ -17,8 +18,7 @@ from fuzzgraph.events import (
     encode_event,
     finding_id,
 )
-from fuzzgraph.finding import Finding
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.spec import RunSpec
 
 
 def overrun(buffer: str = "kv_indices", step: int = 1) -> Finding:

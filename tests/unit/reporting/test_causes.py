@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from fuzzgraph.case import ReplayStep
-from fuzzgraph.events import ReportedFinding
 from fuzzgraph.finding import SEVERITIES, severity_of
 from fuzzgraph.reporting import run_text
 from fuzzgraph.reporting.causes import causes, ranked
 from fuzzgraph.reporting.junit import junit
 from fuzzgraph.reporting.sarif import sarif
+from fuzzgraph.run.events import ReportedFinding
 from tests.unit.reporting.faulty_runs import (
     STALE_ROWS,
     VIEWS,

@@ -13,9 +13,9 @@ import pytest
 from fuzzgraph.campaign.reports import rebuilt, write_reports
 from fuzzgraph.campaign.resume import load_run_state
 from fuzzgraph.cli.entry import run_command
-from fuzzgraph.events import CampaignFinished, CaseRun, FindingNew, FindingPursued, Progress
 from fuzzgraph.reporting import run_text
 from fuzzgraph.reporting.formats import FORMATS
+from fuzzgraph.run.events import CampaignFinished, CaseRun, FindingNew, FindingPursued, Progress
 from tests.unit.reporting.runs import STARTED, history, overrun, reported, summary, write_log
 
 ONE = reported()

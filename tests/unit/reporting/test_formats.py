@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign.reports import write_reports
-from fuzzgraph.events import RunSummary, Setup
 from fuzzgraph.reporting.junit import junit
 from fuzzgraph.reporting.sarif import sarif
 from fuzzgraph.reporting.trend import trend
+from fuzzgraph.run.events import RunSummary, Setup
 from tests.unit.reporting.runs import history, overrun, reported, summary
 
 SUBSET = Path(__file__).with_name("sarif-2.1.0-subset.schema.json")

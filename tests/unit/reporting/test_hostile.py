@@ -17,10 +17,12 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.coverage import CoverageMap
-from fuzzgraph.escaping import one_line, visible
-from fuzzgraph.event_log import read_log
-from fuzzgraph.events import (
+from fuzzgraph.finding import Finding
+from fuzzgraph.reporting import progress_on, run_text
+from fuzzgraph.repro.issue_text import issue_text
+from fuzzgraph.run.coverage import CoverageMap
+from fuzzgraph.run.event_log import read_log
+from fuzzgraph.run.events import (
     CampaignFinished,
     CampaignStarted,
     CaseKept,
@@ -41,10 +43,8 @@ from fuzzgraph.events import (
     encode_event,
     finding_id,
 )
-from fuzzgraph.finding import Finding
-from fuzzgraph.reporting import progress_on, run_text
-from fuzzgraph.repro.issue_text import issue_text
-from fuzzgraph.run_spec import RunSpec
+from fuzzgraph.run.spec import RunSpec
+from fuzzgraph.text.escaping import one_line, visible
 from tests.unit.reporting.runs import history, overrun, reported, summary
 
 HOSTILE = (

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.coverage import CoverageMap
 from fuzzgraph.errors import UsageError
-from fuzzgraph.events import (
+from fuzzgraph.reporting.formats import FORMATS
+from fuzzgraph.reporting.html import html
+from fuzzgraph.run.coverage import CoverageMap
+from fuzzgraph.run.events import (
     CampaignFinished,
     Counted,
     Exported,
@@ -19,8 +21,6 @@ from fuzzgraph.events import (
     Progress,
     finding_id,
 )
-from fuzzgraph.reporting.formats import FORMATS
-from fuzzgraph.reporting.html import html
 from tests.unit.reporting.runs import STARTED, history, overrun, reported, summary, write_log
 
 

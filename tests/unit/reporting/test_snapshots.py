@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.environment import Environment
-from fuzzgraph.events import ReportedFinding
 from fuzzgraph.reporting import run_text
 from fuzzgraph.repro.issue_text import issue_text
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.environment import Environment
+from fuzzgraph.run.events import ReportedFinding
+from fuzzgraph.run.spec import Setup
 from tests.unit.reporting.faulty_runs import STALE_ROWS, VIEWS, reported_of, run_of, stored
 from tests.unit.reporting.test_causes import stale
 

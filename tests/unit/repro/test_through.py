@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from fuzzgraph.errors import NotExecuted
-from fuzzgraph.events import Setup, finding_id
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro import export_issue, export_pytest, export_script, verify
 from fuzzgraph.repro.files import file_names
+from fuzzgraph.run.events import Setup, finding_id
 from fuzzgraph.targets.builtin import BuiltinTarget
 from tests.unit.repro.faulty import KINDS, once, shrinking
 

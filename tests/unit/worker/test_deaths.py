@@ -16,7 +16,7 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import OutOfTime
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client, process
 from tests.fakes import finding
 

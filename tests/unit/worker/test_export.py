@@ -10,10 +10,10 @@ import pytest
 
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import OutOfTime
-from fuzzgraph.events import Setup
 from fuzzgraph.finding import Finding
 from fuzzgraph.open_target import Opened, open_setup
 from fuzzgraph.repro import export_script, verify
+from fuzzgraph.run.events import Setup
 from fuzzgraph.run_options import checked_setup
 
 FAULT = "sglang-pr-24587-kv-indices-in-pages"

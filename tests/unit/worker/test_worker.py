@@ -12,7 +12,7 @@ import pytest
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, load_case
 from fuzzgraph.errors import AdapterUnavailable, InvalidCase, UsageError
 from fuzzgraph.repro import NotStandalone
-from fuzzgraph.run_spec import Setup
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker import Limits, WorkerClient, WorkerFailed, open_client
 
 _HERE = Path(__file__).parent

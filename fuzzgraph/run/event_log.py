@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.events import Event, parse_event
+from fuzzgraph.run.events import Event, parse_event
 from fuzzgraph.strict_json import decode_json
 
 _OPENING = b'{"event":"'

@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from fuzzgraph.case import Case
-from fuzzgraph.environment import UNKNOWN, Environment
 from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
-from fuzzgraph.records import (
+from fuzzgraph.run.environment import UNKNOWN, Environment
+from fuzzgraph.run.records import (
     Counts,
     Export,
     ExportKind,
@@ -33,7 +33,7 @@ from fuzzgraph.records import (
     finding_id,
     is_full_rate,
 )
-from fuzzgraph.run_spec import RunSpec, Setup
+from fuzzgraph.run.spec import RunSpec, Setup
 from fuzzgraph.strict_json import decode_json
 
 __all__ = [

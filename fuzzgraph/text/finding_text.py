@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from fuzzgraph.escaping import one_line
 from fuzzgraph.finding import CLAUSES, Clause, Finding
-from fuzzgraph.format_numbers import counted, plural
+from fuzzgraph.text.escaping import one_line
+from fuzzgraph.text.numbers import counted, plural
 
 LAW = (
     "A replay of a captured graph reads only what its batch names, writes only what its batch "

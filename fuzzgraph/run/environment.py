@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.errors import UNREADABLE
-from fuzzgraph.escaping import one_line
 from fuzzgraph.strict_json import decode_json
+from fuzzgraph.text.escaping import one_line
 
 _OURS = "fuzzgraph"
 _COMMIT = re.compile(r"[0-9a-f]{7,64}(-dirty)?")

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fuzzgraph.case import Case, digest
-from fuzzgraph.coverage import Coverage, CoverageMap
-from fuzzgraph.event_log import Log, read_log
-from fuzzgraph.events import (
+from fuzzgraph.finding import Finding
+from fuzzgraph.run.coverage import Coverage, CoverageMap
+from fuzzgraph.run.event_log import Log, read_log
+from fuzzgraph.run.events import (
     CampaignFinished,
     CampaignStarted,
     CaseRun,
@@ -36,8 +37,7 @@ from fuzzgraph.events import (
     RunSummary,
     finding_id,
 )
-from fuzzgraph.finding import Finding
-from fuzzgraph.records import Counts, NamedCounts
+from fuzzgraph.run.records import Counts, NamedCounts
 
 _STARTED = ("spec", "started", "fuzzgraph", "beyond", "environment")
 """What the summary says as the start of the run does, by the same names."""

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from fuzzgraph.case import Case
-from fuzzgraph.coverage import Coverage
-from fuzzgraph.environment import UNKNOWN, Environment
-from fuzzgraph.escaping import WEB_LINK
 from fuzzgraph.finding import Finding, FindingKey
-from fuzzgraph.run_spec import Profile, RunSpec, Setup
+from fuzzgraph.run.coverage import Coverage
+from fuzzgraph.run.environment import UNKNOWN, Environment
+from fuzzgraph.run.spec import Profile, RunSpec, Setup
+from fuzzgraph.text.escaping import WEB_LINK
 
 __all__ = [
     "Counts",

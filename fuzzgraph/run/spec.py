@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fuzzgraph.errors import UsageError
-from fuzzgraph.option import Option, rows_of
+from fuzzgraph.run.option import Option, rows_of
 
 Device = Literal["cpu", "cuda"]
 Graphs = Literal["recorder", "device"]

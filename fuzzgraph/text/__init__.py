@@ -1,0 +1,1 @@
+"""How things read: findings, cases, numbers, and text that somebody else wrote."""
