@@ -77,7 +77,7 @@ def run_case(case: Case, target: str | Target = "builtin", **options: Any) -> Ve
     Args:
         case: what to run.
         target: name of a target, `module:factory`, or a target of your own as an object.
-        **options: what the case is run on, by the names of `run_spec.Setup`: release, fault,
+        **options: what the case is run on, by the names of `run.spec.Setup`: release, fault,
             device ("cpu" or "cuda", which is HIP too), graphs ("recorder" or "device"), ...
 
     Raises:

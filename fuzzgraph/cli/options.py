@@ -1,4 +1,4 @@
-"""Options of the verbs: those of a run from the table in `run_spec`, and a few that verbs share."""
+"""Options of the verbs: those of a run from the table in `run.spec`, and a few that verbs share."""
 
 from __future__ import annotations
 

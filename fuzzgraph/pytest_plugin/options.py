@@ -1,6 +1,6 @@
 """What the command line and the ini file ask of the plugin. Imports nothing heavy until it is used.
 
-The options of a run come from the table in `run_spec`, as `--fuzz-NAME`.
+The options of a run come from the table in `run.spec`, as `--fuzz-NAME`.
 """
 
 from __future__ import annotations
