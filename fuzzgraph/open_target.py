@@ -58,21 +58,18 @@ def check_names(setup: Setup) -> None:
     """Refuse an unknown target or fault without opening it.
 
     Raises:
-        UsageError: the message names those there are.
+        UsageError: no such name.
     """
     if setup.fault:
         _target(setup)
         return
-    from fuzzgraph.targets import target_names
+    from fuzzgraph.targets import target_names, unknown_target
     from fuzzgraph.targets.own import check_own_name, is_own
 
     if is_own(setup.target):
         return check_own_name(setup.target)
     if setup.target not in target_names():
-        raise UsageError(
-            f"target={setup.target!r} is unknown. Use one of: {', '.join(target_names())}, or "
-            "module:factory of your own."
-        )
+        raise unknown_target(setup.target)
 
 
 def open_setup(setup: Setup, *, branches: bool = False) -> Opened:

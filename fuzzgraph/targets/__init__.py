@@ -14,7 +14,7 @@ from fuzzgraph.targets.own import is_own, open_own
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target  # needs torch, the names of targets do not
 
-__all__ = ["BUILT_IN", "open_target", "target_names"]
+__all__ = ["BUILT_IN", "open_target", "target_names", "unknown_target"]
 
 GROUP = "fuzzgraph.targets"
 
@@ -33,7 +33,7 @@ def open_target(name: str) -> Target:
     """The target called `name`, or the one that module:factory makes.
 
     Raises:
-        UsageError: no such target; the message lists those there are.
+        UsageError: no such target.
         AdapterUnavailable: its engine is not installed.
     """
     if is_own(name):
@@ -45,13 +45,16 @@ def open_target(name: str) -> Target:
         if entry.name == name:
             opened: Target = entry.load()()
             return opened
-    raise UsageError(
-        f"target {name!r} is unknown.{_resembling(name)} `fuzzgraph targets` lists all of them; "
-        f"one of your own is registered by an entry point of group {GROUP!r}."
+    raise unknown_target(name)
+
+
+def unknown_target(name: str) -> UsageError:
+    """What to raise for a name that no target has: it gives names that are like it."""
+    # Most names begin alike, so that the usual 0.6 would offer any target of the same engine.
+    close = get_close_matches(name, target_names(), n=3, cutoff=0.75)
+    hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else "The default is builtin."
+    return UsageError(
+        f"target={name!r} is unknown. {hint} "
+        "'fuzzgraph targets' lists all of them. Name one of your own as module:factory, or register "
+        f"it by an entry point of group {GROUP!r}."
     )
-
-
-def _resembling(name: str) -> str:
-    """The known names that the caller may have meant."""
-    close = get_close_matches(name, target_names(), n=3)
-    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

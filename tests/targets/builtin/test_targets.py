@@ -38,9 +38,9 @@ def test_builtin_target_is_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("bultin", r"target 'bultin' is unknown\. Did you mean 'builtin'"),
+        ("bultin", r"target='bultin' is unknown\. Did you mean 'builtin'"),
         ("sglang-trition", r"Did you mean 'sglang-triton'"),
-        ("x", r"target 'x' is unknown\. `fuzzgraph targets` lists all of them"),
+        ("x", r"target='x' is unknown\. The default is builtin\. 'fuzzgraph targets' lists all"),
     ],
 )
 def test_unknown_target_is_answered_with_those_that_look_like_it(name: str, said: str) -> None:
