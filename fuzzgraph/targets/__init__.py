@@ -54,7 +54,6 @@ def unknown_target(name: str) -> UsageError:
     close = get_close_matches(name, target_names(), n=3, cutoff=0.75)
     hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else "The default is builtin."
     return UsageError(
-        f"target={name!r} is unknown. {hint} "
-        "'fuzzgraph targets' lists all of them. Name one of your own as module:factory, or register "
-        f"it by an entry point of group {GROUP!r}."
+        f"target={name!r} is unknown. {hint} 'fuzzgraph targets' lists all of them. Name one of "
+        f"your own as module:factory, or register it by an entry point of group {GROUP!r}."
     )
