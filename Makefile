@@ -62,8 +62,9 @@ fuzz: $(READY)
 	  test $$code -eq 1 || { echo "fuzz: the demonstration failed: exit code $$code, expected 1 (the planted bug is found)" >&2; exit 1; }
 	@echo
 	@echo "fuzz: That was the demonstration: the bug was planted, and its finding is expected."
-	@echo "fuzz: 2 of 2, the healthy built-in engine for $(TIME); here nothing should be found"
+	@echo "fuzz: 2 of 2, the healthy built-in engine for $(TIME); expect no findings"
 	@$(BIN)/fuzzgraph run --target builtin --time $(TIME)
+	@echo "fuzz: for the command fuzzgraph by itself: . $(BIN)/activate"
 
 check: $(READY)
 	$(BIN)/ruff check .

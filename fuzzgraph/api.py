@@ -41,7 +41,7 @@ class FindingError(AssertionError):
     """A case breaks the law; the text is the finding."""
 
     def __init__(self, reported: ReportedFinding, environment: Environment | None = None) -> None:
-        super().__init__(f"\n{finding_text(reported, environment)}")
+        super().__init__(finding_text(reported, environment))
         self.reported = reported
 
 
@@ -83,6 +83,10 @@ def run_case(case: Case, target: str | Target = "builtin", **options: Any) -> Ve
     Raises:
         UsageError: an unknown name, a case that contradicts itself, a missing engine or device.
     """
+    if not isinstance(case, Case):
+        raise UsageError(
+            f"case={case!r:.60} is not a Case. Read one from a file with fuzzgraph.load_case."
+        )
     return _open(target, options).runner.run_case(case)
 
 

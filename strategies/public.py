@@ -20,6 +20,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.config_rules import validate_config
+from fuzzgraph.case.dimension import DimensionRow
 from fuzzgraph.errors import InvalidCase, UsageError
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies.config_features import LADDERS
@@ -94,15 +95,32 @@ def _values(name: str, bound: Any) -> tuple[Any, ...]:
         raise UsageError(f"{name}={bound!r} is not a bound. Known: {known}.")
     if name in ("capture_bs", "capture_tokens"):  # one tuple is one ladder of sizes
         ladders = bound if isinstance(bound, list) else [bound]
-        return tuple(tuple(_several(ladder)) for ladder in ladders)
-    values = tuple(_several(bound))
-    for value in values:
-        if type(value) is not type(row.default) or (row.choices and value not in row.choices):
-            kinds = ", ".join(map(repr, row.choices)) or type(row.default).__name__
-            raise UsageError(f"{name}={value!r} is not a value of it. Choose from: {kinds}.")
+        values = tuple(tuple(_several(ladder)) for ladder in ladders)
+        if any(type(size) is not int for ladder in values for size in ladder):
+            raise UsageError(
+                f"{name}={bound!r} must be a tuple of sizes, e.g. (1, 2, 4), or a list of such "
+                "tuples to choose from."
+            )
+    else:
+        values = tuple(_several(bound))
+        for value in values:
+            _check_value(row, value)
     if not values:
         raise UsageError(f"{name}={bound!r} lists no value. Give at least one.")
     return values
+
+
+def _check_value(row: DimensionRow, value: object) -> None:
+    if row.choices:
+        if value not in row.choices:
+            choices = ", ".join(map(repr, row.choices))
+            raise UsageError(f"{row.name}={value!r} is not one of its values: {choices}.")
+    elif type(value) is not type(row.default):
+        raise UsageError(f"{row.name}={value!r} must be of type {type(row.default).__name__}.")
+    elif row.spec.bounds and type(value) is int:
+        least, most = row.spec.bounds
+        if not least <= value <= most:
+            raise UsageError(f"{row.name}={value} must lie in {least}..{most}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,9 +153,10 @@ class _Holds:
             return
         for name, values in self.pins:
             if (value := getattr(simplest, name)) not in values:
+                asked = values[0] if len(values) == 1 else values
                 raise UsageError(
-                    f"{name}={values!r} contradicts another bound or the target: the simplest "
-                    f"config has {name}={value!r}."
+                    f"{name}={asked!r} does not fit the other bounds or the target: the simplest "
+                    f"config that does has {name}={value!r}."
                 )
         validate_config(simplest)
         raise UsageError(
@@ -208,6 +227,8 @@ def _batches(
 
 def _narrowed(space: Space, config: EngineConfig) -> EngineConfig:
     """The config with those of its modes alone that are wanted."""
+    if not isinstance(config, EngineConfig):
+        raise UsageError(f"config={config!r} is not an EngineConfig. Give one, then the target.")
     validate_config(config)
     modes: tuple[Mode, ...] = tuple(mode for mode in config.modes if mode in space.can.modes)
     if not modes:

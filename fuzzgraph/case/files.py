@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,14 @@ def decode_case(text: bytes | str, where: str = "case") -> Case:
         raise InvalidCase(f"{where}: {error}") from None
 
 
-def load_case(path: Path) -> Case:
+def load_case(path: str | PathLike[str]) -> Case:
     """Read a case file.
 
     Raises:
         InvalidCase: the file cannot be read, or `decode_case` refuses it.
     """
     try:
-        text = path.read_bytes()
+        text = Path(path).read_bytes()
     except OSError as error:
         raise InvalidCase(
             f"{path}: cannot be read ({error.strerror}). Give the path of a case file."
@@ -66,14 +67,14 @@ def load_case(path: Path) -> Case:
     return decode_case(text, where=str(path))
 
 
-def save_case(case: Case, path: Path) -> None:
+def save_case(case: Case, path: str | PathLike[str]) -> None:
     """Write a case file that `load_case` reads.
 
     Raises:
         UsageError: the file cannot be written.
     """
     try:
-        path.write_bytes(encode_case(validate(case)) + b"\n")
+        Path(path).write_bytes(encode_case(validate(case)) + b"\n")
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written ({error.strerror}). Give a path in a folder that exists."

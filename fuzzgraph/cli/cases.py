@@ -24,6 +24,7 @@ from fuzzgraph.errors import NotExecuted, UsageError
 from fuzzgraph.finding import Finding
 from fuzzgraph.run.environment import Environment
 from fuzzgraph.run.events import Export, ExportKind, ReportedFinding, Setup, finding_id
+from fuzzgraph.text.numbers import counted
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened
@@ -118,7 +119,8 @@ def _replay_text(
         return finding_text(msgspec.structs.replace(reported, also=tuple(found[1:])), environment)
     table = "\n".join(f"  {line}".rstrip() for line in case_table(case))
     return (
-        f"nothing found in {path}, {verdict.steps} steps on {setup_line(setup)}\n\n{table}\n\n"
+        f"nothing found in {path}, {counted(verdict.steps, 'step')} on {setup_line(setup)}\n\n"
+        f"{table}\n\n"
         f"  config: {config_line(case.config)}"
         + "".join(f"\n  {line}" for line in unchecked(verdict.unchecked))
     )

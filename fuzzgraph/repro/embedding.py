@@ -2,8 +2,8 @@
 
 A rule is embedded as it is written, so that a script measures by the very code that the oracles
 judge by. What a function needs is read from its syntax tree: other functions, classes and constants
-of FuzzGraph are embedded as well, torch and the standard library are imported. Annotations are not
-followed, for a script never evaluates them.
+of FuzzGraph are embedded as well, torch and the standard library are imported. Annotations count: a
+script never evaluates them, and tools that read it should know every name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -78,19 +78,8 @@ def embeddable_in(text: str) -> set[str]:
 
 
 def _names_in(source: str) -> set[str]:
-    """Names that a piece of Python uses, those in annotations excepted."""
-    return {name for node in ast.parse(source).body for name in _names(node)}
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name):
-        yield node.id
-    for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from _names(child)
+    """Names that a piece of Python uses."""
+    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
 
 
 @cache

@@ -7,6 +7,7 @@ import re
 
 import msgspec
 
+import fuzzgraph
 from fuzzgraph.case import Case, digest, encode_case
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.naming import identifier
@@ -23,7 +24,7 @@ def setup_words(setup: Setup) -> list[str]:
 
 def install_lines(setup: Setup) -> list[str]:
     """What has to be installed, one line each."""
-    lines = ["FuzzGraph: pip install fuzzgraph"]
+    lines = [f"FuzzGraph {fuzzgraph.__version__}: pip install . in a clone of it"]
     if setup.release:
         lines.append(f"{setup.target}, release {setup.release}: 'fuzzgraph targets' says how")
     elif ":" in setup.target:

@@ -104,6 +104,17 @@ def test_check_refuses_an_option_that_does_not_exist() -> None:
         fuzzgraph.check(small_case(), relese="0.5.12")
 
 
+def test_check_says_that_it_was_given_no_case() -> None:
+    with pytest.raises(fuzzgraph.UsageError, match="case='case.json' is not a Case.*load_case"):
+        fuzzgraph.check("case.json")  # type: ignore[arg-type]
+
+
+def test_a_case_is_saved_and_loaded_by_a_path_as_text(tmp_path: Path) -> None:
+    path = str(tmp_path / "case.json")
+    fuzzgraph.save_case(small_case(), path)
+    assert fuzzgraph.load_case(path) == small_case()
+
+
 def test_run_case_hands_out_the_verdict() -> None:
     verdict = fuzzgraph.run_case(small_case())
     assert (verdict.findings, verdict.steps, verdict.skipped) == ((), 2, "")

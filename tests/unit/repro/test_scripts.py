@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from pathlib import Path
 
@@ -143,7 +144,28 @@ def test_a_script_needs_torch_only(name: str, exported: dict[str, Exported]) -> 
     }
     modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     allowed = {"__future__", "base64", "dataclasses", "sys", "zlib", "torch"}
+    allowed |= {"collections.abc", "typing"}
     assert modules <= allowed | ({"os", "triton"} if name == "triton" else set())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_has_every_name_that_its_annotations_use(
+    name: str, exported: dict[str, Exported]
+) -> None:
+    tree = ast.parse(exported[name].bad)
+    there = set(dir(builtins))
+    used = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            there |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ClassDef):
+            there.add(node.name)
+        elif isinstance(node, ast.Assign):
+            there |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        for part in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if part is not None:
+                used |= {one.id for one in ast.walk(part) if isinstance(one, ast.Name)}
+    assert used <= there
 
 
 @pytest.mark.parametrize("name", NAMES)

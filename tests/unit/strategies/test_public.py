@@ -187,14 +187,17 @@ def test_a_target_without_eager_steps_captures_the_wanted_rows() -> None:
     ("bounds", "message"),
     [
         ({"page_szie": 16}, r"page_szie=16 is not a bound. Known: raw_bs, modes, capture_bs"),
-        ({"page_size": "16"}, r"page_size='16' is not a value of it. Choose from: int"),
-        ({"dtype": "float8"}, r"dtype='float8' is not a value of it. Choose from: 'float32'"),
+        ({"page_size": "16"}, r"page_size='16' must be of type int"),
+        ({"page_size": 0}, r"page_size=0 must lie in 1\.\."),
+        ({"capture_bs": []}, r"capture_bs=\[\] lists no value"),
+        ({"capture_bs": ((8,), (4, 8))}, "must be a tuple of sizes"),
+        ({"dtype": "float8"}, r"dtype='float8' is not one of its values: 'float32'"),
         ({"modes": ("decoding",)}, r"'decoding' is not a mode of the target"),
         ({"raw_bs": 900}, r"raw_bs=900 must be a number in 1\.\.max_batch=8"),
-        ({"page_size": 4096}, r"config\.page_size=4096 must lie in 1\.\.1024"),
-        ({"sliding_window": 99}, r"sliding_window=\(99,\) contradicts another bound"),
+        ({"page_size": 4096}, r"page_size=4096 must lie in 1\.\.1024"),
+        ({"sliding_window": 99}, r"sliding_window=99 does not fit the other bounds"),
         ({"dtype": ()}, r"dtype=\(\) lists no value"),
-        ({"attention": "mla", "num_kv_heads": 2}, r"num_kv_heads=\(2,\) contradicts another bound"),
+        ({"attention": "mla", "num_kv_heads": 2}, r"num_kv_heads=2 does not fit the other bounds"),
     ],
 )
 def test_a_bound_that_cannot_hold_is_refused_at_once(bounds: dict[str, Any], message: str) -> None:
