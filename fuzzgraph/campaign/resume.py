@@ -19,15 +19,6 @@ from fuzzgraph.run.events import Noted
 from fuzzgraph.run.spec import RunSpec
 from fuzzgraph.run.state import RunState
 
-__all__ = [
-    "RunState",
-    "Trusted",
-    "free_empty_claims",
-    "load_run_state",
-    "nothing_to_resume",
-    "resumed_spec",
-]
-
 
 def load_run_state(out: Path, shard: int = 0, shards: int = 1) -> RunState:
     """What the run in this folder had done, or one shard of it, with the case at hand.

@@ -22,11 +22,12 @@ from fuzzgraph.cli.options import (
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened
-    from fuzzgraph.campaign.resume import RunState, Trusted
+    from fuzzgraph.campaign.resume import Trusted
     from fuzzgraph.corpus import Loaded
     from fuzzgraph.policy import FindingPolicy
     from fuzzgraph.run.events import RunSummary
     from fuzzgraph.run.spec import RunSpec
+    from fuzzgraph.run.state import RunState
 
 
 @click.command()

@@ -8,7 +8,7 @@ from fuzzgraph.errors import ArenaFull
 from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.pool_writer import PoolWriter
 from fuzzgraph.execution.pools import require_pools
-from fuzzgraph.execution.session import OpenSession, Snapshot
+from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import (
     ROOMY_CAPACITY,
@@ -17,8 +17,6 @@ from fuzzgraph.memory import (
 from fuzzgraph.ports import Target, is_isolated
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_session
-
-__all__ = ["OpenSession", "Snapshot", "open_session"]
 
 
 def open_session(

@@ -13,7 +13,7 @@ import msgspec
 
 from fuzzgraph.campaign import RunFolder
 from fuzzgraph.campaign.reports import rebuilt, write_reports
-from fuzzgraph.campaign.resume import RunState, load_run_state, nothing_to_resume
+from fuzzgraph.campaign.resume import load_run_state, nothing_to_resume
 from fuzzgraph.case_database import SharedCases
 from fuzzgraph.corpus import Entry, Loaded, write_atomically
 from fuzzgraph.errors import UNREADABLE, UsageError
@@ -27,6 +27,7 @@ from fuzzgraph.process.interrupts import interruptible
 from fuzzgraph.run.event_log import read_log
 from fuzzgraph.run.events import Emit, Event, RunSummary
 from fuzzgraph.run.spec import RunSpec
+from fuzzgraph.run.state import RunState
 from fuzzgraph.strict_json import decode_json
 
 _RECORD = "fleet.json"

@@ -11,9 +11,10 @@ import fuzzgraph
 from fuzzgraph.case import Case, digest, encode_case
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.naming import identifier
-from fuzzgraph.repro.wording import docstring, headline, opening, plain
+from fuzzgraph.repro.wording import docstring, opening, plain
 from fuzzgraph.run.events import Setup
 from fuzzgraph.targets.own import import_root
+from fuzzgraph.text.finding_text import headline
 
 
 def setup_words(setup: Setup) -> list[str]:

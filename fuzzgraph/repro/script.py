@@ -30,8 +30,9 @@ from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.printing import Function, Shared, graph_is_empty, graph_name, statements
 from fuzzgraph.repro.trace import Recording, Run
-from fuzzgraph.repro.wording import docstring, headline, opening
+from fuzzgraph.repro.wording import docstring, opening
 from fuzzgraph.repro.world_functions import WorldFunctions
+from fuzzgraph.text.finding_text import headline
 
 
 def standalone_script(case: Case, finding: Finding, target: Target) -> str:

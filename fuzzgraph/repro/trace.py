@@ -16,7 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.execution.open_session import OpenSession, open_session
+from fuzzgraph.execution.open_session import open_session
+from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory import Region
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in

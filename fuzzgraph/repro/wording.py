@@ -14,8 +14,6 @@ from fuzzgraph.text.finding_text import headline, law
 if TYPE_CHECKING:
     from fuzzgraph.case import Case
 
-__all__ = ["docstring", "headline", "opening", "plain"]
-
 
 def plain(text: str) -> str:
     """Text of a case or an engine as one printable line."""

@@ -15,7 +15,7 @@ import pytest
 
 from fuzzgraph.campaign import RunFolder, run_campaign
 from fuzzgraph.campaign.export import no_export
-from fuzzgraph.campaign.resume import RunState, load_run_state, resumed_spec
+from fuzzgraph.campaign.resume import load_run_state, resumed_spec
 from fuzzgraph.case import Case, digest
 from fuzzgraph.corpus import Entry, Loaded
 from fuzzgraph.errors import OutOfTime, UsageError
@@ -23,6 +23,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.open_target import Opened
 from fuzzgraph.run.events import CaseRun, Event, Progress, RunSummary, Setup, finding_id
 from fuzzgraph.run.spec import Budget, RunSpec
+from fuzzgraph.run.state import RunState
 from tests.fakes import FakeRunner, FakeTarget, case, finding, paged
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ import torch
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.execution.open_session import Snapshot
+from fuzzgraph.execution.session import Snapshot
 from fuzzgraph.finding import Finding
 from fuzzgraph.memory import Region
 from fuzzgraph.observation import Observation, StepRecord

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from fuzzgraph.execution.open_session import Snapshot
+from fuzzgraph.execution.session import Snapshot
 from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.eager import compared_exactly, eager_rows
 from fuzzgraph.oracles.history import history_rows

@@ -12,8 +12,8 @@ import pytest
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
 from fuzzgraph.repro import export_script
-from fuzzgraph.repro.wording import headline
 from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.text.finding_text import headline
 from tests.unit.repro.faulty import (
     KINDS,
     GraphForgetsPositions,
