@@ -45,6 +45,8 @@ class AttentionModel:
     """What the engine's model runner calls its model."""
 
     shared_experts_config = None
+    modules = tuple
+    """TensorRT-LLM's backend walks the modules of a model: it finds none."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         self._config = config

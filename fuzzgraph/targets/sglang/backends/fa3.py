@@ -6,6 +6,7 @@ Real: `FlashAttentionBackend`, its constructor and both preparations. Its kernel
 
 from __future__ import annotations
 
+from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
 from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
 
 FA_METADATA = {
@@ -17,13 +18,16 @@ FA_METADATA = {
 """Field -> attribute of the engine's `FlashAttentionMetadata`."""
 FA_FIELDS = tuple(FA_METADATA)
 
+_MODULE = f"{ATTENTION}.flashattention_backend"
+
 _FA3 = MetadataBackend(
     name="fa3",
-    places=((f"{ATTENTION}.flashattention_backend", "FlashAttentionBackend"),),
+    places=((_MODULE, "FlashAttentionBackend"),),
     attention="mha",
     page_sizes=(1, 2, 16),
     fields=FA_FIELDS,
     read=attributes(**FA_METADATA),
+    kernels=((_MODULE, "flash_attn_with_kvcache", flash_attn_with_kvcache),),
 )
 
 target = _FA3.target

@@ -25,6 +25,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
+from fuzzgraph.targets.sglang.attention_model import AttentionModel
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -83,6 +84,9 @@ class MetadataBackend:
     """(module, name, what stands in for it on a machine without a GPU)."""
     asserts_gpu: tuple[str, ...] = ()
     """Functions in its module that assert tensors of a GPU and run without one."""
+    kernels: tuple[tuple[str, str, Any], ...] = ()
+    """(module, name, the model of the compiled kernel). With these its forward runs too, one layer
+    of it, and outputs are judged."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -137,7 +141,8 @@ class MetadataTarget(SglangTarget):
     def __init__(self, name: str, backend: MetadataBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
-        self.about = f"{backend.name}'s metadata, {mode} graphs; no outputs"
+        judged = "outputs judged, its kernels modelled" if backend.kernels else "no outputs"
+        self.about = f"{backend.name}'s metadata, {mode} graphs; {judged}"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=backend.page_sizes,
@@ -158,7 +163,8 @@ class MetadataTarget(SglangTarget):
         return MetadataSession(config, graphs, self.backend)
 
     def modules(self) -> tuple[str, ...]:
-        return (self.backend.place()[0],)
+        layers = ("sglang.srt.layers.radix_attention",) if self.backend.kernels else ()
+        return (self.backend.place()[0], *layers)
 
     def load(self) -> None:
         keep_workspaces_small(**dict(self.backend.settings))
@@ -197,7 +203,9 @@ class MetadataSession(DecodeSession):
         verifies = config.modes == ("target_verify",)
         declared = _metadata_fields(config.draft_tokens if verifies else 1)
         self.fields = (*input_fields(config, 1), *(declared[name] for name in kind.fields))
-        model = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
+        model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
+        if kind.kernels:
+            model = AttentionModel(config, graphs.device)
         super().__init__(config, graphs, backend=kind.name, model=model)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
@@ -209,7 +217,7 @@ class MetadataSession(DecodeSession):
         forget_workspaces(module)
         install_flashinfer()
         if runner.device == "cpu":
-            for holder, name, stub in self._kind.stubs:
+            for holder, name, stub in (*self._kind.stubs, *self._kind.kernels):
                 if has_module(holder):
                     setattr(engine_module(holder), name, stub)
             for name in self._kind.asserts_gpu:
