@@ -25,6 +25,7 @@ _SKIPPED = (
     _HERE + os.sep,
     os.path.join(_PACKAGE, "graphs") + os.sep,
     os.path.join(_PACKAGE, "lanes") + os.sep,
+    os.path.join(_PACKAGE, "kernel_models") + os.sep,
     os.path.join(_PACKAGE, "execution") + os.sep,
     # What stands in for a device between an engine and torch.
     os.path.join(_PACKAGE, "targets", "offline") + os.sep,
