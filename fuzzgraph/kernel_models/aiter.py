@@ -22,7 +22,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
     rows_between,
 )
-from fuzzgraph.kernel_models.checks import Call, offsets_ascend
+from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
@@ -154,7 +154,7 @@ def _run_ragged(
     q_scale: torch.Tensor | None,
 ) -> None:
     offsets = memory.entries("kv_indptr", kv_indptr, np.arange(len(query) + 1))
-    offsets_ascend(memory, "kv_indptr", offsets, len(kv_page_indices))
+    check_offsets(memory, "kv_indptr", offsets, len(kv_page_indices))
     last = kv_last_page_lens if block_size > 1 else None
     rows = []
     for row, first, pages in rows_between(offsets):
@@ -279,7 +279,7 @@ def _run_unified(
 ) -> None:
     lens = memory.ints(seqused_k)
     offsets = memory.entries("cu_seqlens_q", cu_seqlens_q, np.arange(len(lens) + 1))
-    offsets_ascend(memory, "cu_seqlens_q", offsets, len(q))
+    check_offsets(memory, "cu_seqlens_q", offsets, len(q))
     if max_seqlen_q == 1 and (np.diff(offsets) != 1).any():
         rule = "cu_seqlens_q must count one token to a row where max_seqlen_q is 1"
         memory.misused("cu_seqlens_q", rule, f"{offsets.tolist()}")
@@ -473,9 +473,9 @@ def _run_latent(
 ) -> None:
     # asm_mla.cu takes the number of rows from these offsets.
     starts = memory.ints(qo_indptr)
-    offsets_ascend(memory, "qo_indptr", starts, len(q))
+    check_offsets(memory, "qo_indptr", starts, len(q))
     offsets = memory.entries("kv_indptr", kv_indptr, np.arange(len(starts)))
-    offsets_ascend(memory, "kv_indptr", offsets, len(kv_indices))
+    check_offsets(memory, "kv_indptr", offsets, len(kv_indices))
     rows = []
     for (row, token, count), (_, page, pages) in zip(
         rows_between(starts), rows_between(offsets), strict=True
@@ -488,7 +488,7 @@ def _run_latent(
             )
         length = _csr_length(memory, kv_last_page_lens, row, pages, page_size)
         keys = _csr_keys(memory, "kv_indices", kv_indices, page, length, page_size)
-        rows.append(Row(token, count, keys, below_diagonal(count, length)))
+        rows.append(Row(token, count, keys, below_diagonal(count, length, (-1, 0))))
     stored = _scalar(kv_scale)
     values = kv_buffer[..., : o.shape[-1]]
     cache = Cache(kv_buffer, values, stored, stored, ("kv_buffer", "kv_buffer"))
