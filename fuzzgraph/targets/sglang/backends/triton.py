@@ -15,8 +15,14 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
+from fuzzgraph.targets.sglang.attention_model import (
+    ROW_MIXINGS,
+    AttentionModel,
+    in_forward_context,
+    outputs_in,
+)
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -63,6 +69,7 @@ class TritonTarget(SglangTarget):
             max_draft_tokens=4,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
+            row_mixings=ROW_MIXINGS,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -119,7 +126,7 @@ class TritonSession(DecodeSession):
         return {**super().roots, "model": self._model}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return ("attention",)
+        return ("attention", *mixed_outputs(self._config))
 
     def eager(self, batch: Batch) -> None:
         super().eager(batch)
@@ -136,8 +143,7 @@ class TritonSession(DecodeSession):
             self._outputs = self._model.forward(given.input_ids, given.positions, given)
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        heads, columns = self._config.num_q_heads, self._config.v_head_dim
-        return {"attention": self._outputs.next_token_logits.view(-1, heads, columns).clone()}
+        return outputs_in(self._outputs, self._config)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         backend = self.backend
