@@ -25,7 +25,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
-from fuzzgraph.targets.sglang.attention_model import AttentionModel
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -154,6 +154,7 @@ class BackendTarget(SglangTarget):
             max_tp_size=4,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
+            row_mixings=ROW_MIXINGS if backend.kernels else ("none",),
         )
 
     def refused(self, config: EngineConfig) -> str | None:
