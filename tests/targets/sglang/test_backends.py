@@ -30,6 +30,7 @@ def case_for(target: str, *batches: tuple[int, ...], **settings: Any) -> Case:
         *batches,
         page_size=PAGE_SIZES[target],
         attention="mla" if latent else "mha",
+        v_head_dim=2 if latent else 4,
         max_context_len=200,
         **settings,
     )
