@@ -25,7 +25,6 @@ _SKIPPED = (
     _HERE + os.sep,
     os.path.join(_PACKAGE, "graphs") + os.sep,
     os.path.join(_PACKAGE, "lanes") + os.sep,
-    os.path.join(_PACKAGE, "kernel_models") + os.sep,
     os.path.join(_PACKAGE, "execution") + os.sep,
     # What stands in for a device, or for a compiled kernel, between an engine and torch.
     os.path.join(_PACKAGE, "kernel_models") + os.sep,

@@ -25,7 +25,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel, Rope
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -160,6 +160,7 @@ class BackendTarget(SglangTarget):
             min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
+            row_mixings=ROW_MIXINGS if backend.kernels else ("none",),
         )
 
     def refused(self, config: EngineConfig) -> str | None:
