@@ -37,7 +37,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 # float32 shows smaller differences; no rule of a caller depends on it.
 _ALSO = (torch.float32,)
 _FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
-_FLOAT_BYTES = 4
+_FLOAT_BYTES, _HALF_BYTES = 4, 2
 
 
 # ---- paged_attention_ragged
@@ -70,7 +70,7 @@ def paged_attention_ragged(
 
     Args:
         out, query: [B, Hq, D].
-        workspace_buffer: two floats and one vector of D in the dtype of `query` for each of
+        workspace_buffer: two floats and D numbers of 16 bits, which queries have, for each of
             B * Hq * max_num_partitions.
         key_cache, value_cache: [pages, block_size, Hkv, D] if the layout is `NHD`, else
             [pages, Hkv, block_size, D]. One set of strides serves both: that of the keys.
@@ -113,7 +113,7 @@ def paged_attention_ragged(
         f"{list(key_cache.shape)} and {list(value_cache.shape)}",
     )
     cells = len(query) * heads * max_num_partitions
-    needed = cells * (2 * _FLOAT_BYTES + columns * query.element_size())
+    needed = cells * (2 * _FLOAT_BYTES + columns * _HALF_BYTES)
     held = workspace_buffer.numel() * workspace_buffer.element_size()
     call.needs(held >= needed, f"workspace_buffer must hold {needed} bytes", held)
     launch(

@@ -18,15 +18,16 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models import aiter
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.used import below_lengths
-from fuzzgraph.targets.sglang.attention_model import AttentionModel
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, refused_draft_tokens
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import engine_module, release
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 
@@ -83,8 +84,8 @@ class AiterTarget(SglangTarget):
             min_rope_dim=2,  # what is rotated is a pair
             max_spec_steps=3,
             max_draft_tokens=4,
-            mrope=True,
             capture_beyond_pool=True,
+            row_mixings=ROW_MIXINGS,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -102,10 +103,8 @@ class AiterTarget(SglangTarget):
 def _refused_widths(config: EngineConfig) -> str | None:
     """Why the kernel of a config has no such heads or columns; None where it has them."""
     if config.attention == "mla":
-        pads = hasattr(engine_module(_BACKEND).AiterAttnBackend, _PADS)
-        heads = _LATENT_HEADS if pads else _LATENT_HEADS[:1]
-        if config.num_q_heads not in heads:
-            return f"num_q_heads={config.num_q_heads}: kernels of latent attention have {heads}"
+        if config.num_q_heads not in _LATENT_HEADS:
+            return f"num_q_heads={config.num_q_heads}: latent kernels have {_LATENT_HEADS}"
         if config.v_head_dim >= config.head_dim:
             return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
         return None
@@ -161,6 +160,12 @@ class AiterSession(DecodeSession):
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         module = engine_module(_BACKEND)
+        native = self._config.attention != "mla" or self._config.num_q_heads == _LATENT_HEADS[0]
+        if not native and not hasattr(module.AiterAttnBackend, _PADS):
+            raise KernelNotModelled(
+                f"sglang {release()} hands latent kernels {self._config.num_q_heads} heads as they"
+                f" are, which none is built for. Run cases with {_LATENT_HEADS[0]} on it."
+            )
         if runner.device == "cpu":
             for kernel in _KERNELS:
                 setattr(module, kernel.__name__, kernel)
