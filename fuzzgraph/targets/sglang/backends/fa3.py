@@ -6,7 +6,12 @@ Real: `FlashAttentionBackend`, its constructor and both preparations. Its kernel
 
 from __future__ import annotations
 
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
+from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    attributes,
+)
 
 FA_METADATA = {
     "cache_seqlens": "cache_seqlens_int32",
@@ -17,13 +22,16 @@ FA_METADATA = {
 """Field -> attribute of the engine's `FlashAttentionMetadata`."""
 FA_FIELDS = tuple(FA_METADATA)
 
-_FA3 = MetadataBackend(
+_MODULE = f"{ATTENTION}.flashattention_backend"
+
+_FA3 = AttentionBackend(
     name="fa3",
-    places=((f"{ATTENTION}.flashattention_backend", "FlashAttentionBackend"),),
+    places=((_MODULE, "FlashAttentionBackend"),),
     attention="mha",
     page_sizes=(1, 2, 16),
     fields=FA_FIELDS,
     read=attributes(**FA_METADATA),
+    kernels=((_MODULE, "flash_attn_with_kvcache", flash_attn_with_kvcache),),
 )
 
 target = _FA3.target
