@@ -10,7 +10,12 @@ from fuzzgraph.run.spec import Setup
 
 
 def sought(**changes: Any) -> Sought:
-    given: dict[str, Any] = {"setup": Setup(target="mine:Target"), "seed": 1, "sample": 2, "seconds": 6.0}
+    given: dict[str, Any] = {
+        "setup": Setup(target="mine:Target"),
+        "seed": 1,
+        "sample": 2,
+        "seconds": 6.0,
+    }
     return Sought(**(given | changes))
 
 
