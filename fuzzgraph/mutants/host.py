@@ -117,7 +117,8 @@ class Host:
             traced_cases=traced.cases,
             cases=quiet.cases,
             seconds=round(quiet.seconds, 2),
-            findings=quiet.findings,
+            findings=tuple(quiet.findings),
+            shown=tuple(quiet.findings.values()),
             engine_version=environment.engine_version,
             executed=executed,
         )

@@ -59,7 +59,8 @@ class Quiet(_Message, frozen=True):
 
     cases: int
     seconds: float
-    findings: tuple[str, ...]
+    findings: dict[str, str]
+    """Id of each finding -> a line on it."""
 
 
 class Judged(_Message, frozen=True):

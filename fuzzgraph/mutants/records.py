@@ -49,7 +49,9 @@ class Ground(_Record, frozen=True):
     seconds: float
     """Processor seconds that it took for them."""
     findings: tuple[str, ...] = ()
-    """What it showed, one id each: no mutant is found by these."""
+    """Ids of what it showed: no mutant is found by these."""
+    shown: tuple[str, ...] = ()
+    """The same for a reader, one line each."""
     engine_version: str = ""
     executed: dict[str, tuple[int, ...]] = {}
     """Module -> the lines; a resumed measurement draws from the same ones."""

@@ -62,6 +62,7 @@ def markdown(score: Score) -> str:
         f"unchanged engine ran {ground.cases} cases and showed {len(ground.findings)} findings, "
         f"which find no mutant. {score.does_not_start} more mutants did not start and count as "
         "nothing.",
+        *([_list("The unchanged engine shows", ground.shown)] if ground.shown else []),
         _table(
             ("change", "started", "found"),
             [(row.operator, row.started, row.found) for row in score.operators],
@@ -110,6 +111,10 @@ def _failed(result: Result) -> str:
 def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join("| " + " | ".join(_cell(str(cell)) for cell in row) + " |" for row in lines)
+
+
+def _list(title: str, lines: Iterable[str]) -> str:
+    return f"{title}:\n\n" + "\n".join(f"- {_cell(line)}" for line in lines)
 
 
 def _cell(text: str) -> str:

@@ -68,13 +68,15 @@ class Trial:
     def quiet(self, seconds: float) -> Quiet:
         """Run the unchanged engine for so many processor seconds, and keep what it shows."""
         execution = self._execution()
-        ran, shown = 0, set()
+        ran = 0
+        shown: dict[str, str] = {}
         for case in self.cases:
             if time.process_time() > seconds:
                 break
-            shown |= {finding_id(one.key) for one in _findings(execution, case)}
+            for one in _findings(execution, case):
+                shown.setdefault(finding_id(one.key), _in_a_line(one))
             ran += 1
-        return Quiet(cases=ran, seconds=time.process_time(), findings=tuple(sorted(shown)))
+        return Quiet(cases=ran, seconds=time.process_time(), findings=shown)
 
     def judged(self, mutant: Mutant, seconds: float, known: frozenset[str]) -> Result:
         """Run the changed engine until it shows what the unchanged one does not, or time is up."""
@@ -106,6 +108,11 @@ class Trial:
 
     def _execution(self) -> Execution:
         return Execution(StagedTarget(self.target, self.enter), self.setup)
+
+
+def _in_a_line(finding: Finding) -> str:
+    where = ", ".join(filter(None, (finding.buffer, finding.mode)))
+    return f"{finding.oracle} ({where}): {finding.message[:200]}"
 
 
 class _TracedTarget(StagedTarget):
