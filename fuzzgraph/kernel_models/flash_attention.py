@@ -23,7 +23,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
     rows_between,
 )
-from fuzzgraph.kernel_models.checks import Call, offsets_ascend
+from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.flash_attention_plan import plan_size, planned_rows
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
@@ -92,16 +92,16 @@ def flash_attn_with_kvcache(
         KernelNotModelled: an argument that the model does not follow.
     """
     call = Call("flash_attn_with_kvcache", _SOURCE)
-    _leaves_out(call, others)
+    _check_left_out(call, others)
     rows = len(page_table)
     call.needs_dtype("page_table", page_table, torch.int32)
     call.needs_contiguous_last("page_table", page_table)
-    _needs_row_tensor(call, "cache_seqlens", cache_seqlens, rows)
+    _needs_fa_rows(call, "cache_seqlens", cache_seqlens, rows)
     if cu_seqlens_q is None:
         call.needs(len(q) == rows, f"q must hold {rows} rows, as many as page_table", len(q))
         width = q.shape[1]
     else:
-        _needs_offsets(call, "cu_seqlens_q", cu_seqlens_q, rows, max_seqlen_q, "max_seqlen_q")
+        _needs_fa_offsets(call, "cu_seqlens_q", cu_seqlens_q, rows, max_seqlen_q, "max_seqlen_q")
         assert max_seqlen_q is not None
         width = max_seqlen_q
     if scheduler_metadata is not None:
@@ -111,7 +111,7 @@ def flash_attn_with_kvcache(
         shape = list(scheduler_metadata.shape)
         call.needs(shape == [size], f"scheduler_metadata must have shape [{size}]", shape)
         call.needs(scheduler_metadata.is_contiguous(), "scheduler_metadata must be contiguous", "")
-    return _called(
+    return _flash_attn(
         call, _KVCACHE, q=q, keys=k_cache, values=v_cache, qv=qv,
         descales=(q_descale, k_descale, v_descale), softmax_scale=softmax_scale, causal=causal,
         window_size=window_size, softcap=softcap, sinks=sinks, with_lse=return_softmax_lse,
@@ -152,13 +152,13 @@ def flash_attn_varlen_func(
         seqused_k: int32 [B] keys of each row that are used; all of them if None.
     """
     call = Call("flash_attn_varlen_func", _SOURCE)
-    _leaves_out(call, others)
+    _check_left_out(call, others)
     rows = len(cu_seqlens_q) - 1
-    _needs_offsets(call, "cu_seqlens_q", cu_seqlens_q, rows, max_seqlen_q, "max_seqlen_q")
-    _needs_offsets(call, "cu_seqlens_k", cu_seqlens_k, rows, max_seqlen_k, "max_seqlen_k")
+    _needs_fa_offsets(call, "cu_seqlens_q", cu_seqlens_q, rows, max_seqlen_q, "max_seqlen_q")
+    _needs_fa_offsets(call, "cu_seqlens_k", cu_seqlens_k, rows, max_seqlen_k, "max_seqlen_k")
     if seqused_k is not None:
-        _needs_row_tensor(call, "seqused_k", seqused_k, rows)
-    return _called(
+        _needs_fa_rows(call, "seqused_k", seqused_k, rows)
+    return _flash_attn(
         call, _VARLEN, q=q, keys=k, values=v, qv=qv, descales=(q_descale, k_descale, v_descale),
         softmax_scale=softmax_scale, causal=causal, window_size=window_size, softcap=softcap,
         sinks=sinks, with_lse=return_softmax_lse, out=out, rows=rows, batched=False,
@@ -167,12 +167,12 @@ def flash_attn_varlen_func(
     )  # fmt: skip
 
 
-def _leaves_out(call: Call, others: dict[str, Any]) -> None:
+def _check_left_out(call: Call, others: dict[str, Any]) -> None:
     followed = {name: value for name, value in others.items() if name not in _SCHEDULE}
     call.leaves_out(followed, _DEFAULTS)
 
 
-def _needs_offsets(
+def _needs_fa_offsets(
     call: Call, name: str, offsets: torch.Tensor, rows: int, longest: int | None, needed: str
 ) -> None:
     call.needs_dtype(name, offsets, torch.int32)
@@ -180,13 +180,13 @@ def _needs_offsets(
     call.needs(longest is not None, f"{needed} must be given with {name}", longest)
 
 
-def _needs_row_tensor(call: Call, name: str, tensor: torch.Tensor, rows: int) -> None:
+def _needs_fa_rows(call: Call, name: str, tensor: torch.Tensor, rows: int) -> None:
     call.needs_dtype(name, tensor, torch.int32)
     call.needs(list(tensor.shape) == [rows], f"{name} must have shape [{rows}]", tensor.shape)
     call.needs(tensor.is_contiguous(), f"{name} must be contiguous", tensor.stride())
 
 
-def _called(
+def _flash_attn(
     call: Call,
     kernel: ModelKernel,
     *,
@@ -248,7 +248,7 @@ def _called(
     return result, shown
 
 
-def _over_pages(
+def _flash_attn_with_kvcache(
     memory: KernelMemory, *, lens: torch.Tensor, page_table: torch.Tensor, **given: Any
 ) -> None:
     found, page_size = memory.ints(lens), given["keys"].shape[1]
@@ -256,23 +256,23 @@ def _over_pages(
     def keys_of(row: int) -> tuple[Ints, ...]:
         return paged_keys(memory, "page_table", page_table, row, int(found[row]), page_size)
 
-    _attend(memory, keys_of, given)
+    _attend_rows(memory, keys_of, given)
 
 
-def _over_rows(
+def _flash_attn_varlen_func(
     memory: KernelMemory, *, lens: torch.Tensor | None, cu_seqlens_k: torch.Tensor, **given: Any
 ) -> None:
     starts = memory.ints(cu_seqlens_k)
-    offsets_ascend(memory, "cu_seqlens_k", starts, len(given["keys"]))
+    check_offsets(memory, "cu_seqlens_k", starts, len(given["keys"]))
     used = np.diff(starts) if lens is None else memory.ints(lens)
 
     def keys_of(row: int) -> tuple[Ints, ...]:
         return (int(starts[row]) + np.arange(max(0, int(used[row]))),)
 
-    _attend(memory, keys_of, given)
+    _attend_rows(memory, keys_of, given)
 
 
-def _attend(memory: KernelMemory, keys_of: Any, given: dict[str, Any]) -> None:
+def _attend_rows(memory: KernelMemory, keys_of: Any, given: dict[str, Any]) -> None:
     """All rows, by the keys that `keys_of` finds for each."""
     q, cu_seqlens_q, most = given["q"], given["cu_seqlens_q"], given["max_seqlen_q"]
     window = given["window"]
@@ -280,8 +280,8 @@ def _attend(memory: KernelMemory, keys_of: Any, given: dict[str, Any]) -> None:
         offsets = np.arange(len(q) // most + 1, dtype=np.int64) * most
     else:
         offsets = memory.ints(cu_seqlens_q)
-        offsets_ascend(memory, "cu_seqlens_q", offsets, len(q))
-    scales = _scales(memory, given["descales"], q.shape[1])
+        check_offsets(memory, "cu_seqlens_q", offsets, len(q))
+    scales = _descale_factors(memory, given["descales"], q.shape[1])
     served = planned_rows(memory, given.get("plan"), len(offsets) - 1)
     softmax = Softmax(given["softmax_scale"], given["softcap"], given["sinks"])
     rows = []
@@ -300,7 +300,7 @@ def _attend(memory: KernelMemory, keys_of: Any, given: dict[str, Any]) -> None:
     attend(memory, q, cache, rows, softmax, given["out"], given["lse"], given["qv"])
 
 
-def _scales(
+def _descale_factors(
     memory: KernelMemory, descales: Descales, heads: int
 ) -> Callable[[int], tuple[Floats | None, Floats | None]]:
     """Row -> ([Hq] factor of its logits, [Hq] factor of its values)."""
@@ -320,5 +320,5 @@ def _scales(
     return of
 
 
-_KVCACHE = ModelKernel("flash_attn_with_kvcache", _over_pages, _SOURCE)
-_VARLEN = ModelKernel("flash_attn_varlen_func", _over_rows, _SOURCE)
+_KVCACHE = ModelKernel("flash_attn_with_kvcache", _flash_attn_with_kvcache, _SOURCE)
+_VARLEN = ModelKernel("flash_attn_varlen_func", _flash_attn_varlen_func, _SOURCE)

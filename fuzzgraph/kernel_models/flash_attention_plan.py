@@ -83,10 +83,10 @@ def plan_size(
         causal = False
     local = left >= 0 or (right >= 0 and not causal)
     vectors = 2 + (not local) + (causal or local)
-    return 1 + vectors * _vector(rows)
+    return 1 + vectors * _plan_vector(rows)
 
 
-def _vector(rows: int) -> int:
+def _plan_vector(rows: int) -> int:
     """Elements of each part of a plan: rows, rounded up so that parts are aligned."""
     return -(-rows // 4) * 4
 
@@ -95,7 +95,7 @@ def planned_rows(memory: KernelMemory, plan: torch.Tensor | None, rows: int) -> 
     """Rows that a launch works on: all of them, or those that its plan lists."""
     if plan is None:
         return set(range(rows))
-    vector = _vector(rows)
+    vector = _plan_vector(rows)
     found = memory.ints(plan)
     splits, blocks, order = (found[at : at + rows] for at in (0, vector, 2 * vector))
     stray = [int(row) for row in order if not 0 <= row < rows]
@@ -109,7 +109,7 @@ def planned_rows(memory: KernelMemory, plan: torch.Tensor | None, rows: int) -> 
     return {row for row, parts, count in worked if count > 0 and parts > 0}
 
 
-def _plan(
+def _get_scheduler_metadata(
     memory: KernelMemory,
     *,
     plan: torch.Tensor,
@@ -122,7 +122,7 @@ def _plan(
     tokens = np.full(rows, max_seqlen_q)
     if cu_seqlens_q is not None:
         tokens = np.diff(memory.entries("cu_seqlens_q", cu_seqlens_q, np.arange(rows + 1)))
-    vector = _vector(rows)
+    vector = _plan_vector(rows)
     order = np.argsort(-lens, kind="stable")
     parts = (np.ones(rows, dtype=np.int64), (tokens[order] > 0).astype(np.int64), order)
     for at, values in enumerate(parts):
@@ -132,4 +132,4 @@ def _plan(
     memory.store("scheduler_metadata", plan, torch.zeros(1), np.array([len(plan) - 1]))
 
 
-_PLAN = ModelKernel("get_scheduler_metadata", _plan, _SOURCE)
+_PLAN = ModelKernel("get_scheduler_metadata", _get_scheduler_metadata, _SOURCE)

@@ -43,7 +43,7 @@ def merge_state_v2(
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
-    return _merged(
+    return _merge_call(
         Call("merge_state_v2", _SOURCE), _NATURAL, v_a, s_a, v_b, s_b, v_merged, s_merged
     )
 
@@ -52,10 +52,10 @@ def merge_state(
     v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
 ) -> Merged:
     """The same as FlashInfer has it: logarithms to base 2, and zeros where no part has keys."""
-    return _merged(Call("merge_state", _FLASHINFER), _BASE_2, v_a, s_a, v_b, s_b, None, None)
+    return _merge_call(Call("merge_state", _FLASHINFER), _BASE_2, v_a, s_a, v_b, s_b, None, None)
 
 
-def _merged(
+def _merge_call(
     call: Call,
     kernel: ModelKernel,
     v_a: torch.Tensor,
@@ -83,15 +83,17 @@ def _merged(
     return out, sums
 
 
-def _natural(memory: KernelMemory, **given: torch.Tensor) -> None:
-    _run(given, np.exp, np.log, empty=np.nan)
+def _merge_state_v2(memory: KernelMemory, **given: torch.Tensor) -> None:
+    _merge_parts(given, np.exp, np.log, empty=np.nan)
 
 
-def _base_2(memory: KernelMemory, **given: torch.Tensor) -> None:
-    _run(given, np.exp2, np.log2, empty=0.0)
+def _merge_state_base_2(memory: KernelMemory, **given: torch.Tensor) -> None:
+    _merge_parts(given, np.exp2, np.log2, empty=0.0)
 
 
-def _run(given: dict[str, torch.Tensor], exp: np.ufunc, log: np.ufunc, *, empty: float) -> None:
+def _merge_parts(
+    given: dict[str, torch.Tensor], exp: np.ufunc, log: np.ufunc, *, empty: float
+) -> None:
     sums = [as_numbers(given[name]) for name in ("s_a", "s_b")]
     # merge_attn_states.cu: an infinity of either sign is a part without keys
     sums = [np.where(np.isinf(each), -np.inf, each) for each in sums]
@@ -109,5 +111,5 @@ def _run(given: dict[str, torch.Tensor], exp: np.ufunc, log: np.ufunc, *, empty:
     given["sums"].copy_(torch.from_numpy(together))
 
 
-_NATURAL = ModelKernel("merge_state_v2", _natural, _SOURCE)
-_BASE_2 = ModelKernel("merge_state", _base_2, _FLASHINFER)
+_NATURAL = ModelKernel("merge_state_v2", _merge_state_v2, _SOURCE)
+_BASE_2 = ModelKernel("merge_state", _merge_state_base_2, _FLASHINFER)

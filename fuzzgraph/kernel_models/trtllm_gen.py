@@ -23,7 +23,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
     rows_between,
 )
-from fuzzgraph.kernel_models.checks import Call, offsets_ascend
+from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 from fuzzgraph.kernel_models.pages import paged_keys
@@ -107,7 +107,7 @@ def trtllm_batch_decode_with_kv_cache(
         KernelNotModelled: an argument that the model does not follow.
     """
     call = Call("trtllm_batch_decode_with_kv_cache", _SOURCE)
-    _leaves_out(call, others)
+    _refuse_left_out(call, others)
     given = (max_q_len is not None) and cum_seq_lens_q is not None
     rule = "q_len_per_req, or max_q_len with cum_seq_lens_q, must be given"
     call.needs(q_len_per_req is not None or given, rule, "neither")
@@ -126,11 +126,11 @@ def trtllm_batch_decode_with_kv_cache(
     call.needs(counters.is_contiguous(), "multi_ctas_kv_counter_buffer must be contiguous", "not")
     rule = f"multi_ctas_kv_counter_buffer must hold {needed} bytes"
     call.needs(size >= needed, rule, size)
-    return _called(
+    return _call_trtllm_gen(
         call, _DECODE, query=query, kv_cache=kv_cache, block_tables=block_tables,
         seq_lens=seq_lens, out=out, out_dtype=out_dtype, sinks=sinks, offsets=offsets, rows=rows,
         max_q_len=width, bmm1_scale=bmm1_scale, bmm2_scale=bmm2_scale,
-        window=_window(window_left, max_seq_len),
+        window=_masked_window(window_left, max_seq_len),
         counters=counters.view(torch.uint8).flatten()[:needed], cum_seq_lens_kv=None,
     )  # fmt: skip
 
@@ -163,12 +163,12 @@ def trtllm_batch_context_with_kv_cache(
         causal: otherwise a token sees all keys of its row.
     """
     call = Call("trtllm_batch_context_with_kv_cache", _SOURCE)
-    _leaves_out(call, others)
+    _refuse_left_out(call, others)
     rule = "window_left must be -1 if causal is False"
     call.needs(causal or window_left == -1, rule, window_left)
     call.needs_dtype("cum_seq_lens_kv", cum_seq_lens_kv, *_LENGTHS)
-    window = _window(window_left, max_kv_len) if causal else (-1, -1)
-    return _called(
+    window = _masked_window(window_left, max_kv_len) if causal else (-1, -1)
+    return _call_trtllm_gen(
         call, _CONTEXT, query=query, kv_cache=kv_cache, block_tables=block_tables,
         seq_lens=seq_lens, out=out, out_dtype=out_dtype, sinks=sinks, offsets=cum_seq_lens_q,
         rows=batch_size, max_q_len=max_q_len, bmm1_scale=bmm1_scale,
@@ -176,7 +176,7 @@ def trtllm_batch_context_with_kv_cache(
     )  # fmt: skip
 
 
-def _window(left: int, max_kv_len: int) -> tuple[int, int]:
+def _masked_window(left: int, max_kv_len: int) -> tuple[int, int]:
     """Keys before and behind its own that a token sees.
 
     Source: FlashInfer 0.6.18, fmhaKernels.cuh: a window is masked only if the announced maximum
@@ -185,11 +185,11 @@ def _window(left: int, max_kv_len: int) -> tuple[int, int]:
     return (left if left < 0 or max_kv_len > left + 1 else -1), 0
 
 
-def _leaves_out(call: Call, others: dict[str, Any]) -> None:
+def _refuse_left_out(call: Call, others: dict[str, Any]) -> None:
     call.leaves_out({k: v for k, v in others.items() if k not in _SCHEDULE}, _DEFAULTS)
 
 
-def _called(
+def _call_trtllm_gen(
     call: Call,
     kernel: ModelKernel,
     *,
@@ -241,7 +241,7 @@ def _called(
     return result
 
 
-def _run(
+def _trtllm_gen_paged(
     memory: KernelMemory,
     *,
     query: torch.Tensor,
@@ -269,8 +269,8 @@ def _run(
         starts = np.arange(rows + 1, dtype=np.int64) * offsets
     else:
         starts = memory.entries("cum_seq_lens_q", as_contiguous(offsets), np.arange(rows + 1))
-        offsets_ascend(memory, "cum_seq_lens_q", starts, len(query))
-    _agree(memory, lens, cum_seq_lens_kv)
+        check_offsets(memory, "cum_seq_lens_q", starts, len(query))
+    _check_key_offsets(memory, lens, cum_seq_lens_kv)
     table, page_size = as_contiguous(block_tables), k_cache.shape[2]
     found = []
     for row, first, count in rows_between(starts):
@@ -284,17 +284,21 @@ def _run(
         found.append(Row(first, served, keys, hidden))
     # The launcher hands over one set of strides: those of the keys.
     values = v_cache.as_strided(v_cache.shape, k_cache.stride())
-    cache = Cache(k_cache.transpose(1, 2), values.transpose(1, 2), value_scale=_number(bmm2_scale))
+    cache = Cache(
+        k_cache.transpose(1, 2), values.transpose(1, 2), value_scale=_scale_now(bmm2_scale)
+    )
     # What a kernel gives a token without keys is not documented.
-    softmax = Softmax(_number(bmm1_scale), sinks=sinks, empty="undefined")
+    softmax = Softmax(_scale_now(bmm1_scale), sinks=sinks, empty="undefined")
     attend(memory, query, cache, found, softmax, as_contiguous(out))
 
 
-_DECODE = ModelKernel("trtllm_batch_decode_with_kv_cache", _run, _SOURCE)
-_CONTEXT = ModelKernel("trtllm_batch_context_with_kv_cache", _run, _SOURCE)
+_DECODE = ModelKernel("trtllm_batch_decode_with_kv_cache", _trtllm_gen_paged, _SOURCE)
+_CONTEXT = ModelKernel("trtllm_batch_context_with_kv_cache", _trtllm_gen_paged, _SOURCE)
 
 
-def _agree(memory: KernelMemory, lens: Ints, cum_seq_lens_kv: torch.Tensor | None) -> None:
+def _check_key_offsets(
+    memory: KernelMemory, lens: Ints, cum_seq_lens_kv: torch.Tensor | None
+) -> None:
     """Record prefix sums that are not those of the lengths beside them."""
     if cum_seq_lens_kv is not None:
         sums = memory.ints(cum_seq_lens_kv)
@@ -304,7 +308,7 @@ def _agree(memory: KernelMemory, lens: Ints, cum_seq_lens_kv: torch.Tensor | Non
             memory.misused("cum_seq_lens_kv", rule, f"{sums.tolist()} of {lens.tolist()}")
 
 
-def _number(scale: float | torch.Tensor) -> float:
+def _scale_now(scale: float | torch.Tensor) -> float:
     return float(scale)
 
 

@@ -25,7 +25,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
-from fuzzgraph.targets.sglang.attention_model import AttentionModel
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel, Rope
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -48,6 +48,9 @@ _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out 
 _LENS = "sglang: a padded row has the backend's fill value, and the tokens it computes beyond that"
 _SUMS = "sglang metadata builders of the backend: prefix sums over all rows of the graph"
 
+
+_ROPE = 2
+"""Least rotary columns of a latent row: what is rotated is a pair."""
 
 Tensors = dict[str, torch.Tensor]
 
@@ -94,6 +97,8 @@ class AttentionBackend:
     """(mode, the kernel that it calls there and that has no model): runs without outputs."""
     refuses: Callable[[EngineConfig], str | None] = lambda config: None
     """Why its kernels cannot run a config, beyond what the runner refuses; None if they can."""
+    rope: Rope = "apart"
+    """How a model hands it latent attention."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -163,11 +168,15 @@ class BackendTarget(SglangTarget):
             max_draft_tokens=4,
             max_spec_topk=backend.max_topk if mode == "target_verify" else 1,
             max_tp_size=4,
+            min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
+            row_mixings=("none",) if backend.missing(mode) else ROW_MIXINGS,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
+        if config.attention == "mla" and config.v_head_dim >= config.head_dim:
+            return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
         return (
             refused_draft_tokens(config)
             or refused_capture_sizes(config)
@@ -236,7 +245,7 @@ class BackendSession(DecodeSession):
         self.fields = (*input_fields(config, 1), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
-            model = AttentionModel(config, graphs.device)
+            model = AttentionModel(config, graphs.device, kind.rope)
         super().__init__(config, graphs, backend=kind.name, model=model)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
