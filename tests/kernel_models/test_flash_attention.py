@@ -216,10 +216,8 @@ def test_the_lse_of_equal_rows_has_the_batch_in_front() -> None:
     k, v, table = _paged([6, 3])
     q = torch.randn(2, 1, 4, 8)
     given: dict[str, Any] = {
-        "cache_seqlens": _ints(6, 3),
-        "page_table": table,
-        "return_softmax_lse": True,
-    }
+        "cache_seqlens": _ints(6, 3), "page_table": table, "return_softmax_lse": True,
+    }  # fmt: skip
     _, apart = flash_attn_with_kvcache(q, k, v, **given)
     _, packed = flash_attn_with_kvcache(
         q.flatten(0, 1), k, v, cu_seqlens_q=_ints(0, 1, 2), max_seqlen_q=1, **given
@@ -296,7 +294,11 @@ def test_the_size_of_a_plan_follows_from_what_is_planned(
 )
 def test_what_the_host_code_refuses_is_refused(changed: dict[str, Any], message: str) -> None:
     k, v, table = _paged([5])
-    given = {"q": torch.randn(1, 1, 4, 8), "cache_seqlens": _ints(5), "page_table": table}
+    given: dict[str, Any] = {
+        "q": torch.randn(1, 1, 4, 8),
+        "cache_seqlens": _ints(5),
+        "page_table": table,
+    }
     if "cu_seqlens_q" in changed:
         given["q"] = given["q"][0]
     call = {**given, **changed}
