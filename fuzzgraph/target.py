@@ -13,6 +13,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.observation import Axis, Field, Observation, PaddingRule, Selects
 from fuzzgraph.ports import CapturedGraph, GraphEngine, Pools, Session, Target
+from fuzzgraph.row_mixing import mix_rows, mixed_outputs, split_mixed, with_mixed
 from fuzzgraph.world import (
     FIRST_PAGE,
     FIRST_ROW,
@@ -56,4 +57,9 @@ __all__ = [
     # what tokens, keys and values hold
     "Content",
     "content_for",
+    # the layer behind attention that mixes rows
+    "mix_rows",
+    "mixed_outputs",
+    "with_mixed",
+    "split_mixed",
 ]

@@ -20,7 +20,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
     rows_between,
 )
-from fuzzgraph.kernel_models.checks import Call, offsets_ascend
+from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
@@ -138,7 +138,7 @@ def flash_attn_with_kvcache(
     return (result, lse) if return_softmax_lse else result
 
 
-def _run(
+def _flash_attn_with_kvcache(
     memory: KernelMemory,
     *,
     q: torch.Tensor,
@@ -160,7 +160,7 @@ def _run(
         offsets = np.arange(len(lens) + 1, dtype=np.int64) * max_seqlen_q
     else:
         offsets = memory.ints(cu_seqlens_q)
-        offsets_ascend(memory, "cu_seqlens_q", offsets, len(q))
+        check_offsets(memory, "cu_seqlens_q", offsets, len(q))
     rows = []
     for row, first, count in rows_between(offsets):
         served = min(count, max_seqlen_q)
@@ -178,7 +178,7 @@ def _run(
     attend(memory, q, cache, rows, Softmax(softmax_scale, softcap, sinks), out, lse)
 
 
-_KERNEL = ModelKernel("flash_attn_with_kvcache", _run, _SOURCE)
+_KERNEL = ModelKernel("flash_attn_with_kvcache", _flash_attn_with_kvcache, _SOURCE)
 
 
 def _paged(

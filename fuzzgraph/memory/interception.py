@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.kernel_models.launch import ModelKernel, routed, run_kernel
 from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
 from fuzzgraph.memory.launches import Launch, LaunchHook
@@ -250,15 +251,11 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @relay
     def _run_model(self, kernel: ModelKernel, *, called_at: str = "", **arguments: Any) -> None:
-        memory = KernelMemory(
-            kernel.name,
-            kernel.source,
-            self.lanes.regions,
-            self.lanes.report,
-            called_at or innermost_source(),
-        )
+        line = called_at or innermost_source()
+        lanes = self.lanes
+        report = LaunchReport(kernel.name, kernel.source, lanes.report, lanes.regions, line)
         with by_torch():
-            run_kernel(memory, kernel, **arguments)
+            run_kernel(KernelMemory(report), kernel, **arguments)
 
 
 def _holds(key: int, values: Any) -> bool:

@@ -16,10 +16,13 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
+from fuzzgraph.row_mixing import split_mixed, with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
+ROW_MIXINGS = ("none", "fp8_scale", "nan")
+"""The layers that the models below can have behind attention, for the target's `Capabilities`."""
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 
 
@@ -45,6 +48,12 @@ def as_logits(hidden: torch.Tensor | None) -> Any:
     """What the engine's runners take from a model, with this in the place of logits."""
     logits = engine_module("sglang.srt.layers.logits_processor")
     return logits.LogitsProcessorOutput(next_token_logits=hidden)
+
+
+def outputs_in(handed_out: Any, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """Copies of the outputs in what the models below gave a runner, by name; each [tokens, heads,
+    v_head_dim]. `mixed_outputs` says which there are beside `attention`."""
+    return split_mixed(handed_out.next_token_logits, config)
 
 
 class AttentionModel:
@@ -78,13 +87,13 @@ class AttentionModel:
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
-        """[tokens, heads * v_head_dim] where a model would give logits."""
+        """The outputs where a model would give logits."""
         return as_logits(self.attend(input_ids, positions, forward_batch))
 
     def attend(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
-        """[tokens, heads * v_head_dim] attention of the tokens' embeddings."""
+        """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
         query = self._config.num_q_heads * self._config.head_dim
         keys = query + self._config.num_kv_heads * self._config.head_dim
         packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
@@ -94,7 +103,7 @@ class AttentionModel:
         out: torch.Tensor = self.layer(
             q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
         )
-        return out
+        return with_mixed(out, self._config)
 
     def _attend_latent(self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any) -> torch.Tensor:
         """As DeepSeek's `forward_absorb_core` calls it, with the strides that it has there."""
@@ -116,7 +125,7 @@ class AttentionModel:
 
 
 class _Body(torch.nn.Module):
-    """[tokens, heads * v_head_dim] attention of token ids and positions."""
+    """The outputs of token ids and positions."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         super().__init__()

@@ -13,7 +13,8 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
+from fuzzgraph.row_mixing import mixed_outputs
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context, outputs_in
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
@@ -155,14 +156,15 @@ class DecodeSession(RunnerSession):
         }
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        """Attention, if the model has a layer that computes it."""
-        return () if self._attention is None else ("attention",)
+        """Attention, and what mixes its rows, if the model has a layer that computes it."""
+        if self._attention is None:
+            return ()
+        return ("attention", *mixed_outputs(self._config))
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         if self._attention is None:
             return {}
-        heads, columns = self._config.num_q_heads, self._config.v_head_dim
-        return {"attention": self._outputs.next_token_logits.view(-1, heads, columns).clone()}
+        return outputs_in(self._outputs, self._config)
 
     def capture(self) -> None:
         with self.engine_runs():

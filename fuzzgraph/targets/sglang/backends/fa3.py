@@ -7,7 +7,11 @@ Real: `FlashAttentionBackend`, its constructor and both preparations. Its kernel
 from __future__ import annotations
 
 from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    attributes,
+)
 
 FA_METADATA = {
     "cache_seqlens": "cache_seqlens_int32",
@@ -20,7 +24,7 @@ FA_FIELDS = tuple(FA_METADATA)
 
 _MODULE = f"{ATTENTION}.flashattention_backend"
 
-_FA3 = MetadataBackend(
+_FA3 = AttentionBackend(
     name="fa3",
     places=((_MODULE, "FlashAttentionBackend"),),
     attention="mha",

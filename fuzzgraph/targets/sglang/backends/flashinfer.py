@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend
+from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, AttentionBackend
 
 _EAGER = ("decode_wrappers", "prefill_wrappers", "decode_wrapper", "prefill_wrapper")
 """Attributes of the metadata; those of latent attention are single."""
@@ -38,7 +38,7 @@ def _buffers(wrapper: Any) -> dict[str, torch.Tensor]:
     return {name.removeprefix("paged_"): wrapper.buffer(name) for name in wrapper.order}
 
 
-_FLASHINFER = MetadataBackend(
+_FLASHINFER = AttentionBackend(
     name="flashinfer",
     places=((f"{ATTENTION}.flashinfer_backend", "FlashInferAttnBackend"),),
     attention="mha",

@@ -7,10 +7,10 @@ attention reach its kernels by the plan alone.
 
 from __future__ import annotations
 
+from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, AttentionBackend
 from fuzzgraph.targets.sglang.backends.flashinfer import held_wrapper, planned_offsets
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend
 
-_FLASHINFER_MLA = MetadataBackend(
+_FLASHINFER_MLA = AttentionBackend(
     name="flashinfer_mla",
     places=((f"{ATTENTION}.flashinfer_mla_backend", "FlashInferMLAAttnBackend"),),
     attention="mla",

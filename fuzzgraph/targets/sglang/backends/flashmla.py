@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.targets.sglang.backends.metadata_only import (
+from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
-    MetadataBackend,
+    AttentionBackend,
     attributes,
     latent_table,
 )
@@ -26,7 +26,7 @@ def _no_tiles(cache_seqlens: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Te
     return torch.zeros(1, 8, dtype=torch.int32), torch.zeros(rows + 1, dtype=torch.int32)
 
 
-_FLASHMLA = MetadataBackend(
+_FLASHMLA = AttentionBackend(
     name="flashmla",
     places=((_MODULE, "FlashMLABackend"),),
     attention="mla",

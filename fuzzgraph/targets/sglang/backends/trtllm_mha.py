@@ -6,11 +6,15 @@ of a workspace that a compiled kernel tells, and a compilation ahead.
 
 from __future__ import annotations
 
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    attributes,
+)
 from fuzzgraph.targets.sglang.backends.fa3 import FA_FIELDS, FA_METADATA
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
 from fuzzgraph.targets.sglang.backends.trtllm_mla import TRTLLM_STUBS
 
-_TRTLLM_MHA = MetadataBackend(
+_TRTLLM_MHA = AttentionBackend(
     name="trtllm_mha",
     places=((f"{ATTENTION}.trtllm_mha_backend", "TRTLLMHAAttnBackend"),),
     attention="mha",

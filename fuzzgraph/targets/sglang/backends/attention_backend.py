@@ -1,10 +1,10 @@
-"""Backends whose kernels need a GPU, without the kernels: targets such as `sglang-fa3`.
+"""One attention backend of the engine on its decode runner: targets such as `sglang-fa3`.
 
 The release's own decode runner and backend run: constructors, sizes, both preparations, the Triton
 kernels that build metadata. Stood in for is compiled code that they call; each backend's file says
-what, in a `MetadataBackend`. What is judged is what the graph of the replayed size reads, at the
-addresses and in the shapes that it had when it was captured; no attention runs and no output is
-promised.
+what, in an `AttentionBackend`. What the graph of the replayed size reads is judged, at the
+addresses and in the shapes that it had when it was captured. Where models take the kernels' places,
+one layer of the engine's attention runs inside the graph too, and its outputs are judged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel, Rope
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -63,8 +63,8 @@ def current(backend: Any, size: int | None) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataBackend:
-    """One backend of the engine, as `metadata_only.MetadataSession` drives it."""
+class AttentionBackend:
+    """One backend of the engine, as `BackendSession` drives it."""
 
     name: str
     """As `--attention-backend` spells it."""
@@ -73,7 +73,7 @@ class MetadataBackend:
     attention: Literal["mha", "mla"]
     page_sizes: tuple[int, ...]
     fields: tuple[str, ...]
-    """What it hands its kernels beyond the runner's inputs: names of `metadata_only`'s fields."""
+    """What it hands its kernels beyond the runner's inputs: names of `_metadata_fields`."""
     read: Callable[[Any], Tensors]
     """Metadata -> what kernels read of it, whole, by field."""
     held: Callable[[Any, int | None], Any] = current
@@ -109,9 +109,9 @@ class MetadataBackend:
             f"{self.name!r} drive. Name a release that has it: fuzzgraph targets lists them."
         )
 
-    def target(self, name: str, mode: Mode) -> MetadataTarget:
+    def target(self, name: str, mode: Mode) -> BackendTarget:
         """The target of the backend in one mode."""
-        return MetadataTarget(name, self, mode)
+        return BackendTarget(name, self, mode)
 
 
 def attributes(**fields: str) -> Callable[[Any], Tensors]:
@@ -140,10 +140,10 @@ def not_compiled(*_: Any, **__: Any) -> None:
     """In place of compiling a kernel for later."""
 
 
-class MetadataTarget(SglangTarget):
+class BackendTarget(SglangTarget):
     """One backend of the sglang release that this process holds, in one mode."""
 
-    def __init__(self, name: str, backend: MetadataBackend, mode: Mode) -> None:
+    def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
         judged = "outputs judged, its kernels modelled" if backend.kernels else "no outputs"
@@ -160,6 +160,7 @@ class MetadataTarget(SglangTarget):
             min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
+            row_mixings=ROW_MIXINGS if backend.kernels else ("none",),
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -167,8 +168,8 @@ class MetadataTarget(SglangTarget):
             return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
         return refused_draft_tokens(config) or refused_capture_sizes(config)
 
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MetadataSession:
-        return MetadataSession(config, graphs, self.backend)
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
+        return BackendSession(config, graphs, self.backend)
 
     def modules(self) -> tuple[str, ...]:
         layers = ("sglang.srt.layers.radix_attention",) if self.backend.kernels else ()
@@ -201,10 +202,10 @@ def _metadata_fields(tokens: int) -> dict[str, Field]:
     return {field.name: field for field in declared}
 
 
-class MetadataSession(DecodeSession):
+class BackendSession(DecodeSession):
     """One backend and one decode runner with its captured graphs."""
 
-    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: MetadataBackend) -> None:
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         self._kind = kind
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self.inputs = input_names(config)

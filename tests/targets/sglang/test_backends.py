@@ -1,4 +1,4 @@
-"""Backends of released sglang without their kernels: what their graphs would read."""
+"""Backends of released sglang whose kernels need a GPU: what their graphs read."""
 
 from __future__ import annotations
 
