@@ -144,7 +144,7 @@ def _row(
     if hidden is not None:
         never: Bools = np.asarray(hidden.all(0))
         visible = np.where(never[:, None, None], 0.0, values)
-    flat = weights.reshape(kv_heads, -1, weights.shape[-1])
+    flat = weights.reshape(kv_heads, heads // kv_heads * tokens, weights.shape[-1])
     result = np.matmul(flat, visible.transpose(1, 0, 2)).reshape(heads, tokens, -1)
     with np.errstate(divide="ignore"):
         sums = base + np.log(total)
