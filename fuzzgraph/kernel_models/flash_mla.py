@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.attention import Row, Softmax, attend
-from fuzzgraph.kernel_models.checks import Call, offsets_ascend
+from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.latent import (
     as_wide_as_rows,
     hidden_behind,
@@ -32,11 +32,11 @@ __all__ = ["FlashMLASchedMeta", "flash_mla_with_kvcache", "get_mla_metadata"]
 _SOURCE = "FlashMLA 1408756, csrc/pybind.cpp"
 # The arithmetic in float32 does not exist. It is let through, as in `flash_attention`.
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-PAGE_SIZE = 64
+FLASH_MLA_PAGE = 64
 """Tokens of a page, and of a block that the plan counts in."""
-_OVERHEAD = 5
+_ROW_OVERHEAD = 5
 """Blocks that a row costs beyond its own, as the planner reckons."""
-_COLUMNS = 8
+_PART_COLUMNS = 8
 """Of a part in the plan: first row, its first block, last row, its end block, its first split; the
 others are padding."""
 _HOPPER = 132
@@ -79,9 +79,9 @@ def get_mla_metadata(
     call.needs(not is_fp8_kvcache, "a dense cache must not be fp8", is_fp8_kvcache)
     parts = _multiprocessors(cache_seqlens.device) // num_heads_k
     parts = max(parts // -(-num_q_tokens_per_head_k // 64), 1)  # 64 query rows for each of them
-    ints = dict(dtype=torch.int32, device=cache_seqlens.device)
-    tiles = torch.empty((parts, _COLUMNS), **ints)  # type: ignore[arg-type]
-    splits = torch.empty(len(cache_seqlens) + 1, **ints)  # type: ignore[arg-type]
+    device, rows = cache_seqlens.device, len(cache_seqlens)
+    tiles = torch.empty((parts, _PART_COLUMNS), dtype=torch.int32, device=device)
+    splits = torch.empty(rows + 1, dtype=torch.int32, device=device)
     launch(_PLANNER, cache_seqlens=cache_seqlens, tiles=tiles, num_splits=splits)
     return tiles, splits
 
@@ -93,7 +93,7 @@ def _multiprocessors(device: torch.device) -> int:
         return _HOPPER
 
 
-def _plan(
+def _plan_tiles(
     memory: KernelMemory,
     *,
     cache_seqlens: torch.Tensor,
@@ -101,8 +101,8 @@ def _plan(
     num_splits: torch.Tensor,
 ) -> None:
     lens = memory.ints(cache_seqlens)
-    blocks = np.maximum(lens - 1, 0) // PAGE_SIZE + 1
-    payload = -(-int((blocks + _OVERHEAD).sum()) // len(tiles)) + _OVERHEAD
+    blocks = np.maximum(lens - 1, 0) // FLASH_MLA_PAGE + 1
+    payload = -(-int((blocks + _ROW_OVERHEAD).sum()) // len(tiles)) + _ROW_OVERHEAD
     parts, firsts = [], [0]
     row = block = split = 0
     for _ in range(len(tiles)):
@@ -110,13 +110,13 @@ def _plan(
         first_split, left = split, payload
         while row < len(lens):
             rest = int(blocks[row]) - block
-            if left < rest + _OVERHEAD:
-                if left > _OVERHEAD:
-                    block += left - _OVERHEAD
+            if left < rest + _ROW_OVERHEAD:
+                if left > _ROW_OVERHEAD:
+                    block += left - _ROW_OVERHEAD
                     split += 1
                 break
             firsts.append(firsts[-1] + split + 1)
-            left -= rest + _OVERHEAD
+            left -= rest + _ROW_OVERHEAD
             row, block, split = row + 1, 0, 0
         last = row if block else row - 1
         end = block if block else int(blocks[last]) if last >= 0 and lens[last] else 0
@@ -126,7 +126,7 @@ def _plan(
     memory.store("num_splits", num_splits, torch.tensor(firsts), np.arange(len(firsts)))
 
 
-_PLANNER = ModelKernel("get_mla_metadata", _plan, "FlashMLA 1408756, get_mla_metadata.cu")
+_PLANNER = ModelKernel("get_mla_metadata", _plan_tiles, "FlashMLA 1408756, get_mla_metadata.cu")
 
 
 # ---- attention
@@ -219,7 +219,9 @@ def _check_dense(
     rows = len(q)
     needs_one_width(call, q.shape[-1], k_cache.shape[-1], head_dim_v)
     call.needs(
-        k_cache.shape[1] == PAGE_SIZE, f"pages must have {PAGE_SIZE} tokens", k_cache.shape[1]
+        k_cache.shape[1] == FLASH_MLA_PAGE,
+        f"pages must have {FLASH_MLA_PAGE} tokens",
+        k_cache.shape[1],
     )
     call.needs(
         q.shape[2] % k_cache.shape[2] == 0,
@@ -229,14 +231,14 @@ def _check_dense(
     for name, tensor, shape in (
         ("cache_seqlens", cache_seqlens, [rows]),
         ("block_table", block_table, [rows, *block_table.shape[1:2]]),
-        ("tile_scheduler_metadata", tiles, [*tiles.shape[:1], _COLUMNS]),
+        ("tile_scheduler_metadata", tiles, [*tiles.shape[:1], _PART_COLUMNS]),
         ("num_splits", num_splits, [rows + 1]),
     ):
         call.needs(list(tensor.shape) == shape, f"{name} must be {shape}", list(tensor.shape))
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _TilePiece:
     """Blocks of one row that a part of the plan computes."""
 
     row: int
@@ -245,7 +247,7 @@ class _Piece:
     stop: int
 
 
-def _run(
+def _decode_by_tiles(
     memory: KernelMemory,
     *,
     q: torch.Tensor,
@@ -262,20 +264,20 @@ def _run(
     block_table = as_wide_as_rows(block_table)
     lens = np.maximum(memory.ints(cache_seqlens), 0)
     splits = memory.ints(num_splits)
-    offsets_ascend(memory, "num_splits", splits, len(lens) + len(tiles))
-    pieces = _pieces(memory, memory.ints(tiles), lens, block_table.shape[1], causal)
+    check_offsets(memory, "num_splits", splits, len(lens) + len(tiles))
+    pieces = _tile_pieces(memory, memory.ints(tiles), lens, block_table.shape[1], causal)
     tokens = len(q) // len(lens)
     rows = []
-    for row, group in _results(memory, pieces, splits, len(lens)):
+    for row, group in _tile_results(memory, pieces, splits, len(lens)):
         length = int(lens[row])
-        positions = [_visible(memory, block_table, piece, length) for piece in group]
+        positions = [_tile_positions(memory, block_table, piece, length) for piece in group]
         keys = np.concatenate(positions) if positions else np.zeros(0, np.int64)
         hidden = hidden_behind(keys, tokens, length) if causal else None
-        places = paged(memory, "block_table", block_table, row, keys, PAGE_SIZE)
+        places = paged(memory, "block_table", block_table, row, keys, FLASH_MLA_PAGE)
         rows.append(Row(row * tokens, tokens, places, hidden))
     cache = latent(k_cache, out.shape[-1], "k_cache")
     attend(memory, q, cache, rows, Softmax(softmax_scale), out, lse)
-    blind = [row.first + np.flatnonzero(_sees_none(row)) for row in rows]
+    blind = [row.first + np.flatnonzero(_tokens_without_keys(row)) for row in rows]
     if blind:
         tokens_left = np.concatenate(blind)
         # splitkv_mla.cu: the logarithm of a sum without terms is plus infinity
@@ -283,15 +285,15 @@ def _run(
         memory.store("lse", lse.transpose(0, 1), values, tokens_left)
 
 
-def _sees_none(row: Row) -> Any:
+def _tokens_without_keys(row: Row) -> Any:
     if not len(row.keys[0]):
         return np.ones(row.tokens, dtype=bool)
     return np.zeros(row.tokens, dtype=bool) if row.hidden is None else row.hidden.all(1)
 
 
-def _pieces(
+def _tile_pieces(
     memory: KernelMemory, tiles: Ints, lens: Ints, width: int, causal: bool
-) -> list[_Piece]:
+) -> list[_TilePiece]:
     """What the parts compute, in their order; a part that begins behind the batch has nothing."""
     found = []
     for part, (begin, first_block, last, end_block, split) in enumerate(tiles[:, :5].tolist()):
@@ -304,7 +306,7 @@ def _pieces(
             )
         for row in range(max(begin, 0), min(last, len(lens) - 1) + 1):
             start = first_block if row == begin else 0
-            whole = -(-int(lens[row]) // PAGE_SIZE)
+            whole = -(-int(lens[row]) // FLASH_MLA_PAGE)
             stop = end_block if row == last else whole
             if start < 0 or stop > max(width, whole):
                 rule = f"tile_scheduler_metadata must name blocks of a table with {width} columns"
@@ -312,16 +314,16 @@ def _pieces(
                 memory.misused("tile_scheduler_metadata", rule, got)
                 start, stop = max(start, 0), min(stop, max(width, whole))
             stop = min(stop, whole) if causal else stop
-            found.append(_Piece(row, split if row == begin else 0, start, stop))
+            found.append(_TilePiece(row, split if row == begin else 0, start, stop))
     return found
 
 
-def _results(
-    memory: KernelMemory, pieces: list[_Piece], splits: Ints, rows: int
-) -> list[tuple[int, list[_Piece]]]:
+def _tile_results(
+    memory: KernelMemory, pieces: list[_TilePiece], splits: Ints, rows: int
+) -> list[tuple[int, list[_TilePiece]]]:
     """(row, the pieces that its result is made of) for every result that is written."""
     written = []
-    partial: dict[int, _Piece] = {}
+    partial: dict[int, _TilePiece] = {}
     for piece in pieces:
         if splits[piece.row + 1] - splits[piece.row] == 1:
             written.append((piece.row, [piece]))
@@ -342,14 +344,18 @@ def _results(
     return written
 
 
-def _visible(memory: KernelMemory, block_table: torch.Tensor, piece: _Piece, length: int) -> Ints:
+def _tile_positions(
+    memory: KernelMemory, block_table: torch.Tensor, piece: _TilePiece, length: int
+) -> Ints:
     """Positions of a piece's keys; blocks behind the row's end are looked up as well."""
-    behind = np.arange(max(piece.start, -(-length // PAGE_SIZE)), piece.stop)
+    behind = np.arange(max(piece.start, -(-length // FLASH_MLA_PAGE)), piece.stop)
     if len(behind):
         memory.entries("block_table", block_table, np.full_like(behind, piece.row), behind)
-    return np.arange(piece.start * PAGE_SIZE, min(piece.stop * PAGE_SIZE, length))
+    return np.arange(piece.start * FLASH_MLA_PAGE, min(piece.stop * FLASH_MLA_PAGE, length))
 
 
 _DENSE = ModelKernel(
-    "flash_mla_with_kvcache", _run, "FlashMLA 1408756, splitkv_mla.cu and mla_combine.cu"
+    "flash_mla_with_kvcache",
+    _decode_by_tiles,
+    "FlashMLA 1408756, splitkv_mla.cu and mla_combine.cu",
 )
