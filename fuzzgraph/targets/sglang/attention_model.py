@@ -99,10 +99,9 @@ class AttentionModel:
         packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
         q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
         if self._config.attention == "mla":
-            return self._attend_latent(q, k, forward_batch)
-        out: torch.Tensor = self.layer(
-            q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
-        )
+            out = self._attend_latent(q, k, forward_batch)
+        else:
+            out = self.layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
         return with_mixed(out, self._config)
 
     def _attend_latent(self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any) -> torch.Tensor:
