@@ -35,6 +35,8 @@ class Row:
     """Where its keys lie: an array [n] for each leading dimension of the cache."""
     hidden: Bools | None = None
     """[tokens, n] which keys a token does not see; None if it sees all."""
+    into: int | None = None
+    """First token of its outputs; None if they lie where its queries do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Softmax:
     """[Hq] a logit of each head that takes weight and has no value."""
     empty: Literal["zeros", "undefined"] = "zeros"
     """What the kernel gives a token that sees no key."""
+    lse_base: Literal["e", "2"] = "e"
+    """Of the logarithm that the kernel gives."""
 
 
 def attend(
@@ -80,7 +84,7 @@ def attend(
     Args:
         q: [T, Hq, D], Hq a multiple of Hkv.
         out: [T, Hq, Dv]; written in its own dtype, rounded once from float64.
-        lse: [Hq, T] natural logarithm of the sum of exponentials, minus infinity without keys.
+        lse: [Hq, T] logarithm of the sum of exponentials, minus infinity without keys.
     """
     sinks = None if softmax.sinks is None else as_numbers(softmax.sinks)
     keys, values = _gathered(memory, cache, rows)
@@ -98,7 +102,10 @@ def attend(
         seen: Bools | None = None
         if softmax.empty == "undefined":
             seen = np.asarray(np.isfinite(sums).any(0))
-        _write(memory, out, lse, tokens, result, sums, seen)
+        if softmax.lse_base == "2":
+            sums = sums / np.log(2.0)
+        into = tokens if row.into is None else np.arange(row.into, row.into + row.tokens)
+        _write(memory, out, lse, into, result, sums, seen)
         start = stop
 
 
@@ -144,7 +151,7 @@ def _row(
     if hidden is not None:
         never: Bools = np.asarray(hidden.all(0))
         visible = np.where(never[:, None, None], 0.0, values)
-    flat = weights.reshape(kv_heads, -1, weights.shape[-1])
+    flat = weights.reshape(kv_heads, grouped.shape[1], weights.shape[-1])
     result = np.matmul(flat, visible.transpose(1, 0, 2)).reshape(heads, tokens, -1)
     with np.errstate(divide="ignore"):
         sums = base + np.log(total)
