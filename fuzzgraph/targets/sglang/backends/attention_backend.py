@@ -92,6 +92,8 @@ class AttentionBackend:
     of it, and outputs are judged."""
     rope: Rope = "apart"
     """How a model hands it latent attention."""
+    refused: Callable[[EngineConfig], str | None] = lambda config: None
+    """Why its kernels do not take a case's config; None where they do."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -166,7 +168,11 @@ class BackendTarget(SglangTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.v_head_dim >= config.head_dim:
             return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
-        return refused_draft_tokens(config) or refused_capture_sizes(config)
+        return (
+            refused_draft_tokens(config)
+            or refused_capture_sizes(config)
+            or self.backend.refused(config)
+        )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
         return BackendSession(config, graphs, self.backend)
