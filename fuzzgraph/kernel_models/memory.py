@@ -83,9 +83,11 @@ class KernelMemory:
         offsets = _offsets(tensor, index)
         windows, reachable = _windows(tensor, offsets, len(index))
         self._record("read", name, tensor, offsets, ~inside, reachable)
-        found = windows.index_select(0, torch.from_numpy(np.where(reachable, offsets, 0)))
-        # Made as a copy: integers as well as numbers that have no zero of their own dtype.
-        found[torch.from_numpy(~reachable)] = 0
+        # One by one: fp8 has neither masked writes nor, in older torch, zeros.
+        found = torch.empty((len(offsets), *tensor.shape[len(index) :]), dtype=tensor.dtype)
+        found.view(torch.uint8).zero_()
+        for at in np.flatnonzero(reachable):
+            found[at].copy_(windows[int(offsets[at])])
         return found
 
     def store(self, name: str, tensor: torch.Tensor, values: torch.Tensor, *index: Ints) -> None:
