@@ -99,10 +99,9 @@ class AttentionModel:
         packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
         q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
         if self._config.attention == "mla":
-            return self._attend_latent(q, k, forward_batch)
-        out: torch.Tensor = self.layer(
-            q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
-        )
+            out = self._attend_latent(q, k, forward_batch)
+        else:
+            out = self.layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
         return with_mixed(out, self._config)
 
     def _attend_latent(self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any) -> torch.Tensor:
@@ -122,6 +121,31 @@ class AttentionModel:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
             out = self.layer(q, k, k_nope, forward_batch)
         return out
+
+
+class DraftModel(AttentionModel):
+    """A draft model of one layer, which hands out scores and hidden states of nothing."""
+
+    attended: torch.Tensor
+    """The outputs of all tokens of the last forward."""
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        """Logits and hidden states of zeros, of the rows that the engine asks for."""
+        self.attended = self.attend(input_ids, positions, forward_batch)
+        return no_draft(forward_batch)
+
+
+def no_draft(forward_batch: Any) -> Any:
+    """What a draft model gives a runner, with zeros for logits and hidden states."""
+    logits = engine_module("sglang.srt.layers.logits_processor")
+    buffer = forward_batch.next_token_logits_buffer
+    hidden = forward_batch.spec_info.hidden_states
+    return logits.LogitsProcessorOutput(
+        next_token_logits=buffer * 0,
+        hidden_states=hidden[: buffer.shape[0]] * 0,
+    )
 
 
 class _Body(torch.nn.Module):
