@@ -80,18 +80,18 @@ class Host:
 
     def run(self) -> None:
         """Trace, run the unchanged engine, then mutant after mutant."""
+        named = self._named()
         ground = self._begin.ground or self._learned()
-        found = self._candidates(ground.executed)
         self._cases = self._cases[: ground.cases]
         self._known = frozenset(ground.findings)
-        order = self._to_try(found)
+        order = named or in_order(self._candidates(ground.executed), self._sought.seed)
         self._live = live_functions(self._sources)
         run_all(
             order,
             self._start,
             self._tell,
             jobs=self._begin.jobs,
-            wanted=len(order) if self._begin.named else self._sought.sample,
+            wanted=len(named) or self._sought.sample,
             done={one.mutant.id: one for one in self._begin.done},
         )
         self._tell(Done(sample=self._sought.sample))
@@ -159,7 +159,7 @@ class Host:
             path = file_of(module)
             if path is None:
                 continue
-            source = self._sources[path] = Source.read(path)
+            source = self._sources.setdefault(path, Source.read(path))
             found += candidates(module, source, numbers, self._sought.operators)
         return found
 
@@ -186,18 +186,15 @@ class Host:
 
     # The mutants
 
-    def _to_try(self, found: list[Candidate]) -> list[Candidate]:
-        """Candidates in order: those that were named in another run, or those of the seed.
+    def _named(self) -> list[Candidate]:
+        """The candidates that were named in another run, whether their lines are executed or not.
 
         Raises:
-            UsageError: the engine has not all of those that were named.
+            UsageError: the engine has not all of them.
         """
         named = self._begin.named
-        if not named:
-            return in_order(found, self._sought.seed)
-        there = {one.mutant.id: one for one in found}
-        # Of lines that this target does not execute (any more) as well.
-        for module in sorted({one.module for one in named if one.id not in there}):
+        there: dict[str, Candidate] = {}
+        for module in sorted({one.module for one in named}):
             there |= {one.mutant.id: one for one in self._of_whole_module(module)}
         missing = [one for one in named if one.id not in there]
         if missing:
