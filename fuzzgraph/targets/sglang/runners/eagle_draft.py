@@ -85,7 +85,8 @@ class DraftTarget(SglangTarget):
             max_context_len=64,
             # FlashAttention's backend asks for 1.
             seq_len_fill_values=(1,) if computes else (1, 0),
-            row_mixings=ROW_MIXINGS if computes else ("none",),
+            # What draft-extend computes for tokens that were not accepted lies beyond the case.
+            row_mixings=ROW_MIXINGS if self._kind is DRAFT else ("none",),
             max_spec_steps=3,
             max_spec_topk=self._kind.max_topk,
             max_draft_tokens=4,
