@@ -238,12 +238,16 @@ def _itself(backend: type) -> type:
 
 
 def open_backend(
-    kind: AttentionBackend, runner: ModelRunner, made: Callable[[type], type] = _itself
+    kind: AttentionBackend,
+    runner: ModelRunner,
+    made: Callable[[type], type] = _itself,
+    **arguments: Any,
 ) -> Any:
     """The release's own backend on `runner`, with what stands in for compiled code.
 
     Args:
         made: its class -> the class to open.
+        arguments: of its constructor, beside the runner.
     """
     place, backend = kind.place()
     module = engine_module(place)
@@ -257,7 +261,7 @@ def open_backend(
             if hasattr(module, name):
                 setattr(module, name, tensors_claim_cuda(getattr(module, name)))
     kind.adapt(runner)
-    return made(getattr(module, backend))(runner)
+    return made(getattr(module, backend))(runner, **arguments)
 
 
 class BackendSession(DecodeSession):
