@@ -39,6 +39,8 @@ class Row:
     """[Hq] factor of q k^T beside `Softmax.scale`; None is 1."""
     value_scale: Floats | None = None
     """[Hq] factor of the values beside `Cache.value_scale`; None is 1."""
+    into: int | None = None
+    """First token of its outputs; None if they lie where its queries do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Softmax:
     """[Hq] a logit of each head that takes weight and has no value."""
     empty: Literal["zeros", "undefined"] = "zeros"
     """What the kernel gives a token that sees no key."""
+    lse_base: Literal["e", "2"] = "e"
+    """Of the logarithm that the kernel gives."""
 
 
 def attend(
@@ -85,7 +89,7 @@ def attend(
     Args:
         q: [T, Hq, D], Hq a multiple of Hkv.
         out: [T, Hq, Dv]; written in its own dtype, rounded once from float64.
-        lse: [Hq, T] natural logarithm of the sum of exponentials, minus infinity without keys.
+        lse: [Hq, T] logarithm of the sum of exponentials, minus infinity without keys.
         qv: [T, Hq, Dv] queries of the values, whose products add to the logits.
     """
     sinks = None if softmax.sinks is None else as_numbers(softmax.sinks)
@@ -106,7 +110,10 @@ def attend(
         seen: Bools | None = None
         if softmax.empty == "undefined":
             seen = np.asarray(np.isfinite(sums).any(0))
-        _write(memory, out, lse, tokens, result, sums, seen)
+        if softmax.lse_base == "2":
+            sums = sums / np.log(2.0)
+        into = tokens if row.into is None else np.arange(row.into, row.into + row.tokens)
+        _write(memory, out, lse, into, result, sums, seen)
         start = stop
 
 
@@ -135,8 +142,9 @@ def _row(
     kv_heads = keys.shape[1]
     # [Hkv, group * tokens, D]: the heads of a group share their keys.
     grouped = queries.transpose(1, 0, 2).reshape(kv_heads, -1, columns)
-    logits = np.matmul(grouped, keys.transpose(1, 2, 0)) * softmax.scale
-    logits = logits.reshape(heads, tokens, len(keys))
+    seen = len(keys)  # 0 in a row without keys, which numpy cannot work out by itself
+    logits = np.matmul(grouped, keys.transpose(1, 2, 0)).reshape(heads, tokens, seen)
+    logits = logits * softmax.scale
     if row.logit_scale is not None:
         logits = logits * row.logit_scale[:, None, None]
     if softmax.softcap:
@@ -156,7 +164,7 @@ def _row(
     if hidden is not None:
         never: Bools = np.asarray(hidden.all(0))
         visible = np.where(never[:, None, None], 0.0, values)
-    flat = weights.reshape(*grouped.shape[:2], len(keys))
+    flat = weights.reshape(kv_heads, heads // kv_heads * tokens, seen)
     result = np.matmul(flat, visible.transpose(1, 0, 2)).reshape(heads, tokens, -1)
     with np.errstate(divide="ignore"):
         sums = base + np.log(total)

@@ -18,6 +18,6 @@ def platform_of_a_gpu() -> None:
     if torch.cuda.is_available() or not has_module(_PLATFORMS):
         return
     platforms = engine_module(_PLATFORMS)
-    answers = getattr(getattr(platforms, "CudaSRTPlatform", None), "capabilities", None)
-    if answers is not None:
-        platforms.current_platform.capabilities = answers
+    cuda = getattr(platforms, "CudaSRTPlatform", None)
+    if cuda is not None and hasattr(cuda, "capabilities"):
+        platforms.current_platform.capabilities = cuda.capabilities
