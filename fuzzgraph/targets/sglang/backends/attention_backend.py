@@ -142,11 +142,6 @@ def latent_table(backend: Any, size: int | None) -> Any:
     return Stub(block_kv_indices=backend.cuda_graph_kv_indices[:size])
 
 
-def few_bytes(*_: Any, **__: Any) -> int:
-    """In place of what a compiled kernel says that its scratch memory needs."""
-    return 64
-
-
 def not_compiled(*_: Any, **__: Any) -> None:
     """In place of compiling a kernel for later."""
 
