@@ -81,6 +81,9 @@ class AttentionBackend:
     planned: Callable[[Any], Tensors] = lambda metadata: {}
     """Metadata -> what a plan was made of on the host."""
     max_context_len: int = 64
+    max_topk: int = 1
+    """Branches of the drafts that it verifies; with several it attends in two parts, one over the
+    past and one over each token's own drafts, and its metadata is that of the first."""
     adapt: Callable[[Any], None] = lambda runner: None
     """Gives the model runner's stub what only this backend reads of it."""
     stubs: tuple[tuple[str, str, Any], ...] = ()
@@ -90,6 +93,10 @@ class AttentionBackend:
     kernels: tuple[tuple[str, str, Any], ...] = ()
     """(module, name, the model of the compiled kernel). With these its forward runs too, one layer
     of it, and outputs are judged."""
+    unmodelled: tuple[tuple[Mode, str], ...] = ()
+    """(mode, the kernel that it calls there and that has no model): runs without outputs."""
+    refuses: Callable[[EngineConfig], str | None] = lambda config: None
+    """Why its kernels cannot run a config, beyond what the runner refuses; None if they can."""
     rope: Rope = "apart"
     """How a model hands it latent attention."""
     settings: tuple[tuple[str, str], ...] = ()
@@ -108,6 +115,10 @@ class AttentionBackend:
             f"sglang {release()} has no {self.places[-1][1]}, which the targets of backend "
             f"{self.name!r} drive. Name a release that has it: fuzzgraph targets lists them."
         )
+
+    def missing(self, mode: Mode) -> str:
+        """The kernel without a model that keeps its outputs from being judged; "" if none does."""
+        return dict(self.unmodelled).get(mode, "" if self.kernels else "no kernel")
 
     def target(self, name: str, mode: Mode) -> BackendTarget:
         """The target of the backend in one mode."""
@@ -146,8 +157,7 @@ class BackendTarget(SglangTarget):
     def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
-        judged = "outputs judged, its kernels modelled" if backend.kernels else "no outputs"
-        self.about = f"{backend.name}'s metadata, {mode} graphs; {judged}"
+        self.about = f"{backend.name}'s metadata, {mode} graphs; {_judged(backend, mode)}"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=backend.page_sizes,
@@ -156,17 +166,22 @@ class BackendTarget(SglangTarget):
             max_context_len=backend.max_context_len,
             max_spec_steps=3,
             max_draft_tokens=4,
+            max_spec_topk=backend.max_topk if mode == "target_verify" else 1,
             max_tp_size=4,
             min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
-            row_mixings=ROW_MIXINGS if backend.kernels else ("none",),
+            row_mixings=("none",) if backend.missing(mode) else ROW_MIXINGS,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.v_head_dim >= config.head_dim:
             return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
-        return refused_draft_tokens(config) or refused_capture_sizes(config)
+        return (
+            refused_draft_tokens(config)
+            or refused_capture_sizes(config)
+            or self.backend.refuses(config)
+        )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
         return BackendSession(config, graphs, self.backend)
@@ -180,17 +195,31 @@ class BackendTarget(SglangTarget):
         super().load()
 
 
-def _metadata_fields(tokens: int) -> dict[str, Field]:
-    """What backends hand their kernels; `tokens` are those that each row computes beyond its past.
+def _judged(backend: AttentionBackend, mode: Mode) -> str:
+    """What a target says of its outputs."""
+    if not backend.kernels:
+        return "no outputs"
+    missing = backend.missing(mode)
+    return f"no outputs: {missing} has no model" if missing else "outputs judged, kernels modelled"
 
-    Each backend names those of them that it has.
-    """
-    past = 1 if tokens == 1 else 1 + tokens
+
+def _in_two_parts(config: EngineConfig) -> bool:
+    """Whether a verify attends to the past and to its drafts by two calls."""
+    return config.modes == ("target_verify",) and config.spec_topk > 1
+
+
+def _metadata_fields(config: EngineConfig) -> dict[str, Field]:
+    """What backends hand their kernels; each backend names those of them that it has."""
+    # What each row computes beyond its past.
+    tokens = config.draft_tokens if config.modes == ("target_verify",) else 1
+    past, seen = 1 if tokens == 1 else 1 + tokens, "seq_lens"
+    if _in_two_parts(config):
+        past, seen = 1, "cached_lens"
     declared = (
-        fields.lengths("cache_seqlens", fill=past, source=_LENS),
+        fields.lengths("cache_seqlens", fill=past, repeats=seen, source=_LENS),
         fields.page_table(source=_TABLE),
         fields.offsets("cu_seqlens_q", repeats="new_lens", source=_SUMS),
-        fields.offsets("cu_seqlens_k", repeats="seq_lens", source=_SUMS),
+        fields.offsets("cu_seqlens_k", repeats=seen, source=_SUMS),
         fields.offsets("kv_indptr", repeats="seq_lens", source=_SUMS),
         fields.slot_indices("kv_indices", source=_TABLE),
         fields.slot_indices("token_indices", source=_TABLE),
@@ -199,7 +228,9 @@ def _metadata_fields(tokens: int) -> dict[str, Field]:
         fields.offsets("planned_kv_indptr", repeats="seq_lens", source=_PLAN),
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
     )
-    return {field.name: field for field in declared}
+    # The table of a past holds no drafts, which a field on pages would ask for.
+    left_out = {"page_table"} if _in_two_parts(config) else set()
+    return {field.name: field for field in declared if field.name not in left_out}
 
 
 class BackendSession(DecodeSession):
@@ -209,11 +240,11 @@ class BackendSession(DecodeSession):
         self._kind = kind
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self.inputs = input_names(config)
-        verifies = config.modes == ("target_verify",)
-        declared = _metadata_fields(config.draft_tokens if verifies else 1)
-        self.fields = (*input_fields(config, 1), *(declared[name] for name in kind.fields))
+        declared = _metadata_fields(config)
+        shown = (declared[name] for name in kind.fields if name in declared)
+        self.fields = (*input_fields(config, 1), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
-        if kind.kernels:
+        if not kind.missing(config.modes[0]):
             model = AttentionModel(config, graphs.device, kind.rope)
         super().__init__(config, graphs, backend=kind.name, model=model)
 
@@ -241,7 +272,10 @@ class BackendSession(DecodeSession):
         self._read[key] = self._metadata_tensors(key)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
-        return self._kind.read(self._kind.held(self.backend, size))
+        found = self._kind.read(self._kind.held(self.backend, size))
+        if _in_two_parts(self._config):
+            found.pop("page_table", None)
+        return found
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a kernel reads: below the last offset, below each row's own length."""
