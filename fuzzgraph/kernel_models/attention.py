@@ -135,8 +135,9 @@ def _row(
     kv_heads = keys.shape[1]
     # [Hkv, group * tokens, D]: the heads of a group share their keys.
     grouped = queries.transpose(1, 0, 2).reshape(kv_heads, -1, columns)
-    logits = np.matmul(grouped, keys.transpose(1, 2, 0)) * softmax.scale
-    logits = logits.reshape(heads, tokens, len(keys))
+    seen = len(keys)  # 0 in a row without keys, which numpy cannot work out by itself
+    logits = np.matmul(grouped, keys.transpose(1, 2, 0)).reshape(heads, tokens, seen)
+    logits = logits * softmax.scale
     if row.logit_scale is not None:
         logits = logits * row.logit_scale[:, None, None]
     if softmax.softcap:
@@ -156,7 +157,7 @@ def _row(
     if hidden is not None:
         never: Bools = np.asarray(hidden.all(0))
         visible = np.where(never[:, None, None], 0.0, values)
-    flat = weights.reshape(*grouped.shape[:2], len(keys))
+    flat = weights.reshape(kv_heads, heads // kv_heads * tokens, seen)
     result = np.matmul(flat, visible.transpose(1, 0, 2)).reshape(heads, tokens, -1)
     with np.errstate(divide="ignore"):
         sums = base + np.log(total)

@@ -70,6 +70,16 @@ def test_rows_of_different_length_give_dense_attention(
         torch.testing.assert_close(lse[:, first : first + new].double(), sums)
 
 
+def test_a_row_without_keys_gives_zeros_and_no_weight() -> None:
+    k, v, table = _paged([3, 0])
+    out, lse = flash_attn_with_kvcache(
+        torch.randn(2, 1, 4, 8), k, v, cache_seqlens=torch.tensor([3, 0]).int(),
+        page_table=table, return_softmax_lse=True,
+    )  # fmt: skip
+    assert not out[1].any() and out[0].all()
+    assert (lse[:, 1] == -torch.inf).all() and lse[:, 0].isfinite().all()
+
+
 def test_lengths_in_int64_are_refused_with_the_rule_and_its_source() -> None:
     k, v, table = _paged([5])
     with pytest.raises(KernelRefused, match=r"cache_seqlens must be int32; got int64 \(flash"):
@@ -198,7 +208,7 @@ def test_fp8_is_scaled_by_row_and_head_of_the_keys() -> None:
     k, v, table = (tensor.to(torch.float8_e4m3fn) for tensor in _paged([6, 3]))
     table = table.int()
     q = torch.randn(2, 1, 4, 8).to(torch.float8_e4m3fn)
-    descales = {f"{name}_descale": torch.rand(2, 2) + 0.5 for name in "qkv"}
+    descales: dict[str, Any] = {f"{name}_descale": torch.rand(2, 2) + 0.5 for name in "qkv"}
     out = flash_attn_with_kvcache(q, k, v, cache_seqlens=_ints(6, 3), page_table=table, **descales)
     assert out.dtype == torch.bfloat16
     for row, length in enumerate((6, 3)):
@@ -215,7 +225,9 @@ def test_fp8_is_scaled_by_row_and_head_of_the_keys() -> None:
 def test_the_lse_of_equal_rows_has_the_batch_in_front() -> None:
     k, v, table = _paged([6, 3])
     q = torch.randn(2, 1, 4, 8)
-    given = {"cache_seqlens": _ints(6, 3), "page_table": table, "return_softmax_lse": True}
+    given: dict[str, Any] = {
+        "cache_seqlens": _ints(6, 3), "page_table": table, "return_softmax_lse": True,
+    }  # fmt: skip
     _, apart = flash_attn_with_kvcache(q, k, v, **given)
     _, packed = flash_attn_with_kvcache(
         q.flatten(0, 1), k, v, cu_seqlens_q=_ints(0, 1, 2), max_seqlen_q=1, **given
@@ -292,7 +304,11 @@ def test_the_size_of_a_plan_follows_from_what_is_planned(
 )
 def test_what_the_host_code_refuses_is_refused(changed: dict[str, Any], message: str) -> None:
     k, v, table = _paged([5])
-    given = {"q": torch.randn(1, 1, 4, 8), "cache_seqlens": _ints(5), "page_table": table}
+    given: dict[str, Any] = {
+        "q": torch.randn(1, 1, 4, 8),
+        "cache_seqlens": _ints(5),
+        "page_table": table,
+    }
     if "cu_seqlens_q" in changed:
         given["q"] = given["q"][0]
     call = {**given, **changed}

@@ -58,7 +58,7 @@ def _wanted(given: dict[str, Any], row: int, first: int, new: int, left: int = -
         given["query"][first : first + new], key, value, visible,
         scale=given["bmm1_scale"], sinks=given.get("sinks"),
     )  # fmt: skip
-    return want * given["bmm2_scale"]
+    return want * float(given["bmm2_scale"])
 
 
 @pytest.mark.parametrize("left", [-1, 2])

@@ -240,6 +240,33 @@ def _metadata_fields(config: EngineConfig) -> dict[str, Field]:
     return {field.name: field for field in declared if field.name not in left_out}
 
 
+def _itself(backend: type) -> type:
+    return backend
+
+
+def open_backend(
+    kind: AttentionBackend, runner: ModelRunner, made: Callable[[type], type] = _itself
+) -> Any:
+    """The release's own backend on `runner`, with what stands in for compiled code.
+
+    Args:
+        made: its class -> the class to open.
+    """
+    place, backend = kind.place()
+    module = engine_module(place)
+    forget_workspaces(module)
+    install_flashinfer()
+    if runner.device == "cpu":
+        for holder, name, stub in (*kind.stubs, *kind.kernels):
+            if has_module(holder):
+                setattr(engine_module(holder), name, stub)
+        for name in kind.asserts_gpu:
+            if hasattr(module, name):
+                setattr(module, name, tensors_claim_cuda(getattr(module, name)))
+    kind.adapt(runner)
+    return made(getattr(module, backend))(runner)
+
+
 class BackendSession(DecodeSession):
     """One backend and one decode runner with its captured graphs."""
 
@@ -261,19 +288,7 @@ class BackendSession(DecodeSession):
         return cuda_on_cpu()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        place, backend = self._kind.place()
-        module = engine_module(place)
-        forget_workspaces(module)
-        install_flashinfer()
-        if runner.device == "cpu":
-            for holder, name, stub in (*self._kind.stubs, *self._kind.kernels):
-                if has_module(holder):
-                    setattr(engine_module(holder), name, stub)
-            for name in self._kind.asserts_gpu:
-                if hasattr(module, name):
-                    setattr(module, name, tensors_claim_cuda(getattr(module, name)))
-        self._kind.adapt(runner)
-        return getattr(module, backend)(runner)
+        return open_backend(self._kind, runner)
 
     def remember(self, key: Hashable) -> None:
         super().remember(key)

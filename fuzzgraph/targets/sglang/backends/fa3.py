@@ -30,7 +30,7 @@ _CALLS = (
     ("flash_attn_varlen_func", flash_attention.flash_attn_varlen_func),
 )
 
-FA3_KERNELS = (
+_KERNELS = (
     # Releases look them up in the backend's module, by one of two names, or in the package.
     *((_MODULE, name, model) for name, model in _CALLS),
     *((_MODULE, f"{name}_fa3", model) for name, model in _CALLS),
@@ -39,7 +39,7 @@ FA3_KERNELS = (
     (_MODULE, "merge_state_v2", merge.merge_state_v2),
 )
 
-_FA3 = AttentionBackend(
+FA3 = AttentionBackend(
     name="fa3",
     places=((_MODULE, "FlashAttentionBackend"),),
     attention="mha",
@@ -47,7 +47,7 @@ _FA3 = AttentionBackend(
     fields=FA_FIELDS,
     read=attributes(**FA_METADATA),
     max_topk=2,
-    kernels=FA3_KERNELS,
+    kernels=_KERNELS,
 )
 
-target = _FA3.target
+target = FA3.target
