@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections import Counter
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 from fuzzgraph import kernel_models
 from fuzzgraph.kernel_models.launch import ModelKernel
@@ -14,7 +14,7 @@ from fuzzgraph.repro.embedding import EMBEDDABLE, EMBEDDED_MODULES
 
 MODULES = [
     import_module(each.name)
-    for each in iter_modules(kernel_models.__path__, f"{kernel_models.__name__}.")
+    for each in walk_packages(kernel_models.__path__, f"{kernel_models.__name__}.")
 ]
 
 

@@ -19,5 +19,5 @@ def platform_of_a_gpu() -> None:
         return
     platforms = engine_module(_PLATFORMS)
     cuda = getattr(platforms, "CudaSRTPlatform", None)
-    if hasattr(cuda, "capabilities"):
+    if cuda is not None and hasattr(cuda, "capabilities"):
         platforms.current_platform.capabilities = cuda.capabilities
