@@ -130,6 +130,31 @@ class AttentionModel:
         return out
 
 
+class DraftModel(AttentionModel):
+    """A draft model of one layer, which hands out scores and hidden states of nothing."""
+
+    attended: torch.Tensor
+    """The outputs of all tokens of the last forward."""
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        """Logits and hidden states of zeros, of the rows that the engine asks for."""
+        self.attended = self.attend(input_ids, positions, forward_batch)
+        return no_draft(forward_batch)
+
+
+def no_draft(forward_batch: Any) -> Any:
+    """What a draft model gives a runner, with zeros for logits and hidden states."""
+    logits = engine_module("sglang.srt.layers.logits_processor")
+    buffer = forward_batch.next_token_logits_buffer
+    hidden = forward_batch.spec_info.hidden_states
+    return logits.LogitsProcessorOutput(
+        next_token_logits=buffer * 0,
+        hidden_states=hidden[: buffer.shape[0]] * 0,
+    )
+
+
 class _Body(torch.nn.Module):
     """The outputs of token ids and positions."""
 
