@@ -190,7 +190,7 @@ class Content:
         query (row), by their positions; no two keys of a query are equal, so a best few exist.
         """
         count = self.max_positions
-        order = _weights(9, count, count, 1 << 20).argsort(dim=1)
+        order = _weights(9, count, count, 1 << 20).argsort(dim=1, stable=True)
         return order.to(torch.float32)
 
     def encoder_planes(self, tokens: torch.Tensor | IntArray) -> tuple[torch.Tensor, ...]:

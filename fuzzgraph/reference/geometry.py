@@ -141,6 +141,7 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
     visible = np.hstack([columns < starts[:, None], own <= step_of[:, None]])
     positions = starts + step_of
     _apply_window(visible, key_positions, positions, config)
+    _apply_selection(visible, key_positions, positions, config)
     return Queries(
         tokens=tokens[:, :, :steps].ravel(),
         positions=positions,
