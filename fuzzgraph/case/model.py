@@ -196,6 +196,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("row_mixings"), feature=26, label="row mixing {}", group="features"
     )] = "none"
     """The layer behind attention: keeps rows apart, or mixes them as `row_mixing` says."""
+    index_topk: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("index_topk"), feature=27, share=CORE,
+        tried=(1, 3, 16, 64), label="index topk {}", group="features"
+    )] = 0
+    """Keys that an indexer selects for each query, by `Content.index_scores`; 0 means all."""
     # fmt: on
 
     def __post_init__(self) -> None:
