@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.accesses import Access, Race
+from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.fields import Axis, Field, PaddingRule, Selects
 from fuzzgraph.world import Batch
@@ -179,6 +179,8 @@ class StepRecord:
     """Accesses of kernels outside of their memory, where kernels are checked."""
     races: list[Race] = field(default_factory=list)
     """Places that several programs of one launch touched, at least one of them writing."""
+    misuses: list[Misuse] = field(default_factory=list)
+    """Arguments whose content breaks a rule of the kernel that got them."""
     address_changes: list[AddressChange] = field(default_factory=list)
     dtype_changes: list[tuple[str, str, str]] = field(default_factory=list)
     """(buffer, dtype that the graph captured, dtype that the engine writes now)."""

@@ -79,6 +79,7 @@ class Contract:
                     got = [values[name] for name in each.fields]
                     for message in each.rule(declared.name, *got, **each.facts):
                         yield declared.name, message
+        yield from ((misuse.argument, str(misuse)) for misuse in step.misuses)
         yield from _address_breaches(step)
         yield from _engagement_breaches(step)
         for name, actual in seen.types.items():

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fuzzgraph.accesses import Access, Race
+from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.failures import Border
-from fuzzgraph.execution.kernels import take_accesses, take_races
+from fuzzgraph.execution.kernels import take_accesses, take_misuses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
 from fuzzgraph.memory import (
     Bindings,
@@ -108,6 +108,11 @@ class OpenSession:
         """Drop the records of kernels so far: those of the last step's comparison runs."""
         self.take_accesses()
         self.take_races()
+        self.take_misuses()
+
+    def take_misuses(self) -> list[Misuse]:
+        """What kernels were given that they refuse, since the last call."""
+        return take_misuses(self.memory)
 
     def take_accesses(self) -> list[Access]:
         """Accesses outside of a kernel's memory since the last call."""

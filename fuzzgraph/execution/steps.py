@@ -91,7 +91,7 @@ class StepRunner:
             step.runs["replay"] = self._execute(batch, "replay")
         except SessionFailed as lost:
             step.failures.append(lost.failure)
-            step.accesses = opened.take_accesses()
+            step.accesses, step.misuses = opened.take_accesses(), opened.take_misuses()
             step.zone_hits = opened.memory.zone_hits(lost.failure.stage)
             return step
         # Memory is checked right after the replay, because every other run overwrites it.
@@ -146,6 +146,7 @@ class StepRunner:
         opened, session, batch = self._opened, self._opened.session, step.batch
         stage = "eager" if batch.via == "eager" else "replay"
         step.accesses, step.races = opened.take_accesses(), opened.take_races()
+        step.misuses = opened.take_misuses()
         if not opened.memory.zones_intact():
             step.zone_hits = opened.memory.zone_hits(stage)
             # Or the same hit would be reported in every later step.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.targets.offline.target import ReleasedTarget
 from fuzzgraph.targets.sglang.release import SGLANG
 from fuzzgraph.targets.sglang.runners.decode import runner_module
+from fuzzgraph.targets.sglang.stubs.platform import platform_of_a_gpu
 
 
 class SglangTarget(ReleasedTarget):
@@ -18,3 +19,4 @@ class SglangTarget(ReleasedTarget):
 
     def load(self) -> None:
         SGLANG.load(*self.modules(), runner_module(), "sglang.srt.speculative.eagle_info")
+        platform_of_a_gpu()

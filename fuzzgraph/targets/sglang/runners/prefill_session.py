@@ -17,7 +17,8 @@ from fuzzgraph.targets.sglang.attention_model import (
     in_forward_context,
     outputs_in,
 )
-from fuzzgraph.targets.sglang.backends.triton import judged_pools, triton_backend
+from fuzzgraph.targets.sglang.backends.triton import triton_backend
+from fuzzgraph.targets.sglang.decode_session import judged_pools
 from fuzzgraph.targets.sglang.forward_batch.attn_tp import load_ranks
 from fuzzgraph.targets.sglang.forward_batch.prefill import prefill_batch
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
