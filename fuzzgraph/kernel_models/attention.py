@@ -82,6 +82,7 @@ def attend(
         out: [T, Hq, Dv]; written in its own dtype, rounded once from float64.
         lse: [Hq, T] natural logarithm of the sum of exponentials, minus infinity without keys.
     """
+    memory.attends(q, cache.keys, rows, softmax)
     sinks = None if softmax.sinks is None else as_numbers(softmax.sinks)
     keys, values = _gathered(memory, cache, rows)
     start = 0

@@ -8,6 +8,8 @@ storage is not touched: a read gives 0 and a write does nothing, and the record 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -42,9 +44,21 @@ class KernelMemory:
     ) -> None:
         self.kernel = kernel
         self.source = source
-        self._called_at = called_at or source
+        self.called_at = called_at or source
+        self.attended: list[tuple[torch.Tensor, int, Any, Any]] = []
+        """For each call of `attends`: cache of keys, query tokens, rows, softmax."""
         self._regions = regions
         self._report = report
+
+    def attends(self, q: torch.Tensor, keys: torch.Tensor, rows: Any, softmax: Any) -> None:
+        """Take down the meaning of a launch: which keys each query token sees.
+
+        Args:
+            q: [T, ...] the queries.
+            keys: the cache that `attention.Row.keys` index.
+            rows: `attention.Row`s; softmax: an `attention.Softmax`.
+        """
+        self.attended.append((keys, len(q), rows, softmax))
 
     # ---- what the kernel asks of the content of its arguments
 
@@ -110,7 +124,7 @@ class KernelMemory:
         self._report.add_access(
             Access(
                 kernel=self.kernel,
-                source=self._called_at,
+                source=self.called_at,
                 kind=kind,
                 where="outside" if reachable[stray].all() else "unmapped",
                 buffer=name,

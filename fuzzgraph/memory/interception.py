@@ -25,6 +25,7 @@ from fuzzgraph.kernel_models.launch import ModelKernel, routed, run_kernel
 from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
+from fuzzgraph.memory.launch_record import Launched, taken_down
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.listener import Listener, Tensors
 from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
@@ -68,6 +69,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._hook = LaunchHook()
         self.lanes = lanes
         self._sides = Sides(arena, layout)
+        self._launched: list[Launched] | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -114,6 +116,15 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         with self.lanes.installed(), self._sides.separate(), routed(self._run_model):
             yield
+
+    @contextmanager
+    def taking_down(self) -> Iterator[list[Launched]]:
+        """Inside, every launch of a kernel's model is taken down in the list that is yielded."""
+        outer, self._launched = self._launched, []
+        try:
+            yield self._launched
+        finally:
+            self._launched = outer
 
     @property
     def intercepting(self) -> bool:
@@ -257,6 +268,10 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.lanes.report,
             called_at or innermost_source(),
         )
+        if self._launched is not None:
+            # Before the kernel runs, which may write what it was given.
+            number = len(self._launched)
+            self._launched.append(taken_down(memory, number, arguments, self._sides.of))
         with by_torch():
             run_kernel(memory, kernel, **arguments)
 

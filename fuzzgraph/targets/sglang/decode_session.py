@@ -89,6 +89,7 @@ class DecodeSession(RunnerSession):
             )
             self._model_runner.model = model
             self.backend = self._open_backend(self._model_runner)
+            self.watch(self.backend, graphs)
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
         self._attention = model if isinstance(model, AttentionModel) else None

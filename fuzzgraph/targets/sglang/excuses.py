@@ -1,0 +1,50 @@
+"""What sglang hands over by another rule than `oracles.handover` has, with the lines that say so.
+
+One table for all targets: what is excused is listed and counted by `fuzzgraph check-target`.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.handover import Excuse
+
+_VIEW = "sglang decode_cuda_graph_runner.py build_replay_fb_view: unpadded per-iter fields"
+
+EXCUSES = (
+    Excuse(
+        "*.spec_info.num_accept_tokens",
+        "meaning",
+        "sglang multi_layer_eagle.py fill_draft_extend_prepare_buffers: sentinels of padded rows",
+        "the graphs of a multi-layer draft skip rows by this -1",
+    ),
+    Excuse(
+        "*.forward_batch.spec_info.topk_*",
+        "live",
+        "sglang frozen_kv_mtp_cuda_graph_runner.py: topk_p and topk_index are produced by the"
+        " captured seed iteration",
+        "the graph computes them before it reads them",
+    ),
+    Excuse(
+        "AiterAttnBackend.forward_metadata.kv_in*",
+        "missing",
+        "sglang aiter_backend.py forward_decode: unified attention reads the page table",
+        "an eager preparation makes the token-level lists beside the table, a graph has no use",
+    ),
+    Excuse(
+        "*.forward_batch.out_cache_loc",
+        "form",
+        _VIEW,
+        "backends write KV by the graph's own buffer; the view carries the batch's slots beside it",
+    ),
+    Excuse(
+        "DeepseekSparseAttnBackend.forward_metadata.indexer_seq_lens*",
+        "missing",
+        "sglang dsa_indexer.py: read by the extend paths of the indexer, which no graph holds",
+        "a graph's indexer reads the lengths of the paged logits, cache_seqlens_int32",
+    ),
+    Excuse(
+        "*.spec_info.*",
+        "form",
+        _VIEW,
+        "a verify's tree is that of the live rows; backends pad it as they build their masks",
+    ),
+)
