@@ -105,6 +105,9 @@ class Pools:
     """[rows, max_encoder_len] slot of each encoder position of each request row."""
     state: torch.Tensor | None = None
     """[state_slots, width] recurrent state."""
+    capture_slots: tuple[int, ...] = ()
+    """Slots that graphs are captured on, when no request exists yet, beside the reserved one. A
+    target that names some says in its code which lines of the engine choose them."""
 
 
 class Session(Protocol):

@@ -9,7 +9,7 @@ from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import mismatch
 from fuzzgraph.oracles.reference import off_truth
-from fuzzgraph.reference import rounding_dtype
+from fuzzgraph.reference import rounding_of
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, first_difference
 
 _CUT_BY_PADDING = frozenset({"moe"})
@@ -58,12 +58,15 @@ class Eager:
         got, want = (seen.outputs[name][:live] for seen in (replay, eager))
         if compared_exactly(step, name, replay, eager):
             return first_difference(got, want)
+        rounding = rounding_of(name, step.config).of_both()
         return beyond_tolerance(
             got,
             want.double(),
             partial(step.plain_error, name),
             2 * step.value_bound,
-            rounding_dtype(name, step.config),
+            rounding.dtype,
+            rounding.relative,
+            rounding.absolute,
         )
 
 

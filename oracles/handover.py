@@ -30,6 +30,17 @@ class Breach(NamedTuple):
     name: str
     message: str
     stage: Stage | None = None
+    address: int = 0
+    """Of the tensor that is wrong; 0 where the breach is of another kind."""
+
+
+def _is_effect(breach: Breach) -> bool:
+    """Whether it tells what a kernel as a whole does, and not which argument is wrong."""
+    return breach.rule == "keys" or (breach.rule == "meaning" and "." not in breach.name)
+
+
+def _argument_of(kernel: str, told: set[str]) -> bool:
+    return any(name.startswith(f"{kernel}.") for name in told)
 
 
 class Handovers:
@@ -40,11 +51,18 @@ class Handovers:
     needs: frozenset[RunKind] = frozenset({"replay", "eager"})
 
     def judge(self, step: StepRecord) -> Iterable[Finding]:
-        told = set()
-        for breach in breaches(step):
-            if breach.name not in told and not excused(step, breach):
-                told.add(breach.name)
-                yield self._finding(step, breach)
+        found = [breach for breach in breaches(step) if not excused(step, breach)]
+        told: set[str] = set()
+        memory: set[int] = set()
+        for breach in sorted(found, key=_is_effect):
+            # One name for one thing: a kernel's wrong argument comes from the metadata, and what
+            # the kernel then reads is its effect.
+            known = breach.name in told or breach.address in memory
+            if known or (_is_effect(breach) and _argument_of(breach.name, told)):
+                continue
+            told.add(breach.name)
+            memory |= {breach.address} - {0}
+            yield self._finding(step, breach)
 
     def _finding(self, step: StepRecord, breach: Breach) -> Finding:
         symptom: Symptom = "missing" if breach.rule == "missing" else "broken_contract"
@@ -123,7 +141,9 @@ def _key_breaches(
 def _own_keys(step: StepRecord) -> list[list[int]] | None:
     """Slots that attention defines for each live token; None where it has others besides."""
     batch, config = step.batch, step.config
-    if batch.mode in ("draft", "idle") or config.max_encoder_len or not batch.raw_bs:
+    # The forward of a draft extend may have tokens that the batch does not: those not accepted.
+    told = batch.mode in ("decode", "target_verify", "prefill")
+    if not told or config.max_encoder_len or not batch.raw_bs:
         return None
     queries = queries_of(batch, config)
     width = queries.visible.shape[1]
@@ -366,7 +386,7 @@ def _same_part(name: str, got: Part, want: Part, pair: _Pair) -> Iterator[Breach
     if live.table:
         one, two = _below_lengths(pair.step, one, two, live.entries)
     for message in rules.live_entries_match(name, one, two, live=live.entries, other=pair.called):
-        yield Breach("live", name, message)
+        yield Breach("live", name, message, address=got.address)
         return
     yield from _stays_meaning(name, one, two, live, pair)
 

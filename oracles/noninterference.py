@@ -11,7 +11,7 @@ import torch
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, stray
-from fuzzgraph.reference import rounding_dtype
+from fuzzgraph.reference import rounding_of
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, first_difference
 
 
@@ -53,12 +53,15 @@ class NonInterference:
         if name not in step.expected:
             return None
         rows = len(step.expected[name])
+        rounding = rounding_of(name, step.config).of_both()
         return beyond_tolerance(
             got[:rows],
             want[:rows].double(),
             partial(step.plain_error, name),
             2 * step.value_bound,
-            rounding_dtype(name, step.config),
+            rounding.dtype,
+            rounding.relative,
+            rounding.absolute,
         )
 
     def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:

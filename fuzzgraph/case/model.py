@@ -192,6 +192,10 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         feature=22, share=6, label="no eager fallback", group="ladder"
     )] = True
     """Whether a batch above the largest captured size runs eagerly instead of failing."""
+    row_mixing: Annotated[Literal["none", "fp8_scale", "nan", "router"], Dimension(
+        needs=OneOf("row_mixings"), feature=26, label="row mixing {}", group="features"
+    )] = "none"
+    """The layer behind attention: keeps rows apart, or mixes them as `row_mixing` says."""
     # fmt: on
 
     def __post_init__(self) -> None:

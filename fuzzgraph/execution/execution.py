@@ -15,7 +15,7 @@ import torch
 
 from fuzzgraph.capabilities import unsupported_case
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.errors import EngineError
+from fuzzgraph.errors import EngineError, KernelNotModelled
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.open_session import open_session
@@ -99,6 +99,10 @@ class Execution:
             return verdict
         except SessionFailed as lost:
             return self._lost_outside_steps(case, batches[0], lost)
+        except KernelNotModelled as left_out:
+            # Half a step was run; the next case gets a fresh session.
+            self._sessions.forget(case.config)
+            return Verdict(case, self.target.name, skipped=str(left_out))
 
     def _run_opened(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
         # Damage done while opening would show in every step: judge it before the first one.

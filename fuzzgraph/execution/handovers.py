@@ -41,7 +41,8 @@ def _attended(
     places = _places(cache, rows, plane)
     for row in rows:
         stop = start + len(row.keys[0])
-        found.append(QueryRow(row.first, row.tokens, places[start:stop], row.hidden))
+        first = row.first if row.into is None else row.into
+        found.append(QueryRow(first, row.tokens, places[start:stop], row.hidden))
         start = stop
     place: Literal["slot", "index"] = "index" if plane is None else "slot"
     return Attended(tuple(found), queries, place, softmax.scale, softmax.softcap)

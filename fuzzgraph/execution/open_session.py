@@ -11,6 +11,7 @@ from fuzzgraph.execution.pools import require_pools
 from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import (
+    NAN_HOME,
     ROOMY_CAPACITY,
     GuardedMemory,
 )
@@ -59,6 +60,8 @@ def _opened(
         keep_pool=isolated,
         stock_kernels=setup.stock_kernels,
         capacity=capacity,
+        # NaN in all memory that nobody wrote: undefined rows must not look like numbers here.
+        world=NAN_HOME if config.row_mixing == "nan" else 0,
     )
     engine = open_engine(setup.graphs, memory)
     stage, border = "open", Border(target, memory=memory)

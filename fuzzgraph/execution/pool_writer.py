@@ -52,6 +52,7 @@ class PoolWriter:
         self.req_to_token = _map("req_to_token", pools.req_to_token)
         self.encoder_to_token = _map("encoder_to_token", pools.encoder_to_token)
         self._all_planes = [*self.planes, *([self.state] if self.state else [])]
+        self._capture_slots = torch.tensor(pools.capture_slots, dtype=torch.int64)
 
     def use_region_names(self) -> None:
         """Call the planes what the engine calls them, once their regions have names."""
@@ -72,8 +73,11 @@ class PoolWriter:
         """Writes of warm-up and capture: what no longer holds what `fill_unowned(0)` put there."""
         found: list[ForeignWrite] = []
         for plane in self._all_planes:
-            if len(changed := plane.changed_since_filled()):
-                what: Literal["slot", "state"] = "state" if plane is self.state else "slot"
+            what: Literal["slot", "state"] = "state" if plane is self.state else "slot"
+            changed = plane.changed_since_filled()
+            if what == "slot":
+                changed = changed[~torch.isin(changed, self._capture_slots.to(changed.device))]
+            if len(changed):
                 found.append(ForeignWrite(plane.name, what, changed[:8].tolist()))
         for table in (self.req_to_token, self.encoder_to_token):
             if table is not None:

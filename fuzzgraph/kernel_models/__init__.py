@@ -13,4 +13,8 @@ asks for:
 
 A model reads exactly what its arguments name, clamps nothing and tidies nothing; what the kernel
 leaves undefined keeps its poison. No engine is known here.
+
+A script of a finding contains the bodies that it launches, with what they call. So no two functions
+of this package have the same name, nor that of a function of `rules`, and a body needs torch and
+NumPy alone.
 """

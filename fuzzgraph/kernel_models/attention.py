@@ -35,6 +35,12 @@ class Row:
     """Where its keys lie: an array [n] for each leading dimension of the cache."""
     hidden: Bools | None = None
     """[tokens, n] which keys a token does not see; None if it sees all."""
+    logit_scale: Floats | None = None
+    """[Hq] factor of q k^T beside `Softmax.scale`; None is 1."""
+    value_scale: Floats | None = None
+    """[Hq] factor of the values beside `Cache.value_scale`; None is 1."""
+    into: int | None = None
+    """First token of its outputs; None if they lie where its queries do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class Softmax:
     """[Hq] a logit of each head that takes weight and has no value."""
     empty: Literal["zeros", "undefined"] = "zeros"
     """What the kernel gives a token that sees no key."""
+    lse_base: Literal["e", "2"] = "e"
+    """Of the logarithm that the kernel gives."""
 
 
 def attend(
@@ -74,13 +82,15 @@ def attend(
     softmax: Softmax,
     out: torch.Tensor,
     lse: torch.Tensor | None = None,
+    qv: torch.Tensor | None = None,
 ) -> None:
     """Write softmax(q k^T) v of every row's tokens; tokens of no row stay as they are.
 
     Args:
         q: [T, Hq, D], Hq a multiple of Hkv.
         out: [T, Hq, Dv]; written in its own dtype, rounded once from float64.
-        lse: [Hq, T] natural logarithm of the sum of exponentials, minus infinity without keys.
+        lse: [Hq, T] logarithm of the sum of exponentials, minus infinity without keys.
+        qv: [T, Hq, Dv] queries of the values, whose products add to the logits.
     """
     memory.attends(q, cache.keys, rows, softmax)
     sinks = None if softmax.sinks is None else as_numbers(softmax.sinks)
@@ -93,13 +103,18 @@ def attend(
             continue
         tokens = np.arange(row.first, row.first + row.tokens)
         queries = as_numbers(memory.rows("q", q, tokens))
-        result, sums = _row(
-            queries, keys[start:stop], values[start:stop], row.hidden, softmax, sinks
-        )
+        both = keys[start:stop]
+        if qv is not None:
+            queries = np.concatenate((queries, as_numbers(memory.rows("qv", qv, tokens))), axis=-1)
+            both = np.concatenate((both, values[start:stop]), axis=-1)
+        result, sums = _row(queries, both, values[start:stop], row, softmax, sinks)
         seen: Bools | None = None
         if softmax.empty == "undefined":
             seen = np.asarray(np.isfinite(sums).any(0))
-        _write(memory, out, lse, tokens, result, sums, seen)
+        if softmax.lse_base == "2":
+            sums = sums / np.log(2.0)
+        into = tokens if row.into is None else np.arange(row.into, row.into + row.tokens)
+        _write(memory, out, lse, into, result, sums, seen)
         start = stop
 
 
@@ -118,16 +133,21 @@ def _row(
     queries: Floats,
     keys: Floats,
     values: Floats,
-    hidden: Bools | None,
+    row: Row,
     softmax: Softmax,
     sinks: Floats | None,
 ) -> tuple[Floats, Floats]:
     """([tokens, Hq, Dv] outputs, [Hq, tokens] logarithms of the sums) of one row."""
     tokens, heads, columns = queries.shape
+    hidden = row.hidden
     kv_heads = keys.shape[1]
     # [Hkv, group * tokens, D]: the heads of a group share their keys.
     grouped = queries.transpose(1, 0, 2).reshape(kv_heads, -1, columns)
-    logits = np.matmul(grouped, keys.transpose(1, 2, 0)).reshape(heads, tokens, -1) * softmax.scale
+    seen = len(keys)  # 0 in a row without keys, which numpy cannot work out by itself
+    logits = np.matmul(grouped, keys.transpose(1, 2, 0)).reshape(heads, tokens, seen)
+    logits = logits * softmax.scale
+    if row.logit_scale is not None:
+        logits = logits * row.logit_scale[:, None, None]
     if softmax.softcap:
         logits = softmax.softcap * np.tanh(logits / softmax.softcap)
     if hidden is not None:
@@ -145,11 +165,13 @@ def _row(
     if hidden is not None:
         never: Bools = np.asarray(hidden.all(0))
         visible = np.where(never[:, None, None], 0.0, values)
-    flat = weights.reshape(kv_heads, -1, weights.shape[-1])
+    flat = weights.reshape(kv_heads, heads // kv_heads * tokens, seen)
     result = np.matmul(flat, visible.transpose(1, 0, 2)).reshape(heads, tokens, -1)
     with np.errstate(divide="ignore"):
         sums = base + np.log(total)
     result = result / np.where(total == 0.0, 1.0, total)[..., None]
+    if row.value_scale is not None:
+        result = result * row.value_scale[:, None, None]
     return result.transpose(1, 0, 2), sums
 
 

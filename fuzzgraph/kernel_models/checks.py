@@ -16,7 +16,7 @@ import torch
 from fuzzgraph.errors import KernelNotModelled, KernelRefused
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
-__all__ = ["Call", "offsets_ascend"]
+__all__ = ["Call", "check_offsets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _shown(value: Any) -> str:
     return repr(value)
 
 
-def offsets_ascend(memory: KernelMemory, name: str, offsets: Ints, end: int | None = None) -> None:
+def check_offsets(memory: KernelMemory, name: str, offsets: Ints, end: int | None = None) -> None:
     """Record offsets that do not start at 0, decrease, or end beyond what they cut.
 
     Args:

@@ -16,9 +16,10 @@ import torch
 
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes.report import LaneReport
 
-__all__ = ["ModelKernel", "Run", "launch", "routed", "run_kernel"]
+__all__ = ["ModelKernel", "Run", "current_route", "launch", "routed", "run_kernel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,17 @@ def launch(kernel: ModelKernel, **arguments: Any) -> None:
                 f"{kernel.name} is a model of a kernel and runs on the host; {name} lies on "
                 f"{value.device}. Install the engine's compiled kernels, or use --device cpu."
             )
-    route = _ROUTES[-1] if _ROUTES else None
-    if route is None:
-        memory = KernelMemory(kernel.name, kernel.source, None, LaneReport())
-        run_kernel(memory, kernel, **arguments)
-    else:
-        route(kernel, **arguments)
+    current_route()(kernel, **arguments)
+
+
+def current_route() -> Run:
+    """What runs launches now; without guarded memory, strays and misuses are not kept."""
+    return _ROUTES[-1] if _ROUTES else _run_alone
+
+
+def _run_alone(kernel: ModelKernel, **arguments: Any) -> None:
+    memory = KernelMemory(LaunchReport(kernel.name, kernel.source, LaneReport()))
+    run_kernel(memory, kernel, **arguments)
 
 
 def run_kernel(memory: KernelMemory, kernel: ModelKernel, **arguments: Any) -> None:

@@ -8,47 +8,50 @@ storage is not touched: a read gives 0 and a write does nothing, and the record 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fuzzgraph.accesses import Access, AccessKind, Misuse
-from fuzzgraph.lanes.argument_regions import RegionMap
-from fuzzgraph.lanes.report import LaneReport
+from fuzzgraph.accesses import AccessKind
 
-__all__ = ["KernelMemory", "Ints"]
+__all__ = ["Ints", "KernelMemory", "Report", "Stray", "as_numbers"]
 
 Ints = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """Indices of one access that miss the argument they belong to."""
+
+    kind: AccessKind
+    argument: str
+    tensor: torch.Tensor
+    offsets: Ints
+    """Elements from the argument's first one."""
+    first: int
+    """Which of all indices of the access is the first to miss."""
+    mapped: bool
+    """Whether all of them lie in the argument's storage, so that a device would not fault."""
+
+
+class Report(Protocol):
+    """Takes what a launch did wrong."""
+
+    def stray(self, found: Stray) -> None: ...
+
+    def misuse(self, argument: str, rule: str, got: str) -> None: ...
+
+
 class KernelMemory:
-    """The memory of one launch.
+    """The memory of one launch; what the launch does wrong goes to `report`."""
 
-    Args:
-        kernel: its name.
-        source: the documentation that says what it reads and asks for.
-        regions: names memory by address; None if nothing does.
-        report: takes what the launch did wrong.
-        called_at: the engine's line that called the kernel.
-    """
-
-    def __init__(
-        self,
-        kernel: str,
-        source: str,
-        regions: RegionMap | None,
-        report: LaneReport,
-        called_at: str = "",
-    ) -> None:
-        self.kernel = kernel
-        self.source = source
-        self.called_at = called_at or source
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self.attended: list[tuple[torch.Tensor, int, Any, Any]] = []
         """For each call of `attends`: cache of keys, query tokens, rows, softmax."""
-        self._regions = regions
-        self._report = report
 
     def attends(self, q: torch.Tensor, keys: torch.Tensor, rows: Any, softmax: Any) -> None:
         """Take down the meaning of a launch: which keys each query token sees.
@@ -70,7 +73,7 @@ class KernelMemory:
             rule: what must hold, as a sentence about the argument.
             got: the value that breaks it, and where.
         """
-        self._report.add_misuse(Misuse(self.kernel, argument, rule, got, self.source))
+        self._report.misuse(argument, rule, got)
 
     # ---- reading and writing
 
@@ -92,9 +95,11 @@ class KernelMemory:
         offsets = _offsets(tensor, index)
         windows, reachable = _windows(tensor, offsets, len(index))
         self._record("read", name, tensor, offsets, ~inside, reachable)
-        found = windows.index_select(0, torch.from_numpy(np.where(reachable, offsets, 0)))
-        # Made as a copy: integers as well as numbers that have no zero of their own dtype.
-        found[torch.from_numpy(~reachable)] = 0
+        # One by one: fp8 has neither masked writes nor, in older torch, zeros.
+        found = torch.empty((len(offsets), *tensor.shape[len(index) :]), dtype=tensor.dtype)
+        found.view(torch.uint8).zero_()
+        for at in np.flatnonzero(reachable):
+            found[at].copy_(windows[int(offsets[at])])
         return found
 
     def store(self, name: str, tensor: torch.Tensor, values: torch.Tensor, *index: Ints) -> None:
@@ -118,25 +123,14 @@ class KernelMemory:
         stray: npt.NDArray[np.bool_],
         reachable: npt.NDArray[np.bool_],
     ) -> None:
-        first = int(tensor.storage_offset())
-        missed = offsets[stray] - first
-        region = None if self._regions is None else self._regions.region_at(tensor.data_ptr())
-        self._report.add_access(
-            Access(
-                kernel=self.kernel,
-                source=self.called_at,
-                kind=kind,
-                where="outside" if reachable[stray].all() else "unmapped",
-                buffer=name,
-                region="" if region is None else region[0],
-                program=(int(np.flatnonzero(stray)[0]), 0, 0),
-                programs=int(stray.sum()),
-                offset=int(missed[0]),
-                low=int(missed.min()),
-                high=int(missed.max()),
-                elements=int(stray.sum()),
-                extent=_extent(tensor),
-                address=tensor.data_ptr(),
+        self._report.stray(
+            Stray(
+                kind,
+                name,
+                tensor,
+                offsets[stray] - int(tensor.storage_offset()),
+                int(np.flatnonzero(stray)[0]),
+                bool(reachable[stray].all()),
             )
         )
 
@@ -168,12 +162,6 @@ def _windows(
     count = max(0, elements - length + 1)
     windows = tensor.as_strided((count, *shape), (1, *stride), 0)
     return windows, (offsets >= 0) & (offsets < count)
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    if not tensor.numel():
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def as_numbers(tensor: torch.Tensor, scale: float = 1.0) -> npt.NDArray[np.float64]:

@@ -23,9 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.kernel_models.launch import ModelKernel, routed, run_kernel
 from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
-from fuzzgraph.memory.launch_record import Launched, taken_down
+from fuzzgraph.memory.launch_record import Launched, taken_down, without_results
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.listener import Listener, Tensors
 from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
@@ -261,19 +262,17 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @relay
     def _run_model(self, kernel: ModelKernel, *, called_at: str = "", **arguments: Any) -> None:
-        memory = KernelMemory(
-            kernel.name,
-            kernel.source,
-            self.lanes.regions,
-            self.lanes.report,
-            called_at or innermost_source(),
-        )
-        if self._launched is not None:
-            # Before the kernel runs, which may write what it was given.
-            number = len(self._launched)
-            self._launched.append(taken_down(memory, number, arguments, self._sides.of))
+        line = called_at or innermost_source()
+        lanes = self.lanes
+        report = LaunchReport(kernel.name, kernel.source, lanes.report, lanes.regions, line)
+        memory, launched = KernelMemory(report), self._launched
+        if launched is not None:
+            taken = taken_down(kernel.name, len(launched), line, arguments, self._sides.of)
+            launched.append(Launched(taken, memory))
         with by_torch():
             run_kernel(memory, kernel, **arguments)
+        if launched is not None:
+            without_results(taken, arguments)
 
 
 def _holds(key: int, values: Any) -> bool:

@@ -128,7 +128,7 @@ class _Script:
         helpers = Embedded(embeddable_in("\n".join([*memory, *steps])))
         rules = Embedded(embeddable_in("\n".join(main)), beside=helpers)
         parts = [
-            self._docstring(),
+            self._docstring(helpers.imports | rules.imports),
             self._head(helpers.imports | rules.imports),
             helpers.text(),
             "\n".join(memory),
@@ -151,9 +151,11 @@ class _Script:
 
     # ---- head
 
-    def _docstring(self) -> str:
+    def _docstring(self, imports: set[str]) -> str:
         finding, case = self.finding, self.case
         engine = _engine_version(self.target)
+        needed = ["torch", *(["triton"] if self.kernels else [])]
+        needed += ["numpy"] if any("numpy" in line for line in imports) else []
         lines = [
             *opening(case, finding),
             "Below are the engine's own operations, recorded in this case, each with the source"
@@ -161,7 +163,7 @@ class _Script:
             " allocated them, and the check measures again.",
             "",
             "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced.",
-            f"Requires torch{' and triton' * bool(self.kernels)}. Recorded on a CPU with"
+            f"Requires {', '.join(needed)}. Recorded on a CPU with"
             f" {engine}torch {torch.__version__}, Python {platform.python_version()}.",
         ]
         return docstring(lines)

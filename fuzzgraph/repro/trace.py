@@ -254,6 +254,8 @@ class Recording:
                     self._failed = op
                     self._note_reach(op)
                     step()
+                    if op.kind == "model" and self.memory.lanes.report.accesses:
+                        raise NotStandalone(f"{op.name} reaches memory that it was not passed")
                 self._failed = None
 
     def _note(self, op: RecordedOp) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -41,10 +40,10 @@ class FrozenShort(GraphRunner):
     """Its graphs serve rows of half the context, and eager steps those of the whole."""
 
     def make_builder(self, registry: BufferRegistry) -> MetadataBuilder:
-        builder: Any = super().make_builder(registry)
+        builder = super().make_builder(registry)
         if "batches" not in vars(self):  # those of the graphs are allocated first
             longest = builder.max_kv_len() // 2
-            builder.max_kv_len = lambda: longest
+            vars(builder)["max_kv_len"] = lambda: longest
         return builder
 
 

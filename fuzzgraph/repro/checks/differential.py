@@ -55,11 +55,10 @@ class EagerCheck(ScriptCheck):
             told = self.told("by the same engine run eagerly", "replayed ")
         if self._exact:
             return [*head, "worst = first_difference(got, want)", *told]
-        bound = 2 * self._step.value_bound
         return [
             *head,
             "# The two may sum in another order, and both of them round.",
-            *self.tolerance_lines(self._step, bound, "want.double()"),
+            *self.tolerance_lines(self._step, "want.double()", both=True),
             *told,
         ]
 
@@ -150,11 +149,10 @@ class InterferenceCheck(ScriptCheck):
         if not self._step.nondeterministic:
             return ["worst = first_difference(second, first)"]
         rows = len(self._step.expected[self.finding.buffer])
-        bound = 2 * self._step.value_bound
         return [
             "# The engine differs from itself in the same world: bits prove nothing.",
             f"got, want = second[:{rows}], first[:{rows}].double()",
-            *self.tolerance_lines(self._step, bound, "want"),
+            *self.tolerance_lines(self._step, "want", both=True),
         ]
 
 

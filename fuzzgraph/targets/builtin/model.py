@@ -13,6 +13,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
+from fuzzgraph.row_mixing import mix_rows, mixes_rows
 from fuzzgraph.targets.builtin.attention import AttentionBatch, kernel
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
@@ -104,6 +105,8 @@ class BuiltinModel:
 
     def after_attention(self, out: torch.Tensor, inputs: ForwardInputs) -> dict[str, torch.Tensor]:
         outputs = {"attention": out}
+        if mixes_rows(self.config):
+            outputs["mixed"] = self.mix(out)
         if inputs.state_indices is not None and self.state is not None:
             outputs["state"] = self.advance_state(inputs.input_ids, inputs.state_indices)
         if inputs.num_token_non_padded is not None:
@@ -150,6 +153,10 @@ class BuiltinModel:
         cross = torch.zeros_like(out)
         self.attention(q, cross, batch)
         out.add_(cross)
+
+    def mix(self, out: torch.Tensor) -> torch.Tensor:
+        """The layer behind attention, of all rows that the forward computes."""
+        return mix_rows(out, self.config)
 
     def advance_state(self, input_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """[rows, width] each row's state after its token, stored back to its slot."""

@@ -13,7 +13,8 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
+from fuzzgraph.row_mixing import mixed_outputs
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context, outputs_in
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
@@ -56,9 +57,10 @@ def refused_draft_tokens(config: EngineConfig) -> str | None:
 def judged_pools(runner: ModelRunner) -> Pools:
     """The engine's own pools, with keys and values, for sessions whose outputs are judged."""
     kv = runner.token_to_kv_pool
+    latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
     return Pools(
         req_to_token=runner.req_to_token_pool.req_to_token,
-        kv_planes=(kv.k_buffer[0], kv.v_buffer[0]),
+        kv_planes=(kv.kv_buffer[0],) if latent else (kv.k_buffer[0], kv.v_buffer[0]),
     )
 
 
@@ -83,16 +85,21 @@ class DecodeSession(RunnerSession):
         self._last_batch: Any = None
         self._outputs: Any = None
         self._verifies = config.modes == ("target_verify",)
+        self._attention = model if isinstance(model, AttentionModel) else None
         with self.engine_runs():
             self._model_runner = model_runner(
-                config, graphs.device, backend=backend, speculative=self._verifies, drafts=drafts
+                config,
+                graphs.device,
+                backend=backend,
+                speculative=self._verifies,
+                drafts=drafts,
+                judged=self._attention is not None,
             )
             self._model_runner.model = model
             self.backend = self._open_backend(self._model_runner)
             self.watch(self.backend, graphs)
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
-        self._attention = model if isinstance(model, AttentionModel) else None
         if self._attention is not None:
             self.pools = judged_pools(self._model_runner)
         else:
@@ -150,14 +157,15 @@ class DecodeSession(RunnerSession):
         }
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        """Attention, if the model has a layer that computes it."""
-        return () if self._attention is None else ("attention",)
+        """Attention, and what mixes its rows, if the model has a layer that computes it."""
+        if self._attention is None:
+            return ()
+        return ("attention", *mixed_outputs(self._config))
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         if self._attention is None:
             return {}
-        heads, columns = self._config.num_q_heads, self._config.v_head_dim
-        return {"attention": self._outputs.next_token_logits.view(-1, heads, columns).clone()}
+        return outputs_in(self._outputs, self._config)
 
     def capture(self) -> None:
         with self.engine_runs():

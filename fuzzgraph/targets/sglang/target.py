@@ -6,6 +6,7 @@ from fuzzgraph.targets.offline.target import ReleasedTarget
 from fuzzgraph.targets.sglang.excuses import EXCUSES
 from fuzzgraph.targets.sglang.release import SGLANG
 from fuzzgraph.targets.sglang.runners.decode import runner_module
+from fuzzgraph.targets.sglang.stubs.platform import platform_of_a_gpu
 
 
 class SglangTarget(ReleasedTarget):
@@ -20,3 +21,4 @@ class SglangTarget(ReleasedTarget):
 
     def load(self) -> None:
         SGLANG.load(*self.modules(), runner_module(), "sglang.srt.speculative.eagle_info")
+        platform_of_a_gpu()

@@ -60,7 +60,8 @@ class Watched:
         self.backend.plan_ahead(batch, 4)
         self.watch.captured(4)
         self.capturing = False
-        return batch.seq_lens
+        lens: torch.Tensor = batch.seq_lens
+        return lens
 
     def step(self, *lens: int) -> tuple[Handover, ...]:
         batch = SimpleNamespace(seq_lens=torch.tensor(lens), batch_size=len(lens))
@@ -72,7 +73,7 @@ class Watched:
 def values(handover: Handover, path: str) -> list[int]:
     found = handover.tensors[path].values
     assert found is not None
-    return found.tolist()
+    return [int(value) for value in found]
 
 
 def test_the_outermost_call_is_taken_down_with_the_records_in_its_arguments() -> None:

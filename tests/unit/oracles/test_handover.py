@@ -1,4 +1,4 @@
-"""What is handed over, judged without a declaration: each rule finds its bug and spares its twin."""
+"""What is handed over, judged without a declaration: each rule finds its bug, spares its twin."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ of a workspace that a compiled kernel tells. It verifies no drafts.
 
 from __future__ import annotations
 
-from fuzzgraph.targets.sglang.backends.metadata_only import (
+from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
-    MetadataBackend,
+    AttentionBackend,
     attributes,
     few_bytes,
     latent_table,
@@ -16,7 +16,7 @@ from fuzzgraph.targets.sglang.backends.metadata_only import (
 
 _MODULE = f"{ATTENTION}.cutlass_mla_backend"
 
-_CUTLASS_MLA = MetadataBackend(
+_CUTLASS_MLA = AttentionBackend(
     name="cutlass_mla",
     places=((_MODULE, "CutlassMLABackend"),),
     attention="mla",

@@ -1,13 +1,18 @@
-"""`--attention-backend fa3`: FlashAttention 3's metadata.
+"""`--attention-backend fa3`: FlashAttention 3.
 
-Real: `FlashAttentionBackend`, its constructor and both preparations. Its kernels and the planner of
-`sgl_kernel` are left out.
+Real: `FlashAttentionBackend`, its constructor, both preparations, its forwards and the writing of
+KV. Modelled: the attention kernels, their planner, and the merge of two parts of a verify.
 """
 
 from __future__ import annotations
 
-from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
+from fuzzgraph.kernel_models import flash_attention, merge
+from fuzzgraph.kernel_models.flash_attention_plan import get_scheduler_metadata
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    attributes,
+)
 
 FA_METADATA = {
     "cache_seqlens": "cache_seqlens_int32",
@@ -19,15 +24,30 @@ FA_METADATA = {
 FA_FIELDS = tuple(FA_METADATA)
 
 _MODULE = f"{ATTENTION}.flashattention_backend"
+_PACKAGE = "sgl_kernel.flash_attn"
+_CALLS = (
+    ("flash_attn_with_kvcache", flash_attention.flash_attn_with_kvcache),
+    ("flash_attn_varlen_func", flash_attention.flash_attn_varlen_func),
+)
 
-_FA3 = MetadataBackend(
+_KERNELS = (
+    # Releases look them up in the backend's module, by one of two names, or in the package.
+    *((_MODULE, name, model) for name, model in _CALLS),
+    *((_MODULE, f"{name}_fa3", model) for name, model in _CALLS),
+    *((_PACKAGE, name, model) for name, model in _CALLS),
+    (_PACKAGE, "get_scheduler_metadata", get_scheduler_metadata),
+    (_MODULE, "merge_state_v2", merge.merge_state_v2),
+)
+
+FA3 = AttentionBackend(
     name="fa3",
     places=((_MODULE, "FlashAttentionBackend"),),
     attention="mha",
     page_sizes=(1, 2, 16),
     fields=FA_FIELDS,
     read=attributes(**FA_METADATA),
-    kernels=((_MODULE, "flash_attn_with_kvcache", flash_attn_with_kvcache),),
+    max_topk=2,
+    kernels=_KERNELS,
 )
 
-target = _FA3.target
+target = FA3.target

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    attributes,
+)
 
 _TOPK = 16  # below the contexts that are drawn, so that a selection leaves keys out
 
@@ -22,7 +26,7 @@ def _sparse_model(runner: Any) -> None:
     pool.nsa_kv_cache_store_fp8 = pool.dsa_kv_cache_store_fp8 = False
 
 
-_NSA = MetadataBackend(
+_NSA = AttentionBackend(
     name="nsa",
     places=(
         (f"{ATTENTION}.dsa_backend", "DeepseekSparseAttnBackend"),

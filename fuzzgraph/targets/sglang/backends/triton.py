@@ -15,7 +15,7 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.attention_model import AttentionModel
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -61,6 +61,7 @@ class TritonTarget(SglangTarget):
             max_draft_tokens=4,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
+            row_mixings=ROW_MIXINGS,
         )
 
     def refused(self, config: EngineConfig) -> str | None:

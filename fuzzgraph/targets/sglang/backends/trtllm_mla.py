@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.targets.sglang.backends.metadata_only import (
+from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
-    MetadataBackend,
+    AttentionBackend,
     attributes,
     few_bytes,
     not_compiled,
@@ -28,7 +28,7 @@ def _held(backend: Any, size: int | None) -> Any:
     return backend.decode_cuda_graph_metadata[size]
 
 
-_TRTLLM_MLA = MetadataBackend(
+_TRTLLM_MLA = AttentionBackend(
     name="trtllm_mla",
     places=((f"{ATTENTION}.trtllm_mla_backend", "TRTLLMMLABackend"),),
     attention="mla",

@@ -2,12 +2,16 @@
 
 `sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted, so
 does `sglang-multi-layer-draft-extend` with a layer for each step, and `sglang-frozen-kv-mtp` drafts
-on the target's KV. The release's own runner pads and fills its inputs; its attention backend only
-records, and the draft model computes nothing.
+on the target's KV. The release's own runner pads and fills its inputs. Draft-extend runs one layer
+on FlashAttention 3, whose outputs are judged; the others' backend only records, and their draft
+model computes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,10 +19,20 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
-from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.backends.recording import recording_backend
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.sglang.attention_model import (
+    ROW_MIXINGS,
+    DraftModel,
+    as_logits,
+    in_forward_context,
+    outputs_in,
+)
+from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
+from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.recording import recording_backend, watched
 from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
@@ -45,6 +59,10 @@ _SUM = "sglang replay of the runner: builders get the lengths of all padded rows
 _CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
 _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
 
+# sglang EAGLEDraftExtendCudaGraphRunner.__init__: `out_cache_loc = torch.ones(...)`. It captures
+# when the server starts, before the pool holds anything.
+_CAPTURED_ON = (1,)
+
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
 
@@ -54,12 +72,15 @@ class DraftTarget(SglangTarget):
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = next(one for one in _KINDS if one.name == kind)
-        self.about = f"inputs of {self._kind.runner}; no outputs"
+        judged = "outputs judged, on fa3" if _computes(self._kind) else "no outputs"
+        self.about = f"inputs of {self._kind.runner}; {judged}"
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
             max_batch=16,
             max_context_len=64,
-            seq_len_fill_values=(1, 0),
+            # FlashAttention's backend asks for 1.
+            seq_len_fill_values=(1,) if _computes(self._kind) else (1, 0),
+            row_mixings=ROW_MIXINGS if _computes(self._kind) else ("none",),
             max_spec_steps=3,
             max_spec_topk=self._kind.max_topk,
             max_draft_tokens=4,
@@ -83,8 +104,13 @@ class DraftTarget(SglangTarget):
         return (self._kind.module,)
 
 
+def _computes(kind: RunnerKind) -> bool:
+    """Whether the draft model attends, by an attention backend of the release."""
+    return kind is DRAFT_EXTEND
+
+
 class DraftSession(DecodeSession):
-    """One draft runner whose backend only looks on."""
+    """One draft runner; its backend takes down what it is handed, and some compute."""
 
     runner: DraftRunnerDriver
 
@@ -95,13 +121,54 @@ class DraftSession(DecodeSession):
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.inputs = _inputs(kind)
         self.fields = _fields(config, self._extends, self._packed)
-        super().__init__(config, graphs, backend="triton", drafts=True)
+        self._captured: dict[Hashable, torch.Tensor] = {}
+        self._model = DraftModel(config, graphs.device) if _computes(kind) else None
+        backend = FA3.name if _computes(kind) else "triton"
+        super().__init__(config, graphs, backend=backend, drafts=True, model=self._model)
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
+        if self._model is not None:
+            self.pools = replace(self.pools, capture_slots=_CAPTURED_ON)
         self._filled: dict[str, torch.Tensor] = {}
         self.backend.on_metadata = self._copy_inputs
 
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        return cuda_on_cpu() if _computes(self._kind) else contextlib.nullcontext()
+
     def _open_backend(self, runner: ModelRunner) -> Any:
+        if _computes(self._kind):
+            return open_backend(FA3, runner, watched)
         return recording_backend(self._config.seq_len_fill_value)
+
+    def remember(self, key: Hashable) -> None:
+        super().remember(key)
+        if self._model is not None:
+            self._captured[key] = self._model.attended
+
+    def observe(self, batch: Batch) -> Observation:
+        """Outputs of accepted tokens: the engine drops what else its graph computed.
+
+        Packed, the places behind the last row belong to no row, and nothing is written there; not
+        packed, what was not accepted sees keys beyond what the case knows of a request.
+        """
+        seen = super().observe(batch)
+        if self._model is not None:
+            seen.shown_tokens = batch.num_tokens
+        return seen
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        if self._model is None or self._batch is None:
+            return {}
+        attended = self._model.attended if self.ran_eagerly else self._captured[self._size]
+        if not self._packed:
+            attended = self._live_first(attended)
+        return outputs_in(as_logits(attended[: self._batch.num_tokens]), self._config)
+
+    def _forward_eagerly(self) -> None:
+        self._prepare_eagerly()
+        if self._model is not None:
+            given = self._last_batch
+            with in_forward_context(self.backend, given):
+                self._model.attended = self._model.attend(given.input_ids, given.positions, given)
 
     def _open_runner(self, graphs: GraphEngine) -> DraftRunnerDriver:
         worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
@@ -143,7 +210,14 @@ class DraftSession(DecodeSession):
         found = self._filled[name][:covered]
         if name not in BY_TOKEN or not self._extends or self._packed or self._batch is None:
             return found
+        return self._live_first(found)
+
+    def _live_first(self, found: torch.Tensor) -> torch.Tensor:
+        """[places, ...] with those of live tokens in front, and only those after an eager run."""
+        assert self._batch is not None
         live = torch.tensor(live_places(self._batch, self.runner.width))
+        if self.ran_eagerly:
+            return found[live]
         rest = torch.ones(len(found), dtype=torch.bool)
         rest[live] = False
         return torch.cat((found[live], found[rest]))
@@ -179,7 +253,9 @@ def _inputs(kind: RunnerKind) -> list[str]:
 
 
 def _fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, ...]:
-    common = input_fields(config, config.seq_len_fill_value)
+    # Where rows have all their places, they have as many keys.
+    lens = "widened_lens" if extends and not packed else ""
+    common = input_fields(config, config.seq_len_fill_value, lens)
     total = fields.value("seq_lens_sum", source=_SUM)
     if not extends:
         chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,

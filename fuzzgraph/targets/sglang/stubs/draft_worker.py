@@ -14,8 +14,9 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.attention_model import no_draft
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import has_module
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
@@ -32,14 +33,8 @@ def packs_accepted_tokens() -> bool:
 
 
 def _forward(input_ids: Any, positions: Any, forward_batch: Any, *_: Any, **__: Any) -> Any:
-    """A draft model's forward: logits and hidden states of zeros."""
-    logits = engine_module("sglang.srt.layers.logits_processor")
-    buffer = forward_batch.next_token_logits_buffer
-    hidden = forward_batch.spec_info.hidden_states
-    return logits.LogitsProcessorOutput(
-        next_token_logits=buffer * 0,
-        hidden_states=hidden[: buffer.shape[0]] * 0,
-    )
+    """A draft model's forward that computes nothing."""
+    return no_draft(forward_batch)
 
 
 def _draft_forward(steps: int, *, eagle: bool) -> Any:
@@ -74,7 +69,8 @@ def _hidden_states_pool(runner: ModelRunner, steps: int) -> torch.Tensor:
 
 def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kind: str) -> Any:
     """A worker for the runner of one kind: "draft", "draft_extend", "multi_layer" or "frozen"."""
-    runner.model = Stub(forward=_forward, shared_experts_config=None)
+    if runner.model is None:
+        runner.model = Stub(forward=_forward, shared_experts_config=None)
     runner.draft_attn_backend = backend
     runner.graph_shared_output = decode_cuda_graph_runner.shared_output(config)
     steps = runner.server_args.speculative_num_steps
