@@ -39,6 +39,8 @@ class Row:
     """[Hq] factor of q k^T beside `Softmax.scale`; None is 1."""
     value_scale: Floats | None = None
     """[Hq] factor of the values beside `Cache.value_scale`; None is 1."""
+    into: int | None = None
+    """First token of its outputs; None if they lie where its queries do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Softmax:
     """[Hq] a logit of each head that takes weight and has no value."""
     empty: Literal["zeros", "undefined"] = "zeros"
     """What the kernel gives a token that sees no key."""
+    lse_base: Literal["e", "2"] = "e"
+    """Of the logarithm that the kernel gives."""
 
 
 def attend(
@@ -85,9 +89,10 @@ def attend(
     Args:
         q: [T, Hq, D], Hq a multiple of Hkv.
         out: [T, Hq, Dv]; written in its own dtype, rounded once from float64.
-        lse: [Hq, T] natural logarithm of the sum of exponentials, minus infinity without keys.
+        lse: [Hq, T] logarithm of the sum of exponentials, minus infinity without keys.
         qv: [T, Hq, Dv] queries of the values, whose products add to the logits.
     """
+    memory.attends(q, cache.keys, rows, softmax)
     sinks = None if softmax.sinks is None else as_numbers(softmax.sinks)
     keys, values = _gathered(memory, cache, rows)
     start = 0
@@ -106,7 +111,10 @@ def attend(
         seen: Bools | None = None
         if softmax.empty == "undefined":
             seen = np.asarray(np.isfinite(sums).any(0))
-        _write(memory, out, lse, tokens, result, sums, seen)
+        if softmax.lse_base == "2":
+            sums = sums / np.log(2.0)
+        into = tokens if row.into is None else np.arange(row.into, row.into + row.tokens)
+        _write(memory, out, lse, into, result, sums, seen)
         start = stop
 
 

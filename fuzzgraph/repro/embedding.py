@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any
 
@@ -28,7 +28,7 @@ _RULES = (numbers, comparison, metadata, writes, script_memory, script_kernels, 
 
 _KERNEL_MODELS = tuple(
     import_module(each.name)
-    for each in iter_modules(kernel_models.__path__, f"{kernel_models.__name__}.")
+    for each in walk_packages(kernel_models.__path__, f"{kernel_models.__name__}.")
 )
 
 EMBEDDED_MODULES: tuple[ModuleType, ...] = (*_RULES, *_KERNEL_MODELS)
@@ -129,7 +129,7 @@ EMBEDDABLE: dict[str, ModuleType] = {
         kernel.fn.__name__: module
         for module in _KERNEL_MODELS
         for kernel in vars(module).values()
-        if isinstance(kernel, ModelKernel)
+        if isinstance(kernel, ModelKernel) and kernel.fn.__module__ == module.__name__
     },
 }
 """Name of each function, class or constant that a script may ask for -> its module."""

@@ -70,6 +70,16 @@ def test_rows_of_different_length_give_dense_attention(
         torch.testing.assert_close(lse[:, first : first + new].double(), sums)
 
 
+def test_a_row_without_keys_gives_zeros_and_no_weight() -> None:
+    k, v, table = _paged([3, 0])
+    out, lse = flash_attn_with_kvcache(
+        torch.randn(2, 1, 4, 8), k, v, cache_seqlens=torch.tensor([3, 0]).int(),
+        page_table=table, return_softmax_lse=True,
+    )  # fmt: skip
+    assert not out[1].any() and out[0].all()
+    assert (lse[1] == -torch.inf).all() and lse[0].isfinite().all()
+
+
 def test_lengths_in_int64_are_refused_with_the_rule_and_its_source() -> None:
     k, v, table = _paged([5])
     with pytest.raises(KernelRefused, match=r"cache_seqlens must be int32; got int64 \(flash"):

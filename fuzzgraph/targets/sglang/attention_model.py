@@ -99,13 +99,18 @@ class AttentionModel:
         packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
         q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
         if self._config.attention == "mla":
-            return self._attend_latent(q, k, forward_batch)
-        out: torch.Tensor = self.layer(
-            q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
-        )
+            out = self._attend_latent(q, k, forward_batch, **self.more(positions, forward_batch))
+        else:
+            out = self.layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
         return with_mixed(out, self._config)
 
-    def _attend_latent(self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any) -> torch.Tensor:
+    def more(self, positions: torch.Tensor, forward_batch: Any) -> dict[str, Any]:
+        """What a model hands a latent layer beside queries and keys, by the layer's names."""
+        return {}
+
+    def _attend_latent(
+        self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any, **more: Any
+    ) -> torch.Tensor:
         """As DeepSeek's `forward_absorb_core` calls it, with the strides that it has there."""
         config = self._config
         rank = config.v_head_dim
@@ -117,11 +122,12 @@ class AttentionModel:
         q_rope, k_rope = q[..., rank:], k[:, None, rank:]
         out: torch.Tensor
         if self._rope == "apart":
-            out = self.layer(q_nope, k_nope, k_nope, forward_batch, q_rope=q_rope, k_rope=k_rope)
+            apart = {"q_rope": q_rope, "k_rope": k_rope}
+            out = self.layer(q_nope, k_nope, k_nope, forward_batch, **apart, **more)
         else:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
-            out = self.layer(q, k, k_nope, forward_batch)
-        return out
+            out = self.layer(q, k, k_nope, forward_batch, **more)
+        return out.reshape(len(out), -1)  # some backends keep heads apart, as a model takes either
 
 
 class DraftModel(AttentionModel):

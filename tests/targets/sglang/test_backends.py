@@ -11,7 +11,6 @@ import torch
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
-from fuzzgraph.targets.offline.flashinfer_wrappers import _Decode
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from tests.targets.sglang.released import Workers, decode_case
 
@@ -144,31 +143,6 @@ def test_a_table_of_slots_is_packed_below_each_rows_length() -> None:
     packed = below_lengths_packed(torch.tensor([[4, 5], [6, 7]]), torch.tensor([2, 1]))
     assert packed["token_indices"].tolist() == [4, 5, 6]
     assert packed["token_indptr"].tolist() == [0, 2, 3]
-
-
-def wrapper_of(rows: int) -> _Decode:
-    return _Decode(
-        use_cuda_graph=True,
-        paged_kv_indptr_buffer=torch.zeros(rows + 1, dtype=torch.int32),
-        paged_kv_indices_buffer=torch.zeros(8, dtype=torch.int32),
-        paged_kv_last_page_len_buffer=torch.ones(rows, dtype=torch.int32),
-    )
-
-
-class TestWrapper:
-    def test_a_plan_is_copied_to_where_the_graph_reads(self) -> None:
-        wrapper = wrapper_of(2)
-        wrapper.plan(torch.tensor([0, 1, 3]), torch.tensor([7, 8, 9]), torch.tensor([1, 1]))
-        assert wrapper.buffer("paged_kv_indices").tolist() == [7, 8, 9, 0, 0, 0, 0, 0]
-        assert wrapper.planned == {"kv_indptr": [0, 1, 3]}
-
-    def test_another_batch_size_than_the_graphs_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="paged_kv_indptr of 4 where the graph's buffer has 3"):
-            wrapper_of(2).plan(torch.zeros(4), torch.zeros(1), torch.ones(3))
-
-    def test_indices_that_do_not_fit_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="paged_kv_indices of 9"):
-            wrapper_of(2).plan(torch.zeros(3), torch.zeros(9), torch.ones(2))
 
 
 def test_memory_on_cuda_is_memory_here() -> None:
