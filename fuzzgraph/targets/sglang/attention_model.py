@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for
+from fuzzgraph.content import content_for, next_token
 from fuzzgraph.row_mixing import split_mixed, with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
@@ -142,6 +142,29 @@ class DraftModel(AttentionModel):
         """Logits and hidden states of zeros, of the rows that the engine asks for."""
         self.attended = self.attend(input_ids, positions, forward_batch)
         return no_draft(forward_batch)
+
+    def attend_drafts(self, tokens: torch.Tensor, forward_batch: Any, backends: list[Any]) -> None:
+        """All steps of a draft of one branch, each on its own backend; outputs by row, then step.
+
+        As the workers' `draft_forward` does, it sets what differs between steps on the batch.
+
+        Args:
+            tokens: [rows] the first token of each row.
+            backends: one for each step.
+        """
+        all_slots, steps = forward_batch.out_cache_loc, self._config.spec_steps
+        slots = all_slots.view(-1, steps)
+        branch, outputs = torch.zeros_like(tokens), []
+        for step in range(steps):
+            forward_batch.input_ids, forward_batch.out_cache_loc = tokens, slots[:, step]
+            # Up to 0.5.12 the layer asks the batch.
+            forward_batch.attn_backend = backends[step]
+            with in_forward_context(backends[step], forward_batch):
+                positions = forward_batch.positions + step
+                outputs.append(self.attend(tokens, positions, forward_batch))
+            tokens = next_token(tokens, step, branch)
+        forward_batch.out_cache_loc = all_slots
+        self.attended = torch.stack(outputs, 1).flatten(0, 1)
 
 
 def no_draft(forward_batch: Any) -> Any:

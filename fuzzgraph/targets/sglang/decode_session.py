@@ -100,6 +100,7 @@ class DecodeSession(RunnerSession):
             )
             self._model_runner.model = model
             self.backend = self._open_backend(self._model_runner)
+            self.watch(self.backend, graphs)
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
         if self._attention is not None:

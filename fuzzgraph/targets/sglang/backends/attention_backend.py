@@ -148,11 +148,6 @@ def latent_table(backend: Any, size: int | None) -> Any:
     return Stub(block_kv_indices=backend.cuda_graph_kv_indices[:size])
 
 
-def few_bytes(*_: Any, **__: Any) -> int:
-    """In place of what a compiled kernel says that its scratch memory needs."""
-    return 64
-
-
 def not_compiled(*_: Any, **__: Any) -> None:
     """In place of compiling a kernel for later."""
 
@@ -245,12 +240,16 @@ def _itself(backend: type) -> type:
 
 
 def open_backend(
-    kind: AttentionBackend, runner: ModelRunner, made: Callable[[type], type] = _itself
+    kind: AttentionBackend,
+    runner: ModelRunner,
+    made: Callable[[type], type] = _itself,
+    **arguments: Any,
 ) -> Any:
     """The release's own backend on `runner`, with what stands in for compiled code.
 
     Args:
         made: its class -> the class to open.
+        arguments: of its constructor, beside the runner.
     """
     place, backend = kind.place()
     module = engine_module(place)
@@ -264,7 +263,7 @@ def open_backend(
             if hasattr(module, name):
                 setattr(module, name, tensors_claim_cuda(getattr(module, name)))
     kind.adapt(runner)
-    return made(getattr(module, backend))(runner)
+    return made(getattr(module, backend))(runner, **arguments)
 
 
 class BackendSession(DecodeSession):

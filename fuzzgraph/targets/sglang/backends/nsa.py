@@ -39,7 +39,7 @@ class SelectingModel(AttentionModel):
 
     def more(self, positions: torch.Tensor, forward_batch: Any) -> dict[str, Any]:
         """What DeepSeek's indexer makes of scores, by the backend's own metadata."""
-        backend = getattr(forward_batch, "attn_backend", None)
+        backend: Any = getattr(forward_batch, "attn_backend", None)
         if backend is None and has_module(_CONTEXT):
             backend = engine_module(_CONTEXT).get_attn_backend()
         metadata: Any = backend.get_indexer_metadata(self.layer.layer_id, forward_batch)
