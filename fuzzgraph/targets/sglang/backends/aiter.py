@@ -73,7 +73,7 @@ class AiterTarget(SglangTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"AITER's attention, {mode} graphs; outputs judged, its kernels modelled"
+        self.about = f"AITER, {mode} graphs; outputs judged, kernels modelled"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 2, 16, 32, 64),
