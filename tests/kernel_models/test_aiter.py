@@ -61,7 +61,7 @@ def _ragged(lens: list[int], page: int = 1, layout: str = "NHD", **changes: Any)
     flipped = [each.transpose(1, 2).contiguous() if layout == "HND" else each for each in (k, v)]
     cells = len(lens) * 2 * HEADS
     call = dict(
-        out=torch.full_like(q, 7.0), workspace_buffer=torch.empty(cells * (8 + COLUMNS * 2)).byte(),
+        out=torch.full_like(q, 7.0), workspace_buffer=torch.empty(cells * 17).byte(),
         query=q, key_cache=flipped[0], value_cache=flipped[1], scale=0.5, kv_indptr=offsets,
         kv_page_indices=pages, kv_last_page_lens=last, block_size=page, max_num_partitions=1,
         alibi_slopes=None, kv_cache_dtype="auto", kv_cache_layout=layout, logits_soft_cap=0.0,
@@ -109,7 +109,7 @@ def test_fp8_keys_and_values_are_scaled_by_what_the_caller_passes() -> None:
     ("changes", "rule"),
     [
         ({"kv_indptr": torch.tensor([0, 3])}, "kv_indptr must be int32; got int64"),
-        ({"workspace_buffer": torch.empty(3).byte()}, "workspace_buffer must hold 96 bytes"),
+        ({"workspace_buffer": torch.empty(3).byte()}, "workspace_buffer must hold 68 bytes"),
         ({"kv_cache_dtype": "int8"}, "kv_cache_dtype is one of"),
         ({"kv_cache_layout": "DHN"}, "kv_cache_layout is one of"),
         ({"value_cache": torch.zeros(6, 1, HEADS, 4)}, "must have 8 columns and the same strides"),

@@ -19,6 +19,8 @@ __all__ = ["paged_attention_ragged"]
 
 _RAGGED = "ROCm/aiter, csrc/cpp_itfs/pa/pa_ragged.py and pa_ragged.cpp.jinja, 2026"
 _FLOAT_BYTES, _HALF_BYTES = 4, 2
+_LEAST_COLUMNS = 64
+"""Of a head that the kernel is compiled for."""
 
 
 def paged_attention_ragged(
@@ -91,7 +93,9 @@ def paged_attention_ragged(
         f"{list(key_cache.shape)} and {list(value_cache.shape)}",
     )
     cells = len(query) * heads * max_num_partitions
-    needed = cells * (2 * _FLOAT_BYTES + columns * _HALF_BYTES)
+    # Narrow heads have their part of the two floats that the narrowest real ones have: else the
+    # floats would count for more than the numbers, by which an engine's slack is reckoned.
+    needed = cells * columns * (2 * _FLOAT_BYTES + _LEAST_COLUMNS * _HALF_BYTES) // _LEAST_COLUMNS
     held = workspace_buffer.numel() * workspace_buffer.element_size()
     call.needs(held >= needed, f"workspace_buffer must hold {needed} bytes", held)
     launch(

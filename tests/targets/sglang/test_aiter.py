@@ -153,8 +153,9 @@ def test_latent_heads_are_native_or_padded(workers: Workers, heads: int, target:
 
 def test_heads_that_a_release_hands_on_unpadded_are_not_run(workers: Workers) -> None:
     case = decode_case((5,), attention="mla", v_head_dim=2, num_q_heads=4)
-    with pytest.raises(AssertionError, match=r"0\.5\.10 hands latent kernels 4 heads"):
-        workers.findings("0.5.10", case, _DECODE)
+    assert "0.5.10 hands latent kernels 4 heads as they are" in workers.skipped(
+        "0.5.10", case, _DECODE
+    )
 
 
 @pytest.mark.parametrize("topk", [0, 3, 16])
@@ -171,4 +172,6 @@ def test_sparse_attention_sees_what_scores_select(
 def test_a_selection_that_leaves_the_newest_key_out_is_found(workers: Workers) -> None:
     case = decode_case((5, 66), index_topk=100, **_SPARSE)
     found = workers.findings("0.5.23", case, f"{_WRONG}:newest_key_unselected")
-    assert ("reference", "attention") in {(one.oracle, one.buffer) for one in found}
+    # The last of the selected is then -1, and what lies there is read as a key.
+    assert ("noninterference", "kv_pool.kv_buffer[0]") in {(f.oracle, f.buffer) for f in found}
+    assert workers.findings("0.5.23", case, "sglang-nsa") == ()
