@@ -11,6 +11,7 @@ import torch
 from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.fields import Axis, Field, PaddingRule, Selects
+from fuzzgraph.handover import Excuse, Handover
 from fuzzgraph.world import Batch
 
 __all__ = [
@@ -60,6 +61,10 @@ class Observation:
     padded row is shown."""
     declined: str = ""
     """The engine's documented rule by which this batch takes no graph; '' if it must take one."""
+    handovers: tuple[Handover, ...] = ()
+    """What the runner handed its backend and the backend its kernels, as it was."""
+    handed_at_capture: tuple[Handover, ...] = ()
+    """The same of the capture of the graph that was replayed; without values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,10 @@ class StepRecord:
     """Places that several programs of one launch touched, at least one of them writing."""
     misuses: list[Misuse] = field(default_factory=list)
     """Arguments whose content breaks a rule of the kernel that got them."""
+    eager_misuses: list[Misuse] = field(default_factory=list)
+    """The same of the eager run."""
+    excuses: tuple[Excuse, ...] = ()
+    """Rules of handing over that the target excuses names from."""
     address_changes: list[AddressChange] = field(default_factory=list)
     dtype_changes: list[tuple[str, str, str]] = field(default_factory=list)
     """(buffer, dtype that the graph captured, dtype that the engine writes now)."""

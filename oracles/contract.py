@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.accesses import Misuse
+from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.reference import capture_truth, live_tokens, live_truth
@@ -50,6 +51,11 @@ class Contract:
                 step, self.name, self.clause, buffer=name, symptom="broken_contract",
                 message=message,
             )  # fmt: skip
+        for misuse, stage in _misuses(step):
+            yield claim(
+                step, self.name, self.clause, buffer=misuse.argument, symptom="broken_contract",
+                message=str(misuse), stage=stage,
+            )  # fmt: skip
         if (seen := step.runs.get("replay")) is not None:
             yield from self._at_capture(step, seen)
 
@@ -79,7 +85,6 @@ class Contract:
                     got = [values[name] for name in each.fields]
                     for message in each.rule(declared.name, *got, **each.facts):
                         yield declared.name, message
-        yield from ((misuse.argument, str(misuse)) for misuse in step.misuses)
         yield from _address_breaches(step)
         yield from _engagement_breaches(step)
         for name, actual in seen.types.items():
@@ -188,6 +193,16 @@ def _page_facts(step: StepRecord) -> dict[str, Any]:
         "reserved": RESERVED_PAGE,
         "in_order": not config.sliding_window,
     }
+
+
+def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:
+    """What kernels were given against their rules, with the stage; once where runs agree."""
+    stage: Stage | None = "capture" if step.index < 0 else None
+    yield from ((misuse, stage) for misuse in step.misuses)
+    told = {(misuse.kernel, misuse.argument, misuse.rule) for misuse in step.misuses}
+    for misuse in step.eager_misuses:
+        if (misuse.kernel, misuse.argument, misuse.rule) not in told:
+            yield misuse, "eager"
 
 
 def _engagement_breaches(step: StepRecord) -> Iterator[Breach]:

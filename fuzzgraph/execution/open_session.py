@@ -15,7 +15,7 @@ from fuzzgraph.memory import (
     ROOMY_CAPACITY,
     GuardedMemory,
 )
-from fuzzgraph.ports import Target, is_isolated
+from fuzzgraph.ports import Target, excuses_of, is_isolated
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_session
 
@@ -99,6 +99,8 @@ def _opened(
     opened.opening_hits = memory.zone_hits("capture")
     opened.opening_writes = opened.pool_writer.written_in_capture()
     opened.opening_accesses = opened.take_accesses()
+    opened.opening_misuses = opened.take_misuses()
+    opened.excuses = excuses_of(target)
     with border.crossing("capture"):
         opened.remember_capture()
     return opened

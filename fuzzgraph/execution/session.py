@@ -12,6 +12,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.kernels import take_accesses, take_misuses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
+from fuzzgraph.handover import Excuse
 from fuzzgraph.memory import (
     Bindings,
     GuardedMemory,
@@ -49,11 +50,19 @@ class OpenSession:
     opening_hits: list[ZoneHit] = field(default_factory=list)
     opening_writes: list[ForeignWrite] = field(default_factory=list)
     opening_accesses: list[Access] = field(default_factory=list)
+    opening_misuses: list[Misuse] = field(default_factory=list)
+    excuses: tuple[Excuse, ...] = ()
     _captured: Snapshot = field(init=False)
     _watch: PythonStateWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
     _fields: dict[str, Field] = field(init=False)
     _dtypes: dict[str, torch.dtype] = field(init=False, default_factory=dict)
+
+    @property
+    def damaged_while_opening(self) -> bool:
+        """Whether memory or a kernel's arguments were wrong before the first step."""
+        found = (self.opening_hits, self.opening_writes, self.opening_accesses)
+        return any(found) or bool(self.opening_misuses)
 
     def remember_capture(self) -> None:
         """Take this moment as the one `reset` returns to."""

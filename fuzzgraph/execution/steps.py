@@ -16,6 +16,7 @@ from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
+from fuzzgraph.execution.handovers import launches
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.memory import NAN_WORLD
@@ -77,6 +78,7 @@ class StepRunner:
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
         step.allocation = partial(opened.allocation_of, mode=batch.mode)
+        step.excuses = opened.excuses
         state = opened.pool_writer.state_of(batch)
         state.write()
         # Writing the step's state binds no attribute: the snapshot taken after the last step still
@@ -129,7 +131,7 @@ class StepRunner:
         eagerly = run == "eager" or batch.via == "eager"
         stage = "eager" if eagerly else "prepare"
         try:
-            with self._opened.memory.over_lanes():
+            with self._opened.memory.over_lanes(), self._opened.memory.taking_down() as launched:
                 if eagerly:
                     session.eager(batch)
                 else:
@@ -137,7 +139,9 @@ class StepRunner:
                     stage = "replay"
                     session.replay(batch)
                 stage = "check"
-                return session.observe(batch)
+                seen = session.observe(batch)
+            seen.handovers = (*seen.handovers, *launches(launched, session.pools.kv_planes))
+            return seen
         except BaseException as error:
             self._opened.border.judge(error, stage, run)
             raise
@@ -190,7 +194,9 @@ class StepRunner:
         if "eager" in self._needs and batch.via == "graph" and batch.raw_bs:
             # Same world and same past as the replay, so that any difference is the graph's.
             self._opened.restore(before)
+            self._opened.take_misuses()  # of the runs before
             step.runs["eager"] = self._execute(batch, "eager")
+            step.eager_misuses = self._opened.take_misuses()
 
     def _attribute(self, step: StepRecord, state: StepState, before: Snapshot, world: int) -> None:
         # Made anew each time: kept, it and this object would hold each other, and the session with

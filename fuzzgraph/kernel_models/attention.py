@@ -92,6 +92,7 @@ def attend(
         lse: [Hq, T] logarithm of the sum of exponentials, minus infinity without keys.
         qv: [T, Hq, Dv] queries of the values, whose products add to the logits.
     """
+    memory.attends(q, cache.keys, rows, softmax)
     sinks = None if softmax.sinks is None else as_numbers(softmax.sinks)
     keys, values = _gathered(memory, cache, rows)
     start = 0

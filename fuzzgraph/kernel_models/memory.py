@@ -9,7 +9,7 @@ storage is not touched: a read gives 0 and a write does nothing, and the record 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,18 @@ class KernelMemory:
 
     def __init__(self, report: Report) -> None:
         self._report = report
+        self.attended: list[tuple[torch.Tensor, int, Any, Any]] = []
+        """For each call of `attends`: cache of keys, query tokens, rows, softmax."""
+
+    def attends(self, q: torch.Tensor, keys: torch.Tensor, rows: Any, softmax: Any) -> None:
+        """Take down the meaning of a launch: which keys each query token sees.
+
+        Args:
+            q: [T, ...] the queries.
+            keys: the cache that `attention.Row.keys` index.
+            rows: `attention.Row`s; softmax: an `attention.Softmax`.
+        """
+        self.attended.append((keys, len(q), rows, softmax))
 
     # ---- what the kernel asks of the content of its arguments
 

@@ -26,6 +26,7 @@ from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
+from fuzzgraph.memory.launch_record import Launched, taken_down, without_results
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.listener import Listener, Tensors
 from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
@@ -69,6 +70,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._hook = LaunchHook()
         self.lanes = lanes
         self._sides = Sides(arena, layout)
+        self._launched: list[Launched] | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -115,6 +117,15 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         with self.lanes.installed(), self._sides.separate(), routed(self._run_model):
             yield
+
+    @contextmanager
+    def taking_down(self) -> Iterator[list[Launched]]:
+        """Inside, every launch of a kernel's model is taken down in the list that is yielded."""
+        outer, self._launched = self._launched, []
+        try:
+            yield self._launched
+        finally:
+            self._launched = outer
 
     @property
     def intercepting(self) -> bool:
@@ -254,8 +265,14 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         line = called_at or innermost_source()
         lanes = self.lanes
         report = LaunchReport(kernel.name, kernel.source, lanes.report, lanes.regions, line)
+        memory, launched = KernelMemory(report), self._launched
+        if launched is not None:
+            taken = taken_down(kernel.name, len(launched), line, arguments, self._sides.of)
+            launched.append(Launched(taken, memory))
         with by_torch():
-            run_kernel(KernelMemory(report), kernel, **arguments)
+            run_kernel(memory, kernel, **arguments)
+        if launched is not None:
+            without_results(taken, arguments)
 
 
 def _holds(key: int, values: Any) -> bool:

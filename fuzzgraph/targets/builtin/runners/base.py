@@ -154,7 +154,7 @@ class GraphRunner:
 
     def record_capture(self, size: int) -> None:
         step = self.current()
-        self.records[size] = CaptureRecord.of(step.static, step.padded)
+        self.records[size] = CaptureRecord.of(step)
 
     # one step
 
@@ -298,7 +298,10 @@ class GraphRunner:
 
     def observe(self, batch: Batch) -> Observation:
         """Copies of what the last step produced and used."""
-        return observation_of(batch, self.current(), self.outputs, self.config)
+        step = self.current()
+        record = None if step.size is None else self.records.get(step.size)
+        frozen = None if record is None else record.launch
+        return observation_of(batch, step, self.outputs, self.config, frozen)
 
     def named_buffers(self) -> dict[str, torch.Tensor]:
         """Buffers of graphs and of eager steps, by the names that findings use."""
