@@ -110,6 +110,22 @@ def off_truth(step: StepRecord, name: str, got: torch.Tensor) -> Difference | No
     )
 
 
+def too_far_apart(
+    step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor
+) -> Difference | None:
+    """Where live rows of two results of the engine are farther apart than each may be off."""
+    rounding = rounding_of(name, step.config).of_both()
+    return beyond_tolerance(
+        got,
+        want.double(),
+        partial(step.plain_error, name),
+        2 * step.value_bound,
+        rounding.dtype,
+        rounding.relative,
+        rounding.absolute,
+    )
+
+
 def _misshapen(step: StepRecord) -> Iterator[tuple[tuple[RunKind, str], tuple[Stage, str]]]:
     """(run, output) -> (stage, what is wrong with its form): surplus rows are nobody's padding."""
     eagerly = step.batch.via == "eager"

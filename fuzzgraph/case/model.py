@@ -194,9 +194,16 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = True
     """Whether a batch above the largest captured size runs eagerly instead of failing."""
     row_mixing: Annotated[Literal["none", "fp8_scale", "nan", "router"], Dimension(
-        needs=OneOf("row_mixings"), feature=26, label="row mixing {}", group="features"
+        needs=OneOf("row_mixings"), feature=26, share=30, label="row mixing {}", group="features"
     )] = "none"
-    """The layer behind attention: keeps rows apart, or mixes them as `row_mixing` says."""
+    """What stands behind attention (see `fuzzgraph.row_mixing`): nothing; one FP8 scale over all
+    rows; all rows added with a factor of zero; or, on one of several ranks, a router that counts
+    tokens."""
+    index_topk: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("index_topk"), feature=27, share=CORE,
+        tried=(1, 3, 16, 64), label="index topk {}", group="features"
+    )] = 0
+    """Keys that an indexer selects for each query, by `Content.index_scores`; 0 means all."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -146,22 +146,19 @@ def _of_node(
 def _candidate(
     module: str, function: str, source: Source, operator: str, edit: Edit
 ) -> Candidate | None:
-    """The mutant of an edit; None if it is too long, is no Python, or says the same as before."""
-    if source.bytes[edit.start : edit.end].count(b"\n") >= _LONGEST:
+    """The mutant of an edit; None if it is too long or says the same as before."""
+    if source.bytes.count(b"\n", edit.start, edit.end) >= _LONGEST:
         return None
-    text = source.edited(edit)
-    first = source.bytes.count(b"\n", 0, edit.start)
-    last = source.bytes.count(b"\n", 0, edit.end)
-    before, after = source.lines[first : last + 1], text.decode().splitlines(True)[first : last + 1]
+    first, before, after = source.changed_lines(edit)
     if before == after:
         return None
-    column, length = edit.start - source.offset(first + 1, 0), edit.end - edit.start
-    named = "|".join(map(str, (module, first + 1, column, length, operator, edit.text)))
+    column, length = edit.start - source.offset(first, 0), edit.end - edit.start
+    named = "|".join(map(str, (module, first, column, length, operator, edit.text)))
     mutant = Mutant(
         id=hashlib.sha256(named.encode()).hexdigest()[:12],
         module=module,
         function=function,
-        line=first + 1,
+        line=first,
         operator=operator,
         before=_shown(before),
         after=_shown(after),
@@ -169,6 +166,6 @@ def _candidate(
     return Candidate(mutant, source.path, edit)
 
 
-def _shown(lines: Sequence[str]) -> str:
-    kept = [line.rstrip().removesuffix("\\").rstrip() for line in lines]
+def _shown(text: str) -> str:
+    kept = [line.rstrip().removesuffix("\\").rstrip() for line in text.splitlines()]
     return textwrap.dedent("\n".join(line for line in kept if line)).strip("\n")

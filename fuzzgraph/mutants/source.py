@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,11 +66,23 @@ class Source:
 
     def edited(self, edit: Edit) -> bytes:
         """The whole text with one part replaced, and every later line where it was."""
-        removed = self.bytes[edit.start : edit.end].count(b"\n")
-        missing = removed - edit.text.count("\n")
-        # A replacement of several lines by one is followed by empty lines, or, where more of the
-        # statement follows on the last line, by continued ones.
-        rest = self.bytes[edit.end :]
-        alone = rest.split(b"\n", 1)[0].strip() == b""
-        filler = (b"\n" if alone else b" \\\n") * missing
-        return self.bytes[: edit.start] + edit.text.encode() + filler + rest
+        return self.bytes[: edit.start] + self._replacement(edit) + self.bytes[edit.end :]
+
+    def changed_lines(self, edit: Edit) -> tuple[int, str, str]:
+        """The number of the first changed line, then the changed lines before and after."""
+        first = bisect_right(self._begins, edit.start)
+        last = bisect_right(self._begins, max(edit.start, edit.end - 1))
+        begin, end = self._begins[first - 1], self._begins[last]
+        after = self.bytes[begin : edit.start] + self._replacement(edit)
+        after += self.bytes[edit.end : end]
+        return first, self.bytes[begin:end].decode(), after.decode()
+
+    def _replacement(self, edit: Edit) -> bytes:
+        """The new text, and as many lines as the old one had."""
+        removed = self.bytes.count(b"\n", edit.start, edit.end)
+        # One line in place of several is followed by empty lines, or, where more of the statement
+        # follows on the last line, by continued ones.
+        line_end = self.bytes.find(b"\n", edit.end)
+        alone = self.bytes[edit.end : line_end if line_end >= 0 else None].strip() == b""
+        filler = (b"\n" if alone else b" \\\n") * (removed - edit.text.count("\n"))
+        return edit.text.encode() + filler

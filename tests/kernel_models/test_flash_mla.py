@@ -17,39 +17,19 @@ from fuzzgraph.kernel_models.flash_mla import (
     get_mla_metadata,
 )
 from fuzzgraph.memory import GuardedMemory
-from tests.kernel_models.dense import dense_attention
+from tests.kernel_models.latent_caches import HEADS, VALUE, WIDTH, ints, scattered, wanted
 
 PAGE = 64
-WIDTH, VALUE, HEADS = 6, 4, 3
-
-
-def _ints(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def _cache(lens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(k_cache, block_table) with the pages of each row scattered."""
-    torch.manual_seed(1)
-    width = max(1, max(-(-n // PAGE) for n in lens))
-    pages = 1 + width * len(lens)
-    table = (torch.randperm(pages - 1)[: width * len(lens)] + 1).view(len(lens), width)
-    return torch.randn(pages, PAGE, 1, WIDTH), table.int()
+    return scattered(lens, PAGE)
 
 
 def _want(
     q: torch.Tensor, cache: torch.Tensor, table: torch.Tensor, lens: list[int], causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """([B, L, Hq, Dv], [B, Hq, L]) by dense attention."""
-    outs, sums = [], []
-    for row, length in enumerate(lens):
-        keys = cache[table[row].long()].flatten(0, 1)[:length]
-        tokens = q.shape[1]
-        at = length - tokens + torch.arange(tokens)[:, None]
-        visible = (torch.arange(length)[None, :] <= at) | torch.tensor(not causal)
-        out, lse = dense_attention(q[row], keys, keys[..., :VALUE], visible, scale=0.3)
-        outs.append(out)
-        sums.append(lse)
-    return torch.stack(outs), torch.stack(sums)
+    return wanted(q, cache, table, lens, causal=causal, scale=0.3)
 
 
 def _decode(
@@ -79,7 +59,7 @@ def test_rows_of_different_length_give_dense_attention_however_they_are_split(
     lens = [5, 64, 65, 400, 3]
     cache, table = _cache(lens)
     q = torch.randn(len(lens), tokens, HEADS, WIDTH)
-    out, lse = _decode(q, cache, table, _ints(*lens), causal=causal)
+    out, lse = _decode(q, cache, table, ints(*lens), causal=causal)
     want, sums = _want(q, cache, table, lens, causal and tokens > 1)
     torch.testing.assert_close(out.double(), want, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(lse.double(), sums)
@@ -92,14 +72,14 @@ def test_the_bits_of_a_row_do_not_depend_on_the_plan(monkeypatch: pytest.MonkeyP
     outs = []
     for parts in (1, 7):
         monkeypatch.setattr(flash_mla, "_HOPPER", parts)
-        outs.append(_decode(q, cache, table, _ints(*lens))[0])
+        outs.append(_decode(q, cache, table, ints(*lens))[0])
     assert torch.equal(*outs)
 
 
 def test_a_plan_shares_every_block_of_every_row_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash_mla, "_HOPPER", 6)
     lens = [64, 1000, 0, 65]
-    tiles, splits = get_mla_metadata(_ints(*lens), 1, 1)
+    tiles, splits = get_mla_metadata(ints(*lens), 1, 1)
     blocks: list[tuple[int, int]] = []
     for first, block, last, end, _ in tiles[:, :5].tolist():
         for row in range(first, min(last, len(lens) - 1) + 1):
@@ -112,7 +92,7 @@ def test_a_plan_shares_every_block_of_every_row_out_once(monkeypatch: pytest.Mon
 
 def test_a_row_without_keys_gives_zeros_and_an_infinite_lse() -> None:
     cache, table = _cache([64, 0])
-    out, lse = _decode(torch.randn(2, 1, HEADS, WIDTH), cache, table, _ints(64, 0))
+    out, lse = _decode(torch.randn(2, 1, HEADS, WIDTH), cache, table, ints(64, 0))
     assert not out[1].any() and out[0].all()
     assert (lse[1] == math.inf).all() and lse[0].isfinite().all()
 
@@ -120,9 +100,9 @@ def test_a_row_without_keys_gives_zeros_and_an_infinite_lse() -> None:
 def test_a_plan_made_for_a_shorter_row_leaves_its_last_blocks_out() -> None:
     cache, table = _cache([200])
     q = torch.randn(1, 1, HEADS, WIDTH)
-    tiles, splits = get_mla_metadata(_ints(100), HEADS, 1)
+    tiles, splits = get_mla_metadata(ints(100), HEADS, 1)
     out, _ = flash_mla_with_kvcache(
-        q, cache, table, _ints(200), VALUE, tiles, splits, softmax_scale=0.3
+        q, cache, table, ints(200), VALUE, tiles, splits, softmax_scale=0.3
     )
     want, _ = _want(q, cache, table, [128], False)
     torch.testing.assert_close(out.double(), want, rtol=1e-6, atol=1e-6)
@@ -136,7 +116,7 @@ def test_a_plan_made_for_a_longer_row_looks_up_pages_behind_its_end(
     with memory.intercept("engine"):
         cache, _ = _cache([64])
         table = torch.ones(1, 1, dtype=torch.int32)
-        lens, planned = _ints(60), _ints(150)
+        lens, planned = ints(60), ints(150)
         tiles, splits = get_mla_metadata(planned, HEADS, 1)
         q = torch.randn(1, 1, HEADS, WIDTH)
         flash_mla_with_kvcache(q, cache, table, lens, VALUE, tiles, splits)
@@ -148,9 +128,9 @@ def test_a_plan_that_nobody_made_breaks_a_rule_and_leaves_the_rows_as_they_were(
     memory = GuardedMemory()
     with memory.intercept("engine"):
         cache, table = _cache([64, 64])
-        lens = _ints(64, 64)
+        lens = ints(64, 64)
         tiles = torch.full((4, 8), 1 << 30, dtype=torch.int32)
-        splits = _ints(0, 0, 2)
+        splits = ints(0, 0, 2)
         q = torch.randn(2, 1, HEADS, WIDTH)
         out, _ = flash_mla_with_kvcache(q, cache, table, lens, VALUE, tiles, splits)
         written = out.clone()
@@ -166,7 +146,7 @@ def test_rows_of_a_plan_that_the_batch_lacks_break_a_rule(
     memory = GuardedMemory()
     with memory.intercept("engine"):
         cache, table = _cache([64, 64])
-        lens = _ints(64, 64)
+        lens = ints(64, 64)
         tiles, splits = get_mla_metadata(lens, HEADS, 1)
         flash_mla_with_kvcache(
             torch.randn(1, 1, HEADS, WIDTH), cache, table[:1], lens[:1], VALUE, tiles,
@@ -182,7 +162,7 @@ def test_a_narrow_view_of_the_table_hands_over_its_whole_rows() -> None:
         lens = [150, 70]
         cache, table = _cache(lens)
         q = torch.randn(2, 1, HEADS, WIDTH)
-        lengths = _ints(*lens)
+        lengths = ints(*lens)
         out, _ = _decode(q, cache, table[:, :1], lengths)
     assert not memory.lanes.report.take_accesses()
     want, _ = _want(q, cache, table, lens, False)
@@ -192,8 +172,8 @@ def test_a_narrow_view_of_the_table_hands_over_its_whole_rows() -> None:
 def test_a_page_outside_of_the_cache_is_followed_and_recorded() -> None:
     memory = GuardedMemory()
     with memory.intercept("engine"):
-        cache, table = torch.zeros(2, PAGE, 1, WIDTH), _ints(1, 2).view(1, 2)
-        _decode(torch.ones(1, 1, 1, WIDTH), cache, table, _ints(70))
+        cache, table = torch.zeros(2, PAGE, 1, WIDTH), ints(1, 2).view(1, 2)
+        _decode(torch.ones(1, 1, 1, WIDTH), cache, table, ints(70))
     accesses = memory.lanes.report.take_accesses()
     assert {(each.buffer, each.kind) for each in accesses} == {("k_cache", "read")}
 
@@ -203,7 +183,7 @@ def test_a_replay_follows_the_plan_and_the_lengths_of_now() -> None:
     graphs = Recorder(memory)
     cache, table = _cache([200])
     with memory.intercept("engine"):
-        q, lens = torch.randn(1, 1, HEADS, WIDTH), _ints(5)
+        q, lens = torch.randn(1, 1, HEADS, WIDTH), ints(5)
         tiles, splits = get_mla_metadata(lens, HEADS, 1)
     graph = graphs.capture(
         lambda: flash_mla_with_kvcache(
@@ -222,7 +202,7 @@ def test_a_replay_follows_the_plan_and_the_lengths_of_now() -> None:
 
 def test_a_plan_in_the_object_of_later_versions_is_taken_out_of_it() -> None:
     cache, table = _cache([70])
-    q, lens = torch.randn(1, 1, HEADS, WIDTH), _ints(70)
+    q, lens = torch.randn(1, 1, HEADS, WIDTH), ints(70)
     plan = FlashMLASchedMeta(*get_mla_metadata(lens, HEADS, 1))
     out, _ = flash_mla_with_kvcache(q, cache, table, lens, VALUE, plan, softmax_scale=0.3)
     want, _ = _want(q, cache, table, [70], False)
@@ -231,7 +211,7 @@ def test_a_plan_in_the_object_of_later_versions_is_taken_out_of_it() -> None:
 
 def _refused(**changes: object) -> str:
     cache, table = _cache([64])
-    lens = _ints(64)
+    lens = ints(64)
     tiles, splits = get_mla_metadata(lens, HEADS, 1)
     arguments = dict(
         q=torch.randn(1, 1, HEADS, WIDTH), k_cache=cache, block_table=table, cache_seqlens=lens,
@@ -252,9 +232,9 @@ def _refused(**changes: object) -> str:
         ({"k_cache": torch.zeros(2, PAGE, 2, WIDTH)}, "query heads must be a multiple of the 2"),
         ({"k_cache": torch.zeros(2, PAGE, 1, 8)}, "queries must be as wide as a cached row of 8"),
         ({"head_dim_v": 7}, "a value must fit into a cached row of 6 columns; got 7"),
-        ({"num_splits": _ints(0, 1, 2)}, r"num_splits must be \[2\]; got \[3\]"),
-        ({"cache_seqlens": _ints(1, 2, 3)[::2]}, "cache_seqlens must be contiguous"),
-        ({"tile_scheduler_metadata": _ints(1, 2).view(1, 2)}, r"must be \[1, 8\]; got \[1, 2\]"),
+        ({"num_splits": ints(0, 1, 2)}, r"num_splits must be \[2\]; got \[3\]"),
+        ({"cache_seqlens": ints(1, 2, 3)[::2]}, "cache_seqlens must be contiguous"),
+        ({"tile_scheduler_metadata": ints(1, 2).view(1, 2)}, r"must be \[1, 8\]; got \[1, 2\]"),
     ],
 )  # fmt: skip
 def test_what_the_host_code_refuses_is_refused_with_its_rule(
@@ -266,4 +246,4 @@ def test_what_the_host_code_refuses_is_refused_with_its_rule(
 def test_fp8_and_attention_sinks_are_not_followed() -> None:
     cache, table = _cache([64])
     with pytest.raises(KernelNotModelled, match="does not follow attn_sink"):
-        _decode(torch.randn(1, 1, HEADS, WIDTH), cache, table, _ints(64), attn_sink=torch.zeros(3))
+        _decode(torch.randn(1, 1, HEADS, WIDTH), cache, table, ints(64), attn_sink=torch.zeros(3))

@@ -17,10 +17,11 @@ from fuzzgraph.kernel_models.flashinfer.decode import (
     BatchDecodeWithPagedKVCacheWrapper,
     fast_decode_plan,
 )
-from fuzzgraph.kernel_models.flashinfer.merge import merge_state, merge_states
+from fuzzgraph.kernel_models.flashinfer.merge import merge_states
 from fuzzgraph.kernel_models.flashinfer.mla import BatchMLAPagedAttentionWrapper
 from fuzzgraph.kernel_models.flashinfer.prefill import BatchPrefillWithPagedKVCacheWrapper
 from fuzzgraph.kernel_models.flashinfer.ragged import BatchPrefillWithRaggedKVCacheWrapper
+from fuzzgraph.kernel_models.merge import merge_state
 
 __all__ = [
     "BatchDecodeWithPagedKVCacheWrapper",

@@ -1,4 +1,4 @@
-"""Merge of partial results, each with the logarithm to base 2 of its sum of exponentials.
+"""Merge of several partial results, each with the base-2 logarithm of its sum of exponentials.
 
 Source: FlashInfer 0.6.12, flashinfer/cascade.py and include/flashinfer/attention/cascade.cuh.
 """
@@ -12,42 +12,9 @@ from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
 
-__all__ = ["merge_state", "merge_states"]
+__all__ = ["merge_states"]
 
 _SOURCE = "FlashInfer 0.6.12, flashinfer/cascade.py and cascade.cuh"
-
-
-def merge_state(
-    v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over two sets of keys, from attention over each.
-
-    Args:
-        v_a, v_b: [T, Hq, D].
-        s_a, s_b: [T, Hq] to base 2; taken as float32.
-
-    Returns:
-        (like `v_a`, float32 [T, Hq]).
-
-    Raises:
-        KernelRefused: shapes or dtypes that differ.
-    """
-    call = Call("merge_state", _SOURCE)
-    call.needs(v_a.shape == v_b.shape, "v_a and v_b must have one shape", _shapes(v_a, v_b))
-    for name, lse in (("s_a", s_a), ("s_b", s_b)):
-        rule = f"{name} must be [{v_a.shape[0]}, {v_a.shape[1]}]"
-        call.needs(lse.shape == v_a.shape[:2], rule, list(lse.shape))
-    call.needs_dtype("v_b", v_b, v_a.dtype)
-    merged = torch.empty_like(v_a)
-    sums = torch.empty(v_a.shape[:2], dtype=torch.float32, device=v_a.device)
-    launch(
-        _MERGER,
-        parts=(v_a, v_b),
-        lses=(s_a.to(torch.float32), s_b.to(torch.float32)),
-        out=merged,
-        lse=sums,
-    )
-    return merged, sums
 
 
 def merge_states(v: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,18 +58,12 @@ def _merge_states(
     base = np.where(np.isfinite(best), best, 0.0)
     weights = np.exp2(sums - base)
     total = weights.sum(0)
-    # A set without keys has weight 0, and what stands in its output counts for nothing.
     values = np.stack([as_numbers(one) for one in parts])
-    values = np.where(weights[..., None] == 0.0, 0.0, values)
     merged = (values * weights[..., None]).sum(0) / np.where(total == 0.0, 1.0, total)[..., None]
     tokens = np.arange(len(out))
     memory.store("v_merged", out, torch.from_numpy(merged), tokens)
     with np.errstate(divide="ignore"):
         memory.store("s_merged", lse, torch.from_numpy(base + np.log2(total)), tokens)
-
-
-def _shapes(*tensors: torch.Tensor) -> str:
-    return " and ".join(str(list(tensor.shape)) for tensor in tensors)
 
 
 _MERGER = ModelKernel("merge_states", _merge_states, _SOURCE)

@@ -9,7 +9,7 @@ import torch
 from fuzzgraph.execution.session import Snapshot
 from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.eager import compared_exactly, eager_rows
-from fuzzgraph.oracles.history import history_rows
+from fuzzgraph.oracles.history import history_rows, may_follow_padding
 from fuzzgraph.repro.checks.base import ScriptCheck
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording, Run
@@ -185,7 +185,8 @@ class HistoryCheck(ScriptCheck):
         if twin.failure is not None:
             raise NotStandalone(f"the step without a past raised {twin.failure.error}")
         self.others.append(twin)
-        rows = history_rows(self.step_record(recording, batch), self.finding.buffer, self.seen)
+        self._step = self.step_record(recording, batch)
+        rows = history_rows(self._step, self.finding.buffer, self.seen)
         self._rows = "" if rows is None else f"[:{rows}]"
 
     def _forget(self, recording: Recording, batch: Batch, before: Image) -> None:
@@ -204,9 +205,14 @@ class HistoryCheck(ScriptCheck):
             "restore(captured)",
             f"{world}()",
             f"want = without_past(){self._rows}",
-            "worst = first_difference(got, want)",
+            *self._comparison(),
             *self.told("without the past"),
         ]
+
+    def _comparison(self) -> list[str]:
+        if may_follow_padding(self._step, self.finding.buffer, self.seen):
+            return self.tolerance_lines(self._step, "want.double()", both=True)
+        return ["worst = first_difference(got, want)"]
 
 
 class KeptOutputCheck(ScriptCheck):

@@ -13,7 +13,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.row_mixing import mix_rows, mixes_rows
+from fuzzgraph.row_mixing import mix_rows, mixes_rows, served
 from fuzzgraph.targets.builtin.attention import AttentionBatch, kernel
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
@@ -110,9 +110,7 @@ class BuiltinModel:
         if inputs.state_indices is not None and self.state is not None:
             outputs["state"] = self.advance_state(inputs.input_ids, inputs.state_indices)
         if inputs.num_token_non_padded is not None:
-            outputs["moe"] = self.local_experts(
-                out, inputs.num_token_non_padded, inputs.sharded_tokens
-            )
+            outputs["moe"] = self.local_experts(out, inputs, inputs.num_token_non_padded)
         return outputs
 
     # its steps
@@ -166,11 +164,14 @@ class BuiltinModel:
         return state
 
     def local_experts(
-        self, out: torch.Tensor, live_tokens: torch.Tensor, sharded_tokens: int
+        self, out: torch.Tensor, inputs: ForwardInputs, live_tokens: torch.Tensor
     ) -> torch.Tensor:
-        """This rank's shard of the tokens; rows that are not live come out as zeros."""
-        first, end = self.local.shard(sharded_tokens)
+        """This rank's shard of the tokens; rows that are not live, or that a router drops, come out
+        as zeros."""
+        first, end = self.local.shard(inputs.sharded_tokens)
         shard = out[first:end]
-        rows = torch.arange(len(shard), device=self.device)
-        live = rows < live_tokens
-        return shard * live.to(out.dtype)[:, None, None]
+        if self.config.row_mixing == "router":
+            taken = served(inputs.input_ids[first:end], live_tokens)
+        else:
+            taken = torch.arange(len(shard), device=self.device) < live_tokens
+        return shard * taken.to(out.dtype)[:, None, None]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for
+from fuzzgraph.content import content_for, next_token
 from fuzzgraph.row_mixing import split_mixed, with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
@@ -99,12 +99,18 @@ class AttentionModel:
         packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
         q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
         if self._config.attention == "mla":
-            out = self._attend_latent(q, k, forward_batch)
+            out = self._attend_latent(q, k, forward_batch, **self.more(positions, forward_batch))
         else:
             out = self.layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
         return with_mixed(out, self._config)
 
-    def _attend_latent(self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any) -> torch.Tensor:
+    def more(self, positions: torch.Tensor, forward_batch: Any) -> dict[str, Any]:
+        """What a model hands a latent layer beside queries and keys, by the layer's names."""
+        return {}
+
+    def _attend_latent(
+        self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any, **more: Any
+    ) -> torch.Tensor:
         """As DeepSeek's `forward_absorb_core` calls it, with the strides that it has there."""
         config = self._config
         rank = config.v_head_dim
@@ -116,11 +122,12 @@ class AttentionModel:
         q_rope, k_rope = q[..., rank:], k[:, None, rank:]
         out: torch.Tensor
         if self._rope == "apart":
-            out = self.layer(q_nope, k_nope, k_nope, forward_batch, q_rope=q_rope, k_rope=k_rope)
+            apart = {"q_rope": q_rope, "k_rope": k_rope}
+            out = self.layer(q_nope, k_nope, k_nope, forward_batch, **apart, **more)
         else:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
-            out = self.layer(q, k, k_nope, forward_batch)
-        return out
+            out = self.layer(q, k, k_nope, forward_batch, **more)
+        return out.reshape(len(out), -1)  # some backends keep heads apart, as a model takes either
 
 
 class DraftModel(AttentionModel):
@@ -135,6 +142,29 @@ class DraftModel(AttentionModel):
         """Logits and hidden states of zeros, of the rows that the engine asks for."""
         self.attended = self.attend(input_ids, positions, forward_batch)
         return no_draft(forward_batch)
+
+    def attend_drafts(self, tokens: torch.Tensor, forward_batch: Any, backends: list[Any]) -> None:
+        """All steps of a draft of one branch, each on its own backend; outputs by row, then step.
+
+        As the workers' `draft_forward` does, it sets what differs between steps on the batch.
+
+        Args:
+            tokens: [rows] the first token of each row.
+            backends: one for each step.
+        """
+        all_slots, steps = forward_batch.out_cache_loc, self._config.spec_steps
+        slots = all_slots.view(-1, steps)
+        branch, outputs = torch.zeros_like(tokens), []
+        for step in range(steps):
+            forward_batch.input_ids, forward_batch.out_cache_loc = tokens, slots[:, step]
+            # Up to 0.5.12 the layer asks the batch.
+            forward_batch.attn_backend = backends[step]
+            with in_forward_context(backends[step], forward_batch):
+                positions = forward_batch.positions + step
+                outputs.append(self.attend(tokens, positions, forward_batch))
+            tokens = next_token(tokens, step, branch)
+        forward_batch.out_cache_loc = all_slots
+        self.attended = torch.stack(outputs, 1).flatten(0, 1)
 
 
 def no_draft(forward_batch: Any) -> Any:

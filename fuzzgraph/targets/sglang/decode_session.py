@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -79,6 +80,7 @@ class DecodeSession(RunnerSession):
         backend: str,
         drafts: bool = False,
         model: Any = None,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._config = config
@@ -94,6 +96,7 @@ class DecodeSession(RunnerSession):
                 speculative=self._verifies,
                 drafts=drafts,
                 judged=self._attention is not None,
+                arguments=arguments,
             )
             self._model_runner.model = model
             self.backend = self._open_backend(self._model_runner)

@@ -80,16 +80,16 @@ def test_parts_of_the_keys_merge_into_attention_over_all_of_them() -> None:
     torch.testing.assert_close(stacked, merged)
 
 
-def test_a_part_without_keys_counts_for_nothing_whatever_its_output_holds() -> None:
+def test_a_part_without_keys_has_no_weight() -> None:
     v, s = torch.randn(1, 2, 4), torch.randn(1, 2)
     none = torch.full_like(s, -torch.inf)
-    merged, lse = merge_state(v, s, torch.full_like(v, torch.nan), none)
+    merged, lse = merge_states(torch.stack((v, torch.ones_like(v)), 1), torch.stack((s, none), 1))
     torch.testing.assert_close(merged, v)
     torch.testing.assert_close(lse, s)
 
 
 def test_parts_of_other_shapes_are_refused() -> None:
-    with pytest.raises(KernelRefused, match=r"s_b must be \[1, 2\]; got \[2, 1\]"):
+    with pytest.raises(KernelRefused, match=r"s_b must have shape \[1, 2\]"):
         merge_state(*(torch.zeros(1, 2, 4), torch.zeros(1, 2)) * 1, torch.zeros(1, 2, 4),
                     torch.zeros(2, 1))  # fmt: skip
 

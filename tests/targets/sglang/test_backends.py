@@ -55,6 +55,29 @@ class TestReleases:
         case = case_for(target, (5, 66, 7, 150), (130, 6, 7), mode="target_verify")
         assert seen(workers, "0.5.23", case, f"sglang-{target}-verify") == set()
 
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    def test_trees_of_two_branches_are_verified_cleanly_on_fa3(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = case_for("fa3", (5, 66, 7, 150), (130, 6, 7), mode="target_verify", spec_topk=2)
+        assert seen(workers, version, case, "sglang-fa3-verify") == set()
+
+    @pytest.mark.parametrize(
+        ("mutant", "target", "settings"),
+        [
+            ("bidirectional_verify", "fa3", {"mode": "target_verify"}),
+            ("unwritten_kv", "trtllm-mha", {}),
+            ("wrong_scale", "trtllm-mha", {}),
+        ],
+        ids=["not causal", "KV not written", "no scale"],
+    )
+    def test_a_wrong_call_of_a_kernel_shows_in_the_outputs(
+        self, workers: Workers, mutant: str, target: str, settings: dict[str, Any]
+    ) -> None:
+        case = case_for(target, (5,), (9,), **settings)
+        found = seen(workers, "0.5.23", case, f"tests.targets.sglang.attention_mutants:{mutant}")
+        assert ("reference", "attention") in found
+
     @pytest.mark.parametrize(
         ("target", "buffer"),
         [("fa3", "page_table"), ("flashinfer", "kv_indices"), ("trtllm-mla", "page_table")],

@@ -99,6 +99,12 @@ class AttentionBackend:
     """Why its kernels cannot run a config, beyond what the runner refuses; None if they can."""
     rope: Rope = "apart"
     """How a model hands it latent attention."""
+    model: type[AttentionModel] = AttentionModel
+    """The model of one layer that runs on it."""
+    more: tuple[tuple[str, Any], ...] = ()
+    """What else it has of the dimensions: a field of `Capabilities`, its value."""
+    arguments: tuple[tuple[str, Any], ...] = ()
+    """Server arguments, under each of their names, beyond those that follow from a config."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -142,11 +148,6 @@ def latent_table(backend: Any, size: int | None) -> Any:
     return Stub(block_kv_indices=backend.cuda_graph_kv_indices[:size])
 
 
-def few_bytes(*_: Any, **__: Any) -> int:
-    """In place of what a compiled kernel says that its scratch memory needs."""
-    return 64
-
-
 def not_compiled(*_: Any, **__: Any) -> None:
     """In place of compiling a kernel for later."""
 
@@ -172,6 +173,7 @@ class BackendTarget(SglangTarget):
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
             row_mixings=("none",) if backend.missing(mode) else ROW_MIXINGS,
+            **dict(backend.more),
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -238,12 +240,16 @@ def _itself(backend: type) -> type:
 
 
 def open_backend(
-    kind: AttentionBackend, runner: ModelRunner, made: Callable[[type], type] = _itself
+    kind: AttentionBackend,
+    runner: ModelRunner,
+    made: Callable[[type], type] = _itself,
+    **arguments: Any,
 ) -> Any:
     """The release's own backend on `runner`, with what stands in for compiled code.
 
     Args:
         made: its class -> the class to open.
+        arguments: of its constructor, beside the runner.
     """
     place, backend = kind.place()
     module = engine_module(place)
@@ -257,7 +263,7 @@ def open_backend(
             if hasattr(module, name):
                 setattr(module, name, tensors_claim_cuda(getattr(module, name)))
     kind.adapt(runner)
-    return made(getattr(module, backend))(runner)
+    return made(getattr(module, backend))(runner, **arguments)
 
 
 class BackendSession(DecodeSession):
@@ -272,8 +278,10 @@ class BackendSession(DecodeSession):
         self.fields = (*input_fields(config, 1), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
-            model = AttentionModel(config, graphs.device, kind.rope)
-        super().__init__(config, graphs, backend=kind.name, model=model)
+            model = kind.model(config, graphs.device, kind.rope)
+        super().__init__(
+            config, graphs, backend=kind.name, model=model, arguments=dict(kind.arguments)
+        )
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return cuda_on_cpu()

@@ -6,6 +6,8 @@ KV. Modelled: the attention kernels, their planner, and the merge of two parts o
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuzzgraph.kernel_models import flash_attention, merge
 from fuzzgraph.kernel_models.flash_attention_plan import get_scheduler_metadata
 from fuzzgraph.targets.sglang.backends.attention_backend import (
@@ -49,5 +51,8 @@ FA3 = AttentionBackend(
     max_topk=2,
     kernels=_KERNELS,
 )
+
+FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
+"""Holds a backend for each step of a draft."""
 
 target = FA3.target

@@ -14,6 +14,7 @@ backend, the whole decode runner. Stood in for:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -77,6 +78,7 @@ def _hf_config(config: EngineConfig) -> Any:
         vocab_size=32,
     )
     described.max_source_positions = config.max_encoder_len
+    described.index_topk = config.index_topk or config.max_context_len  # then no key is left out
     return described
 
 
@@ -177,6 +179,7 @@ def model_runner(
     drafts: bool = False,
     prefill: str = "",
     judged: bool = False,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> ModelRunner:
     """A model runner for `config` with the engine's own pools, without backend and model.
 
@@ -186,10 +189,18 @@ def model_runner(
         drafts: whether it is the draft worker's.
         prefill: which kind of graphs prefills get, by the engine's name.
         judged: whether a model with a layer of attention runs on it.
+        arguments: of the server, beyond those that follow from the config.
     """
     dtype = getattr(torch, config.dtype)
     spec = speculative or drafts
-    settings = Configuration(config, device, backend=backend, speculative=spec, prefill=prefill)
+    settings = Configuration(
+        config,
+        device,
+        backend=backend,
+        speculative=spec,
+        prefill=prefill,
+        more=arguments,
+    )
     kv = kv_pool(config, device, dtype)
     width = config.draft_tokens if speculative else 1
     allocator = Stub(page_size=config.page_size, get_kvcache=lambda: kv)

@@ -8,6 +8,8 @@ or in a context that the arguments are published to.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -41,6 +43,7 @@ class Configuration:
         backend: name of the attention backend.
         speculative: whether the server speculates, with what the config says.
         prefill: which kind of graphs prefills get, by the engine's name; "" for none.
+        more: arguments beyond those; a name that the release does not know is left out.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Configuration:
         backend: str,
         speculative: bool,
         prefill: str = "",
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._config = config
         values: dict[str, Any] = {
@@ -95,6 +99,7 @@ class Configuration:
                     "piecewise_cuda_graph_tokens": list(config.capture_tokens),
                     "piecewise_cuda_graph_compiler": "eager",
                 }
+        values |= {name: value for name, value in more.items() if _is_argument(name)}
         self.server_args = _arguments(values)
         self.use()
 
@@ -123,6 +128,11 @@ class Configuration:
 
 _in_use: list[Configuration] = []
 """The one that was made the process's last."""
+
+
+def _is_argument(name: str) -> bool:
+    kinds = engine_module(_ARGUMENTS).ServerArgs.__mro__
+    return any(name in vars(kind).get("__annotations__", {}) for kind in kinds)
 
 
 def _arguments(values: dict[str, Any]) -> Any:
