@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -56,12 +56,21 @@ class OpenSession:
     _watch: PythonStateWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
     _fields: dict[str, Field] = field(init=False)
+    _owed: dict[str, set[str]] = field(init=False, default_factory=dict)
     _dtypes: dict[str, torch.dtype] = field(init=False, default_factory=dict)
 
     @property
     def damaged_while_opening(self) -> bool:
         """Whether memory was touched that nobody may touch before the first step."""
         return any((self.opening_hits, self.opening_writes, self.opening_accesses))
+
+    def owed_at_capture(self, mode: str, shown: Iterable[str]) -> tuple[str, ...]:
+        """Names whose values at capture the session has to hand over: those it ever did."""
+        if mode not in self._owed:
+            compared = getattr(self.session, "compared_at_capture", ())
+            self._owed[mode] = {name for name in compared if name in self._fields}
+        self._owed[mode].update(shown)
+        return tuple(sorted(self._owed[mode]))
 
     def remember_capture(self) -> None:
         """Take this moment as the one `reset` returns to."""
