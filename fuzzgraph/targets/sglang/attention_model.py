@@ -152,7 +152,8 @@ class DraftModel(AttentionModel):
             tokens: [rows] the first token of each row.
             backends: one for each step.
         """
-        all_slots, steps = forward_batch.out_cache_loc, self._config.spec_steps
+        given, all_slots = forward_batch.input_ids, forward_batch.out_cache_loc
+        steps = self._config.spec_steps
         slots = all_slots.view(-1, steps)
         branch, outputs = torch.zeros_like(tokens), []
         for step in range(steps):
@@ -163,7 +164,7 @@ class DraftModel(AttentionModel):
                 positions = forward_batch.positions + step
                 outputs.append(self.attend(tokens, positions, forward_batch))
             tokens = next_token(tokens, step, branch)
-        forward_batch.out_cache_loc = all_slots
+        forward_batch.input_ids, forward_batch.out_cache_loc = given, all_slots
         self.attended = torch.stack(outputs, 1).flatten(0, 1)
 
 
