@@ -27,7 +27,7 @@ def _scores(rows: int, keys: int = 9) -> torch.Tensor:
 def _best(score: torch.Tensor, start: int, length: int) -> list[int]:
     """Places of the best keys by repeated search for the largest."""
     left = {place: float(score[start + place]) for place in range(length)}
-    found = []
+    found: list[int] = []
     while left and len(found) < TOPK:
         best = max(left, key=lambda place: left[place])
         found.append(best)
@@ -89,7 +89,7 @@ def test_ragged_places_carry_their_rows_offset() -> None:
     ],
 )
 def test_the_fused_selection_refuses(changes: dict[str, Any], rule: str) -> None:
-    call = dict(
+    call: dict[str, Any] = dict(
         score=_scores(2), lengths=torch.tensor([3, 3]).int(), page_table_size_1=_table(2),
         cu_seqlens_q=torch.arange(3).int(), topk=TOPK,
     )  # fmt: skip

@@ -63,7 +63,7 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
     if config.index_topk:
         scores = content_for(config).index_scores.tolist()
         for at, (q, r, k) in enumerate(seen):
-            best = sorted(k, key=lambda key: -scores[q[1]][key[1]])  # noqa: B023
+            best = sorted(k, key=lambda key: -scores[q[1]][key[1]])
             seen[at] = q, r, best[: config.index_topk]
     return seen
 
