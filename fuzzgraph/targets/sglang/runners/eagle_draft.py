@@ -114,6 +114,8 @@ class DraftSession(DecodeSession):
     """One draft runner; its backend takes down what it is handed, and some compute."""
 
     runner: DraftRunnerDriver
+    attends_on = FA3
+    """The backend of those that compute."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
         self._kind = kind
@@ -124,7 +126,7 @@ class DraftSession(DecodeSession):
         self.fields = _fields(config, self._extends, self._packed)
         self._captured: dict[Hashable, torch.Tensor] = {}
         self._model = DraftModel(config, graphs.device) if self._computes(config) else None
-        backend = "triton" if self._model is None else FA3.name
+        backend = "triton" if self._model is None else self.attends_on.name
         super().__init__(config, graphs, backend=backend, drafts=True, model=self._model)
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         if self._model is not None and kind is DRAFT_EXTEND:
