@@ -60,7 +60,7 @@ def _ragged(lens: list[int], page: int = 1, layout: str = "NHD", **changes: Any)
     q = torch.randn(len(lens), 2 * HEADS, COLUMNS)
     flipped = [each.transpose(1, 2).contiguous() if layout == "HND" else each for each in (k, v)]
     cells = len(lens) * 2 * HEADS
-    call = dict(
+    call: dict[str, Any] = dict(
         out=torch.full_like(q, 7.0), workspace_buffer=torch.empty(cells * 17).byte(),
         query=q, key_cache=flipped[0], value_cache=flipped[1], scale=0.5, kv_indptr=offsets,
         kv_page_indices=pages, kv_last_page_lens=last, block_size=page, max_num_partitions=1,
@@ -171,7 +171,7 @@ def _unified(lens: list[int], news: list[int], page: int = 4, **changes: Any) ->
     table = torch.randperm(width * len(lens) + 2)[: width * len(lens)].view(len(lens), width)
     shape = (width * len(lens) + 2, page, HEADS, COLUMNS)
     q = torch.randn(sum(news), 2 * HEADS, COLUMNS)
-    call = dict(
+    call: dict[str, Any] = dict(
         q=q, k=torch.randn(shape), v=torch.randn(shape), out=torch.full_like(q, 7.0),
         cu_seqlens_q=torch.tensor([0, *news]).cumsum(0).int(), max_seqlen_q=max(news),
         seqused_k=torch.tensor(lens), max_seqlen_k=width * page, softmax_scale=0.5, causal=True,
@@ -271,7 +271,7 @@ def _latent(lens: list[int], news: list[int], page: int = 1, **changes: Any) -> 
     torch.manual_seed(1)
     offsets, pages, last = _scattered(lens, page)
     q = torch.randn(sum(news), 16, COLUMNS)
-    call = dict(
+    call: dict[str, Any] = dict(
         q=q, kv_buffer=torch.randn(len(pages) + 3, page, 1, COLUMNS),
         o=torch.full((sum(news), 16, 5), 7.0),
         qo_indptr=torch.tensor([0, *news]).cumsum(0).int(), kv_indptr=offsets, kv_indices=pages,
@@ -385,7 +385,7 @@ def test_prefill_over_listed_pages_gives_dense_attention(
     offsets, pages, last = _scattered(lens, page)
     shape = (len(pages) + 3, page, HEADS, COLUMNS)
     k, v, sinks = torch.randn(shape), torch.randn(shape), torch.randn(2 * HEADS)
-    call = dict(
+    call: dict[str, Any] = dict(
         q=torch.randn(sum(news), 2 * HEADS, COLUMNS), k=k if page > 1 else k[:, 0],
         v=v if page > 1 else v[:, 0], kv_indptr=offsets, kv_page_indices=pages,
         cu_seqlens_q=torch.tensor([0, *news]).cumsum(0).int(), max_seqlen_q=3, max_seqlen_k=9,
@@ -411,7 +411,7 @@ def test_keys_one_behind_the_other_give_dense_attention() -> None:
     lens, news = [5, 9, 2], [3, 1, 2]
     k, v = torch.randn(16, HEADS, COLUMNS), torch.randn(16, HEADS, 5)
     starts = torch.tensor([0, *lens]).cumsum(0).int()
-    call = dict(
+    call: dict[str, Any] = dict(
         q=torch.randn(6, 2 * HEADS, COLUMNS), k=k, v=v, cu_seqlens_k=starts, max_seqlen_q=3,
         cu_seqlens_q=torch.tensor([0, *news]).cumsum(0).int(), max_seqlen_k=9, softmax_scale=0.5,
         causal=True,
