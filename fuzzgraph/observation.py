@@ -199,6 +199,8 @@ class StepRecord:
     """(run, output or field) -> the region on whose content it depends, found by bisection."""
     at_capture: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Metadata values that the graph of this size saw at capture, for the capture/replay check."""
+    owed_at_capture: tuple[str, ...] = ()
+    """Names of which the session says, or showed in an earlier step, that a capture sees them."""
     allocation: Callable[[str], Allocation | None] = _unknown
     """Field -> the engine's buffer that holds it; None where that is unknown. Asked for findings
     only, while the session is open."""

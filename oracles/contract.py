@@ -62,6 +62,12 @@ class Contract:
     def _at_capture(self, step: StepRecord, seen: Observation) -> Iterable[Finding]:
         """Values that the graph saw at its capture, by the rule that the replay follows."""
         fields = {field.name: field for field in step.fields}
+        for name in step.owed_at_capture:
+            if name not in step.at_capture:
+                yield claim(
+                    step, self.name, self.clause, buffer=name, symptom="missing", stage="capture",
+                    message=f"{name} is not handed over as the graph saw it at its capture",
+                )  # fmt: skip
         for name, got in step.at_capture.items():
             want = capture_truth(fields[name], seen, step.config) if name in fields else None
             if want is None:
@@ -79,7 +85,11 @@ class Contract:
         if seen is None:
             return
         values = {name: _host(tensor) for name, tensor in seen.metadata.items()}
+        eager = step.runs.get("eager")
+        shown_eagerly = () if eager is None else eager.metadata
         for declared in step.fields:
+            if declared.name in shown_eagerly and declared.name not in seen.metadata:
+                yield declared.name, f"{declared.name} is missing; the eager run shows it"
             if declared.name in seen.metadata:
                 for each in claims_of(declared, step, seen):
                     got = [values[name] for name in each.fields]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fuzzgraph.finding import Clause, Finding, Stage, Symptom
-from fuzzgraph.handover import Attended, Handover, HandoverRule, Ints, Part
+from fuzzgraph.handover import Attended, Excuse, Handover, HandoverRule, Ints, Part
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.reference.geometry import queries_of
@@ -54,11 +54,14 @@ class Handovers:
         found = [breach for breach in breaches(step) if not excused(step, breach)]
         told: set[str] = set()
         memory: set[int] = set()
+        strayed = {access.kernel for access in step.accesses}
         for breach in sorted(found, key=_is_effect):
             # One name for one thing: a kernel's wrong argument comes from the metadata, and what
             # the kernel then reads is its effect.
             known = breach.name in told or breach.address in memory
-            if known or (_is_effect(breach) and _argument_of(breach.name, told)):
+            if known or (
+                _is_effect(breach) and (breach.name in strayed or _argument_of(breach.name, told))
+            ):
                 continue
             told.add(breach.name)
             memory |= {breach.address} - {0}
@@ -75,6 +78,16 @@ class Handovers:
 def excused(step: StepRecord, breach: Breach) -> bool:
     """Whether the target excuses it."""
     return any(excuse.covers(breach.name, breach.rule) for excuse in step.excuses)
+
+
+def excuses_needed(step: StepRecord) -> list[Excuse]:
+    """The target's excuses without which the step had findings."""
+    found = list(breaches(step)) if step.excuses else []
+    return [
+        excuse
+        for excuse in step.excuses
+        if any(excuse.covers(breach.name, breach.rule) for breach in found)
+    ]
 
 
 def breaches(step: StepRecord) -> Iterator[Breach]:
@@ -427,7 +440,10 @@ def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[
     batch = step.batch
     width = min(got.shape[1], want.shape[1])
     one, two = got[:live, :width].copy(), want[:live, :width].copy()
-    lens = batch.seq_lens if live == batch.raw_bs else batch.seq_lens[batch.token_rows]
+    # A tree's own tokens may be in a table of their own, behind that of the past.
+    tree = batch.tree_parents is not None and step.config.spec_topk > 1
+    lens = batch.cached_lens if tree else batch.seq_lens
+    lens = lens if live == batch.raw_bs else lens[batch.token_rows]
     # A table of pages at least; of a table of slots only the first ones are then compared.
     used = -(-lens // step.config.page_size)
     if len(used) != live:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -56,6 +56,7 @@ class OpenSession:
     _watch: PythonStateWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
     _fields: dict[str, Field] = field(init=False)
+    _owed: dict[str, set[str]] = field(init=False, default_factory=dict)
     _dtypes: dict[str, torch.dtype] = field(init=False, default_factory=dict)
 
     @property
@@ -63,6 +64,14 @@ class OpenSession:
         """Whether memory or a kernel's arguments were wrong before the first step."""
         found = (self.opening_hits, self.opening_writes, self.opening_accesses)
         return any(found) or bool(self.opening_misuses)
+
+    def owed_at_capture(self, mode: str, shown: Iterable[str]) -> tuple[str, ...]:
+        """Names whose values at capture the session has to hand over: those it ever did."""
+        if mode not in self._owed:
+            compared = getattr(self.session, "compared_at_capture", ())
+            self._owed[mode] = {name for name in compared if name in self._fields}
+        self._owed[mode].update(shown)
+        return tuple(sorted(self._owed[mode]))
 
     def remember_capture(self) -> None:
         """Take this moment as the one `reset` returns to."""

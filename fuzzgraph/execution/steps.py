@@ -163,6 +163,8 @@ class StepRunner:
         if batch.via == "graph":
             step.address_changes, step.dtype_changes = opened.moved_buffers()
             step.at_capture = session.capture_values(batch)
+            if step.engagements:
+                step.owed_at_capture = opened.owed_at_capture(batch.mode, step.at_capture)
         step.kept_changes = self._kept.changed()
         if session.keeps_outputs(batch.mode):
             self._kept.keep(batch.step, session.results())
