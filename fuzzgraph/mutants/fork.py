@@ -28,9 +28,9 @@ SECONDS_IN_ALL = 600.0
 class Ended(Exception):
     """A child gave no answer; says how it ended and where."""
 
-    def __init__(self, how: str, stage: Stage, step: int, kind: str) -> None:
+    def __init__(self, how: str, kind: str, stage: Stage, *, started: bool) -> None:
         super().__init__(how)
-        self.how, self.stage, self.step, self.kind = how, stage, step, kind
+        self.how, self.kind, self.stage, self.started = how, kind, stage, started
 
 
 class Fork:
@@ -49,6 +49,8 @@ class Fork:
         self._channel: Channel[FromChild] = Channel(ours, FromChild)
         self._watch = Watch(Limits(), self.pid, SECONDS_IN_ALL)
         self._entered = Entered()
+        self._started = False
+        """Whether it has come to the first step of a case."""
 
     def fileno(self) -> int:
         """For `select`."""
@@ -77,6 +79,7 @@ class Fork:
             raise self._ended(f"sent an invalid reply ({error})", "garbage") from None
         if isinstance(message, Entered):
             self._entered = message
+            self._started |= message.step >= 0
             self._watch.enter(message)
             return None
         self._kill()  # it has said what it had to say
@@ -123,7 +126,7 @@ class Fork:
         self._kill()
 
     def _ended(self, how: str, kind: str) -> Ended:
-        return Ended(how, self._entered.stage, self._entered.step, kind)
+        return Ended(how, kind, self._entered.stage, started=self._started)
 
 
 def _be_child(work: Work, end: socket.socket, log: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.errors import UNREADABLE, UsageError
-from fuzzgraph.mutants.records import Ground, LogLine, Result, Sought
+from fuzzgraph.mutants.records import Done, Ground, LogLine, Result, Sought
 from fuzzgraph.strict_json import decode_json
 
 NAME = "mutants.jsonl"
@@ -28,12 +28,16 @@ class Log:
     ground: Ground | None = None
     results: dict[str, Result] = field(default_factory=dict)
     """By the mutant's id, in the order in which they were run."""
+    done: int = 0
+    """Sample for which nothing is left to run."""
 
     def add(self, line: LogLine) -> None:
         if isinstance(line, Sought):
             self.sought = line
         elif isinstance(line, Ground):
             self.ground = line
+        elif isinstance(line, Done):
+            self.done = line.sample
         else:
             self.results[line.mutant.id] = line
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from fuzzgraph.mutants.records import Ground, Mutant, Result, Sought
+from fuzzgraph.mutants.records import Done, Ground, Mutant, Result, Sought
 from fuzzgraph.worker.messages import Entered
 
 
@@ -69,5 +69,5 @@ class Judged(_Message, frozen=True):
     result: Result
 
 
-FromHost: TypeAlias = Ground | Result | Refused | Finished
+FromHost: TypeAlias = Ground | Result | Done | Refused | Finished
 FromChild: TypeAlias = Entered | Lines | Quiet | Judged | Refused

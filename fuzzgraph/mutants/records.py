@@ -87,7 +87,13 @@ class Result(_Record, frozen=True):
     """Message of the finding, or why it does not start or failed."""
 
 
-LogLine: TypeAlias = Sought | Ground | Result
+class Done(_Record, frozen=True):
+    """Nothing is left to run for this sample: enough have started, or there are no more."""
+
+    sample: int
+
+
+LogLine: TypeAlias = Sought | Ground | Result | Done
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

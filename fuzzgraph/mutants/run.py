@@ -15,7 +15,7 @@ from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.mutants import judgements, log, report
 from fuzzgraph.mutants.messages import Begin, Finished, FromHost, Refused
 from fuzzgraph.mutants.operators import OPERATORS
-from fuzzgraph.mutants.records import Ground, Judgement, Mutant, Result, Sought
+from fuzzgraph.mutants.records import Done, Ground, Judgement, Mutant, Result, Sought
 from fuzzgraph.mutants.score import Score, score
 from fuzzgraph.open_target import check_names
 from fuzzgraph.process.interpreter import module_command
@@ -74,7 +74,8 @@ def run_mutants(
         for line in _measured(begin, folder / ENGINE_LOG):
             writer.write([line])
             earlier.add(line)
-            progress(line)
+            if not isinstance(line, Done):
+                progress(line)
     _check_survivors(earlier, known, said)
     judgements.add_places(said, _survivors(earlier), known)
     found = score(earlier, known)
@@ -100,12 +101,9 @@ def _check_survivors(found: log.Log, known: dict[str, Judgement], path: Path) ->
 
 
 def _is_whole(found: log.Log, sought: Sought, named: Sequence[Mutant]) -> bool:
-    if found.ground is None:
-        return False
     if named:
         return all(one.id in found.results for one in named)
-    started = sum(one.outcome != "does_not_start" for one in found.results.values())
-    return started >= sought.sample
+    return found.done >= sought.sample
 
 
 def _check_operators(names: Sequence[str]) -> None:
@@ -135,7 +133,7 @@ def _make(folder: Path) -> None:
         raise UsageError(f"--out={folder}: cannot be made ({error.strerror}).") from None
 
 
-def _measured(begin: Begin, said: Path) -> Iterator[Ground | Result]:
+def _measured(begin: Begin, said: Path) -> Iterator[Ground | Result | Done]:
     """What the host tells, until it is done."""
     setup = begin.sought.setup
     with _host(setup, said) as (channel, process):

@@ -14,7 +14,7 @@ from fuzzgraph.mutants.drawing import candidates
 from fuzzgraph.mutants.records import Mutant, Result
 from fuzzgraph.mutants.source import Source
 from fuzzgraph.run.spec import Setup
-from tests.unit.mutants.records import sought
+from tests.unit.mutants.records import result, sought
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 TARGET = "block_target:BlockTarget"
@@ -134,6 +134,16 @@ def test_a_wrong_call_is_one_line(
     assert measure(out, *options) == 2
     shown = capsys.readouterr().err
     assert said in shown and shown.count("\n") == 1
+
+
+def test_mutants_of_another_engine_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    like = tmp_path / "like"
+    like.mkdir()
+    log.Writer(like / log.NAME).write([sought(), result("a")])
+    assert measure(tmp_path / "out", "--like", str(like)) == 2
+    assert "1 of 1 mutants are not of this engine" in capsys.readouterr().err
 
 
 def test_code_that_no_case_reaches_is_no_measurement(

@@ -10,6 +10,8 @@ import torch
 from fuzzgraph.errors import KernelNotModelled, KernelRefused
 from fuzzgraph.graphs import Recorder
 from fuzzgraph.kernel_models.aiter import (
+    flash_attn_varlen_func_aiter,
+    mha_batch_prefill_func,
     mla_decode_fwd,
     mla_prefill_fwd,
     paged_attention_ragged,
@@ -58,8 +60,8 @@ def _ragged(lens: list[int], page: int = 1, layout: str = "NHD", **changes: Any)
     q = torch.randn(len(lens), 2 * HEADS, COLUMNS)
     flipped = [each.transpose(1, 2).contiguous() if layout == "HND" else each for each in (k, v)]
     cells = len(lens) * 2 * HEADS
-    call = dict(
-        out=torch.full_like(q, 7.0), workspace_buffer=torch.empty(cells * (8 + COLUMNS * 2)).byte(),
+    call: dict[str, Any] = dict(
+        out=torch.full_like(q, 7.0), workspace_buffer=torch.empty(cells * 17).byte(),
         query=q, key_cache=flipped[0], value_cache=flipped[1], scale=0.5, kv_indptr=offsets,
         kv_page_indices=pages, kv_last_page_lens=last, block_size=page, max_num_partitions=1,
         alibi_slopes=None, kv_cache_dtype="auto", kv_cache_layout=layout, logits_soft_cap=0.0,
@@ -107,7 +109,7 @@ def test_fp8_keys_and_values_are_scaled_by_what_the_caller_passes() -> None:
     ("changes", "rule"),
     [
         ({"kv_indptr": torch.tensor([0, 3])}, "kv_indptr must be int32; got int64"),
-        ({"workspace_buffer": torch.empty(3).byte()}, "workspace_buffer must hold 96 bytes"),
+        ({"workspace_buffer": torch.empty(3).byte()}, "workspace_buffer must hold 68 bytes"),
         ({"kv_cache_dtype": "int8"}, "kv_cache_dtype is one of"),
         ({"kv_cache_layout": "DHN"}, "kv_cache_layout is one of"),
         ({"value_cache": torch.zeros(6, 1, HEADS, 4)}, "must have 8 columns and the same strides"),
@@ -169,7 +171,7 @@ def _unified(lens: list[int], news: list[int], page: int = 4, **changes: Any) ->
     table = torch.randperm(width * len(lens) + 2)[: width * len(lens)].view(len(lens), width)
     shape = (width * len(lens) + 2, page, HEADS, COLUMNS)
     q = torch.randn(sum(news), 2 * HEADS, COLUMNS)
-    call = dict(
+    call: dict[str, Any] = dict(
         q=q, k=torch.randn(shape), v=torch.randn(shape), out=torch.full_like(q, 7.0),
         cu_seqlens_q=torch.tensor([0, *news]).cumsum(0).int(), max_seqlen_q=max(news),
         seqused_k=torch.tensor(lens), max_seqlen_k=width * page, softmax_scale=0.5, causal=True,
@@ -269,7 +271,7 @@ def _latent(lens: list[int], news: list[int], page: int = 1, **changes: Any) -> 
     torch.manual_seed(1)
     offsets, pages, last = _scattered(lens, page)
     q = torch.randn(sum(news), 16, COLUMNS)
-    call = dict(
+    call: dict[str, Any] = dict(
         q=q, kv_buffer=torch.randn(len(pages) + 3, page, 1, COLUMNS),
         o=torch.full((sum(news), 16, 5), 7.0),
         qo_indptr=torch.tensor([0, *news]).cumsum(0).int(), kv_indptr=offsets, kv_indices=pages,
@@ -351,3 +353,96 @@ def test_a_row_with_more_tokens_than_the_longest_breaks_a_rule() -> None:
         mla_decode_fwd(**_latent([5], [3], max_seqlen_q=2))
     (misuse,) = memory.lanes.report.take_misuses()
     assert "max_seqlen_q must be at least the tokens of every row" in str(misuse)
+
+
+# ---- prefill
+
+
+def _dense_rows(call: Any, keys: Any, lens: list[int], news: list[int], **how: Any) -> Any:
+    """([T, Hq, Dv], [Hq, T]) of all rows by dense attention; `keys(row)` gives (keys, values)."""
+    outs, sums, first = [], [], 0
+    for row, (length, new) in enumerate(zip(lens, news, strict=True)):
+        k, v = keys(row)
+        window = how.get("window", -1)
+        out, lse = dense_attention(
+            call["q"][first : first + new], k, v, _causal(new, length, window), scale=0.5,
+            softcap=how.get("softcap", 0.0), sinks=how.get("sinks"),
+        )  # fmt: skip
+        outs.append(out)
+        sums.append(lse)
+        first += new
+    return torch.cat(outs), torch.cat(sums, 1)
+
+
+@pytest.mark.parametrize("page", [1, 4])
+@pytest.mark.parametrize("window", [-1, 2])
+@pytest.mark.parametrize("with_sinks", [False, True])
+def test_prefill_over_listed_pages_gives_dense_attention(
+    page: int, window: int, with_sinks: bool
+) -> None:
+    torch.manual_seed(1)
+    lens, news = [5, 9, 2], [3, 1, 2]
+    offsets, pages, last = _scattered(lens, page)
+    shape = (len(pages) + 3, page, HEADS, COLUMNS)
+    k, v, sinks = torch.randn(shape), torch.randn(shape), torch.randn(2 * HEADS)
+    call: dict[str, Any] = dict(
+        q=torch.randn(sum(news), 2 * HEADS, COLUMNS), k=k if page > 1 else k[:, 0],
+        v=v if page > 1 else v[:, 0], kv_indptr=offsets, kv_page_indices=pages,
+        cu_seqlens_q=torch.tensor([0, *news]).cumsum(0).int(), max_seqlen_q=3, max_seqlen_k=9,
+        softmax_scale=0.5, causal=True, window_size=(window, -1), return_lse=True,
+        sink_ptr=sinks if with_sinks else None, kv_last_page_lens=last if page > 1 else None,
+        logits_soft_cap=1.5, alibi_slopes=None, return_attn_probs=False,
+    )  # fmt: skip
+    out, lse = mha_batch_prefill_func(**call)
+
+    def keys(row: int) -> Any:
+        own = pages[int(offsets[row]) : int(offsets[row + 1])]
+        return _held(k, own, lens[row]), _held(v, own, lens[row])
+
+    want, sums = _dense_rows(
+        call, keys, lens, news, window=window, softcap=1.5, sinks=sinks if with_sinks else None
+    )
+    torch.testing.assert_close(out.double(), want, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(lse.double(), sums, rtol=1e-6, atol=1e-6)
+
+
+def test_keys_one_behind_the_other_give_dense_attention() -> None:
+    torch.manual_seed(1)
+    lens, news = [5, 9, 2], [3, 1, 2]
+    k, v = torch.randn(16, HEADS, COLUMNS), torch.randn(16, HEADS, 5)
+    starts = torch.tensor([0, *lens]).cumsum(0).int()
+    call: dict[str, Any] = dict(
+        q=torch.randn(6, 2 * HEADS, COLUMNS), k=k, v=v, cu_seqlens_k=starts, max_seqlen_q=3,
+        cu_seqlens_q=torch.tensor([0, *news]).cumsum(0).int(), max_seqlen_k=9, softmax_scale=0.5,
+        causal=True,
+    )  # fmt: skip
+    out = flash_attn_varlen_func_aiter(**call)
+
+    def keys(row: int) -> Any:
+        low, high = int(starts[row]), int(starts[row + 1])
+        return k[low:high], v[low:high]
+
+    want, _ = _dense_rows(call, keys, lens, news)
+    torch.testing.assert_close(out.double(), want, rtol=1e-6, atol=1e-6)
+
+
+def test_pages_without_the_lengths_of_their_last_are_refused() -> None:
+    with pytest.raises(KernelRefused, match="kv_last_page_lens must be given with pages"):
+        mha_batch_prefill_func(
+            torch.zeros(1, 2, COLUMNS), torch.zeros(2, 4, 2, COLUMNS),
+            torch.zeros(2, 4, 2, COLUMNS), torch.tensor([0, 1]).int(), torch.tensor([0, 1]).int(),
+            torch.tensor([1]).int(), 1, 4,
+        )  # fmt: skip
+
+
+def test_keys_beyond_what_offsets_cut_break_a_rule() -> None:
+    memory = GuardedMemory()
+    with memory.intercept("engine"):
+        k = torch.zeros(4, 2, COLUMNS)
+        flash_attn_varlen_func_aiter(
+            torch.zeros(1, 2, COLUMNS), k, k.clone(), torch.tensor([0, 1]).int(),
+            torch.tensor([0, 9]).int(), 1, 9,
+        )  # fmt: skip
+    rules = [str(misuse) for misuse in memory.lanes.report.take_misuses()]
+    assert any("cu_seqlens_k must not end beyond the 4 entries" in rule for rule in rules)
+    assert {access.buffer for access in memory.lanes.report.take_accesses()} == {"k", "v"}

@@ -41,6 +41,11 @@ def left(enter: Enter) -> FromChild:
     os._exit(7)
 
 
+def early(enter: Enter) -> FromChild:
+    enter("capture", -1)
+    os._exit(7)
+
+
 def refused(enter: Enter) -> FromChild:
     raise TargetFailed("the stand-in has no stream")
 
@@ -66,18 +71,19 @@ def test_an_answer_comes_back_and_what_is_printed_goes_to_the_log(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("work", "how", "stage", "step"),
+    ("work", "how", "stage", "started"),
     [
-        (killed, "the engine's process ended by SIGTERM", "prepare", 2),
-        (left, "the engine's process left with exit code 7", "replay", 0),
+        (killed, "the engine's process ended by SIGTERM", "prepare", True),
+        (left, "the engine's process left with exit code 7", "replay", True),
+        (early, "the engine's process left with exit code 7", "capture", False),
     ],
 )
 def test_a_death_says_how_and_where(
-    log: int, work: fork.Work, how: str, stage: Stage, step: int
+    log: int, work: fork.Work, how: str, stage: Stage, started: bool
 ) -> None:
     with pytest.raises(Ended) as dead:
         Fork(work, log).answer()
-    assert (dead.value.how, dead.value.stage, dead.value.step) == (how, stage, step)
+    assert (dead.value.how, dead.value.stage, dead.value.started) == (how, stage, started)
 
 
 def test_an_error_of_ours_is_no_death(log: int) -> None:

@@ -38,12 +38,14 @@ _LATENT_HEADS = (16, 4)
 _PADS = "_mla_decode_fwd_with_head_pad"
 _METADATA = ("kv_indptr", "kv_indices", "qo_indptr", "kv_last_page_len", "mask_indptr",
              "custom_mask")  # fmt: skip
-_KERNELS = (
-    aiter.paged_attention_ragged,
-    aiter.unified_attention,
-    aiter.mla_decode_fwd,
-    aiter.mla_prefill_fwd,
-)
+_KERNELS = {
+    "paged_attention_ragged": aiter.paged_attention_ragged,
+    "unified_attention": aiter.unified_attention,
+    "mla_decode_fwd": aiter.mla_decode_fwd,
+    "mla_prefill_fwd": aiter.mla_prefill_fwd,
+    "mha_batch_prefill_func": aiter.mha_batch_prefill_func,
+    "flash_attn_varlen_func": aiter.flash_attn_varlen_func_aiter,
+}
 _PLAN = ("max_q_len", "max_kv_len", "max_extend_len", "num_kv_splits")
 
 _WRITER = (
@@ -71,7 +73,7 @@ class AiterTarget(SglangTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"AITER's attention, {mode} graphs; outputs judged, its kernels modelled"
+        self.about = f"AITER, {mode} graphs; outputs judged, kernels modelled"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 2, 16, 32, 64),
@@ -167,8 +169,8 @@ class AiterSession(DecodeSession):
                 f" are, which none is built for. Run cases with {_LATENT_HEADS[0]} on it."
             )
         if runner.device == "cpu":
-            for kernel in _KERNELS:
-                setattr(module, kernel.__name__, kernel)
+            for name, kernel in _KERNELS.items():
+                setattr(module, name, kernel)
         with _attention_kind(self._config):
             return module.AiterAttnBackend(runner)
 

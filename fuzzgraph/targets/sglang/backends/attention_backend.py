@@ -202,7 +202,7 @@ def _judged(backend: AttentionBackend, mode: Mode) -> str:
     if not backend.kernels:
         return "no outputs"
     missing = backend.missing(mode)
-    return f"no outputs: {missing} has no model" if missing else "outputs judged, kernels modelled"
+    return f"no outputs: {missing} has no model" if missing else "outputs judged"
 
 
 def _in_two_parts(config: EngineConfig) -> bool:

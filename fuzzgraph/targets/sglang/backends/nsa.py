@@ -53,16 +53,18 @@ def _sparse_model(runner: Any) -> None:
     described.architectures = ["DeepseekV32ForCausalLM"]
     pool = runner.token_to_kv_pool
     pool.nsa_kv_cache_store_fp8 = pool.dsa_kv_cache_store_fp8 = False
+    if runner.device == "cpu":
+        # The older of its two modules stays behind, and may not be imported.
+        module: Any = engine_module(_NSA.place()[0])
+        module.flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 
-
-_PLACES = (
-    (f"{ATTENTION}.dsa_backend", "DeepseekSparseAttnBackend"),
-    (f"{ATTENTION}.nsa_backend", "NativeSparseAttnBackend"),
-)
 
 _NSA = AttentionBackend(
     name="nsa",
-    places=_PLACES,
+    places=(
+        (f"{ATTENTION}.dsa_backend", "DeepseekSparseAttnBackend"),
+        (f"{ATTENTION}.nsa_backend", "NativeSparseAttnBackend"),
+    ),
     attention="mla",
     page_sizes=(64,),  # the backend asserts it
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
@@ -76,10 +78,6 @@ _NSA = AttentionBackend(
     adapt=_sparse_model,
     asserts_gpu=("seqlens_expand_triton",),
     kernels=(
-        *(
-            (module, "flash_attn_with_kvcache", flash_attention.flash_attn_with_kvcache)
-            for module, _ in _PLACES
-        ),
         (_KERNELS, "fast_topk_v2", sparse_indexer.fast_topk_v2),
         (_KERNELS, "fast_topk_transform_fused", sparse_indexer.fast_topk_transform_fused),
         (

@@ -140,7 +140,8 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
     FIRST_ROW are the harness's. Releases differ in whether they add a padding row themselves.
     """
     pool_class = engine_module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool
-    draft = config.draft_tokens if "target_verify" in config.modes else 0
+    widened = {"target_verify", "draft_extend"} & set(config.modes)
+    draft = config.draft_tokens if widened else 0
     draft += config.spec_topk * config.spec_steps if "draft" in config.modes else 0
     rows = config.req_pool_size + FIRST_ROW
     with torch.device("meta"):
