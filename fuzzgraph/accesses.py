@@ -1,4 +1,4 @@
-"""Records of kernels that touched memory they should not: stray accesses, and races."""
+"""Records of kernels that touched memory they should not, or that were given what they refuse."""
 
 from __future__ import annotations
 
@@ -50,6 +50,23 @@ class Access:
             f" {self.buffer}{place} at {self.offset:+d} of {counted(self.extent, 'element')}"
             f" ({self.elements} in all, {self.low:+d} to {self.high:+d})"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """The content of an argument that breaks a rule of the kernel that it was passed to."""
+
+    kernel: str
+    argument: str
+    rule: str
+    """What must hold, as a sentence about the argument."""
+    got: str
+    """The value that breaks it, and where."""
+    source: str
+    """The kernel's documentation, with its version."""
+
+    def __str__(self) -> str:
+        return f"{self.kernel}: {self.rule}; got {self.got} ({self.source})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ from fuzzgraph.errors import UsageError
 _OTHERS: dict[str, tuple[Any, Any]] = {
     "max_batch": (8, 8),
     "min_spec_steps": (1, 1),
+    # Columns of a latent row beyond its value, `head_dim - v_head_dim` in `mla`: the rotary part.
+    "min_rope_dim": (0, 0),
+    # Query heads that kernels of latent attention are built for; 0 for any number.
+    "latent_heads": ((0,), (0,)),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
     # Whether batches run without a graph: steps that ask for it, and those above the ladder.
     "eager_steps": (True, True),

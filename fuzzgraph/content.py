@@ -184,6 +184,15 @@ class Content:
         tokens = torch.arange(VOCAB).repeat_interleave(self.max_positions)
         return self._planes(tokens, torch.arange(self.max_positions).repeat(VOCAB))
 
+    @cached_property
+    def index_scores(self) -> torch.Tensor:
+        """[max_positions, max_positions] float32: what an indexer thinks of a key (column) for a
+        query (row), by their positions; no two keys of a query are equal, so a best few exist.
+        """
+        count = self.max_positions
+        order = _weights(9, count, count, 1 << 20).argsort(dim=1, stable=True)
+        return order.to(torch.float32)
+
     def encoder_planes(self, tokens: torch.Tensor | IntArray) -> tuple[torch.Tensor, ...]:
         """KV that the pool must hold for encoder tokens; like `kv_planes`, without positions."""
         return tuple(_rows(table, torch.as_tensor(tokens)) for table in self.encoder_table)

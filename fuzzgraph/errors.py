@@ -69,5 +69,16 @@ class CaptureError(EngineError):
     """
 
 
+class KernelRefused(EngineError):
+    """A kernel's host code refuses the call: a dtype, a shape, a stride, a scalar.
+
+    Raised by a model of the kernel, with the rule, the value received and the rule's source.
+    """
+
+
+class KernelNotModelled(FuzzGraphError):
+    """A call asks for what a model does not follow; says nothing about the engine."""
+
+
 class DeviceReadError(CaptureError, TypeError):
     """The engine read device memory in a way that works for host memory only: `Tensor.numpy()`."""

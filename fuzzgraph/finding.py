@@ -63,12 +63,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     confirmed: str = ""
     """Rate in fresh sessions, e.g. '3/3'; '' before it was tried."""
     severity: Severity = "low"
-    """Computed from the clause; low where only NaN in unowned memory shows it."""
+    """Computed from the clause; low where only NaN in unowned memory shows it. At least that of its
+    `effect` in the detail, where it reaches live rows through a layer that mixes rows."""
 
     def __post_init__(self) -> None:
         # 0 * NaN behind a mask is a bug to some engines and none to others
         severity = "low" if self.symptom == "nan_mismatch" else severity_of(self.clause)
-        msgspec.structs.force_setattr(self, "severity", severity)
+        effect = self.detail.get("effect")
+        worst = next(each for each in SEVERITIES if each in (severity, effect))
+        msgspec.structs.force_setattr(self, "severity", worst)
 
     @property
     def key(self) -> FindingKey:

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.accesses import Access, Race
+from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.fields import Axis, Field, PaddingRule, Selects
+from fuzzgraph.handover import Excuse, Handover
 from fuzzgraph.world import Batch
 
 __all__ = [
@@ -60,6 +61,10 @@ class Observation:
     padded row is shown."""
     declined: str = ""
     """The engine's documented rule by which this batch takes no graph; '' if it must take one."""
+    handovers: tuple[Handover, ...] = ()
+    """What the runner handed its backend and the backend its kernels, as it was."""
+    handed_at_capture: tuple[Handover, ...] = ()
+    """The same of the capture of the graph that was replayed; without values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,12 @@ class StepRecord:
     """Accesses of kernels outside of their memory, where kernels are checked."""
     races: list[Race] = field(default_factory=list)
     """Places that several programs of one launch touched, at least one of them writing."""
+    misuses: list[Misuse] = field(default_factory=list)
+    """Arguments whose content breaks a rule of the kernel that got them."""
+    eager_misuses: list[Misuse] = field(default_factory=list)
+    """The same of the eager run."""
+    excuses: tuple[Excuse, ...] = ()
+    """Rules of handing over that the target excuses names from."""
     address_changes: list[AddressChange] = field(default_factory=list)
     dtype_changes: list[tuple[str, str, str]] = field(default_factory=list)
     """(buffer, dtype that the graph captured, dtype that the engine writes now)."""
@@ -188,6 +199,8 @@ class StepRecord:
     """(run, output or field) -> the region on whose content it depends, found by bisection."""
     at_capture: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Metadata values that the graph of this size saw at capture, for the capture/replay check."""
+    owed_at_capture: tuple[str, ...] = ()
+    """Names of which the session says, or showed in an earlier step, that a capture sees them."""
     allocation: Callable[[str], Allocation | None] = _unknown
     """Field -> the engine's buffer that holds it; None where that is unknown. Asked for findings
     only, while the session is open."""

@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Engagement, Field, Observation, RunKind, StepRecord
 from fuzzgraph.world import Batch
 
@@ -104,6 +105,9 @@ class Pools:
     """[rows, max_encoder_len] slot of each encoder position of each request row."""
     state: torch.Tensor | None = None
     """[state_slots, width] recurrent state."""
+    capture_slots: tuple[int, ...] = ()
+    """Slots that graphs are captured on, when no request exists yet, beside the reserved one. A
+    target that names some says in its code which lines of the engine choose them."""
 
 
 class Session(Protocol):
@@ -238,6 +242,12 @@ def is_isolated(target: Target) -> bool:
     Such a target has `isolated = True`.
     """
     return bool(getattr(target, "isolated", False))
+
+
+def excuses_of(target: Target) -> tuple[Excuse, ...]:
+    """The rules of handing over that the target excuses names from, in `excuses`."""
+    found: tuple[Excuse, ...] = getattr(unwrapped(target), "excuses", ())
+    return found
 
 
 class Oracle(Protocol):

@@ -11,8 +11,10 @@ from __future__ import annotations
 from fuzzgraph.capabilities import Capabilities, unsupported_setting
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import Content, content_for
+from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Axis, Field, Observation, PaddingRule, Selects
 from fuzzgraph.ports import CapturedGraph, GraphEngine, Pools, Session, Target
+from fuzzgraph.row_mixing import mix_rows, mixed_outputs, split_mixed, with_mixed
 from fuzzgraph.world import (
     FIRST_PAGE,
     FIRST_ROW,
@@ -41,6 +43,7 @@ __all__ = [
     "Axis",
     "Selects",
     "PaddingRule",
+    "Excuse",
     "Pools",
     "Observation",
     # the logical batch, and the numbers that the harness gives out
@@ -56,4 +59,9 @@ __all__ = [
     # what tokens, keys and values hold
     "Content",
     "content_for",
+    # the layer behind attention that mixes rows
+    "mix_rows",
+    "mixed_outputs",
+    "with_mixed",
+    "split_mixed",
 ]

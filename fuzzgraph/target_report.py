@@ -48,6 +48,10 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
     shown: tuple[str, ...] = ()
     """Declared fields that a run showed."""
     never_shown: tuple[str, ...] = ()
+    unshown: dict[str, tuple[str, ...]] = {}
+    """Dimension that cases drove -> names of the input that carries it, none of which was seen."""
+    excuses: dict[str, int] = {}
+    """Excuse from a rule of handing over -> steps that needed it."""
     hidden: tuple[HiddenTensor, ...] = ()
     findings: tuple[str, ...] = ()
     """Messages; a healthy engine behind a correct target has none."""
@@ -74,6 +78,11 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
         found += [
             f"{name} is touched by no captured work: hand over the engine's own memory, not a copy"
             for name in self.untouched
+        ]
+        found += [
+            f"{name} is driven and nothing shows {' or '.join(inputs)}: show it, or take it out of"
+            " the capabilities"
+            for name, inputs in self.unshown.items()
         ]
         if self.ended:
             found.append(f"the engine's process {self.ended}")

@@ -1,4 +1,4 @@
-"""The seven judges. Each declares the runs it needs and judges what was observed.
+"""The eight judges. Each declares the runs it needs and judges what was observed.
 
 The order is that of a report: what names the culprit most exactly comes first.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from fuzzgraph.oracles.contract import Contract
 from fuzzgraph.oracles.eager import Eager
 from fuzzgraph.oracles.footprint import Footprint
+from fuzzgraph.oracles.handover import Handovers
 from fuzzgraph.oracles.history import History
 from fuzzgraph.oracles.noninterference import NonInterference
 from fuzzgraph.oracles.reference import Reference
@@ -19,6 +20,7 @@ __all__ = [
     "Contract",
     "Eager",
     "Footprint",
+    "Handovers",
     "History",
     "NonInterference",
     "Reference",
@@ -29,6 +31,7 @@ ORACLES: tuple[Oracle, ...] = (
     Survival(),
     Footprint(),
     Contract(),
+    Handovers(),
     NonInterference(),
     History(),
     Eager(),

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.accesses import Misuse
+from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.reference import capture_truth, live_tokens, live_truth
@@ -50,12 +51,23 @@ class Contract:
                 step, self.name, self.clause, buffer=name, symptom="broken_contract",
                 message=message,
             )  # fmt: skip
+        for misuse, stage in _misuses(step):
+            yield claim(
+                step, self.name, self.clause, buffer=misuse.argument, symptom="broken_contract",
+                message=str(misuse), stage=stage,
+            )  # fmt: skip
         if (seen := step.runs.get("replay")) is not None:
             yield from self._at_capture(step, seen)
 
     def _at_capture(self, step: StepRecord, seen: Observation) -> Iterable[Finding]:
         """Values that the graph saw at its capture, by the rule that the replay follows."""
         fields = {field.name: field for field in step.fields}
+        for name in step.owed_at_capture:
+            if name not in step.at_capture:
+                yield claim(
+                    step, self.name, self.clause, buffer=name, symptom="missing", stage="capture",
+                    message=f"{name} is not handed over as the graph saw it at its capture",
+                )  # fmt: skip
         for name, got in step.at_capture.items():
             want = capture_truth(fields[name], seen, step.config) if name in fields else None
             if want is None:
@@ -73,7 +85,11 @@ class Contract:
         if seen is None:
             return
         values = {name: _host(tensor) for name, tensor in seen.metadata.items()}
+        eager = step.runs.get("eager")
+        shown_eagerly = () if eager is None else eager.metadata
         for declared in step.fields:
+            if declared.name in shown_eagerly and declared.name not in seen.metadata:
+                yield declared.name, f"{declared.name} is missing; the eager run shows it"
             if declared.name in seen.metadata:
                 for each in claims_of(declared, step, seen):
                     got = [values[name] for name in each.fields]
@@ -187,6 +203,16 @@ def _page_facts(step: StepRecord) -> dict[str, Any]:
         "reserved": RESERVED_PAGE,
         "in_order": not config.sliding_window,
     }
+
+
+def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:
+    """What kernels were given against their rules, with the stage; once where runs agree."""
+    stage: Stage | None = "capture" if step.index < 0 else None
+    yield from ((misuse, stage) for misuse in step.misuses)
+    told = {(misuse.kernel, misuse.argument, misuse.rule) for misuse in step.misuses}
+    for misuse in step.eager_misuses:
+        if (misuse.kernel, misuse.argument, misuse.rule) not in told:
+            yield misuse, "eager"
 
 
 def _engagement_breaches(step: StepRecord) -> Iterator[Breach]:

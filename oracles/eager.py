@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import mismatch
-from fuzzgraph.oracles.reference import off_truth
-from fuzzgraph.reference import rounding_dtype
-from fuzzgraph.rules.comparison import Difference, beyond_tolerance, first_difference
-
-_CUT_BY_PADDING = frozenset({"moe"})
-"""Outputs whose rows depend on the padded token count, which an eager run does not have."""
+from fuzzgraph.oracles.reference import off_truth, too_far_apart
+from fuzzgraph.rules.comparison import Difference, first_difference
 
 
 class Eager:
@@ -38,8 +33,6 @@ class Eager:
         for name in eager.outputs:
             if name not in replay.outputs:
                 continue  # reference reports a missing output
-            if name in _CUT_BY_PADDING and replay.padded_tokens != eager.padded_tokens:
-                continue
             if worst := self._compare(step, name, replay, eager):
                 yield self._finding(step, name, worst)
 
@@ -58,13 +51,7 @@ class Eager:
         got, want = (seen.outputs[name][:live] for seen in (replay, eager))
         if compared_exactly(step, name, replay, eager):
             return first_difference(got, want)
-        return beyond_tolerance(
-            got,
-            want.double(),
-            partial(step.plain_error, name),
-            2 * step.value_bound,
-            rounding_dtype(name, step.config),
-        )
+        return too_far_apart(step, name, got, want)
 
 
 def eager_rows(step: StepRecord, name: str, eager: Observation) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.reference import too_far_apart
+from fuzzgraph.reference import rounding_of
 from fuzzgraph.rules.comparison import Difference, first_difference
 from fuzzgraph.rules.writes import kept_text
 
@@ -16,6 +18,8 @@ class History:
     """A step after any history equals the same step straight after capture.
 
     Compared bit for bit: live outputs, used metadata, and of the padded tail what selects memory.
+    Only where a layer behind attention works out one scale over all rows, live rows may follow the
+    padded ones, and these the past: there within what the scale itself explains.
     Results that the target promises to keep must survive later replays. What the target promises to
     rewrite before each replay must not be used as the one before left it.
     """
@@ -34,6 +38,7 @@ class History:
                 symptom="mismatch",
                 message=kept_text(kept.name, kept.step),
                 kept_from=kept.step,
+                rows="live",
             )
         if step.nondeterministic or "replay" not in step.runs:
             return
@@ -60,9 +65,15 @@ class History:
                     yield self._finding(step, name, f"{name} exists only {which} a past", None)
                     continue
                 rows = history_rows(step, name, replay)
-                worst = first_difference(with_past[name][:rows], without[name][:rows])
+                got, want = with_past[name][:rows], without[name][:rows]
+                if may_follow_padding(step, name, replay):
+                    worst = too_far_apart(step, name, got, want)
+                else:
+                    worst = first_difference(got, want)
                 if worst is not None:
-                    yield self._finding(step, name, f"{name}{worst} without the past", worst)
+                    text = f"{name}{worst} without the past"
+                    live = {"rows": "live"} if kind == "outputs" else {}
+                    yield self._finding(step, name, text, worst, **live)
 
     def _finding(
         self, step: StepRecord, name: str, text: str, worst: Difference | None, **detail: Any
@@ -77,6 +88,13 @@ class History:
             index=list(worst.index) if worst else [],
             **detail,
         )
+
+
+def may_follow_padding(step: StepRecord, name: str, seen: Observation) -> bool:
+    """Whether padded rows, whose free inputs an earlier batch left, coarsen the live rows."""
+    if name not in step.expected or not rounding_of(name, step.config).relative:
+        return False
+    return seen.padded_tokens > seen.num_tokens
 
 
 def history_rows(step: StepRecord, name: str, seen: Observation) -> int | None:

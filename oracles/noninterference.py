@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +10,8 @@ import torch
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, stray
-from fuzzgraph.reference import rounding_dtype
-from fuzzgraph.rules.comparison import Difference, beyond_tolerance, first_difference
+from fuzzgraph.oracles.reference import too_far_apart
+from fuzzgraph.rules.comparison import Difference, first_difference
 
 
 class NonInterference:
@@ -43,7 +42,8 @@ class NonInterference:
                     yield self._finding(step, name, f"{name} appears in one world only", None)
                 elif worst := self._compare(step, name, second[name], first[name]):
                     text = f"{name}{worst} once memory that the batch does not own was changed"
-                    yield self._finding(step, name, text, worst)
+                    rows = _rows(step, name, second[name], first[name])
+                    yield self._finding(step, name, text, worst, **rows)
 
     def _compare(
         self, step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor
@@ -53,25 +53,32 @@ class NonInterference:
         if name not in step.expected:
             return None
         rows = len(step.expected[name])
-        return beyond_tolerance(
-            got[:rows],
-            want[:rows].double(),
-            partial(step.plain_error, name),
-            2 * step.value_bound,
-            rounding_dtype(name, step.config),
-        )
+        return too_far_apart(step, name, got[:rows], want[:rows])
 
-    def _finding(self, step: StepRecord, name: str, text: str, worst: Difference | None) -> Finding:
+    def _finding(
+        self, step: StepRecord, name: str, text: str, worst: Difference | None, rows: str = ""
+    ) -> Finding:
         blamed = step.blamed.get(("other_world", name), "")
         read = f"read from: {blamed}" if blamed else "which memory was read is unknown"
         known: dict[str, Any] = {"blamed": blamed} if blamed else {}
+        known |= {"rows": rows} if rows else {}
+        alone = "; padded rows alone show it" if rows == "padded" else ""
         return claim(
             step,
             self.name,
             self.clause,
             buffer=name,
             symptom="nan_mismatch" if step.nan_world else "mismatch",
-            message=f"{text}; {read}",
+            message=f"{text}; {read}{alone}",
             index=list(worst.index) if worst else [],
             **known,
         )
+
+
+def _rows(step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor) -> dict[str, str]:
+    """Which rows of an output differ, where the step says which of them are live."""
+    if name not in step.expected:
+        return {}
+    live = len(step.expected[name])
+    differs = first_difference(got[:live], want[:live]) is not None
+    return {"rows": "live" if differs else "padded"}

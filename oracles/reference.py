@@ -10,7 +10,7 @@ import torch
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
-from fuzzgraph.reference import output_spec, rounding_dtype
+from fuzzgraph.reference import output_spec, rounding_of
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
 from fuzzgraph.rules.writes import wrong_rows_text
 
@@ -98,12 +98,31 @@ class Reference:
 def off_truth(step: StepRecord, name: str, got: torch.Tensor) -> Difference | None:
     """Where the live rows of an output with a reference are beyond the yardstick."""
     want = step.expected[name]
+    rounding = rounding_of(name, step.config)
     return beyond_tolerance(
         got[: len(want)],
         want,
         partial(step.plain_error, name),
         step.value_bound,
-        rounding_dtype(name, step.config),
+        rounding.dtype,
+        rounding.relative,
+        rounding.absolute,
+    )
+
+
+def too_far_apart(
+    step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor
+) -> Difference | None:
+    """Where live rows of two results of the engine are farther apart than each may be off."""
+    rounding = rounding_of(name, step.config).of_both()
+    return beyond_tolerance(
+        got,
+        want.double(),
+        partial(step.plain_error, name),
+        2 * step.value_bound,
+        rounding.dtype,
+        rounding.relative,
+        rounding.absolute,
     )
 
 

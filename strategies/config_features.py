@@ -219,6 +219,14 @@ def _by_its_row(row: DimensionRow) -> Vary:
     return vary
 
 
+def _vary_row_mixing(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
+    kind = chance.pick(can.row_mixings)
+    if kind == "router" and fields["attn_tp_size"] == 1:  # it counts the tokens of one rank
+        _vary_tp(fields, can, profile, chance)
+    if kind != "router" or fields["attn_tp_size"] > 1:
+        fields["row_mixing"] = kind
+
+
 VARIED_BY: dict[str, Vary] = {
     "modes": _vary_modes,
     "capture_bs": _vary_ladder,
@@ -234,6 +242,7 @@ VARIED_BY: dict[str, Vary] = {
     "recurrent_state": _vary_state,
     "spec_topk": _vary_spec,
     "attn_tp_size": _vary_tp,
+    "row_mixing": _vary_row_mixing,
 }
 """Dimensions whose values depend on other fields, or that change others with them. Any other one
 needs nothing here: its row says what to draw."""

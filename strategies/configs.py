@@ -49,7 +49,10 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
         fields["num_kv_heads"] = 1
     if fields["attention"] == "mla":
         fields["num_kv_heads"] = 1
-        fields["v_head_dim"] = min(fields["v_head_dim"], fields["head_dim"])
+        if fields["num_q_heads"] not in can.latent_heads:
+            fields["num_q_heads"] = can.latent_heads[0] or fields["num_q_heads"]
+        widest = max(1, fields["head_dim"] - can.min_rope_dim)
+        fields["v_head_dim"] = min(fields["v_head_dim"], widest)
     if fields["runner"] == "cpu_graph" or fields["recurrent_state"]:
         fields["modes"] = ("decode",)
     if "prefill" not in fields["modes"]:

@@ -26,14 +26,18 @@ def cuts(items: Sequence[T]) -> Iterator[list[T]]:
 
 
 def smaller(number: int, least: int) -> Iterator[int]:
-    """Numbers below, from the smallest: the least ones, then by halving the distance."""
+    """Numbers below, from the smallest: the least ones, then by halving the distance.
+
+    None below a number that is less than `least` already, as where another dimension forced it.
+    """
     tried = set()
     for candidate in (least, least + 1, least + 2):
         if candidate < number:
             tried.add(candidate)
             yield candidate
+    # Not `while step`: halves of a negative number end at -1 and never at 0.
     step = (number - least) // 2
-    while step:
+    while step > 0:
         if number - step not in tried:
             yield number - step
         step //= 2

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from fuzzgraph.campaign.budget import Allowance
 from fuzzgraph.campaign.dedup import Deduplicator
+from fuzzgraph.campaign.effect import with_effect
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.live_run import LiveRun
 from fuzzgraph.campaign.shrink import Minimise, Shrinker, ShrunkFinding
@@ -208,12 +210,25 @@ class Triage:
         until = budget.shrink_until(pending, pending + len(self._unexported()))
         with budget.shrinking():
             done = self._shrinker.shrink(new, until)
+            also = self._companions(new, done)
+            done = self._with_effect(done, also)
             rate = done.finding.confirmed
             if rate and not is_full_rate(rate):
                 self._run.emit(FindingFlaky(shard=self._run.spec.shard, id=new.id, rate=rate))
-            self._save(self._reported(new, done))
+            self._save(self._reported(new, done, also))
 
-    def _reported(self, new: FindingNew, done: ShrunkFinding) -> ReportedFinding:
+    def _with_effect(self, done: ShrunkFinding, also: tuple[Finding, ...]) -> ShrunkFinding:
+        """The finding with its effect on live rows, if there was time to look for it."""
+        if done.left or done.finding.confirmed.startswith("0/"):
+            return done
+        with contextlib.suppress(OutOfTime):
+            told = with_effect(done.case, done.finding, also, self._shrinker.findings)
+            return replace(done, finding=told)
+        return done
+
+    def _reported(
+        self, new: FindingNew, done: ShrunkFinding, also: tuple[Finding, ...]
+    ) -> ReportedFinding:
         status, issue = self._policy.of(done.finding)
         return ReportedFinding(
             id=new.id,
@@ -223,7 +238,7 @@ class Triage:
             finding=done.finding,
             case=done.case,
             digest=digest(done.case),
-            also=self._companions(new, done),
+            also=also,
             source=new.source,
             after_cases=new.after_cases,
             after_seconds=new.after_seconds,

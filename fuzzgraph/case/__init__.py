@@ -22,6 +22,7 @@ from fuzzgraph.case.model import (
     Mode,
     ReplayStep,
     Via,
+    driven_inputs,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "case_schema",
     "decode_case",
     "digest",
+    "driven_inputs",
     "encode_case",
     "ladder",
     "load_case",

@@ -124,6 +124,13 @@ def _check_rank(config: EngineConfig) -> None:
             f"must be below attn_tp_size={config.attn_tp_size}",
             "Lower the rank.",
         )
+    if config.row_mixing == "router" and config.attn_tp_size == 1:
+        refuse(
+            "config.row_mixing",
+            "router",
+            "counts the tokens of one of several ranks; got attn_tp_size=1",
+            "Raise attn_tp_size, or choose another row_mixing.",
+        )
 
 
 def _check_decode_only(config: EngineConfig) -> None:

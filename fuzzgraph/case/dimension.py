@@ -86,6 +86,9 @@ class Dimension:
     """How reports name its value: with `{}`, every value; without, any other than the default."""
     only_in: tuple[str, ...] = ()
     """Modes in which it means anything; reports name it only there."""
+    carried_by: tuple[str, ...] = ()
+    """Names under which engines have the input that carries it. A target that drives the dimension
+    shows at least one of them, or nothing would tell that the input is wrong."""
     group: str = ""
     """The group of `coverage_values.GROUPS` that its label belongs to."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -161,12 +161,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Keys a query sees besides itself; 0 means all."""
     max_encoder_len: Annotated[int, Dimension(
         bounds=(0, 1 << 17), needs=Switch("encoder"), feature=19, tried=(1, 3, 4, 9, 16, 40),
-        label="encoder", group="features"
+        label="encoder", group="features", carried_by=("encoder_lens",)
     )] = 0
     """Room for encoder tokens per request; 0 means a decoder-only model."""
     recurrent_state: Annotated[bool, Dimension(
         needs=Switch("recurrent_state"), feature=25, share=12, label="recurrent state",
-        group="features"
+        group="features", carried_by=("state_indices", "state_slots", "mamba_cache_indices")
     )] = False
     spec_steps: Annotated[int, Dimension(
         bounds=(1, 16), needs=Most("max_spec_steps", 1, 5), label="spec steps {}",
@@ -183,7 +183,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Tokens per request that a verify step checks."""
     attn_tp_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_tp_size", 1, 8, one_is_none=True), feature=20,
-        resets_with="ranks", label="tp {}", group="features"
+        resets_with="ranks", label="tp {}", group="features",
+        carried_by=("num_token_non_padded",)
     )] = 1
     attn_tp_rank: Annotated[int, Dimension(
         bounds=(0, 63), resets_with="ranks", label="tp rank>0", group="features"
@@ -192,6 +193,17 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         feature=22, share=6, label="no eager fallback", group="ladder"
     )] = True
     """Whether a batch above the largest captured size runs eagerly instead of failing."""
+    row_mixing: Annotated[Literal["none", "fp8_scale", "nan", "router"], Dimension(
+        needs=OneOf("row_mixings"), feature=26, share=30, label="row mixing {}", group="features"
+    )] = "none"
+    """What stands behind attention (see `fuzzgraph.row_mixing`): nothing; one FP8 scale over all
+    rows; all rows added with a factor of zero; or, on one of several ranks, a router that counts
+    tokens."""
+    index_topk: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("index_topk"), feature=27, share=CORE,
+        tried=(1, 3, 16, 64), label="index topk {}", group="features"
+    )] = 0
+    """Keys that an indexer selects for each query, by `Content.index_scores`; 0 means all."""
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -222,7 +234,7 @@ class ReplayStep(Record, frozen=True, kw_only=True):
     finish: tuple[int, ...] = ()
     """Requests that left before this step; their row, pages and state are free again."""
     via: Via = "graph"
-    mrope: bool = False
+    mrope: Annotated[bool, Dimension(carried_by=("mrope", "mrope_positions"))] = False
     """Whether the optional multi-modal position input is present."""
 
     def __post_init__(self) -> None:
@@ -239,3 +251,17 @@ class Case(Record, frozen=True, kw_only=True):
     page_order: Literal["ascending", "descending", "shuffled", "fragmented"] = "ascending"
     shared_prefix_pages: int = 0
     """Leading pages that requests share, as prefix caching makes them."""
+
+
+def driven_inputs(case: Case) -> dict[str, tuple[str, ...]]:
+    """Dimension that a case drives -> names of the input that carries it, where one does."""
+    found = {
+        name: row.spec.carried_by
+        for name, row in DIMENSIONS.items()
+        if row.spec.carried_by and getattr(case.config, name) != row.default
+    }
+    for name, hint in get_type_hints(ReplayStep, include_extras=True).items():
+        spec = next((part for part in get_args(hint)[1:] if isinstance(part, Dimension)), None)
+        if spec is not None and any(getattr(step, name) for step in case.steps):
+            found[name] = spec.carried_by
+    return found

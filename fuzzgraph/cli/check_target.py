@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fuzzgraph.cli.options import as_json, say_json, setup_options, whole_number
+from fuzzgraph.text.numbers import counted
 
 if TYPE_CHECKING:
     from fuzzgraph.run.events import Setup
@@ -58,6 +59,8 @@ def _lines(report: TargetReport) -> Iterator[str]:
         yield f"  skipped {count}: {why}"
     yield from _shown_lines(report)
     yield from _hidden_lines(report)
+    for excuse, steps in report.excuses.items():
+        yield f"  excused in {counted(steps, 'step')}: {excuse}"
     cost = report.cost
     yield (
         f"  cost: {cost.open_ms:.1f} ms to open, {cost.capture_ms:.1f} of them to capture; "

@@ -35,6 +35,7 @@ _VERBS = {
     "baseline": "fuzzgraph.cli.baseline:baseline",
     "faults": "fuzzgraph.cli.faults:faults",
     "known-bugs": "fuzzgraph.cli.known_bugs:known_bugs",
+    "mutants": "fuzzgraph.cli.mutants:mutants",
     "bisect": "fuzzgraph.cli.bisect:bisect",
     "corpus": "fuzzgraph.cli.corpus:corpus",
     "check-target": "fuzzgraph.cli.check_target:check_target",

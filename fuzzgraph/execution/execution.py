@@ -15,7 +15,7 @@ import torch
 
 from fuzzgraph.capabilities import unsupported_case
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.errors import EngineError
+from fuzzgraph.errors import EngineError, KernelNotModelled
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.open_session import open_session
@@ -99,10 +99,14 @@ class Execution:
             return verdict
         except SessionFailed as lost:
             return self._lost_outside_steps(case, batches[0], lost)
+        except KernelNotModelled as left_out:
+            # Half a step was run; the next case gets a fresh session.
+            self._sessions.forget(case.config)
+            return Verdict(case, self.target.name, skipped=str(left_out))
 
     def _run_opened(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
         # Damage done while opening would show in every step: judge it before the first one.
-        if opened.opening_hits or opened.opening_writes or opened.opening_accesses:
+        if opened.damaged_while_opening:
             return self._hit_while_opening(case, batches[0], opened)
         return self._run_steps(case, batches, opened)
 
@@ -181,7 +185,7 @@ class Execution:
     def _hit_while_opening(self, case: Case, batch: Batch, opened: OpenSession) -> Verdict:
         step = self._before_any_step(case.config, batch)
         step.zone_hits, step.foreign_writes = opened.opening_hits, opened.opening_writes
-        step.accesses = opened.opening_accesses
+        step.accesses, step.misuses = opened.opening_accesses, opened.opening_misuses
         # No step has run, so the record has no outputs; that they are missing is not a finding.
         findings = tuple(f for f in self._judge(step) if f.symptom != "missing")
         return Verdict(case, self.target.name, findings)

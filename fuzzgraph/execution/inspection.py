@@ -15,14 +15,15 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import Case, EngineConfig, digest
+from fuzzgraph.case import Case, EngineConfig, digest, driven_inputs
 from fuzzgraph.execution.execution import Execution
 from fuzzgraph.execution.graph_reads import hidden_tensors, untouched_pools
 from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.observation import Observation, StepRecord
-from fuzzgraph.ports import GraphEngine, Session, Target
+from fuzzgraph.oracles.handover import excuses_needed
+from fuzzgraph.ports import GraphEngine, Session, Target, excuses_of
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.target_report import Cost, HiddenTensor, TargetReport
 from fuzzgraph.world import Batch
@@ -63,6 +64,9 @@ class _Inspection(Execution):
         self._findings: dict[tuple[str, ...], str] = {}
         self._unstable: list[str] = []
         self._untouched: dict[str, None] = {}
+        self._driven: dict[str, tuple[str, ...]] = {}
+        self._shown_inputs: set[str] = set()
+        self._excuses: dict[str, int] = dict.fromkeys(map(str, excuses_of(target)), 0)
 
     def run_twice(self, case: Case) -> None:
         """Run a case in two fresh sessions, and note what differs between them."""
@@ -72,6 +76,7 @@ class _Inspection(Execution):
             self._skipped[first.skipped] += 1
             return
         self._cases += 1
+        self._driven |= driven_inputs(case)
         self._findings.update({found.key: found.message for found in first.findings})
         if {found.key for found in first.findings} != {found.key for found in second.findings}:
             self._unstable.append(f"case {digest(case)}: two runs found different things")
@@ -97,6 +102,12 @@ class _Inspection(Execution):
             outputs=self._outputs,
             shown=tuple(sorted(shown)),
             never_shown=tuple(sorted(self._declared.keys() - set(shown))),
+            unshown={
+                name: inputs
+                for name, inputs in self._driven.items()
+                if self._shown_inputs.isdisjoint(inputs)
+            },
+            excuses=self._excuses,
             hidden=tuple(self._hidden[key] for key in sorted(self._hidden)),
             findings=tuple(self._findings.values()),
             unstable=tuple(self._unstable),
@@ -137,7 +148,18 @@ class _Inspection(Execution):
             self._bits += _bits_of(step.index, step.runs["replay"])
             for name in step.runs["replay"].metadata:
                 self._declared[name] = True
+            self._shown_inputs |= _names_shown(step)
+            for excuse in excuses_needed(step):
+                self._excuses[str(excuse)] += 1
         return super()._judge(step)
+
+
+def _names_shown(step: StepRecord) -> set[str]:
+    """Names, and what live entries repeat, of all that a replay showed or was handed."""
+    seen = step.runs["replay"]
+    truths = {field.truth for field in step.fields if field.name in seen.metadata}
+    paths = [path for each in seen.handovers for path in each.tensors]
+    return {*seen.metadata, *truths, *(path.rpartition(".")[2] for path in paths)}
 
 
 def _bits_of(step: int, seen: Observation) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from fuzzgraph.accesses import Access, Race
+from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.ports import Pools
 
@@ -23,6 +23,11 @@ def take_accesses(memory: GuardedMemory) -> list[Access]:
 def _name_at(memory: GuardedMemory, access: Access) -> str:
     region = memory.region_at(access.address)
     return access.region if region is None else region.name
+
+
+def take_misuses(memory: GuardedMemory) -> list[Misuse]:
+    """Arguments whose content breaks a rule of their kernel."""
+    return memory.lanes.report.take_misuses()
 
 
 def take_races(memory: GuardedMemory, pools: Pools) -> list[Race]:

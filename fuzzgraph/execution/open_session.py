@@ -12,10 +12,11 @@ from fuzzgraph.execution.process import spare_collections
 from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import (
+    NAN_HOME,
     ROOMY_CAPACITY,
     GuardedMemory,
 )
-from fuzzgraph.ports import Target, is_isolated
+from fuzzgraph.ports import Target, excuses_of, is_isolated
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_session
 
@@ -61,6 +62,8 @@ def _opened(
         keep_pool=isolated,
         stock_kernels=setup.stock_kernels,
         capacity=capacity,
+        # NaN in all memory that nobody wrote: undefined rows must not look like numbers here.
+        world=NAN_HOME if config.row_mixing == "nan" else 0,
     )
     engine = open_engine(setup.graphs, memory)
     stage, border = "open", Border(target, memory=memory)
@@ -98,6 +101,8 @@ def _opened(
     opened.opening_hits = memory.zone_hits("capture")
     opened.opening_writes = opened.pool_writer.written_in_capture()
     opened.opening_accesses = opened.take_accesses()
+    opened.opening_misuses = opened.take_misuses()
+    opened.excuses = excuses_of(target)
     with border.crossing("capture"):
         opened.remember_capture()
     return opened

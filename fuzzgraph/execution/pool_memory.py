@@ -36,13 +36,25 @@ def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
 
 
 class PoolPlane:
-    """One tensor of the pools: KV slots or states, row by row."""
+    """One tensor of the pools: KV slots or states, row by row.
 
-    def __init__(self, name: str, tensor: torch.Tensor, signature: tuple[float, ...]) -> None:
+    Args:
+        signature: what rows hold that no request owns, by world.
+        reserved_rows: rows of the reserved page. Padded rows write the first one and may read all
+            of them, as far as their fill length goes, so every world has the same there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        signature: tuple[float, ...],
+        reserved_rows: int = 1,
+    ) -> None:
         self.name = name
         self.tensor = tensor
         self.rows = _as_bytes(tensor)
-        self.reserved = self.rows[RESERVED_SLOT]
+        self.reserved = self.rows[RESERVED_SLOT : RESERVED_SLOT + reserved_rows]
         # One row of each signature in the pool's dtype, to be broadcast over any number of rows.
         shape = (1, *tensor.shape[1:])
         self.filler = [
@@ -58,7 +70,20 @@ class PoolPlane:
         self.rows.index_copy_(0, rows, self.filler[world].expand(len(rows), *self.rows.shape[1:]))
 
     def fill_unreserved(self, world: int) -> None:
-        self.rows[RESERVED_SLOT + 1 :] = self.filler[world]
+        """Signatures everywhere but in the reserved slot."""
+        for slot in range(1, len(self.reserved)):
+            # Of several worlds' signatures: the two trap slots, if they lie in this page, must
+            # hold different values, or what is read through a trap would not differ.
+            self.reserved[slot] = self.filler[(slot - TRAPS[0]) % len(TRAPS)][0]
+        self.rows[RESERVED_SLOT + len(self.reserved) :] = self.filler[world]
+
+    def changed_since_filled(self) -> torch.Tensor:
+        """[n] rows, the reserved slot apart, that no longer hold what `fill_unreserved(0)` put."""
+        now = self.rows.clone()
+        self.fill_unreserved(0)
+        changed = (now != self.rows).flatten(1).any(1)
+        self.rows.copy_(now)
+        return changed.nonzero().flatten()
 
 
 class PageMap:

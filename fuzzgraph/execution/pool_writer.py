@@ -38,7 +38,12 @@ class PoolWriter:
         self.config = config
         self.content: Content = content_for(config)
         self.planes = [
-            PoolPlane(f"kv_planes[{i}]", plane, kv_signature(i, len(pools.kv_planes)))
+            PoolPlane(
+                f"kv_planes[{i}]",
+                plane,
+                kv_signature(i, len(pools.kv_planes)),
+                reserved_rows=config.page_size,
+            )
             for i, plane in enumerate(pools.kv_planes)
         ]
         self.state = (
@@ -47,6 +52,7 @@ class PoolWriter:
         self.req_to_token = _map("req_to_token", pools.req_to_token)
         self.encoder_to_token = _map("encoder_to_token", pools.encoder_to_token)
         self._all_planes = [*self.planes, *([self.state] if self.state else [])]
+        self._capture_slots = torch.tensor(pools.capture_slots, dtype=torch.int64)
 
     def use_region_names(self) -> None:
         """Call the planes what the engine calls them, once their regions have names."""
@@ -67,12 +73,11 @@ class PoolWriter:
         """Writes of warm-up and capture: what no longer holds what `fill_unowned(0)` put there."""
         found: list[ForeignWrite] = []
         for plane in self._all_planes:
-            rows = plane.rows[RESERVED_SLOT + 1 :]
-            changed = (
-                (rows != plane.filler[0]).flatten(1).any(1).nonzero().flatten() + RESERVED_SLOT + 1
-            )
+            what: Literal["slot", "state"] = "state" if plane is self.state else "slot"
+            changed = plane.changed_since_filled()
+            if what == "slot":
+                changed = changed[~torch.isin(changed, self._capture_slots.to(changed.device))]
             if len(changed):
-                what: Literal["slot", "state"] = "state" if plane is self.state else "slot"
                 found.append(ForeignWrite(plane.name, what, changed[:8].tolist()))
         for table in (self.req_to_token, self.encoder_to_token):
             if table is not None:
@@ -83,7 +88,7 @@ class PoolWriter:
         return found
 
     def keep_reserved(self, image: Image) -> None:
-        """Copy the reserved slot and state from `image`: padded rows may leave anything there."""
+        """Copy the reserved page and state from `image`: padded rows may leave anything there."""
         for plane in self._all_planes:
             plane.reserved.copy_(self.memory.as_in(image, plane.reserved))
 
@@ -159,7 +164,8 @@ class StepState:
         # New tokens' slots are not owned yet: the step has to write them before it reads them.
         batch, pool_writer = self._batch, self._pool_writer
         past = batch.kv_slots.values[self._past]
-        owned = np.concatenate(([RESERVED_SLOT], past, batch.encoder_slots.values))
+        page = np.arange(pool_writer.config.page_size)  # the reserved one
+        owned = np.concatenate((page, past, batch.encoder_slots.values))
         for plane in pool_writer.planes:
             yield self._plane_change(plane, owned, world, "slots")
         if pool_writer.state is not None:
@@ -219,9 +225,9 @@ class StepState:
             yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
 
     def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:
-        """The plane's bytes before the step; the reserved row, free for padding, as it is now."""
+        """The plane's bytes before the step; the reserved slot, free for padding, as it is now."""
         rows = self._pool_writer.memory.as_in(before, plane.rows).clone()
-        rows[RESERVED_SLOT].copy_(plane.reserved)
+        rows[RESERVED_SLOT].copy_(plane.rows[RESERVED_SLOT])
         return rows
 
     def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:

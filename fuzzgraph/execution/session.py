@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 
-from fuzzgraph.accesses import Access, Race
+from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution.failures import Border
-from fuzzgraph.execution.kernels import take_accesses, take_races
+from fuzzgraph.execution.kernels import take_accesses, take_misuses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
+from fuzzgraph.handover import Excuse
 from fuzzgraph.memory import (
     Bindings,
     GuardedMemory,
@@ -49,11 +50,28 @@ class OpenSession:
     opening_hits: list[ZoneHit] = field(default_factory=list)
     opening_writes: list[ForeignWrite] = field(default_factory=list)
     opening_accesses: list[Access] = field(default_factory=list)
+    opening_misuses: list[Misuse] = field(default_factory=list)
+    excuses: tuple[Excuse, ...] = ()
     _captured: Snapshot = field(init=False)
     _watch: PythonStateWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
     _fields: dict[str, Field] = field(init=False)
+    _owed: dict[str, set[str]] = field(init=False, default_factory=dict)
     _dtypes: dict[str, torch.dtype] = field(init=False, default_factory=dict)
+
+    @property
+    def damaged_while_opening(self) -> bool:
+        """Whether memory or a kernel's arguments were wrong before the first step."""
+        found = (self.opening_hits, self.opening_writes, self.opening_accesses)
+        return any(found) or bool(self.opening_misuses)
+
+    def owed_at_capture(self, mode: str, shown: Iterable[str]) -> tuple[str, ...]:
+        """Names whose values at capture the session has to hand over: those it ever did."""
+        if mode not in self._owed:
+            compared = getattr(self.session, "compared_at_capture", ())
+            self._owed[mode] = {name for name in compared if name in self._fields}
+        self._owed[mode].update(shown)
+        return tuple(sorted(self._owed[mode]))
 
     def remember_capture(self) -> None:
         """Take this moment as the one `reset` returns to."""
@@ -108,6 +126,11 @@ class OpenSession:
         """Drop the records of kernels so far: those of the last step's comparison runs."""
         self.take_accesses()
         self.take_races()
+        self.take_misuses()
+
+    def take_misuses(self) -> list[Misuse]:
+        """What kernels were given that they refuse, since the last call."""
+        return take_misuses(self.memory)
 
     def take_accesses(self) -> list[Access]:
         """Accesses outside of a kernel's memory since the last call."""

@@ -16,6 +16,7 @@ from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
+from fuzzgraph.execution.handovers import launches
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.memory import NAN_WORLD
@@ -77,6 +78,7 @@ class StepRunner:
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
         step.allocation = partial(opened.allocation_of, mode=batch.mode)
+        step.excuses = opened.excuses
         state = opened.pool_writer.state_of(batch)
         state.write()
         # Writing the step's state binds no attribute: the snapshot taken after the last step still
@@ -91,7 +93,7 @@ class StepRunner:
             step.runs["replay"] = self._execute(batch, "replay")
         except SessionFailed as lost:
             step.failures.append(lost.failure)
-            step.accesses = opened.take_accesses()
+            step.accesses, step.misuses = opened.take_accesses(), opened.take_misuses()
             step.zone_hits = opened.memory.zone_hits(lost.failure.stage)
             return step
         # Memory is checked right after the replay, because every other run overwrites it.
@@ -129,7 +131,7 @@ class StepRunner:
         eagerly = run == "eager" or batch.via == "eager"
         stage = "eager" if eagerly else "prepare"
         try:
-            with self._opened.memory.over_lanes():
+            with self._opened.memory.over_lanes(), self._opened.memory.taking_down() as launched:
                 if eagerly:
                     session.eager(batch)
                 else:
@@ -137,7 +139,9 @@ class StepRunner:
                     stage = "replay"
                     session.replay(batch)
                 stage = "check"
-                return session.observe(batch)
+                seen = session.observe(batch)
+            seen.handovers = (*seen.handovers, *launches(launched, session.pools.kv_planes))
+            return seen
         except BaseException as error:
             self._opened.border.judge(error, stage, run)
             raise
@@ -146,6 +150,7 @@ class StepRunner:
         opened, session, batch = self._opened, self._opened.session, step.batch
         stage = "eager" if batch.via == "eager" else "replay"
         step.accesses, step.races = opened.take_accesses(), opened.take_races()
+        step.misuses = opened.take_misuses()
         if not opened.memory.zones_intact():
             step.zone_hits = opened.memory.zone_hits(stage)
             # Or the same hit would be reported in every later step.
@@ -158,6 +163,8 @@ class StepRunner:
         if batch.via == "graph":
             step.address_changes, step.dtype_changes = opened.moved_buffers()
             step.at_capture = session.capture_values(batch)
+            if step.engagements:
+                step.owed_at_capture = opened.owed_at_capture(batch.mode, step.at_capture)
         step.kept_changes = self._kept.changed()
         if session.keeps_outputs(batch.mode):
             self._kept.keep(batch.step, session.results())
@@ -189,7 +196,9 @@ class StepRunner:
         if "eager" in self._needs and batch.via == "graph" and batch.raw_bs:
             # Same world and same past as the replay, so that any difference is the graph's.
             self._opened.restore(before)
+            self._opened.take_misuses()  # of the runs before
             step.runs["eager"] = self._execute(batch, "eager")
+            step.eager_misuses = self._opened.take_misuses()
 
     def _attribute(self, step: StepRecord, state: StepState, before: Snapshot, world: int) -> None:
         # Made anew each time: kept, it and this object would hold each other, and the session with

@@ -73,6 +73,8 @@ class WatchedGraph(ABC, Generic[Outputs]):
         self._log = log
         self._watched = watched
         self._replays = 0
+        self.before_replay: Callable[[], None] = _nothing
+        """Called when a replay begins: what it is about to read lies ready."""
 
     @relay
     def replay(self) -> None:
@@ -84,6 +86,7 @@ class WatchedGraph(ABC, Generic[Outputs]):
         self._watched.replaying = True
         self._replays += 1
         self._log.append(self)
+        self.before_replay()
         try:
             self._run()
         finally:
@@ -98,6 +101,7 @@ class WatchedGraph(ABC, Generic[Outputs]):
         # A runner holds its graphs and they hold the runner's forward: without this, thousands of
         # objects of each session would wait for the garbage collector.
         self._watched.forget()
+        self.before_replay = _nothing
 
     @property
     def engaged(self) -> Engagement:
@@ -107,6 +111,9 @@ class WatchedGraph(ABC, Generic[Outputs]):
             self._watched.calls_in_replay,
             unwritten_outputs(self._memory, self.outputs) if self._replays else (),
         )
+
+
+def _nothing() -> None: ...
 
 
 class WatchedEngine:

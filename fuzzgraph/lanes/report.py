@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from fuzzgraph.accesses import Access, Race
+from fuzzgraph.accesses import Access, Misuse, Race
 
 # Different records kept of one kind, so that a kernel that misses everywhere fills no memory.
 _MOST = 1000
@@ -36,6 +36,7 @@ class LaneReport:
     """Why every launch would run in the stock interpreter; "" if the lanes are in use."""
     accesses: list[Access] = field(default_factory=list)
     races: list[Race] = field(default_factory=list)
+    misuses: list[Misuse] = field(default_factory=list)
 
     def take_accesses(self) -> list[Access]:
         """The accesses found since the last call."""
@@ -46,6 +47,17 @@ class LaneReport:
         """The races found since the last call."""
         taken, self.races = self.races, []
         return taken
+
+    def take_misuses(self) -> list[Misuse]:
+        """The misuses found since the last call."""
+        taken, self.misuses = self.misuses, []
+        return taken
+
+    def add_misuse(self, new: Misuse) -> None:
+        """Add a record, unless there is one of the same kernel, argument and rule."""
+        key = (new.kernel, new.argument, new.rule)
+        if key not in [(old.kernel, old.argument, old.rule) for old in self.misuses]:
+            self.misuses.append(new)
 
     def add_access(self, new: Access) -> None:
         """Add a record; records of one line, kind and buffer become one."""

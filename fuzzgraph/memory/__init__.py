@@ -4,7 +4,7 @@ from fuzzgraph.memory.arena import ROOMY_CAPACITY
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.image import Image
 from fuzzgraph.memory.listener import Listener
-from fuzzgraph.memory.poison import NAN_WORLD, poison_value
+from fuzzgraph.memory.poison import NAN_HOME, NAN_WORLD, poison_value
 from fuzzgraph.memory.python_state import (
     PythonState,
     restore_attributes,
@@ -15,6 +15,7 @@ from fuzzgraph.memory.regions import Region, Segment
 from fuzzgraph.memory.worlds import Perturbation
 
 __all__ = [
+    "NAN_HOME",
     "NAN_WORLD",
     "ROOMY_CAPACITY",
     "PythonState",

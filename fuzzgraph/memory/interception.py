@@ -15,13 +15,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fuzzgraph.kernel_models.launch import ModelKernel, routed, run_kernel
+from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, storage_key
+from fuzzgraph.memory.launch_record import Launched, taken_down, without_results
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.listener import Listener, Tensors
 from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
@@ -29,6 +34,8 @@ from fuzzgraph.memory.placement import Layout, copy_whole
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.resizing import Resizing
 from fuzzgraph.memory.sides import Sides
+from fuzzgraph.memory.source_lines import innermost_source
+from fuzzgraph.memory.transfers import by_torch
 from fuzzgraph.relays import relay
 
 # The dispatcher's entry for operators made of others. Calling it runs the C++ decomposition;
@@ -63,6 +70,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._hook = LaunchHook()
         self.lanes = lanes
         self._sides = Sides(arena, layout)
+        self._launched: list[Launched] | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -90,7 +98,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._depth += 1
         try:
             # Buffers are made while a session opens and captures; that is at depth 1 in "engine".
-            with self._sides.separate(watched=self._depth == 1 and segment == "engine"):
+            watched = self._depth == 1 and segment == "engine"
+            with self._sides.separate(watched=watched), routed(self._launch_model):
                 yield
         finally:
             self._depth -= 1
@@ -102,12 +111,21 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def over_lanes(self) -> Iterator[None]:
-        """Run all interpreted launches inside over lanes, with host and device apart.
+        """Run all interpreted launches and models inside, with host and device apart.
 
         For steps after capture, whose allocations are not guarded.
         """
-        with self.lanes.installed(), self._sides.separate():
+        with self.lanes.installed(), self._sides.separate(), routed(self._run_model):
             yield
+
+    @contextmanager
+    def taking_down(self) -> Iterator[list[Launched]]:
+        """Inside, every launch of a kernel's model is taken down in the list that is yielded."""
+        outer, self._launched = self._launched, []
+        try:
+            yield self._launched
+        finally:
+            self._launched = outer
 
     @property
     def intercepting(self) -> bool:
@@ -226,7 +244,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _launch(
         self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run an interpreted kernel launch; its own tensor operations are not the engine's."""
+        """Run the launch of a kernel; its own tensor operations are not the engine's."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             result = launch(executor, *args, **kwargs)
         for tensor in tensors_in([*args, *kwargs.values()]):
@@ -234,6 +252,27 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._listener is not None:
             self._listener.on_launch(launch, executor, args, kwargs)
         return result
+
+    @relay
+    def _launch_model(self, kernel: ModelKernel, **arguments: Any) -> None:
+        """Run the model of a kernel; it counts as the launch of one."""
+        # A replay knows the engine's line no more, so it is kept.
+        run = partial(self._run_model, called_at=innermost_source())
+        self._launch(run, kernel, (), arguments)
+
+    @relay
+    def _run_model(self, kernel: ModelKernel, *, called_at: str = "", **arguments: Any) -> None:
+        line = called_at or innermost_source()
+        lanes = self.lanes
+        report = LaunchReport(kernel.name, kernel.source, lanes.report, lanes.regions, line)
+        memory, launched = KernelMemory(report), self._launched
+        if launched is not None:
+            taken = taken_down(kernel.name, len(launched), line, arguments, self._sides.of)
+            launched.append(Launched(taken, memory))
+        with by_torch():
+            run_kernel(memory, kernel, **arguments)
+        if launched is not None:
+            without_results(taken, arguments)
 
 
 def _holds(key: int, values: Any) -> bool:

@@ -26,4 +26,4 @@ class Listener:
     def on_launch(
         self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """An interpreted Triton kernel was launched."""
+        """An interpreted Triton kernel, or the model of a kernel, was launched."""

@@ -22,17 +22,20 @@ ROW_BYTES = 64
 """Alignment and unit of the arena, in bytes; every dtype's size divides it."""
 NAN_WORLD = 2
 """World B with NaN in place of finite floats; 0 is world A and 1 world B."""
+NAN_HOME = 3
+"""World A with NaN in place of finite floats: the home of sessions that keep NaN alive."""
 
 # Exact in float16, bfloat16 and float32, far above anything an engine computes (sums of values
 # in [-2, 2]) and below float16's largest.
 # The two worlds differ in sign, so that a maximum over scores and a sum both change with the world.
-_FLOAT = (1008.0, -624.0, float("nan"))
+_FLOAT = (1008.0, -624.0, float("nan"), float("nan"))
 # Exact in every 8-bit float with a sign; e4m3 ends at 448 (240 in the fnuz form).
-_FLOAT8 = (112.0, -80.0, float("nan"))
+_FLOAT8 = (112.0, -80.0, float("nan"), float("nan"))
 # Bytes without a number's meaning: packed formats, masks, scales. Worlds A and B differ in every
-# bit. There is no NaN for bytes and booleans, so its world has world B's value.
-_BYTE = (0xA5, 0x5A, 0x5A)
-_BOOL = (True, False, False)
+# bit. There is no NaN for bytes, booleans and integers: its worlds have world A's or B's value.
+_BYTE = (0xA5, 0x5A, 0x5A, 0xA5)
+_BOOL = (True, False, False, True)
+_TRAPS = (*TRAPS, TRAPS[1], TRAPS[0])
 
 # Older releases of torch lack some of these dtypes. uint8 is not among them: engines hold masks and
 # packed data in it, and no page or slot number.
@@ -65,7 +68,7 @@ def poison_value(dtype: torch.dtype, world: int) -> int | float | bool:
     Dtypes without a value of their own (packed and scale formats) get the byte poison of uint8.
     """
     if dtype in _INDEX:
-        return TRAPS[min(world, 1)]  # integers have no NaN: its world has world B's trap
+        return _TRAPS[world]
     if dtype is torch.bool:
         return _BOOL[world]
     if dtype in _SIGNED_FLOAT8:

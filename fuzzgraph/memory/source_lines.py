@@ -26,7 +26,8 @@ _SKIPPED = (
     os.path.join(_PACKAGE, "graphs") + os.sep,
     os.path.join(_PACKAGE, "lanes") + os.sep,
     os.path.join(_PACKAGE, "execution") + os.sep,
-    # What stands in for a device between an engine and torch.
+    # What stands in for a device, or for a compiled kernel, between an engine and torch.
+    os.path.join(_PACKAGE, "kernel_models") + os.sep,
     os.path.join(_PACKAGE, "targets", "offline") + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     *_folders("triton"),

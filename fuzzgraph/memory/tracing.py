@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fuzzgraph.kernel_models.launch import ModelKernel, current_route, routed
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.relays import relay
@@ -34,7 +35,7 @@ class RecordedOp:
     source: str
     """Line of the engine that issued it: `file.py:123 in function`."""
     kind: str = "operation"
-    """`operation` or `launch`."""
+    """`operation`, `launch` of a Triton kernel, or `model`: the launch of a kernel's model."""
     grid: Any = None
     """Launch grid of a kernel."""
     replayed: bool = field(default=True)
@@ -74,24 +75,33 @@ def tracing(callback: Callable[[RecordedOp], None]) -> Iterator[None]:
         callback(launched_op(executor, args, kwargs))
         return result
 
+    run_model = current_route()
+
+    @relay
+    def launched_model(kernel: ModelKernel, **arguments: Any) -> None:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            run_model(kernel, **arguments)
+        callback(launched_op(kernel, (), arguments))
+
     hook = LaunchHook()
     hook.install(launched)
     try:
-        with _Trace(callback):
+        with _Trace(callback), routed(launched_model):
             yield
     finally:
         hook.remove()
 
 
 def launched_op(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedOp:
-    """The record of an interpreted kernel launch."""
+    """The record of the launch of an interpreted kernel, or of a kernel's model."""
+    model = isinstance(executor, ModelKernel)
     return RecordedOp(
-        name=getattr(executor.fn, "__name__", str(executor.fn)),
+        name=executor.name if model else getattr(executor.fn, "__name__", str(executor.fn)),
         func=executor.fn,
         args=args,
         kwargs=dict(kwargs),
         outputs=(),
         source=innermost_source(),
-        kind="launch",
+        kind="model" if model else "launch",
         grid=executor.grid,
     )

@@ -101,6 +101,18 @@ class Transfers:
 
 _active: list[Transfers] = []
 _converting = [False]
+
+
+@contextmanager
+def by_torch() -> Iterator[None]:
+    """Inside, conversions are torch's own: for work that a device does, not an engine's host."""
+    before, _converting[0] = _converting[0], True
+    try:
+        yield
+    finally:
+        _converting[0] = before
+
+
 # A mode of torch looks a method up by its name and calls what it finds. Within a conversion that is
 # our method a second time, so this flag lets the inner call through.
 

@@ -16,21 +16,23 @@ from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.geometry import queries_of
 from fuzzgraph.reference.metadata import capture_truth, live_truth
-from fuzzgraph.reference.output_spec import OutputSpec, output_spec, rounding_dtype
+from fuzzgraph.reference.output_spec import OutputSpec, Rounding, output_spec, rounding_of
 from fuzzgraph.reference.shard import live_tokens, local_outputs
 from fuzzgraph.reference.triton_ready import ready_triton
+from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.world import Batch, IntArray
 
 __all__ = [
     "Expected",
     "OutputSpec",
+    "Rounding",
     "capture_truth",
     "expected",
     "output_spec",
     "live_tokens",
     "live_truth",
     "new_tokens",
-    "rounding_dtype",
+    "rounding_of",
     "second_opinion",
     "yardstick",
 ]
@@ -49,7 +51,7 @@ class Expected:
     outputs: dict[str, torch.Tensor]
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; draft_tokens [raw_bs * topk * steps], the token predicted
-    after each; state [raw_bs, width]; moe, see `shard`."""
+    after each; state [raw_bs, width]; mixed as attention, see `row_mixing`; moe, see `shard`."""
     value_bound: float
     """max |V| that entered the step."""
 
@@ -57,9 +59,7 @@ class Expected:
 def expected(batch: Batch, config: EngineConfig) -> Expected:
     """The float64 truth of a step, computed from the logical batch alone."""
     out, bound = attention(batch, config, model_for(config, torch.float64))
-    outputs = {"attention": out}
-    if config.attn_tp_size > 1 and batch.mode != "draft":
-        outputs["moe"] = local_outputs(out, batch, config)
+    outputs = _behind_attention(out, batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
     if batch.mode == "draft":
@@ -75,7 +75,14 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     Outputs whose sums are exact in every dtype (state) are not in it, because they must be exact.
     """
     out, _ = attention(batch, config, model_for(config, DTYPES[config.dtype]))
-    outputs = {"attention": out}
+    return _behind_attention(out, batch, config)
+
+
+def _behind_attention(
+    out: torch.Tensor, batch: Batch, config: EngineConfig
+) -> dict[str, torch.Tensor]:
+    """Attention, and what stands behind it."""
+    outputs = dict.fromkeys(("attention", *mixed_outputs(config)), out)
     if config.attn_tp_size > 1 and batch.mode != "draft":
         outputs["moe"] = local_outputs(out, batch, config)
     return outputs

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import next_token
+from fuzzgraph.content import content_for, next_token
 from fuzzgraph.world import Batch, IntArray, Ragged
 
 
@@ -54,6 +54,7 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
     index = _padded(batch.kv_tokens, columns, batch.token_rows)
     positions = batch.kv_positions.values[index]
     _apply_window(visible, positions, batch.positions, config)
+    _apply_selection(visible, positions, batch.positions, config)
     return Queries(
         tokens=batch.input_ids,
         positions=batch.positions,
@@ -79,6 +80,19 @@ def _apply_window(
     # counts the tokens before the query, as engines do.
     if config.sliding_window:
         visible &= keys >= (queries - config.sliding_window)[:, None]
+
+
+def _apply_selection(
+    visible: npt.NDArray[np.bool_], keys: IntArray, queries: IntArray, config: EngineConfig
+) -> None:
+    count = config.index_topk
+    if not 0 < count < visible.shape[1]:
+        return
+    scores = content_for(config).index_scores.numpy()[queries[:, None], keys]
+    scores = np.where(visible, scores, -np.inf)
+    # Scores of a query differ; a query that sees fewer keys has no finite one here, and keeps all.
+    last = np.partition(scores, -count, axis=1)[:, -count]
+    visible &= scores >= last[:, None]
 
 
 def _tree_visible(
@@ -127,6 +141,7 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
     visible = np.hstack([columns < starts[:, None], own <= step_of[:, None]])
     positions = starts + step_of
     _apply_window(visible, key_positions, positions, config)
+    _apply_selection(visible, key_positions, positions, config)
     return Queries(
         tokens=tokens[:, :, :steps].ravel(),
         positions=positions,

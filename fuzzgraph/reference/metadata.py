@@ -61,6 +61,11 @@ def _draft_width(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.full(batch.raw_bs, config.draft_tokens)
 
 
+def _widened_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Keys of each row once it has computed a place for each draft token."""
+    return batch.cached_lens + config.draft_tokens
+
+
 def _listed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """Keys of each row that the metadata lists for attention."""
     # With a window only those that a new token can see. A verify lists all keys, because its mask
@@ -149,6 +154,7 @@ _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "last_page_lens": _last_page_lens,
     "one_each": _one_each,
     "draft_width": _draft_width,
+    "widened_lens": _widened_lens,
     "listed_lens": _listed_lens,
     "draft_lens": _draft_lens,
     "listed_encoder_lens": _encoder_lens,

@@ -14,6 +14,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import DTYPES, STATE_WIDTH
 from fuzzgraph.observation import Observation
 from fuzzgraph.reference.shard import padded_tokens, shard
+from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.world import Batch
 
 # Engines use either width for token ids; both hold every id.
@@ -31,9 +32,28 @@ class OutputSpec:
     """The output must have one of these."""
 
 
-def rounding_dtype(name: str, config: EngineConfig) -> torch.dtype:
-    """The floating dtype that the model computes an output in; decides its tolerance."""
-    return torch.float32 if name == "state" else DTYPES[config.dtype]
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What decides the tolerance of an output, beside the values that entered it."""
+
+    dtype: torch.dtype
+    """The floating dtype that the model computes it in."""
+    relative: float = 0.0
+    """How far the model itself takes a value from the truth, as a part of the value."""
+    absolute: float = 0.0
+    """The same for small values."""
+
+    def of_both(self) -> Rounding:
+        """For two results of the engine: each may be off, and neither is the truth."""
+        # With r * t + a between them, a truth t is at most 1 / (1 - r) times the result and a.
+        stretch = 2 / (1 - self.relative)
+        return Rounding(self.dtype, stretch * self.relative, stretch * self.absolute)
+
+
+def rounding_of(name: str, config: EngineConfig) -> Rounding:
+    """How an output rounds."""
+    dtype = torch.float32 if name == "state" else DTYPES[config.dtype]
+    return Rounding(dtype, *coarseness(name, config))
 
 
 def output_spec(
@@ -41,8 +61,8 @@ def output_spec(
 ) -> OutputSpec | None:
     """What output `name` of one run must look like; None for a name without a reference."""
     heads = (config.num_q_heads, config.v_head_dim)
-    dtypes = (rounding_dtype(name, config),)
-    if name == "attention":
+    dtypes = (rounding_of(name, config).dtype,)
+    if name in ("attention", "mixed"):
         return OutputSpec(_token_rows(seen, batch, config), heads, dtypes)
     if name == "draft_tokens":
         return OutputSpec(_token_rows(seen, batch, config), (), _TOKEN_IDS)

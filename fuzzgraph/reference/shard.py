@@ -1,10 +1,12 @@
-"""Says which tokens one attention-TP rank computes after attention, for its `moe` output."""
+"""Says which tokens one attention-TP rank computes after attention, for its `moe` output, and which
+of them a router serves that counts the rank's live tokens."""
 
 from __future__ import annotations
 
 import torch
 
 from fuzzgraph.case import EngineConfig, captured_size
+from fuzzgraph.row_mixing import EXPERTS
 from fuzzgraph.world import Batch
 
 
@@ -26,7 +28,27 @@ def padded_tokens(batch: Batch, config: EngineConfig) -> int:
 def local_outputs(attention: torch.Tensor, batch: Batch, config: EngineConfig) -> torch.Tensor:
     """[local live tokens, Hq, Dv] of this rank: the token axis, padding included, is cut evenly."""
     first, end = shard(padded_tokens(batch, config), config)
-    return attention[first:end]
+    local = attention[first:end]
+    if config.row_mixing != "router":
+        return local
+    dropped = _dropped(batch.input_ids[first:end].tolist())
+    return local.index_fill(0, torch.tensor(dropped, dtype=torch.int64), 0.0)
+
+
+def _dropped(token_ids: list[int]) -> list[int]:
+    """Places of the live tokens of a rank that come when their expert is full.
+
+    Token by token, unlike `row_mixing.served`, which an engine runs: expert e takes
+    (tokens + e) // EXPERTS of those routed to it.
+    """
+    room = [(len(token_ids) + expert) // EXPERTS for expert in range(EXPERTS)]
+    dropped = []
+    for place, token in enumerate(token_ids):
+        expert = token % EXPERTS
+        room[expert] -= 1
+        if room[expert] < 0:
+            dropped.append(place)
+    return dropped
 
 
 def shard(padded: int, config: EngineConfig) -> tuple[int, int]:

@@ -11,17 +11,27 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
 from collections.abc import Iterable
 from functools import cache
+from importlib import import_module
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any
 
-from fuzzgraph.repro import script_memory
+from fuzzgraph import accesses, kernel_models
+from fuzzgraph.kernel_models.launch import ModelKernel
+from fuzzgraph.repro import script_kernels, script_memory
 from fuzzgraph.rules import comparison, metadata, writes
 from fuzzgraph.text import numbers
 
-_MODULES: tuple[ModuleType, ...] = (numbers, comparison, metadata, writes, script_memory)
+_RULES = (numbers, comparison, metadata, writes, script_memory, script_kernels, accesses)
+
+_KERNEL_MODELS = tuple(
+    import_module(each.name)
+    for each in walk_packages(kernel_models.__path__, f"{kernel_models.__name__}.")
+)
+
+EMBEDDED_MODULES: tuple[ModuleType, ...] = (*_RULES, *_KERNEL_MODELS)
 
 
 class Embedded:
@@ -61,11 +71,21 @@ class Embedded:
             return self._add(name, module)
         value = vars(module).get(name)  # None: a local variable, or a builtin
         if isinstance(value, ModuleType):
-            self.imports.add(f"import {value.__name__}")
-        elif value is not None and (home := sys.modules[value.__module__]) in _MODULES:
+            alias = "" if value.__name__ == name else f" as {name}"
+            self.imports.add(f"import {value.__name__}{alias}")
+        elif value is not None and (home := _home(name, value)) is not None:
             self._add(name, home)
         elif value is not None:
-            self.imports.add(f"from {home.__name__} import {name}")
+            self.imports.add(f"from {value.__module__} import {name}")
+
+
+def _home(name: str, value: Any) -> ModuleType | None:
+    """The module to embed a value from; None if it is of another package.
+
+    A constant does not know its module: it is the one that defines the name.
+    """
+    defining = (module for module in EMBEDDED_MODULES if name in _defined(module))
+    return next((module for module in defining if vars(module)[name] is value), None)
 
 
 def _is_definition(text: str) -> bool:
@@ -102,5 +122,14 @@ def _defined(module: ModuleType) -> dict[str, str]:
     return found
 
 
-EMBEDDABLE: dict[str, Any] = {name: module for module in _MODULES for name in _defined(module)}
-"""Name of each function, class or constant that may be embedded -> its module."""
+EMBEDDABLE: dict[str, ModuleType] = {
+    **{name: module for module in _RULES for name in _defined(module)},
+    # of a model only its body, which a recorded launch calls
+    **{
+        kernel.fn.__name__: module
+        for module in _KERNEL_MODELS
+        for kernel in vars(module).values()
+        if isinstance(kernel, ModelKernel) and kernel.fn.__module__ == module.__name__
+    },
+}
+"""Name of each function, class or constant that a script may ask for -> its module."""

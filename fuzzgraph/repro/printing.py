@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory.operator_facts import facts_of
 from fuzzgraph.repro.arena import ScriptMemory
+from fuzzgraph.repro.embedding import EMBEDDABLE
 from fuzzgraph.repro.geometry import Place, place_of, slice_text
 from fuzzgraph.repro.kernels import Kernels
 from fuzzgraph.repro.literals import tensor_text
@@ -139,6 +140,8 @@ class Function:
     def _operation(self, op: RecordedOp, is_graph: bool) -> list[str]:
         if op.kind == "launch":
             return self._launch(op)
+        if op.kind == "model":
+            return self._launch_model(op)
         facts = facts_of(op.func)
         if facts.is_lift:
             return self._lift(op)
@@ -330,6 +333,17 @@ class Function:
         head = f"{kernel}[({sizes},)]("
         code = "\n".join([head, *(f"    {value}," for value in values), ")"])
         return commented(code, op.source)
+
+    def _launch_model(self, op: RecordedOp) -> list[str]:
+        """A call of the model's body, whose source the script contains."""
+        name = op.func.__name__
+        if name not in EMBEDDABLE:
+            raise NotStandalone(f"the model of {op.name} is not one of FuzzGraph's own")
+        values = [f"{key}={argument_text(v, self.text)}" for key, v in op.kwargs.items()]
+        lines = [f"kernel_memory({op.name!r})", *values]
+        return commented(
+            "\n".join([f"{name}(", *(f"    {line}," for line in lines), ")"]), op.source
+        )
 
 
 def _is_literal(call: str) -> bool:

@@ -128,7 +128,7 @@ class _Script:
         helpers = Embedded(embeddable_in("\n".join([*memory, *steps])))
         rules = Embedded(embeddable_in("\n".join(main)), beside=helpers)
         parts = [
-            self._docstring(),
+            self._docstring(helpers.imports | rules.imports),
             self._head(helpers.imports | rules.imports),
             helpers.text(),
             "\n".join(memory),
@@ -151,9 +151,11 @@ class _Script:
 
     # ---- head
 
-    def _docstring(self) -> str:
+    def _docstring(self, imports: set[str]) -> str:
         finding, case = self.finding, self.case
         engine = _engine_version(self.target)
+        needed = ["torch", *(["triton"] if self.kernels else [])]
+        needed += ["numpy"] if any("numpy" in line for line in imports) else []
         lines = [
             *opening(case, finding),
             "Below are the engine's own operations, recorded in this case, each with the source"
@@ -161,7 +163,7 @@ class _Script:
             " allocated them, and the check measures again.",
             "",
             "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced.",
-            f"Requires torch{' and triton' * bool(self.kernels)}. Recorded on a CPU with"
+            f"Requires {', '.join(needed)}. Recorded on a CPU with"
             f" {engine}torch {torch.__version__}, Python {platform.python_version()}.",
         ]
         return docstring(lines)
@@ -186,7 +188,9 @@ class _Script:
         arena = self.recording.memory.arena
         used = [r for r in self.recording.regions() if id(r) in self.memory.used]
         dtypes = {region.dtype for region in used}
-        poisons = [f"    {_poison_entry(dtype)}," for dtype in sorted(dtypes, key=str)]
+        home = self.recording.memory.world
+        poisons = [f"    {_poison_entry(dtype, home)}," for dtype in sorted(dtypes, key=str)]
+        floats = "finite and far from all that is computed" if home == 0 else "NaN"
         lines = [
             "# ---- memory, as the engine allocated it: offset in bytes, shape, dtype, red",
             "# ---- zones in bytes; then what it held just after capture",
@@ -196,7 +200,7 @@ class _Script:
             f"SPANS = {self.recording.spans}  # where the engine allocated",
             "ZONES = {}",
             "# What memory holds that nobody has written. An index is a page, row and slot that",
-            "# exist and belong to nobody; a float is finite and far from all that is computed.",
+            f"# exist and belong to nobody; a float is {floats}.",
             "# The second value is that of another world: what depends on it was read by mistake.",
             "POISON = {",
             *poisons,
@@ -296,8 +300,9 @@ class _Script:
         return ["", "", *head, *statements(body)]
 
 
-def _poison_entry(dtype: torch.dtype) -> str:
-    values = ", ".join(scalar_text(poison_value(dtype, which)) for which in (0, 1))
+def _poison_entry(dtype: torch.dtype, home: int) -> str:
+    """What unwritten memory holds in the session's home world and in world B."""
+    values = ", ".join(scalar_text(poison_value(dtype, which)) for which in (home, 1))
     return f"{dtype_text(dtype)}: ({values})"
 
 

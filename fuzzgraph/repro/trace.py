@@ -254,6 +254,8 @@ class Recording:
                     self._failed = op
                     self._note_reach(op)
                     step()
+                    if op.kind == "model":
+                        self._note_strays(op)
                 self._failed = None
 
     def _note(self, op: RecordedOp) -> None:
@@ -283,6 +285,19 @@ class Recording:
         for position, tensor in enumerate(op.args):
             if isinstance(tensor, torch.Tensor) and self.is_wide(tensor):
                 self._reach_through(op, position, tensor)
+
+    def _note_strays(self, op: RecordedOp) -> None:
+        """Regions that the launch of a model reached beside those that it was passed."""
+        for access in self.memory.lanes.report.take_accesses():
+            argument = op.kwargs.get(access.buffer)
+            start = self.offset(access.address)
+            if not isinstance(argument, torch.Tensor) or start is None:
+                raise NotStandalone(f"{op.name} reaches memory that it was not passed")
+            size = argument.element_size()
+            low, high = start + access.low * size, start + (access.high + 1) * size
+            self.reached |= {
+                id(region) for region in self.regions() if region.start < high and low < region.end
+            }
 
     def is_wide(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor spans more than one region's payload."""

@@ -95,6 +95,8 @@ def beyond_tolerance(
     plain_error: Callable[[], float],
     value_bound: float,
     dtype: torch.dtype,
+    relative: float = 0.0,
+    absolute: float = 0.0,
 ) -> Difference | None:
     """The worst place whose error exceeds `tolerance`, or None.
 
@@ -107,6 +109,9 @@ def beyond_tolerance(
             engine's dtype; asked only where `value_bound` does not settle it.
         value_bound: max |V|.
         dtype: the floating dtype in which the model has to compute.
+        relative: how far the model itself takes a value from the truth, as a part of the value: it
+            quantises, say.
+        absolute: the same for small values.
     """
     if got.shape != want.shape:
         return _sizes_differ(got, want)
@@ -115,7 +120,9 @@ def beyond_tolerance(
     want = want.to(got.device)  # the truth is computed on the host
     if not got.dtype.is_floating_point:
         return _at(got != want.to(got.dtype), got, want)
-    error = (got.double() - want).abs()
+    # What the model's own rounding explains is taken off; it rounds what was already off as well.
+    explained = relative * want.abs() + absolute
+    error = ((got.double() - want).abs() - explained) / (1.0 + relative)
     worst = float(error.max())
     if worst <= tolerance(dtype, value_bound):  # false for NaN
         return None

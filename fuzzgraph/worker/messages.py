@@ -147,7 +147,7 @@ class Channel(Generic[Received]):
         self._rest = b""
         self._looked = 0.0
 
-    def send(self, message: _Message) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         self._socket.sendall(msgspec.json.encode(message) + b"\n")
 
     def ready(self, seconds: float) -> bool:

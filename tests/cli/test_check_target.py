@@ -17,6 +17,7 @@ import os
 import random
 import block_engine as engine
 from block_target import BlockSession, BlockTarget
+from fuzzgraph.target import Capabilities, Excuse
 
 
 class Leaving(BlockSession):
@@ -37,6 +38,11 @@ class Mistaken(BlockSession):
 
 class Hiding(BlockSession):
     fields = tuple(field for field in BlockSession.fields if field.name != "slot_mapping")
+
+
+class Drives(BlockTarget):
+    capabilities = Capabilities(page_sizes=(1,), mrope=True)
+    excuses = (Excuse("*.num_splits", "live", "its manual", "splits differ"),)
 
 
 class Partial:
@@ -90,6 +96,25 @@ def test_metadata_that_no_field_declares_is_named(capsys: pytest.CaptureFixture[
     hidden = [tensor["name"] for tensor in report["hidden"] if tensor["changes"]]
     assert len(hidden) == 1
     assert "slot_mapping" in hidden[0]
+
+
+def test_a_dimension_that_is_driven_and_that_nothing_shows_is_a_problem(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, report = checked(capsys, "own_targets:Drives", examples=12)
+    assert (code, report["unshown"]) == (1, {"mrope": ["mrope", "mrope_positions"]})
+    assert report["problems"][-1] == (
+        "mrope is driven and nothing shows mrope or mrope_positions: show it, or take it out of the"
+        " capabilities"
+    )
+
+
+def test_excuses_are_listed_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    _, report = checked(capsys, "own_targets:Drives")
+    assert report["excuses"] == {"*.num_splits, rule live: splits differ (its manual)": 0}
+    assert run_command(["check-target", "own_targets:Drives", "--examples", "1"]) == 0
+    line = "excused in 0 steps: *.num_splits, rule live: splits differ (its manual)"
+    assert line in capsys.readouterr().out
 
 
 def test_an_engine_that_ends_its_process_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,6 +13,11 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Target
 from fuzzgraph.targets import open_target
+from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.metadata.builder import MetadataBuilder
+from fuzzgraph.targets.builtin.registry import BufferRegistry
+from fuzzgraph.targets.builtin.runners.base import GraphRunner
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,22 @@ class Exclusive:
     buffer: str
     """Buffer or output that the finding names."""
     case: Case
+    engine: Components | None = None
+    """The faulty engine where the fault is none of the catalogue."""
+
+    def opened(self) -> Target:
+        return open_fault(self.fault) if self.engine is None else BuiltinTarget(self.engine)
+
+
+class FrozenShort(GraphRunner):
+    """Its graphs serve rows of half the context, and eager steps those of the whole."""
+
+    def make_builder(self, registry: BufferRegistry) -> MetadataBuilder:
+        builder = super().make_builder(registry)
+        if "batches" not in vars(self):  # those of the graphs are allocated first
+            longest = builder.max_kv_len() // 2
+            vars(builder)["max_kv_len"] = lambda: longest
+        return builder
 
 
 def case_of(*steps: ReplayStep, **config: object) -> Case:
@@ -54,6 +75,13 @@ EXCLUSIVES: tuple[Exclusive, ...] = (
         "sglang-pr-22404-capture-token-count",
         "num_token_non_padded",
         case_of(decode(3, 5), capture_bs=(2,), attn_tp_size=2),
+    ),
+    Exclusive(
+        "handover",
+        "a frozen length that later rows outgrow",
+        "paged_attention.max_kv_len",
+        case_of(decode(2), max_context_len=16),
+        replace(Components(), decode=FrozenShort),
     ),
     Exclusive(
         "noninterference",
@@ -99,7 +127,7 @@ def test_every_oracle_has_a_fault_of_its_own() -> None:
 
 @by_oracle
 def test_the_oracle_alone_catches_its_fault_and_names_the_buffer(known: Exclusive) -> None:
-    found = findings(open_fault(known.fault), known)
+    found = findings(known.opened(), known)
     assert {finding.oracle for finding in found} == {known.oracle}
     assert found[0].buffer == known.buffer
 
@@ -111,4 +139,4 @@ def test_the_oracle_is_silent_on_the_healthy_twin(known: Exclusive) -> None:
 
 @by_oracle
 def test_without_the_oracle_its_fault_goes_unseen(known: Exclusive) -> None:
-    assert findings(open_fault(known.fault), known, without=known.oracle) == ()
+    assert findings(known.opened(), known, without=known.oracle) == ()

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.errors import KernelNotModelled, KernelRefused
 from fuzzgraph.execution import Execution
 from fuzzgraph.execution.failures import Border, SessionFailed
+from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.run.events import FindingNew, decode_event, encode_event, finding_id
 from fuzzgraph.targets.builtin import BuiltinTarget
@@ -43,15 +45,19 @@ CASE = Case(
 )
 
 
-def finding_of(error: Exception) -> Finding:
-    """What is found of an engine that raises this before its first replay."""
+def verdict_on(error: Exception) -> Verdict:
+    """What becomes of a case whose engine raises this before its first replay."""
 
     class Raises(GraphRunner):
         def prepare_replay(self, batch: Batch) -> None:
             raise error
 
     target = BuiltinTarget(replace(Components(), decode=Raises))
-    (found,) = Execution(target).run_case(CASE).findings
+    return Execution(target).run_case(CASE)
+
+
+def finding_of(error: Exception) -> Finding:
+    (found,) = verdict_on(error).findings
     return found
 
 
@@ -64,6 +70,18 @@ def test_what_an_engine_raises_is_a_finding_that_can_be_written(
     assert str(found.detail["where"]).startswith("test_failures.py:")
     event = FindingNew(id=finding_id(found.key), finding=found, case=CASE)
     assert decode_event(encode_event(event)) == event
+
+
+def test_a_call_that_no_model_follows_skips_the_case_and_says_why() -> None:
+    verdict = verdict_on(KernelNotModelled("the model of f does not follow window=(3, 0)"))
+    assert verdict.findings == ()
+    assert verdict.skipped == "the model of f does not follow window=(3, 0)"
+
+
+def test_a_call_that_the_kernel_refuses_is_a_finding_with_its_rule() -> None:
+    found = finding_of(KernelRefused("f: lengths must be int32; got int64 (docs of f 1.0)"))
+    assert found.oracle == "survival"
+    assert "lengths must be int32; got int64 (docs of f 1.0)" in found.message
 
 
 def test_a_line_of_code_without_a_printable_file_is_named_all_the_same() -> None:

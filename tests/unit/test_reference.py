@@ -60,6 +60,11 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
     if config.sliding_window:
         low = config.sliding_window
         seen = [(q, r, [key for key in k if key[1] >= q[1] - low]) for q, r, k in seen]
+    if config.index_topk:
+        scores = content_for(config).index_scores.tolist()
+        for at, (q, r, k) in enumerate(seen):
+            best = sorted(k, key=lambda key: -scores[q[1]][key[1]])
+            seen[at] = q, r, best[: config.index_topk]
     return seen
 
 
@@ -126,6 +131,10 @@ BATCHES: dict[str, Any] = {
     "bfloat16": ("decode", DECODE, {"dtype": "bfloat16", "num_q_heads": 2}),
     "float16": ("decode", DECODE, {"dtype": "float16", "v_head_dim": 7}),
     "window": ("decode", DECODE, {"sliding_window": 3}),
+    "selection": ("decode", DECODE, {"index_topk": 3}),
+    "selection of a few": ("decode", DECODE, {"index_topk": 2, "attention": "mla", "head_dim": 6}),
+    "selection of all": ("decode", DECODE, {"index_topk": 16}),
+    "selection in a chain": ("target_verify", VERIFY, {"draft_tokens": 4, "index_topk": 2}),
     "no table": ("decode", DECODE, {"max_context_len": 1 << 15}),
     "encoder": ("decode", ((5, 1, 3), (1, 1, 0), (9, 1, 6)), {"max_encoder_len": 6}),
     "optional input": ("decode", DECODE, {"mrope": True}),

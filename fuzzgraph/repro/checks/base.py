@@ -113,15 +113,28 @@ class ScriptCheck:
         """The finding's buffer, as a run showed it."""
         return {self.finding.buffer: seen_tensor(run.seen, self.finding.buffer)}
 
-    def tolerance_lines(self, step: StepRecord, bound: float, want: str) -> list[str]:
-        """`worst`, the place where `got` is farther from `want` than the engine's dtype allows."""
+    def tolerance_lines(self, step: StepRecord, want: str, *, both: bool = False) -> list[str]:
+        """`worst`, the place where `got` is farther from `want` than the engine's dtype allows.
+
+        Args:
+            both: whether `want` is a result of the engine as well.
+        """
         name = self.finding.buffer
-        dtype = reference.rounding_dtype(name, self.config)
-        return [
+        bound, rounding = step.value_bound, reference.rounding_of(name, self.config)
+        if both:
+            bound, rounding = 2 * bound, rounding.of_both()
+        given = ["got", want, "lambda: plain_error", "value_bound", str(rounding.dtype)]
+        lines = [
             "# largest error of plain torch in the same dtype on the same inputs, and max|V|",
             f"plain_error, value_bound = {step.plain_error(name)!r}, {bound!r}",
-            f"worst = beyond_tolerance(got, {want}, lambda: plain_error, value_bound, {dtype})",
         ]
+        if rounding.relative:
+            given += ["relative", "absolute"]
+            lines += [
+                "# the layer behind attention rounds to FP8: by a part of a value, or a small step",
+                f"relative, absolute = {rounding.relative!r}, {rounding.absolute!r}",
+            ]
+        return [*lines, f"worst = beyond_tolerance({', '.join(given)})"]
 
     def told(self, behind: str, before: str = "") -> list[str]:
         """The last statements: report `worst`, the place that differs, if there is one."""

@@ -9,7 +9,7 @@ import torch
 from fuzzgraph.execution.session import Snapshot
 from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.eager import compared_exactly, eager_rows
-from fuzzgraph.oracles.history import history_rows
+from fuzzgraph.oracles.history import history_rows, may_follow_padding
 from fuzzgraph.repro.checks.base import ScriptCheck
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording, Run
@@ -55,11 +55,10 @@ class EagerCheck(ScriptCheck):
             told = self.told("by the same engine run eagerly", "replayed ")
         if self._exact:
             return [*head, "worst = first_difference(got, want)", *told]
-        bound = 2 * self._step.value_bound
         return [
             *head,
             "# The two may sum in another order, and both of them round.",
-            *self.tolerance_lines(self._step, bound, "want.double()"),
+            *self.tolerance_lines(self._step, "want.double()", both=True),
             *told,
         ]
 
@@ -150,11 +149,10 @@ class InterferenceCheck(ScriptCheck):
         if not self._step.nondeterministic:
             return ["worst = first_difference(second, first)"]
         rows = len(self._step.expected[self.finding.buffer])
-        bound = 2 * self._step.value_bound
         return [
             "# The engine differs from itself in the same world: bits prove nothing.",
             f"got, want = second[:{rows}], first[:{rows}].double()",
-            *self.tolerance_lines(self._step, bound, "want"),
+            *self.tolerance_lines(self._step, "want", both=True),
         ]
 
 
@@ -187,7 +185,8 @@ class HistoryCheck(ScriptCheck):
         if twin.failure is not None:
             raise NotStandalone(f"the step without a past raised {twin.failure.error}")
         self.others.append(twin)
-        rows = history_rows(self.step_record(recording, batch), self.finding.buffer, self.seen)
+        self._step = self.step_record(recording, batch)
+        rows = history_rows(self._step, self.finding.buffer, self.seen)
         self._rows = "" if rows is None else f"[:{rows}]"
 
     def _forget(self, recording: Recording, batch: Batch, before: Image) -> None:
@@ -206,9 +205,14 @@ class HistoryCheck(ScriptCheck):
             "restore(captured)",
             f"{world}()",
             f"want = without_past(){self._rows}",
-            "worst = first_difference(got, want)",
+            *self._comparison(),
             *self.told("without the past"),
         ]
+
+    def _comparison(self) -> list[str]:
+        if may_follow_padding(self._step, self.finding.buffer, self.seen):
+            return self.tolerance_lines(self._step, "want.double()", both=True)
+        return ["worst = first_difference(got, want)"]
 
 
 class KeptOutputCheck(ScriptCheck):

@@ -35,7 +35,7 @@ class OutputCheck(ScriptCheck):
             f"got = {step}()[:{len(want)}]  # the live rows",
             "# float64 attention over the tokens of each request, computed from the batch alone",
             f"want = {tensor_text(want)}",
-            *self.tolerance_lines(self._step, self._step.value_bound, "want"),
+            *self.tolerance_lines(self._step, "want"),
             *self.told("against float64 attention"),
         ]
 

@@ -13,6 +13,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
+from fuzzgraph.row_mixing import mix_rows, mixes_rows, served
 from fuzzgraph.targets.builtin.attention import AttentionBatch, kernel
 from fuzzgraph.targets.builtin.local_tokens import LocalTokens
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
@@ -104,12 +105,12 @@ class BuiltinModel:
 
     def after_attention(self, out: torch.Tensor, inputs: ForwardInputs) -> dict[str, torch.Tensor]:
         outputs = {"attention": out}
+        if mixes_rows(self.config):
+            outputs["mixed"] = self.mix(out)
         if inputs.state_indices is not None and self.state is not None:
             outputs["state"] = self.advance_state(inputs.input_ids, inputs.state_indices)
         if inputs.num_token_non_padded is not None:
-            outputs["moe"] = self.local_experts(
-                out, inputs.num_token_non_padded, inputs.sharded_tokens
-            )
+            outputs["moe"] = self.local_experts(out, inputs, inputs.num_token_non_padded)
         return outputs
 
     # its steps
@@ -151,6 +152,10 @@ class BuiltinModel:
         self.attention(q, cross, batch)
         out.add_(cross)
 
+    def mix(self, out: torch.Tensor) -> torch.Tensor:
+        """The layer behind attention, of all rows that the forward computes."""
+        return mix_rows(out, self.config)
+
     def advance_state(self, input_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """[rows, width] each row's state after its token, stored back to its slot."""
         assert self.state is not None and self.state_in is not None, "called without a state pool"
@@ -159,11 +164,14 @@ class BuiltinModel:
         return state
 
     def local_experts(
-        self, out: torch.Tensor, live_tokens: torch.Tensor, sharded_tokens: int
+        self, out: torch.Tensor, inputs: ForwardInputs, live_tokens: torch.Tensor
     ) -> torch.Tensor:
-        """This rank's shard of the tokens; rows that are not live come out as zeros."""
-        first, end = self.local.shard(sharded_tokens)
+        """This rank's shard of the tokens; rows that are not live, or that a router drops, come out
+        as zeros."""
+        first, end = self.local.shard(inputs.sharded_tokens)
         shard = out[first:end]
-        rows = torch.arange(len(shard), device=self.device)
-        live = rows < live_tokens
-        return shard * live.to(out.dtype)[:, None, None]
+        if self.config.row_mixing == "router":
+            taken = served(inputs.input_ids[first:end], live_tokens)
+        else:
+            taken = torch.arange(len(shard), device=self.device) < live_tokens
+        return shard * taken.to(out.dtype)[:, None, None]

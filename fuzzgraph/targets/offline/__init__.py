@@ -10,5 +10,5 @@ docs/writing-a-target.md shows how. Nothing here imports an engine, or one of Fu
 * `cuda_graph`: in place of `torch.cuda.CUDAGraph` and `torch.cuda.graph`
 * `patching`, `stub`: replaced names, and objects that are not there
 * `target`, `session`, `fields`, `used`: what every target on a released engine has to answer
-* `flashinfer_wrappers`: in place of FlashInfer's compiled planners
+* `flashinfer_wrappers`: models of FlashInfer's wrappers, where it is not installed
 """

@@ -8,12 +8,14 @@ there are.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import Any
 
 import torch
 
 from fuzzgraph.case import Mode
 from fuzzgraph.observation import Field, Observation
-from fuzzgraph.ports import Pools
+from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.targets.offline.handed import BackendWatch
 from fuzzgraph.targets.offline.used import used_part
 from fuzzgraph.world import Batch
 
@@ -35,10 +37,13 @@ class GraphSession:
     """Static buffers whose values a capture must get by the rule that replays follow."""
     ran_eagerly = False
     """Whether the last run took no graph."""
+    capturing = False
+    """Whether graphs are being captured now."""
 
     def __init__(self) -> None:
         self._frozen: dict[Hashable, dict[str, int]] = {}
         self._at_capture: dict[Hashable, dict[str, torch.Tensor]] = {}
+        self._handed: BackendWatch | None = None
 
     # What a target's session answers
 
@@ -105,8 +110,18 @@ class GraphSession:
 
     # The session
 
+    def watch(self, backend: Any, graphs: GraphEngine) -> None:
+        """Take down what this backend is handed, and what it holds, from now on.
+
+        Args:
+            graphs: captures for this session; `remember` is called right after each capture.
+        """
+        self._handed = BackendWatch(backend, graphs, lambda: self.capturing)
+
     def remember(self, key: Hashable) -> None:
         """Keep what graph `key`, captured just now, has frozen."""
+        if self._handed is not None:
+            self._handed.captured(key)
         buffers = self.static_buffers(key)
         self._frozen[key] = {name: buffer.data_ptr() for name, buffer in buffers.items()}
         self._at_capture[key] = self.values_at_capture(key)
@@ -121,6 +136,10 @@ class GraphSession:
         rows, tokens = self.padded_size(batch)
         seen = Observation(batch.raw_bs, rows, self.live_tokens(batch), tokens)
         seen.declined = self.declined(batch)
+        if self._handed is not None:
+            key = None if self.ran_eagerly else self.graph_key()
+            seen.handovers = self._handed.take(key)
+            seen.handed_at_capture = () if key is None else self._handed.at_capture(key)
         seen.outputs = self.shown_outputs()
         if self.ran_eagerly and not batch.raw_bs:  # nothing ran
             return seen

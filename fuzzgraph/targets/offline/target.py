@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities, unsupported_setting
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.handover import Excuse
 from fuzzgraph.ports import GraphEngine, Session
 
 __all__ = ["ReleasedTarget"]
@@ -24,6 +25,8 @@ class ReleasedTarget:
     """Released package that the engine comes in, for `--release`."""
     isolated = True
     """It runs in a process of its own: one process holds one release."""
+    excuses: tuple[Excuse, ...] = ()
+    """Rules of handing over that the engine need not follow, each with its source."""
     any_page_size = False
     """Whether pages of other sizes than `capabilities` draws are driven too."""
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.row_mixing import mixed_outputs
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context, outputs_in
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
@@ -52,6 +55,16 @@ def refused_draft_tokens(config: EngineConfig) -> str | None:
     return None
 
 
+def judged_pools(runner: ModelRunner) -> Pools:
+    """The engine's own pools, with keys and values, for sessions whose outputs are judged."""
+    kv = runner.token_to_kv_pool
+    latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
+    return Pools(
+        req_to_token=runner.req_to_token_pool.req_to_token,
+        kv_planes=(kv.kv_buffer[0],) if latent else (kv.k_buffer[0], kv.v_buffer[0]),
+    )
+
+
 class DecodeSession(RunnerSession):
     """An opened runner. `inputs` are the names of its static buffers that are judged."""
 
@@ -67,21 +80,33 @@ class DecodeSession(RunnerSession):
         backend: str,
         drafts: bool = False,
         model: Any = None,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self._config = config
         self._last_batch: Any = None
         self._outputs: Any = None
         self._verifies = config.modes == ("target_verify",)
+        self._attention = model if isinstance(model, AttentionModel) else None
         with self.engine_runs():
             self._model_runner = model_runner(
-                config, graphs.device, backend=backend, speculative=self._verifies, drafts=drafts
+                config,
+                graphs.device,
+                backend=backend,
+                speculative=self._verifies,
+                drafts=drafts,
+                judged=self._attention is not None,
+                arguments=arguments,
             )
             self._model_runner.model = model
             self.backend = self._open_backend(self._model_runner)
+            self.watch(self.backend, graphs)
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
-        self.pools = Pools(req_to_token=self._model_runner.req_to_token_pool.req_to_token)
+        if self._attention is not None:
+            self.pools = judged_pools(self._model_runner)
+        else:
+            self.pools = Pools(req_to_token=self._model_runner.req_to_token_pool.req_to_token)
 
     # What subclasses answer
 
@@ -125,12 +150,25 @@ class DecodeSession(RunnerSession):
     @property
     def roots(self) -> Mapping[str, object]:
         """The backend, the runner's buffers, the pools; engine configuration is left out."""
+        model = {} if self._attention is None else {"model": self._attention}
         return {
             "backend": self.backend,
             "buffers": self.runner.buffers,
             "req_to_token_pool": self._model_runner.req_to_token_pool,
             "kv_pool": self._model_runner.token_to_kv_pool,
+            **model,
         }
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        """Attention, and what mixes its rows, if the model has a layer that computes it."""
+        if self._attention is None:
+            return ()
+        return ("attention", *mixed_outputs(self._config))
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        if self._attention is None:
+            return {}
+        return outputs_in(self._outputs, self._config)
 
     def capture(self) -> None:
         with self.engine_runs():
@@ -186,7 +224,7 @@ class DecodeSession(RunnerSession):
             # The model runner asks `can_run` before it takes the graph, and goes eager otherwise.
             self.ran_eagerly = not self.runner.can_run(self._last_batch)
             if self.ran_eagerly:
-                self._prepare_eagerly()
+                self._forward_eagerly()
             else:
                 self.runner.prepare(self._last_batch)
 
@@ -195,12 +233,20 @@ class DecodeSession(RunnerSession):
             self._outputs = self.runner.replay()
 
     def eager(self, batch: Batch) -> None:
-        """The backend's metadata for a forward without a graph."""
+        """The same without a graph."""
         self.ran_eagerly = True
         with self.engine_runs(batch):
             self._use()
             self._last_batch = self._translate(batch)
-            self._prepare_eagerly()
+            self._forward_eagerly()
+
+    def _forward_eagerly(self) -> None:
+        """Metadata and forward without a graph, as the engine's model runner does both."""
+        self._prepare_eagerly()
+        if self._attention is not None:
+            given = self._last_batch
+            with in_forward_context(self.backend, given):
+                self._outputs = self._attention.forward(given.input_ids, given.positions, given)
 
     def _prepare_eagerly(self) -> None:
         if self._last_batch.batch_size:  # an idle batch needs no metadata

@@ -18,15 +18,16 @@ _ONCE = f"{_REGISTRY}: encoder_lens FILL_ONCE keeps the tail; padded rows lie in
 _COUNT = f"{_REGISTRY}: num_token_non_padded by compute_local_num_token_non_padded"
 
 
-def input_fields(config: EngineConfig, fill: int) -> tuple[Field, ...]:
+def input_fields(config: EngineConfig, fill: int, lens: str = "") -> tuple[Field, ...]:
     """Declared inputs of one session.
 
     Args:
         config: of the case.
         fill: length of padded rows, which the backend chooses.
+        lens: what lengths of rows are; "" for what they are in the config's mode.
     """
     # Before a verify the scheduler's lengths leave out the tokens that it checks.
-    lens = "cached_lens" if "target_verify" in config.modes else "seq_lens"
+    lens = lens or ("cached_lens" if "target_verify" in config.modes else "seq_lens")
     always = (
         common.per_token("input_ids", source=_FREE),
         common.per_token("positions", source=_FREE),

@@ -16,7 +16,9 @@ class RunnerSession(GraphSession):
 
     def capture(self) -> None:
         self._use()
+        self.capturing = True
         self.runner.capture()
+        self.capturing = False
 
     def _use(self) -> None:
         """Sessions share the process; each brings its own server arguments with it."""

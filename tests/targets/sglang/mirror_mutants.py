@@ -6,12 +6,12 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends import flashinfer_mla
-from fuzzgraph.targets.sglang.backends.metadata_only import MetadataTarget
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
 
 __all__ = ["stale_mirror"]
 
 
-def stale_mirror() -> MetadataTarget:
+def stale_mirror() -> BackendTarget:
     """`seq_lens_cpu` is made once of `seq_lens`, and no batch brings its own."""
     target = flashinfer_mla.target("sglang-flashinfer-mla", "decode")
     open_session = target.open

@@ -42,6 +42,10 @@ class Workers:
         assert verdict.skipped == ""
         return verdict.findings
 
+    def skipped(self, version: str, case: Case, target: str) -> str:
+        """Why the target does not run a case; "" if it does."""
+        return self._client(version, target).run_case(case).skipped
+
     def _client(self, version: str, target: str) -> WorkerClient:
         if version not in self._open:
             paths, folder = [release_path(version)], self._folder / version

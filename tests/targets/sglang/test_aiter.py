@@ -1,9 +1,12 @@
-"""The AITER metadata of released sglang: condemned where it was wrong, acquitted where fixed."""
+"""AITER on released sglang, and sparse attention: condemned where wrong, acquitted where fixed."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from fuzzgraph.case import Mode
 from tests.targets.sglang.released import Workers, decode_case
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
@@ -13,6 +16,9 @@ _VERIFY = "sglang-aiter-verify"
 
 
 _FULL = (64, 64, 64, 64)
+_SPARSE: dict[str, Any] = {
+    "page_size": 64, "attention": "mla", "v_head_dim": 2, "max_context_len": 200,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("version", ["0.5.10", "0.5.11", "0.5.12"])
@@ -65,7 +71,8 @@ def test_a_capture_beyond_the_pool_works_where_they_are_not(workers: Workers, ve
 def test_a_full_batch_of_one_token_pages_is_healthy(
     workers: Workers, version: str, attention: str
 ) -> None:
-    case = decode_case((5, 6, 7, 8), attention=attention, v_head_dim=2)
+    latent: dict[str, Any] = {"v_head_dim": 2, "num_q_heads": 16} if attention == "mla" else {}
+    case = decode_case((5, 6, 7, 8), attention=attention, **latent)
     assert workers.findings(version, case, _DECODE) == ()
 
 
@@ -91,3 +98,80 @@ def test_target_verify_is_healthy_with_padded_rows(workers: Workers, page_map: s
 def test_a_batch_above_the_ladder_goes_eager(workers: Workers) -> None:
     case = decode_case((5, 6, 7, 8), capture_bs=(1, 2))
     assert workers.findings("0.5.13", case, _DECODE) == ()
+
+
+_WRONG = "tests.targets.sglang.kernel_mutants"
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "oracle"),
+    [
+        (f"{_WRONG}:lone_rows_unwritten", {}, ("noninterference", "attention")),
+        (
+            f"{_WRONG}:lone_rows_unwritten",
+            {"page_map": "page_table", "page_size": 4},
+            ("noninterference", "attention"),
+        ),
+        (
+            f"{_WRONG}:lone_rows_unwritten",
+            {"attention": "mla", "v_head_dim": 2, "num_q_heads": 16},
+            ("noninterference", "attention"),
+        ),
+        (f"{_WRONG}:wrong_scale", {}, ("reference", "attention")),
+        (
+            f"{_WRONG}:wrong_scale",
+            {"page_map": "page_table", "page_size": 4},
+            ("reference", "attention"),
+        ),
+        (
+            f"{_WRONG}:wrong_scale",
+            {"attention": "mla", "v_head_dim": 2, "num_q_heads": 4},
+            ("reference", "attention"),
+        ),
+    ],
+)
+def test_outputs_show_what_no_metadata_shows(
+    workers: Workers, target: str, settings: dict[str, Any], oracle: tuple[str, str]
+) -> None:
+    mode: Mode = "target_verify" if target.endswith("scale") else "decode"
+    case = decode_case((5,), capture_bs=(1,), mode=mode, **settings)
+    found = {(one.oracle, one.buffer) for one in workers.findings("0.5.23", case, target)}
+    assert oracle in found
+    healthy = _VERIFY if mode == "target_verify" else _DECODE
+    assert workers.findings("0.5.23", case, healthy) == ()
+
+
+@pytest.mark.parametrize("heads", [16, 4])
+@pytest.mark.parametrize("target", [_DECODE, _VERIFY])
+def test_latent_heads_are_native_or_padded(workers: Workers, heads: int, target: str) -> None:
+    mode: Mode = "target_verify" if target == _VERIFY else "decode"
+    case = decode_case(
+        (5, 6, 7, 8), (17, 3), mode=mode, attention="mla", v_head_dim=2, num_q_heads=heads
+    )
+    assert workers.findings("0.5.23", case, target) == ()
+
+
+def test_heads_that_a_release_hands_on_unpadded_are_not_run(workers: Workers) -> None:
+    case = decode_case((5,), attention="mla", v_head_dim=2, num_q_heads=4)
+    assert "0.5.10 hands latent kernels 4 heads as they are" in workers.skipped(
+        "0.5.10", case, _DECODE
+    )
+
+
+@pytest.mark.parametrize("topk", [0, 3, 16])
+@pytest.mark.parametrize("mode", ["decode", "target_verify"])
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_sparse_attention_sees_what_scores_select(
+    workers: Workers, version: str, mode: Mode, topk: int
+) -> None:
+    target = "sglang-nsa-verify" if mode == "target_verify" else "sglang-nsa"
+    case = decode_case((5, 66, 7, 150), (130, 6, 7), mode=mode, index_topk=topk, **_SPARSE)
+    assert workers.findings(version, case, target) == ()
+
+
+def test_a_selection_that_leaves_the_newest_key_out_is_found(workers: Workers) -> None:
+    case = decode_case((5, 66), index_topk=100, **_SPARSE)
+    found = workers.findings("0.5.23", case, f"{_WRONG}:newest_key_unselected")
+    # The last of the selected is then -1, and what lies there is read as a key.
+    assert ("noninterference", "kv_pool.kv_buffer[0]") in {(f.oracle, f.buffer) for f in found}
+    assert workers.findings("0.5.23", case, "sglang-nsa") == ()

@@ -78,6 +78,31 @@ class TestReleases:
         found = seen(workers, version, case, "sglang-eagle-draft-extend")
         assert found == (STALE if version == "0.5.12" else set())
 
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    def test_tokens_that_were_not_accepted_leave_the_others_as_they_are(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = extend_case((1, 0, 2, 3), (0,), (2, 1, 3), draft_tokens=3)
+        assert seen(workers, version, case, "sglang-eagle-draft-extend") == set()
+
+    @pytest.mark.parametrize(
+        ("target", "expected"),
+        [
+            ("sglang-eagle-draft", set()),
+            (
+                "tests.targets.sglang.attention_mutants:drafts_on_the_wrong_step",
+                {("reference", "attention")},
+            ),
+        ],
+        ids=["as released", "steps swapped"],
+    )
+    def test_each_step_of_a_draft_sees_the_drafts_before_it(
+        self, workers: Workers, target: str, expected: set[tuple[str, str]]
+    ) -> None:
+        case = draft_case((5, 6), (7, 3), spec_steps=3)
+        found = seen(workers, "0.5.23", case, target)
+        assert expected <= found and bool(found) == bool(expected)
+
     @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
     def test_padded_rows_of_frozen_kv_mtp_are_stale_up_to_0_5_12_only(
         self, workers: Workers, version: str

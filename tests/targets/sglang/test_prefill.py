@@ -198,3 +198,19 @@ def test_a_ladder_that_ends_with_tokens_the_ranks_cannot_share_is_not_driven() -
 def test_a_count_without_a_graph_runs_as_it_is() -> None:
     split = SplitForward(lambda ids: sum(ids), (4,), segments=None, on_capture=print)  # type: ignore[arg-type]
     assert split([1, 2]) == 3
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["piecewise", "breakable"])
+def test_rows_that_pad_a_prompt_to_its_bucket_reach_live_rows_up_to_0_5_13(
+    workers: Workers, kind: str
+) -> None:
+    """See reports/findings/sglang-prefill-padded-rows.md; the runner cuts these rows off."""
+    target = f"sglang-{kind}-prefill"
+    for row_mixing in ("none", "fp8_scale", "nan"):
+        case = prefill_case(kind, ((0, 0, 3),), row_mixing=row_mixing)
+        found = {(one.oracle, one.buffer) for one in workers.findings("0.5.13", case, target)}
+        assert ("noninterference", "mixed") in found or row_mixing == "none"
+        assert (("reference", "mixed") in found) == (row_mixing == "nan")
+        assert workers.findings("0.5.16", case, target) == ()

@@ -31,6 +31,16 @@ def test_padded_rows_of_0_5_12_attend_to_a_request_that_has_left(workers: Worker
     assert {("contract", "req_pool_indices"), ("noninterference", "attention")} <= seen
 
 
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_padded_rows_of_0_5_12_reach_live_rows_through_one_scale_over_all(workers: Workers) -> None:
+    case = decode_case((3, 7), (5,), capture_bs=(2,), max_context_len=8, kv_pool_pages=64,
+                       row_mixing="fp8_scale")  # fmt: skip
+    found = {one.buffer: one for one in workers.findings("0.5.12", case, _TARGET)}
+    assert found["mixed"].detail["rows"] == "live" and found["attention"].detail["rows"] == "padded"
+    assert workers.findings("0.5.23", case, _TARGET) == ()
+
+
 def test_latent_attention_is_not_driven() -> None:
     config = EngineConfig(attention="mla")
     assert (

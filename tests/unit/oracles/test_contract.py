@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fuzzgraph.accesses import Misuse
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
@@ -190,3 +191,33 @@ def test_a_capture_sees_padded_rows_whose_tokens_and_encoders_count_as_live() ->
 def test_a_value_at_capture_is_judged_by_the_batch_of_the_capture(name: str) -> None:
     (said,) = _captured(**{name: [3]})
     assert f"{name}[0]: got 3" in said and "at capture" in said
+
+
+def test_a_field_that_only_the_eager_run_shows_is_missing() -> None:
+    step = _step(3)
+    assert _messages(step, page_table=torch.tensor([_pages(step)], dtype=torch.int32)) == []
+    step.runs["eager"] = step.runs["replay"]
+    step.runs["replay"] = Observation(1, 1, 1, 1)
+    (found,) = Contract().judge(step)
+    assert found.message.endswith("page_table is missing; the eager run shows it")
+
+
+def test_values_at_capture_that_are_owed_are_handed_over() -> None:
+    step = _step(3)
+    step.runs["replay"] = Observation(1, 1, 1, 1)
+    step.owed_at_capture = ("num_token_non_padded",)
+    (found,) = Contract().judge(step)
+    assert (found.stage, found.symptom, found.buffer) == (
+        "capture", "missing", "num_token_non_padded"
+    )  # fmt: skip
+    step.at_capture = {"num_token_non_padded": torch.tensor([1])}
+    assert list(Contract().judge(step)) == []
+
+
+def test_what_a_kernel_refuses_in_the_eager_run_is_told_once_with_its_stage() -> None:
+    step = _step(3)
+    step.runs["replay"] = Observation(1, 1, 1, 1)
+    step.eager_misuses = [Misuse("attend", "lens", "lens must be counts", "-1", "its page")]
+    assert [found.stage for found in Contract().judge(step)] == ["eager"]
+    step.misuses = list(step.eager_misuses)
+    assert [found.stage for found in Contract().judge(step)] == ["replay"]

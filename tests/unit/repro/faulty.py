@@ -11,9 +11,11 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import Finding
+from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.forms import LengthsInInt64, OutputInHalf, StateNotSaved
 from fuzzgraph.targets.builtin.faults.stale_plan import PlannedOnce
@@ -57,6 +59,23 @@ class KeptWriteSlots(Slots):
 class NoPositions(BuiltinModel):
     def project(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return self.embed.index_select(0, input_ids)
+
+
+class ScalesByAKernelModel(BuiltinModel):
+    """Attention by the model of a compiled kernel, which is passed twice the scale."""
+
+    def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
+        paged = (-1, self.config.page_size, *self.kv.keys().shape[1:])
+        assert batch.page_table is not None
+        flash_attn_with_kvcache(
+            q.unsqueeze(1),
+            self.kv.keys().view(paged),
+            self.kv.values().view(paged),
+            cache_seqlens=batch.kv_lens,
+            page_table=batch.page_table,
+            softmax_scale=2 * batch.scale,
+            out=out.unsqueeze(1),
+        )
 
 
 class GraphForgetsPositions(GraphRunner):
@@ -309,5 +328,9 @@ KINDS = (
     Kind(
         "triton", lambda: engine(slots=KeptRows), shrinking(kernels="triton"), "noninterference",
         "kv_indices", "kv_indices[",
+    ),
+    Kind(
+        "kernel-model", lambda: engine(model=ScalesByAKernelModel),
+        once(5, 3, page_size=2, page_map="page_table"), "reference", "attention", "attention[",
     ),
 )  # fmt: skip

@@ -29,6 +29,8 @@ from tests.unit.repro.running import run_scripts
 
 LONGEST = 700
 """Lines of a script for a case of this size; with kernel source a few hundred more."""
+MODEL = 500
+"""Lines that the model of a kernel adds, with all that it calls."""
 
 
 class Exported:
@@ -145,7 +147,8 @@ def test_a_script_needs_torch_only(name: str, exported: dict[str, Exported]) -> 
     modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     allowed = {"__future__", "base64", "dataclasses", "sys", "zlib", "torch"}
     allowed |= {"collections.abc", "typing"}
-    assert modules <= allowed | ({"os", "triton"} if name == "triton" else set())
+    beside = {"triton": {"os", "triton"}, "kernel-model": {"numpy", "numpy.typing"}}
+    assert modules <= allowed | beside.get(name, set())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -177,7 +180,8 @@ def test_a_script_names_no_path_of_this_machine(name: str, exported: dict[str, E
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_stays_short_enough_to_read(name: str, exported: dict[str, Exported]) -> None:
-    assert len(exported[name].bad.splitlines()) < LONGEST
+    allowed = LONGEST + (MODEL if name == "kernel-model" else 0)
+    assert len(exported[name].bad.splitlines()) < allowed
 
 
 def test_a_script_says_which_line_of_the_engine_issued_an_operation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 from hypothesis import Phase, given, seed, settings
@@ -14,6 +14,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, replayed_si
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import DEFAULT, cases, minimise, minimise_counting
 from fuzzgraph.strategies.minimise import complexity
+from fuzzgraph.strategies.shrink_edits import smaller
 
 
 @cache
@@ -173,3 +174,10 @@ def test_an_engine_shrinks_with_the_requests_it_serves() -> None:
         needs_more_than_a_token_per_pool_row,
     )
     assert (small.config.req_pool_size, len(small.steps[0].rows)) == (1, 1)
+
+
+@pytest.mark.parametrize("number", [-3, 0, 1, 2, 4, 5, 9])
+def test_candidates_for_a_number_end_and_lie_below_it(number: int) -> None:
+    candidates = list(islice(smaller(number, 4), 100))
+    assert len(candidates) < 100
+    assert all(4 <= candidate < number for candidate in candidates)

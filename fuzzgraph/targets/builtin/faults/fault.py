@@ -34,6 +34,7 @@ Kind = Literal[
     "wrong graph dispatched",
     "graph runtime",
     "shape or dtype",
+    "padded outputs",
 ]
 """Classes of historical bugs; every one has a fault."""
 

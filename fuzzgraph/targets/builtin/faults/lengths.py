@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
-from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine
-from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry, GraphSlot, PaddingPolicy
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.targets.builtin.runners.speculation import DraftExtendRunner, VerifyRunner
@@ -38,14 +34,6 @@ class VerifySeededWithOnes(SeededWithOnes, VerifyRunner):
 
 class DraftExtendSeededWithOnes(SeededWithOnes, DraftExtendRunner):
     """The same in draft_extend."""
-
-
-class DividesByLength(BuiltinModel):
-    def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
-        super().attention(q, out, batch)
-        if batch.qo_indptr is None:
-            out.div_((batch.kv_lens > 0)[:, None, None])
-            out.add_(out.sum() * 0.0)  # the scale of a per-tensor quantised output
 
 
 class NegativePadding(Slots):
@@ -89,15 +77,6 @@ FAULTS = (
             verify=VerifySeededWithOnes,
             draft_extend=DraftExtendSeededWithOnes,
         ),
-    ),
-    Fault(
-        name="vllm-pr-57094-zero-by-zero",
-        source="vLLM PR 57094: the last stage of Triton MLA divides by zero for rows of length 0,"
-        " and the NaN reaches all rows through the output's scale",
-        kind="length edge",
-        clause="computes",
-        trigger="a padded decode where the fill value is 0",
-        components=engine(model=DividesByLength),
     ),
     Fault(
         name="vllm-ascend-pr-12840-negative-lengths",

@@ -14,6 +14,7 @@ from fuzzgraph.case import Mode
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import CapturedGraph
+from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.metadata.builder import MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
@@ -153,7 +154,7 @@ class GraphRunner:
 
     def record_capture(self, size: int) -> None:
         step = self.current()
-        self.records[size] = CaptureRecord.of(step.static, step.padded)
+        self.records[size] = CaptureRecord.of(step)
 
     # one step
 
@@ -251,7 +252,7 @@ class GraphRunner:
         none = torch.zeros(
             0, config.num_q_heads, config.v_head_dim, dtype=self.model.dtype, device=device
         )
-        outputs = {"attention": none}
+        outputs = dict.fromkeys(("attention", *mixed_outputs(config)), none)
         if config.recurrent_state:
             outputs["state"] = torch.zeros(0, STATE_WIDTH, device=device)
         if config.attn_tp_size > 1:
@@ -284,7 +285,7 @@ class GraphRunner:
     # what is seen from outside
 
     def promised_outputs(self) -> tuple[str, ...]:
-        names = ["attention"]
+        names = ["attention", *mixed_outputs(self.config)]
         if self.config.recurrent_state:
             names.append("state")
         if self.config.attn_tp_size > 1:
@@ -297,7 +298,10 @@ class GraphRunner:
 
     def observe(self, batch: Batch) -> Observation:
         """Copies of what the last step produced and used."""
-        return observation_of(batch, self.current(), self.outputs, self.config)
+        step = self.current()
+        record = None if step.size is None else self.records.get(step.size)
+        frozen = None if record is None else record.launch
+        return observation_of(batch, step, self.outputs, self.config, frozen)
 
     def named_buffers(self) -> dict[str, torch.Tensor]:
         """Buffers of graphs and of eager steps, by the names that findings use."""

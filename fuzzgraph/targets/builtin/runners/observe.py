@@ -8,15 +8,22 @@ from functools import cache
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.handover import Handover, as_it_is, part_of
 from fuzzgraph.observation import Observation
+from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
-from fuzzgraph.targets.builtin.runners.context import Outputs, StaticBatch, Step
-from fuzzgraph.targets.builtin.shape import Extent
+from fuzzgraph.targets.builtin.runners.context import Outputs, Step
 from fuzzgraph.world import Batch
 
 
-def observation_of(batch: Batch, step: Step, outputs: Outputs, config: EngineConfig) -> Observation:
-    """Copies of outputs and of the used part of all metadata."""
+def observation_of(
+    batch: Batch, step: Step, outputs: Outputs, config: EngineConfig, frozen: AttentionBatch | None
+) -> Observation:
+    """Copies of outputs and of the used part of all metadata.
+
+    Args:
+        frozen: launch that the graph of the step was captured with; None where it took none.
+    """
     return Observation(
         batch.raw_bs,
         step.padded.rows,
@@ -26,7 +33,26 @@ def observation_of(batch: Batch, step: Step, outputs: Outputs, config: EngineCon
         metadata=_used_metadata(step),
         plan=_plan(step, config),
         types=_metadata_types(step, config),
+        handovers=(launch_of(step, frozen),) if step.view.full.attention else (),
     )
+
+
+def launch_of(step: Step, frozen: AttentionBatch | None) -> Handover:
+    """What the kernel of self-attention is given for each row; what these cut is declared.
+
+    Args:
+        frozen: as the graph captured it; None without a graph.
+    """
+    batch = step.view.full.attention[0] if frozen is None else frozen
+    taken = Handover("paged_attention", "kernel")
+    numbers = ("max_kv_len", "max_q_len", "scale", "window", "causal")
+    taken.scalars = {name: getattr(batch, name) for name in numbers}
+    with as_it_is():
+        for name in ("kv_lens", "qo_indptr", "kv_indptr", "mask_indptr", "page_table"):
+            tensor: torch.Tensor | None = getattr(batch, name)
+            if tensor is not None:
+                taken.tensors[name] = part_of(tensor)
+    return taken
 
 
 def _used_metadata(step: Step) -> dict[str, torch.Tensor]:
@@ -82,14 +108,18 @@ class CaptureRecord:
 
     values: dict[str, torch.Tensor]
     addresses: dict[str, int]
+    launch: AttentionBatch | None
+    """What its kernel was given: a frozen record, whose tensors keep their memory."""
 
     @classmethod
-    def of(cls, static: StaticBatch, extent: Extent) -> CaptureRecord:
+    def of(cls, step: Step) -> CaptureRecord:
         """Inputs whose values a capture must get right, and the address of every buffer."""
+        static, extent = step.static, step.padded
         values = {}
         for name in ("num_token_non_padded", "seq_lens", "encoder_lens"):
             value = static.registry.find(name, extent)
             if value is not None:
                 values[name] = value.clone()
         addresses = {name: tensor.data_ptr() for name, tensor in static.buffers().items()}
-        return cls(values, addresses)
+        launches = step.view.full.attention
+        return cls(values, addresses, launches[0] if launches else None)

@@ -127,11 +127,15 @@ class PiecewiseRunner(GraphRunner):
     def run_attention(self, step: Step, q: torch.Tensor) -> None:
         """Attention of the live tokens into `attention_out`; its padded rows become zeros."""
         live = step.view.extent.tokens
-        self.attention_out[live : step.padded.tokens].zero_()
+        self.clear_tail(live, step.padded.tokens)
         if live:
             out = self.attention_out[:live]
             metadata = step.static.builder.in_forward(step.metadata, step.view)
             self.model.attend(q[:live], out, self.attention_inputs(step), metadata)
+
+    def clear_tail(self, live: int, padded: int) -> None:
+        """No earlier batch's rows reach the graph behind."""
+        self.attention_out[live:padded].zero_()
 
     def attention_inputs(self, step: Step) -> ForwardInputs:
         return self.forward_inputs(step.static.registry, step.view.extent, step.sharded_tokens)

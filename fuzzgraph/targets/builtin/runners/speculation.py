@@ -8,6 +8,7 @@ import torch
 
 from fuzzgraph.case import Mode
 from fuzzgraph.content import next_token
+from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata
 from fuzzgraph.targets.builtin.model import ForwardInputs
 from fuzzgraph.targets.builtin.registry import BufferRegistry
@@ -41,7 +42,7 @@ class DraftRunner(GraphRunner):
         self.branches = torch.arange(context.config.spec_topk, device=context.device).repeat(rows)
 
     def promised_outputs(self) -> tuple[str, ...]:
-        return ("attention", "draft_tokens")
+        return ("attention", *mixed_outputs(self.config), "draft_tokens")
 
     def keeps_outputs(self) -> bool:
         return True
@@ -57,16 +58,18 @@ class DraftRunner(GraphRunner):
         """All steps, one after the other; outputs are ordered by row, branch, step."""
         inputs = self.step_inputs(step)
         slots = inputs.out_cache_loc.view(step.padded.tokens, self.config.spec_steps)
-        outputs, predicted = [], []
+        steps: dict[str, list[torch.Tensor]] = {"attention": []}
+        steps |= {name: [] for name in mixed_outputs(self.config)}
+        predicted = []
         for number in range(self.config.spec_steps):
             out = self.run_step(inputs, slots[:, number], metadata, number)
             inputs = replace(inputs, input_ids=self.predict(inputs.input_ids, number))
-            outputs.append(out)
+            steps["attention"].append(out)
+            if "mixed" in steps:
+                steps["mixed"].append(self.model.mix(out))
             predicted.append(inputs.input_ids)
-        return {
-            "attention": torch.stack(outputs, 1).flatten(0, 1),
-            "draft_tokens": torch.stack(predicted, 1).flatten(),
-        }
+        outputs = {name: torch.stack(of_steps, 1).flatten(0, 1) for name, of_steps in steps.items()}
+        return {**outputs, "draft_tokens": torch.stack(predicted, 1).flatten()}
 
     def run_step(
         self, inputs: ForwardInputs, slots: torch.Tensor, metadata: FullMetadata, number: int
@@ -95,4 +98,5 @@ class DraftRunner(GraphRunner):
 
     def empty_outputs(self) -> Outputs:
         none = super().empty_outputs()["attention"]
-        return {"attention": none, "draft_tokens": none.new_zeros(0, dtype=torch.int64)}
+        outputs = dict.fromkeys(("attention", *mixed_outputs(self.config)), none)
+        return {**outputs, "draft_tokens": none.new_zeros(0, dtype=torch.int64)}

@@ -1,9 +1,10 @@
-"""`--attention-backend aiter`: AITER's metadata behind the release's decode runner.
+"""`--attention-backend aiter`: AITER's attention behind the release's decode runner.
 
-No attention kernel runs and no output is promised: judged are the buffers that the captured
-kernels would read, and the memory that preparing them touches. The backend is used as a server
-uses it, through the runner of the release; which of its interfaces that runner calls is its own
-affair. Sliding windows, encoders, FP8 KV and draft runners are not driven here.
+Real are `AiterAttnBackend` with both preparations, its forwards, the engine's pools and one layer
+of `RadixAttention`, and the Triton kernel that verifies over a CSR. Models stand in for AITER's
+kernels. The backend is used as a server uses it, through the runner of the release; which of its
+interfaces that runner calls is its own affair. Sliding windows, encoders, FP8 KV and draft runners
+are not driven here.
 """
 
 from __future__ import annotations
@@ -17,20 +18,34 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import KernelNotModelled
+from fuzzgraph.kernel_models import aiter
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.used import below_lengths
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
 from fuzzgraph.targets.sglang.decode_session import DecodeSession, refused_draft_tokens
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import engine_module, release
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 
 _BACKEND = "sglang.srt.layers.attention.aiter_backend"
 _UNIFIED = "SGLANG_USE_AITER_UNIFIED_ATTN"
+# sglang aiter_backend.py: 16 natively, 4 are repeated where it has _PADS.
+_LATENT_HEADS = (16, 4)
+_PADS = "_mla_decode_fwd_with_head_pad"
 _METADATA = ("kv_indptr", "kv_indices", "qo_indptr", "kv_last_page_len", "mask_indptr",
              "custom_mask")  # fmt: skip
+_KERNELS = {
+    "paged_attention_ragged": aiter.paged_attention_ragged,
+    "unified_attention": aiter.unified_attention,
+    "mla_decode_fwd": aiter.mla_decode_fwd,
+    "mla_prefill_fwd": aiter.mla_prefill_fwd,
+    "mha_batch_prefill_func": aiter.mha_batch_prefill_func,
+    "flash_attn_varlen_func": aiter.flash_attn_varlen_func_aiter,
+}
 _PLAN = ("max_q_len", "max_kv_len", "max_extend_len", "num_kv_splits")
 
 _WRITER = (
@@ -58,7 +73,7 @@ class AiterTarget(SglangTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"AITER's metadata, {mode} graphs; no outputs"
+        self.about = f"AITER, {mode} graphs; outputs judged, kernels modelled"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 2, 16, 32, 64),
@@ -66,22 +81,39 @@ class AiterTarget(SglangTarget):
             attentions=("mha", "mla"),
             max_batch=8,
             max_context_len=64,
+            max_q_heads=max(_LATENT_HEADS),
+            latent_heads=_LATENT_HEADS,
+            min_rope_dim=2,  # what is rotated is a pair
             max_spec_steps=3,
             max_draft_tokens=4,
-            mrope=True,
             capture_beyond_pool=True,
+            row_mixings=ROW_MIXINGS,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.page_map == "page_table":
             return "page_map='page_table' with attention='mla': unified attention has no MLA"
-        return refused_draft_tokens(config)
+        return _refused_widths(config) or refused_draft_tokens(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> AiterSession:
         return AiterSession(config, graphs)
 
     def modules(self) -> tuple[str, ...]:
-        return (_BACKEND,)
+        return _BACKEND, "sglang.srt.layers.radix_attention"
+
+
+def _refused_widths(config: EngineConfig) -> str | None:
+    """Why the kernel of a config has no such heads or columns; None where it has them."""
+    if config.attention == "mla":
+        if config.num_q_heads not in _LATENT_HEADS:
+            return f"num_q_heads={config.num_q_heads}: latent kernels have {_LATENT_HEADS}"
+        if config.v_head_dim >= config.head_dim:
+            return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
+        return None
+    ragged = config.page_map == "csr" and config.modes == ("decode",)
+    if ragged and config.v_head_dim != config.head_dim:
+        return "paged_attention_ragged walks values by the columns and strides of keys"
+    return None
 
 
 @contextlib.contextmanager
@@ -125,11 +157,22 @@ class AiterSession(DecodeSession):
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         self.fields = _fields(config)
         self.inputs = input_names(config)
-        super().__init__(config, graphs, backend="aiter")
+        model = AttentionModel(config, graphs.device, rope="joined")
+        super().__init__(config, graphs, backend="aiter", model=model)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
+        module = engine_module(_BACKEND)
+        native = self._config.attention != "mla" or self._config.num_q_heads == _LATENT_HEADS[0]
+        if not native and not hasattr(module.AiterAttnBackend, _PADS):
+            raise KernelNotModelled(
+                f"sglang {release()} hands latent kernels {self._config.num_q_heads} heads as they"
+                f" are, which none is built for. Run cases with {_LATENT_HEADS[0]} on it."
+            )
+        if runner.device == "cpu":
+            for name, kernel in _KERNELS.items():
+                setattr(module, name, kernel)
         with _attention_kind(self._config):
-            return engine_module(_BACKEND).AiterAttnBackend(runner)
+            return module.AiterAttnBackend(runner)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         """Tensors of the backend's current metadata, page tables by their own name."""

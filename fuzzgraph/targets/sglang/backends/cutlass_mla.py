@@ -1,22 +1,22 @@
-"""`--attention-backend cutlass_mla`: CUTLASS's latent attention, its metadata.
+"""`--attention-backend cutlass_mla`: CUTLASS's latent attention. It verifies no drafts.
 
-Real: `CutlassMLABackend` and the Triton kernel that builds its page table. Stood in for: the size
-of a workspace that a compiled kernel tells. It verifies no drafts.
+Real: `CutlassMLABackend`, its forward, the writing of KV and the Triton kernel that builds its page
+table. Modelled: the kernel, and the size of the workspace that it asks for.
 """
 
 from __future__ import annotations
 
-from fuzzgraph.targets.sglang.backends.metadata_only import (
+from fuzzgraph.kernel_models import cutlass_mla
+from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
-    MetadataBackend,
+    AttentionBackend,
     attributes,
-    few_bytes,
     latent_table,
 )
 
 _MODULE = f"{ATTENTION}.cutlass_mla_backend"
 
-_CUTLASS_MLA = MetadataBackend(
+_CUTLASS_MLA = AttentionBackend(
     name="cutlass_mla",
     places=((_MODULE, "CutlassMLABackend"),),
     attention="mla",
@@ -25,7 +25,10 @@ _CUTLASS_MLA = MetadataBackend(
     max_context_len=512,
     held=latent_table,
     read=attributes(page_table="block_kv_indices"),
-    stubs=((_MODULE, "cutlass_mla_get_workspace_size", few_bytes),),
+    kernels=(
+        (_MODULE, "cutlass_mla_decode", cutlass_mla.cutlass_mla_decode),
+        (_MODULE, "cutlass_mla_get_workspace_size", cutlass_mla.cutlass_mla_get_workspace_size),
+    ),
 )
 
 target = _CUTLASS_MLA.target

@@ -1,12 +1,20 @@
-"""`--attention-backend fa3`: FlashAttention 3's metadata.
+"""`--attention-backend fa3`: FlashAttention 3.
 
-Real: `FlashAttentionBackend`, its constructor and both preparations. Its kernels and the planner of
-`sgl_kernel` are left out.
+Real: `FlashAttentionBackend`, its constructor, both preparations, its forwards and the writing of
+KV. Modelled: the attention kernels, their planner, and the merge of two parts of a verify.
 """
 
 from __future__ import annotations
 
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
+from dataclasses import replace
+
+from fuzzgraph.kernel_models import flash_attention, merge
+from fuzzgraph.kernel_models.flash_attention_plan import get_scheduler_metadata
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    attributes,
+)
 
 FA_METADATA = {
     "cache_seqlens": "cache_seqlens_int32",
@@ -17,13 +25,34 @@ FA_METADATA = {
 """Field -> attribute of the engine's `FlashAttentionMetadata`."""
 FA_FIELDS = tuple(FA_METADATA)
 
-_FA3 = MetadataBackend(
+_MODULE = f"{ATTENTION}.flashattention_backend"
+_PACKAGE = "sgl_kernel.flash_attn"
+_CALLS = (
+    ("flash_attn_with_kvcache", flash_attention.flash_attn_with_kvcache),
+    ("flash_attn_varlen_func", flash_attention.flash_attn_varlen_func),
+)
+
+_KERNELS = (
+    # Releases look them up in the backend's module, by one of two names, or in the package.
+    *((_MODULE, name, model) for name, model in _CALLS),
+    *((_MODULE, f"{name}_fa3", model) for name, model in _CALLS),
+    *((_PACKAGE, name, model) for name, model in _CALLS),
+    (_PACKAGE, "get_scheduler_metadata", get_scheduler_metadata),
+    (_MODULE, "merge_state_v2", merge.merge_state_v2),
+)
+
+FA3 = AttentionBackend(
     name="fa3",
-    places=((f"{ATTENTION}.flashattention_backend", "FlashAttentionBackend"),),
+    places=((_MODULE, "FlashAttentionBackend"),),
     attention="mha",
     page_sizes=(1, 2, 16),
     fields=FA_FIELDS,
     read=attributes(**FA_METADATA),
+    max_topk=2,
+    kernels=_KERNELS,
 )
 
-target = _FA3.target
+FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
+"""Holds a backend for each step of a draft."""
+
+target = FA3.target

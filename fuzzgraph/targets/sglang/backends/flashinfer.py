@@ -1,7 +1,7 @@
 """`--attention-backend flashinfer`: FlashInfer's metadata.
 
-Real: `FlashInferAttnBackend` and the Triton kernel that builds its indices. Stood in for:
-FlashInfer's wrappers (`offline.flashinfer_wrappers`), which keep what the compiled planner gets.
+Real: `FlashInferAttnBackend`, its forward and the Triton kernel that builds its indices. Stood in
+for: FlashInfer's wrappers, by models of them (`fuzzgraph.kernel_models.flashinfer`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.offline.flashinfer_wrappers import MODELS
+from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, AttentionBackend
 
 _EAGER = ("decode_wrappers", "prefill_wrappers", "decode_wrapper", "prefill_wrapper")
 """Attributes of the metadata; those of latent attention are single."""
@@ -38,9 +40,17 @@ def _buffers(wrapper: Any) -> dict[str, torch.Tensor]:
     return {name.removeprefix("paged_"): wrapper.buffer(name) for name in wrapper.order}
 
 
-_FLASHINFER = MetadataBackend(
+def _one_head_dim(config: EngineConfig) -> str | None:
+    """sglang flashinfer_backend.py, forward_decode and forward_extend: outputs have `head_dim`."""
+    if config.head_dim != config.v_head_dim:
+        return f"v_head_dim={config.v_head_dim} differs from head_dim={config.head_dim}"
+    return None
+
+
+_MODULE = f"{ATTENTION}.flashinfer_backend"
+_FLASHINFER = AttentionBackend(
     name="flashinfer",
-    places=((f"{ATTENTION}.flashinfer_backend", "FlashInferAttnBackend"),),
+    places=((_MODULE, "FlashInferAttnBackend"),),
     attention="mha",
     page_sizes=(1, 16),
     fields=(
@@ -53,6 +63,8 @@ _FLASHINFER = MetadataBackend(
     ),
     held=held_wrapper,
     read=_buffers,
+    kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
+    refuses=_one_head_dim,
     planned=lambda wrapper: {f"planned_{k}": v for k, v in planned_offsets(wrapper).items()},
 )
 

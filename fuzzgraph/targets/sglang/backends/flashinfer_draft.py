@@ -38,7 +38,9 @@ class FlashInferDraftTarget(DraftTarget):
     def __init__(self, name: str) -> None:
         super().__init__(name, DRAFT.name)
         self.about = "FlashInfer's metadata of each EAGLE draft step; no outputs"
-        self.capabilities = self.capabilities.replace(seq_len_fill_values=(1,), min_spec_steps=2)
+        self.capabilities = self.capabilities.replace(
+            seq_len_fill_values=(1,), min_spec_steps=2, row_mixings=("none",)
+        )
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.spec_steps < 2:
@@ -86,6 +88,9 @@ class FlashInferDraftSession(DraftSession):
                 fields.slot_indices(f"{name}_indices", source=_STEPS),
             )
 
+    def _computes(self, config: EngineConfig) -> bool:
+        return False
+
     def _open_backend(self, runner: ModelRunner) -> Any:
         module = engine_module(_BACKEND)
         forget_workspaces(module)
@@ -99,28 +104,10 @@ class FlashInferDraftSession(DraftSession):
         with cuda_on_cpu(), contextlib.nullcontext() if batch is None else self._drafted(batch):
             yield
 
-    @contextlib.contextmanager
-    def _drafted(self, batch: Batch) -> Iterator[None]:
-        table = self._model_runner.req_to_token_pool.req_to_token
-        rows = torch.tensor(batch.req_pool_indices)[:, None]
-        each = self._config.spec_topk * self._config.spec_steps
-        drafts = torch.tensor(batch.slot_mapping, dtype=table.dtype).view(-1, each)
-        columns = torch.tensor(batch.seq_lens)[:, None] + torch.arange(each)
-        before = table[rows, columns]
-        table[rows, columns] = drafts
-        try:
-            yield
-        finally:
-            table[rows, columns] = before
-
     def remember(self, key: Hashable) -> None:
         super().remember(key)
         assert isinstance(key, int)
         self._read[key] = self._metadata_tensors(key)
-
-    def replay(self, batch: Batch) -> None:
-        with self.engine_runs(batch):
-            super().replay(batch)
 
     def _wrappers(self, size: int | None) -> list[Any]:
         backends = self.backend.attn_backends

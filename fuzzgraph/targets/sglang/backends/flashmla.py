@@ -1,41 +1,55 @@
-"""`--attention-backend flashmla`: FlashMLA's metadata.
+"""`--attention-backend flashmla`: FlashMLA.
 
-Real: `FlashMLABackend` and the Triton kernel that builds its page table. Stood in for: FlashMLA's
-compiled planner, whose plan of tiles stays untested.
+Real: `FlashMLABackend` and the Triton kernel that builds its page table. Modelled: the planner of
+tiles, and the attention that follows its plan.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from fuzzgraph.targets.sglang.backends.metadata_only import (
+from fuzzgraph.kernel_models import flash_mla
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
-    MetadataBackend,
+    AttentionBackend,
     attributes,
     latent_table,
 )
+from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 _MODULE = f"{ATTENTION}.flashmla_backend"
+_WRAPPER = "sglang.kernels.ops.attention.flash_mla_interface"
+"""The engine's own functions around FlashMLA's package, from 0.5.23 on."""
+
+_PACKAGE = Stub(
+    get_mla_decoding_metadata=flash_mla.get_mla_metadata,
+    flash_mla_with_kvcache=flash_mla.flash_mla_with_kvcache,
+)
 
 
-def _no_tiles(cache_seqlens: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """In place of `get_mla_metadata`: a plan of the right shapes, in which nothing is planned."""
-    rows = cache_seqlens.shape[0]
-    return torch.zeros(1, 8, dtype=torch.int32), torch.zeros(rows + 1, dtype=torch.int32)
+def _before_the_wrapper(runner: Any) -> None:
+    """Up to 0.5.20 the backend calls `sgl_kernel`'s functions by its own names."""
+    if not has_module(_WRAPPER) and runner.device == "cpu":
+        for name in ("get_mla_metadata", "flash_mla_with_kvcache"):
+            setattr(engine_module(_MODULE), name, getattr(flash_mla, name))
 
 
-_FLASHMLA = MetadataBackend(
+_FLASHMLA = AttentionBackend(
     name="flashmla",
     places=((_MODULE, "FlashMLABackend"),),
     attention="mla",
-    page_sizes=(64,),  # PAGE_SIZE in the backend's module
+    page_sizes=(flash_mla.FLASH_MLA_PAGE,),  # PAGE_SIZE in the backend's module
     fields=("page_table",),
     max_context_len=256,
     held=latent_table,
     read=attributes(page_table="block_kv_indices"),
-    stubs=((_MODULE, "get_mla_metadata", _no_tiles),),
+    adapt=_before_the_wrapper,
+    kernels=(
+        (_WRAPPER, "flash_mla", _PACKAGE),
+        (_WRAPPER, "FlashMLASchedMeta", flash_mla.FlashMLASchedMeta),
+    ),
+    rope="joined",
 )
 
 target = _FLASHMLA.target

@@ -1,28 +1,65 @@
-"""`--attention-backend nsa`: sparse attention that selects among its keys, its metadata.
+"""`--attention-backend nsa`: sparse attention that selects among its keys.
 
 Real: `NativeSparseAttnBackend`, called `DeepseekSparseAttnBackend` in later releases, with its
-Triton kernels. Left out are the compiled indexer and the newer selection with its compiled planner.
+Triton kernels, its forwards over FlashAttention 3 and the writing of latent KV. Modelled: the
+selection of the best keys and the attention kernel. Stood in for is what scores keys, the indexer
+of DeepSeek's model code with its cache of FP8 keys: scores follow from positions alone, and each
+query's selection from the logical batch. Left out is the newer selection with its compiled planner.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
+import torch
 
-_TOPK = 16  # below the contexts that are drawn, so that a selection leaves keys out
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
+from fuzzgraph.kernel_models import flash_attention, sparse_indexer
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    attributes,
+)
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+
+_CONTEXT = "sglang.srt.model_executor.forward_context"
+_KERNELS = "sgl_kernel"
+
+
+class SelectingModel(AttentionModel):
+    """A layer whose queries see the keys that an indexer selects."""
+
+    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
+        super().__init__(config, device, rope)
+        scores = content_for(config).index_scores
+        self.index_scores = torch.empty_like(scores, device=device).copy_(scores)
+        self._topk = config.index_topk or config.max_context_len
+
+    def more(self, positions: torch.Tensor, forward_batch: Any) -> dict[str, Any]:
+        """What DeepSeek's indexer makes of scores, by the backend's own metadata."""
+        backend: Any = getattr(forward_batch, "attn_backend", None)
+        if backend is None and has_module(_CONTEXT):
+            backend = engine_module(_CONTEXT).get_attn_backend()
+        metadata: Any = backend.get_indexer_metadata(self.layer.layer_id, forward_batch)
+        scores = self.index_scores.index_select(0, positions)
+        return {"topk_indices": metadata.topk_transform(scores, self._topk)}
 
 
 def _sparse_model(runner: Any) -> None:
     """A model whose attention selects among its keys, whose KV is not quantised."""
     described = runner.model_config.hf_config
     described.architectures = ["DeepseekV32ForCausalLM"]
-    described.index_topk = _TOPK
     pool = runner.token_to_kv_pool
     pool.nsa_kv_cache_store_fp8 = pool.dsa_kv_cache_store_fp8 = False
+    if runner.device == "cpu":
+        # The older of its two modules stays behind, and may not be imported.
+        module: Any = engine_module(_NSA.place()[0])
+        module.flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
 
 
-_NSA = MetadataBackend(
+_NSA = AttentionBackend(
     name="nsa",
     places=(
         (f"{ATTENTION}.dsa_backend", "DeepseekSparseAttnBackend"),
@@ -40,6 +77,19 @@ _NSA = MetadataBackend(
     ),
     adapt=_sparse_model,
     asserts_gpu=("seqlens_expand_triton",),
+    kernels=(
+        (_KERNELS, "fast_topk_v2", sparse_indexer.fast_topk_v2),
+        (_KERNELS, "fast_topk_transform_fused", sparse_indexer.fast_topk_transform_fused),
+        (
+            _KERNELS,
+            "fast_topk_transform_ragged_fused",
+            sparse_indexer.fast_topk_transform_ragged_fused,
+        ),
+    ),
+    model=SelectingModel,
+    more=(("index_topk", True),),
+    # What servers with KV of 16 bits take on a Hopper.
+    arguments=(("nsa_decode_backend", "fa3"), ("dsa_decode_backend", "fa3")),
     settings=(("SGLANG_OPT_USE_TOPK_V2", "0"),),
 )
 

@@ -7,16 +7,15 @@ by which the backend splits long rows. Sliding windows and latent attention are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -26,7 +25,6 @@ from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
-from fuzzgraph.world import Batch
 
 TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
 CORES = 4  # few, because every split of a row is one more program to interpret
@@ -63,6 +61,7 @@ class TritonTarget(SglangTarget):
             max_draft_tokens=4,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
+            row_mixings=ROW_MIXINGS,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -82,15 +81,6 @@ def triton_backend(runner: ModelRunner) -> Any:
     return module.TritonAttnBackend(runner)
 
 
-def judged_pools(runner: ModelRunner) -> Pools:
-    """The engine's own pools, with keys and values, for sessions whose outputs are judged."""
-    kv = runner.token_to_kv_pool
-    return Pools(
-        req_to_token=runner.req_to_token_pool.req_to_token,
-        kv_planes=(kv.k_buffer[0], kv.v_buffer[0]),
-    )
-
-
 class TritonSession(DecodeSession):
     """One backend, one layer and one decode runner with its captured graphs."""
 
@@ -107,37 +97,11 @@ class TritonSession(DecodeSession):
             fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
             fields.value("custom_mask", repeats="mask", source=_MASK),
         )
-        self._model = AttentionModel(config, graphs.device)
-        super().__init__(config, graphs, backend="triton", model=self._model)
-        self.pools = judged_pools(self._model_runner)
+        model = AttentionModel(config, graphs.device)
+        super().__init__(config, graphs, backend="triton", model=model)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         return triton_backend(runner)
-
-    @property
-    def roots(self) -> Mapping[str, object]:
-        return {**super().roots, "model": self._model}
-
-    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return ("attention",)
-
-    def eager(self, batch: Batch) -> None:
-        super().eager(batch)
-        self._run_eagerly()
-
-    def prepare_replay(self, batch: Batch) -> None:
-        super().prepare_replay(batch)
-        if self.ran_eagerly:
-            self._run_eagerly()
-
-    def _run_eagerly(self) -> None:
-        given = self._last_batch
-        with in_forward_context(self.backend, given):
-            self._outputs = self._model.forward(given.input_ids, given.positions, given)
-
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        heads, columns = self._config.num_q_heads, self._config.v_head_dim
-        return {"attention": self._outputs.next_token_logits.view(-1, heads, columns).clone()}
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         backend = self.backend

@@ -1,24 +1,64 @@
-"""`--attention-backend trtllm_mha`: TensorRT-LLM's multi-head attention, its metadata.
+"""`--attention-backend trtllm_mha`: TensorRT-LLM's multi-head attention.
 
-Real: `TRTLLMHAAttnBackend`, whose metadata has the form of FlashAttention's. Stood in for: the size
-of a workspace that a compiled kernel tells, and a compilation ahead.
+Real: `TRTLLMHAAttnBackend`, whose metadata has the form of FlashAttention's, its forwards and the
+writing of KV. Its kernels, those of a device with compute capability 10, are modelled. Stood in
+for: the number of multiprocessors, and a compilation ahead.
 """
 
 from __future__ import annotations
 
-from fuzzgraph.targets.sglang.backends.fa3 import FA_FIELDS, FA_METADATA
-from fuzzgraph.targets.sglang.backends.metadata_only import ATTENTION, MetadataBackend, attributes
-from fuzzgraph.targets.sglang.backends.trtllm_mla import TRTLLM_STUBS
+from typing import Any
 
-_TRTLLM_MHA = MetadataBackend(
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.kernel_models import trtllm_gen
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    attributes,
+    not_compiled,
+)
+from fuzzgraph.targets.sglang.backends.fa3 import FA_FIELDS, FA_METADATA
+
+_MODULE = f"{ATTENTION}.trtllm_mha_backend"
+_LATENT = f"{ATTENTION}.trtllm_mla_backend"
+# The backend looks its kernels up in FlashInfer's package.
+_FLASHINFER = Stub(
+    decode=Stub(
+        trtllm_batch_decode_with_kv_cache=trtllm_gen.trtllm_batch_decode_with_kv_cache,
+    ),
+    prefill=Stub(
+        trtllm_batch_context_with_kv_cache=trtllm_gen.trtllm_batch_context_with_kv_cache,
+    ),
+)
+
+
+def _counter_bytes(device: Any, num_q_heads: int, batch_size: int) -> int:
+    """As FlashInfer says it, for a device of that many multiprocessors."""
+    return trtllm_gen.counter_bytes(batch_size, num_q_heads)
+
+
+def _refuses(config: EngineConfig) -> str | None:
+    """The kernels give values the width of keys (FlashInfer 0.6.18, `out` like `query`)."""
+    if config.v_head_dim != config.head_dim:
+        return f"v_head_dim={config.v_head_dim} is not driven, only head_dim={config.head_dim}"
+    return None
+
+
+_TRTLLM_MHA = AttentionBackend(
     name="trtllm_mha",
-    places=((f"{ATTENTION}.trtllm_mha_backend", "TRTLLMHAAttnBackend"),),
+    places=((_MODULE, "TRTLLMHAAttnBackend"),),
     attention="mha",
     page_sizes=(16, 32, 64),  # what ServerArgs accepts for it
     fields=FA_FIELDS,
     max_context_len=256,
     read=attributes(**FA_METADATA),
-    stubs=TRTLLM_STUBS,
+    stubs=(
+        (_LATENT, "_multi_ctas_kv_counter_bytes", _counter_bytes),
+        (_LATENT, "_jit_fixup_module", not_compiled),
+    ),
+    kernels=((_MODULE, "flashinfer", _FLASHINFER),),
+    refuses=_refuses,
 )
 
 target = _TRTLLM_MHA.target

@@ -69,14 +69,18 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
 
     Args:
         width: places of a row.
-        packed: whether it holds the accepted tokens only; otherwise rows have all their places,
-            and what was not accepted goes to the reserved slot.
+        packed: whether it holds the accepted tokens only; otherwise rows have all their places
+            and as many keys (sglang eagle_worker_common.py, prepare_for_draft_extend), and what
+            was not accepted goes to the reserved slot.
     """
     info = engine_module(_INFO)
     lens = batch.new_lens if packed else np.full(batch.raw_bs, width)
     values = {
-        **decode_values(batch, runner, batch.seq_lens),
+        **decode_values(batch, runner, batch.cached_lens + lens),
         "forward_mode": _extend_mode(info, packed=packed),
+        "extend_num_tokens": int(lens.sum()),
+        "extend_prefix_lens": torch.tensor(batch.cached_lens, dtype=torch.int32),
+        "extend_prefix_lens_cpu": batch.cached_lens.tolist(),
         "extend_seq_lens": torch.tensor(lens, dtype=torch.int32),
         "extend_seq_lens_cpu": lens.tolist(),
         "extend_start_loc": torch.tensor(np.cumsum(lens) - lens, dtype=torch.int32),
@@ -85,7 +89,7 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
     if not packed:
         for name in ("input_ids", "positions", "out_cache_loc"):
             values[name] = _spread(values[name], batch, width)
-    values["spec_info"] = _extend_input(batch, runner, int(lens.sum()))
+    values["spec_info"] = _extend_input(batch, runner, int(lens.sum()), width)
     return bound(given(info.ForwardBatch, values), runner)
 
 
@@ -99,7 +103,7 @@ def _spread(tokens: torch.Tensor, batch: Batch, width: int) -> torch.Tensor:
     return found
 
 
-def _extend_input(batch: Batch, runner: ModelRunner, tokens: int) -> Any:
+def _extend_input(batch: Batch, runner: ModelRunner, tokens: int, width: int) -> Any:
     eagle = engine_module(_EAGLE)
     kind = getattr(eagle, "EagleDraftExtendInput", None) or eagle.EagleDraftInput
     accepted = torch.tensor(batch.new_lens, dtype=torch.int32)
@@ -109,6 +113,7 @@ def _extend_input(batch: Batch, runner: ModelRunner, tokens: int) -> Any:
         {
             "hidden_states": torch.zeros(tokens, hidden, dtype=runner.dtype),
             "num_correct_drafts": (accepted - 1).clamp(min=0),
+            "num_tokens_per_req": width,
             # By release.
             "num_accept_tokens": accepted.clone(),
             "accept_length": accepted.clone(),

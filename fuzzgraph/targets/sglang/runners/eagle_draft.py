@@ -2,12 +2,16 @@
 
 `sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted, so
 does `sglang-multi-layer-draft-extend` with a layer for each step, and `sglang-frozen-kv-mtp` drafts
-on the target's KV. The release's own runner pads and fills its inputs; its attention backend only
-records, and the draft model computes nothing.
+on the target's KV. The release's own runner pads and fills its inputs. EAGLE's draft-extend and its
+drafts of one branch run one layer on FlashAttention 3, whose outputs are judged; elsewhere the
+backend only records, and the draft model computes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,10 +19,20 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
-from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.backends.recording import recording_backend
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.sglang.attention_model import (
+    ROW_MIXINGS,
+    DraftModel,
+    as_logits,
+    in_forward_context,
+    outputs_in,
+)
+from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
+from fuzzgraph.targets.sglang.backends.fa3 import FA3, FA3_DRAFT
+from fuzzgraph.targets.sglang.backends.recording import recording_backend, watched
 from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
@@ -45,6 +59,15 @@ _SUM = "sglang replay of the runner: builders get the lengths of all padded rows
 _CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
 _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
 
+# sglang EAGLEDraftExtendCudaGraphRunner.__init__: `out_cache_loc = torch.ones(...)`. It captures
+# when the server starts, before the pool holds anything.
+_CAPTURED_ON = (1,)
+
+_JUDGED = {
+    DRAFT: "outputs of one branch judged, on fa3",
+    DRAFT_EXTEND: "outputs judged, on fa3",
+}
+
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
 
@@ -54,12 +77,16 @@ class DraftTarget(SglangTarget):
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = next(one for one in _KINDS if one.name == kind)
-        self.about = f"inputs of {self._kind.runner}; no outputs"
+        self.about = f"inputs of {self._kind.runner}; {_JUDGED.get(self._kind, 'no outputs')}"
+        computes = self._kind in _JUDGED
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
             max_batch=16,
             max_context_len=64,
-            seq_len_fill_values=(1, 0),
+            # FlashAttention's backend asks for 1.
+            seq_len_fill_values=(1,) if computes else (1, 0),
+            # What draft-extend computes for tokens that were not accepted lies beyond the case.
+            row_mixings=ROW_MIXINGS if self._kind is DRAFT else ("none",),
             max_spec_steps=3,
             max_spec_topk=self._kind.max_topk,
             max_draft_tokens=4,
@@ -84,7 +111,7 @@ class DraftTarget(SglangTarget):
 
 
 class DraftSession(DecodeSession):
-    """One draft runner whose backend only looks on."""
+    """One draft runner; its backend takes down what it is handed, and some compute."""
 
     runner: DraftRunnerDriver
 
@@ -95,13 +122,95 @@ class DraftSession(DecodeSession):
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.inputs = _inputs(kind)
         self.fields = _fields(config, self._extends, self._packed)
-        super().__init__(config, graphs, backend="triton", drafts=True)
+        self._captured: dict[Hashable, torch.Tensor] = {}
+        self._model = DraftModel(config, graphs.device) if self._computes(config) else None
+        backend = "triton" if self._model is None else FA3.name
+        super().__init__(config, graphs, backend=backend, drafts=True, model=self._model)
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
+        if self._model is not None and kind is DRAFT_EXTEND:
+            self.pools = replace(self.pools, capture_slots=_CAPTURED_ON)
         self._filled: dict[str, torch.Tensor] = {}
         self.backend.on_metadata = self._copy_inputs
 
+    def _computes(self, config: EngineConfig) -> bool:
+        """Whether the draft model attends: a draft of several branches attends in two parts, of
+        which the second takes its slots as a server with one step more lays them out."""
+        return self._kind in _JUDGED and config.spec_topk == 1
+
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        """Before a draft, the worker has put its slots behind the past of each row."""
+        drafts = self._model is not None and self._kind is DRAFT and batch is not None
+        with (
+            contextlib.nullcontext() if self._model is None else cuda_on_cpu(),
+            self._drafted(batch) if drafts and batch is not None else contextlib.nullcontext(),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _drafted(self, batch: Batch) -> Iterator[None]:
+        table = self._model_runner.req_to_token_pool.req_to_token
+        rows = torch.tensor(batch.req_pool_indices)[:, None]
+        each = self._config.spec_topk * self._config.spec_steps
+        drafts = torch.tensor(batch.slot_mapping, dtype=table.dtype).view(-1, each)
+        columns = torch.tensor(batch.seq_lens)[:, None] + torch.arange(each)
+        before = table[rows, columns]
+        table[rows, columns] = drafts
+        try:
+            yield
+        finally:
+            table[rows, columns] = before
+
     def _open_backend(self, runner: ModelRunner) -> Any:
-        return recording_backend(self._config.seq_len_fill_value)
+        if self._model is None:
+            return recording_backend(self._config.seq_len_fill_value)
+        if self._kind is DRAFT_EXTEND:
+            return open_backend(FA3, runner, watched)
+        # A draft of n steps has n - 1 backends, because the last token needs no forward. Here each
+        # step attends, as in a server with one step more.
+        steps = self._config.spec_steps + 1
+        return open_backend(FA3_DRAFT, runner, watched, topk=1, speculative_num_steps=steps)
+
+    def remember(self, key: Hashable) -> None:
+        super().remember(key)
+        if self._model is not None:
+            self._captured[key] = self._model.attended
+
+    def observe(self, batch: Batch) -> Observation:
+        """Outputs of accepted tokens: the engine drops what else its graph computed.
+
+        Packed, the places behind the last row belong to no row, and nothing is written there; not
+        packed, what was not accepted sees keys beyond what the case knows of a request.
+        """
+        seen = super().observe(batch)
+        if self._model is not None:
+            seen.shown_tokens = batch.num_tokens
+        return seen
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        if self._model is None or self._batch is None:
+            return {}
+        attended = self._model.attended if self.ran_eagerly else self._captured[self._size]
+        if self._extends and not self._packed:
+            attended = self._live_first(attended)
+        steps = self._config.spec_steps if self._kind is DRAFT else 1
+        live = self._batch.num_tokens * steps
+        return outputs_in(as_logits(attended[:live]), self._config)
+
+    def replay(self, batch: Batch) -> None:
+        with self.engine_runs(batch):
+            super().replay(batch)
+
+    def _forward_eagerly(self) -> None:
+        self._prepare_eagerly()
+        if self._model is not None:
+            given = self._last_batch
+            if self._kind is DRAFT:
+                first = given.spec_info.topk_index.flatten()
+                self._model.attend_drafts(first, given, self.backend.attn_backends)
+                return
+            with in_forward_context(self.backend, given):
+                self._model.attended = self._model.attend(given.input_ids, given.positions, given)
 
     def _open_runner(self, graphs: GraphEngine) -> DraftRunnerDriver:
         worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
@@ -143,7 +252,14 @@ class DraftSession(DecodeSession):
         found = self._filled[name][:covered]
         if name not in BY_TOKEN or not self._extends or self._packed or self._batch is None:
             return found
+        return self._live_first(found)
+
+    def _live_first(self, found: torch.Tensor) -> torch.Tensor:
+        """[places, ...] with those of live tokens in front, and only those after an eager run."""
+        assert self._batch is not None
         live = torch.tensor(live_places(self._batch, self.runner.width))
+        if self.ran_eagerly:
+            return found[live]
         rest = torch.ones(len(found), dtype=torch.bool)
         rest[live] = False
         return torch.cat((found[live], found[rest]))
@@ -179,7 +295,9 @@ def _inputs(kind: RunnerKind) -> list[str]:
 
 
 def _fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, ...]:
-    common = input_fields(config, config.seq_len_fill_value)
+    # Where rows have all their places, they have as many keys.
+    lens = "widened_lens" if extends and not packed else ""
+    common = input_fields(config, config.seq_len_fill_value, lens)
     total = fields.value("seq_lens_sum", source=_SUM)
     if not extends:
         chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,

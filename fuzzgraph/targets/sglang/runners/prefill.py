@@ -13,6 +13,7 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
 from fuzzgraph.targets.sglang.backends.triton import TRITON_BACKEND
 from fuzzgraph.targets.sglang.release import release
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
@@ -45,6 +46,7 @@ class PrefillTarget(SglangTarget):
             max_q_heads=4,
             max_head_dim=16,
             max_tp_size=4,
+            row_mixings=ROW_MIXINGS,
         )
 
     def refused(self, config: EngineConfig) -> str | None:

@@ -10,9 +10,15 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.attention_model import PrefillModel, in_forward_context
-from fuzzgraph.targets.sglang.backends.triton import judged_pools, triton_backend
+from fuzzgraph.targets.sglang.attention_model import (
+    PrefillModel,
+    in_forward_context,
+    outputs_in,
+)
+from fuzzgraph.targets.sglang.backends.triton import triton_backend
+from fuzzgraph.targets.sglang.decode_session import judged_pools
 from fuzzgraph.targets.sglang.forward_batch.attn_tp import load_ranks
 from fuzzgraph.targets.sglang.forward_batch.prefill import prefill_batch
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
@@ -98,7 +104,7 @@ class PrefillSession(RunnerSession):
         }
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return () if mode == "idle" else ("attention",)
+        return () if mode == "idle" else ("attention", *mixed_outputs(self._config))
 
     def graph_key(self) -> int:
         """Tokens of the graph."""
@@ -199,16 +205,11 @@ class PrefillSession(RunnerSession):
         return {"max_extend_len": int(self.backend.forward_metadata.max_extend_len)}
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        return {"attention": self._handed_out()}
-
-    def _handed_out(self) -> torch.Tensor:
-        """[tokens, heads, v_head_dim]; the engine has cut off what it padded to a bucket.
+        """The engine has cut off what it padded to a bucket.
 
         What it padded to a multiple of the ranks stays: it has logits for each request alone.
         """
-        heads, columns = self._config.num_q_heads, self._config.v_head_dim
-        rows: torch.Tensor = self._outputs.next_token_logits
-        return rows.view(-1, heads, columns).clone()
+        return outputs_in(self._outputs, self._config)
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
         metadata = self.backend.forward_metadata

@@ -2,7 +2,7 @@
 
 The real one loads a draft model. Here the model computes nothing: its forward returns tensors of
 the right shape, and a draft returns tokens that follow from what the graph was given, so that a
-wrong input shows in an output. Its attention backend only records.
+wrong input shows in an output. Where the model has a layer, it attends.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.attention_model import DraftModel, no_draft
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import has_module
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
@@ -32,29 +33,28 @@ def packs_accepted_tokens() -> bool:
 
 
 def _forward(input_ids: Any, positions: Any, forward_batch: Any, *_: Any, **__: Any) -> Any:
-    """A draft model's forward: logits and hidden states of zeros."""
-    logits = engine_module("sglang.srt.layers.logits_processor")
-    buffer = forward_batch.next_token_logits_buffer
-    hidden = forward_batch.spec_info.hidden_states
-    return logits.LogitsProcessorOutput(
-        next_token_logits=buffer * 0,
-        hidden_states=hidden[: buffer.shape[0]] * 0,
-    )
+    """A draft model's forward that computes nothing."""
+    return no_draft(forward_batch)
 
 
-def _draft_forward(steps: int, *, eagle: bool) -> Any:
+def _draft_forward(runner: ModelRunner, backend: Any, config: EngineConfig, *, eagle: bool) -> Any:
     """Parents, scores and tokens of a draft; EAGLE's probabilities, which only sampling needs.
 
+    In place of the worker's own `draft_forward`, which samples. The model attends at each step, if
+    it has a layer, and its next token is the one that the reference knows.
+
     Args:
-        steps: of a draft.
         eagle: whether it is EAGLE's, where positions move on by one for each step but the last.
     """
     probabilities = (None,) if eagle and has_module(decode_cuda_graph_runner.RUNNER_MODULE) else ()
+    steps = config.spec_steps
 
     def draft(forward_batch: Any, **_: Any) -> tuple[torch.Tensor | None, ...]:
+        first = forward_batch.spec_info.topk_index
+        if isinstance(runner.model, DraftModel):
+            runner.model.attend_drafts(first.flatten(), forward_batch, backend.attn_backends)
         if eagle:
             forward_batch.positions.add_(steps - 1)
-        first = forward_batch.spec_info.topk_index
         return first + 0, first + 1, first + 2, *probabilities
 
     return draft
@@ -74,7 +74,8 @@ def _hidden_states_pool(runner: ModelRunner, steps: int) -> torch.Tensor:
 
 def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kind: str) -> Any:
     """A worker for the runner of one kind: "draft", "draft_extend", "multi_layer" or "frozen"."""
-    runner.model = Stub(forward=_forward, shared_experts_config=None)
+    if runner.model is None:
+        runner.model = Stub(forward=_forward, shared_experts_config=None)
     runner.draft_attn_backend = backend
     runner.graph_shared_output = decode_cuda_graph_runner.shared_output(config)
     steps = runner.server_args.speculative_num_steps
@@ -95,7 +96,7 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
         mtp_model_runner=lambda step: runner,
         req_to_hidden_states_pool=_hidden_states_pool(runner, steps),
         use_rejection_sampling=False,
-        draft_forward=_draft_forward(steps, eagle=kind == "draft"),
+        draft_forward=_draft_forward(runner, backend, config, eagle=kind == "draft"),
         draft_model_runner=runner,
         draft_runner=runner,
         dsa_seed_topk_width=0,

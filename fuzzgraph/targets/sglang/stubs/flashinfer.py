@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.targets.offline.flashinfer_wrappers import install_wrappers
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.workspaces import FLASHINFER_BYTES
 
 _BACKENDS = tuple(
     f"sglang.srt.layers.attention.{name}"
@@ -11,6 +12,11 @@ _BACKENDS = tuple(
 )
 
 
+_SERVERS_BYTES = 384 << 20
+"""sglang environ.py SGLANG_FLASHINFER_WORKSPACE_SIZE, all releases."""
+
+
 def install_flashinfer() -> None:
-    """Where FlashInfer is not installed, the engine finds stand-ins under its names."""
-    install_wrappers(engine_module(name) for name in _BACKENDS if has_module(name))
+    """Where FlashInfer is not installed, the engine finds models of it under its names."""
+    modules = (engine_module(name) for name in _BACKENDS if has_module(name))
+    install_wrappers(modules, FLASHINFER_BYTES, _SERVERS_BYTES)

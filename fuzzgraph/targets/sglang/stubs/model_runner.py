@@ -14,6 +14,7 @@ backend, the whole decode runner. Stood in for:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,10 +31,8 @@ from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 _EXTRA_CONTEXT = 4
 """Columns of `req_to_token` beyond the context (sglang ModelRunner, init of the memory pool)."""
 _MLA_HEADS = 16
-"""AITER's MLA takes 4, 8 or multiples of 16 heads; the metadata does not depend on the number."""
-
-_LATENT = 1
-"""Width of latent rows, which nobody reads."""
+"""AITER's MLA takes 4, 8 or multiples of 16 heads; metadata does not depend on the number, so this
+one stands in where no output is judged."""
 
 
 class ModelRunner:
@@ -79,14 +78,30 @@ def _hf_config(config: EngineConfig) -> Any:
         vocab_size=32,
     )
     described.max_source_positions = config.max_encoder_len
+    described.index_topk = config.index_topk or config.max_context_len  # then no key is left out
     return described
 
 
-def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
+def latent_widths(config: EngineConfig) -> dict[str, int]:
+    """kv_lora_rank and qk_rope_head_dim of a latent row, as the engine calls them.
+
+    They are 512 and 64 in every DeepSeek model, and all that FlashMLA's and CUTLASS's kernels are
+    built for. A case has the narrow ones of its config instead: no rule of a caller depends on
+    them, and wide rows only cost time. What a kernel's host code says about widths is therefore
+    not held against a case.
+    """
+    # Where no output is judged the rotary part may be missing; the engine needs a column.
+    return {
+        "kv_lora_rank": config.v_head_dim,
+        "qk_rope_head_dim": max(1, config.head_dim - config.v_head_dim),
+    }
+
+
+def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
     hf_config = _hf_config(config)
-    heads = (_MLA_HEADS if mla else config.num_q_heads) * config.attn_tp_size
+    heads = (_MLA_HEADS if mla and not judged else config.num_q_heads) * config.attn_tp_size
     return Stub(
         attention_arch=arch.MLA if mla else arch.MHA,
         context_len=context_len(config),
@@ -102,15 +117,15 @@ def _model_config(config: EngineConfig, dtype: torch.dtype) -> Any:
         is_local_attention_model=False,
         is_mla_breakable_cuda_graph_supported=False,
         is_multimodal=False,
-        kv_lora_rank=_LATENT,
         linear_attn_registry_result=None,
         model_is_mrope=False,
         get_max_num_attention_heads=lambda *_: heads,
         num_attention_heads=heads,
         num_hidden_layers=1,
-        qk_nope_head_dim=_LATENT,
-        qk_rope_head_dim=_LATENT,
-        scaling=1.0,
+        # Before a query absorbs the projection of keys it is as wide as a value, here as a latent.
+        qk_nope_head_dim=config.v_head_dim,
+        **latent_widths(config),
+        scaling=config.head_dim**-0.5,
         spec_hidden_size=config.num_q_heads * config.head_dim,
         swa_v_head_dim=config.v_head_dim,
         v_head_dim=config.v_head_dim,
@@ -125,7 +140,8 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
     FIRST_ROW are the harness's. Releases differ in whether they add a padding row themselves.
     """
     pool_class = engine_module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool
-    draft = config.draft_tokens if "target_verify" in config.modes else 0
+    widened = {"target_verify", "draft_extend"} & set(config.modes)
+    draft = config.draft_tokens if widened else 0
     draft += config.spec_topk * config.spec_steps if "draft" in config.modes else 0
     rows = config.req_pool_size + FIRST_ROW
     with torch.device("meta"):
@@ -137,7 +153,7 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
 
 
 def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Any:
-    """The engine's KV pool, of one layer; latent rows have the smallest width, unread."""
+    """The engine's KV pool, of one layer."""
     pools = engine_module("sglang.srt.mem_cache.memory_pool")
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
     common = dict(
@@ -145,9 +161,7 @@ def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> A
         enable_memory_saver=False,
     )  # fmt: skip
     if config.attention == "mla":
-        return pools.MLATokenToKVPool(
-            slots, kv_lora_rank=_LATENT, qk_rope_head_dim=_LATENT, **common
-        )
+        return pools.MLATokenToKVPool(slots, **latent_widths(config), **common)
     return pools.MHATokenToKVPool(
         slots,
         head_num=config.num_kv_heads,
@@ -165,6 +179,8 @@ def model_runner(
     speculative: bool = False,
     drafts: bool = False,
     prefill: str = "",
+    judged: bool = False,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> ModelRunner:
     """A model runner for `config` with the engine's own pools, without backend and model.
 
@@ -173,10 +189,19 @@ def model_runner(
         speculative: whether it verifies drafts.
         drafts: whether it is the draft worker's.
         prefill: which kind of graphs prefills get, by the engine's name.
+        judged: whether a model with a layer of attention runs on it.
+        arguments: of the server, beyond those that follow from the config.
     """
     dtype = getattr(torch, config.dtype)
     spec = speculative or drafts
-    settings = Configuration(config, device, backend=backend, speculative=spec, prefill=prefill)
+    settings = Configuration(
+        config,
+        device,
+        backend=backend,
+        speculative=spec,
+        prefill=prefill,
+        more=arguments,
+    )
     kv = kv_pool(config, device, dtype)
     width = config.draft_tokens if speculative else 1
     allocator = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
@@ -196,7 +221,7 @@ def model_runner(
         kv_cache_dtype=dtype,
         kv_cache_dtype_str="auto",
         max_running_requests=config.req_pool_size,
-        model_config=_model_config(config, dtype),
+        model_config=_model_config(config, dtype, judged),
         page_size=config.page_size,
         prefill_attention_backend_str=backend,
         ps=Stub(

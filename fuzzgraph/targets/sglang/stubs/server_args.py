@@ -8,6 +8,8 @@ or in a context that the arguments are published to.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,10 +27,13 @@ def context_len(config: EngineConfig) -> int:
     """The context of the case's engine, in tokens.
 
     A request ends at the context; a verify checks drafts past it (the pool has room), drafts grow
-    within it.
+    within it. So do the places of a draft-extend: it starts from what a verify of four tokens at
+    most started from, which a server keeps four tokens below the context (sglang 0.5.23
+    tp_worker.py and scheduler.py, max_req_len).
     """
     past = config.draft_tokens - 1 if "target_verify" in config.modes else 0
     grown = config.spec_steps if "draft" in config.modes else 0
+    grown += config.draft_tokens if "draft_extend" in config.modes else 0
     return config.max_context_len - past + grown
 
 
@@ -41,6 +46,7 @@ class Configuration:
         backend: name of the attention backend.
         speculative: whether the server speculates, with what the config says.
         prefill: which kind of graphs prefills get, by the engine's name; "" for none.
+        more: arguments beyond those; a name that the release does not know is left out.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class Configuration:
         backend: str,
         speculative: bool,
         prefill: str = "",
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._config = config
         values: dict[str, Any] = {
@@ -95,6 +102,7 @@ class Configuration:
                     "piecewise_cuda_graph_tokens": list(config.capture_tokens),
                     "piecewise_cuda_graph_compiler": "eager",
                 }
+        values |= {name: value for name, value in more.items() if _is_argument(name)}
         self.server_args = _arguments(values)
         self.use()
 
@@ -123,6 +131,11 @@ class Configuration:
 
 _in_use: list[Configuration] = []
 """The one that was made the process's last."""
+
+
+def _is_argument(name: str) -> bool:
+    kinds = engine_module(_ARGUMENTS).ServerArgs.__mro__
+    return any(name in vars(kind).get("__annotations__", {}) for kind in kinds)
 
 
 def _arguments(values: dict[str, Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Backends whose kernels need a GPU, without the kernels: targets such as `sglang-fa3`.
+"""One attention backend of the engine on its decode runner: targets such as `sglang-fa3`.
 
 The release's own decode runner and backend run: constructors, sizes, both preparations, the Triton
 kernels that build metadata. Stood in for is compiled code that they call; each backend's file says
-what, in a `MetadataBackend`. What is judged is what the graph of the replayed size reads, at the
-addresses and in the shapes that it had when it was captured; no attention runs and no output is
-promised.
+what, in an `AttentionBackend`. What the graph of the replayed size reads is judged, at the
+addresses and in the shapes that it had when it was captured. Where models take the kernels' places,
+one layer of the engine's attention runs inside the graph too, and its outputs are judged.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel, Rope
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -48,6 +49,9 @@ _LENS = "sglang: a padded row has the backend's fill value, and the tokens it co
 _SUMS = "sglang metadata builders of the backend: prefix sums over all rows of the graph"
 
 
+_ROPE = 2
+"""Least rotary columns of a latent row: what is rotated is a pair."""
+
 Tensors = dict[str, torch.Tensor]
 
 ATTENTION = "sglang.srt.layers.attention"
@@ -59,8 +63,8 @@ def current(backend: Any, size: int | None) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataBackend:
-    """One backend of the engine, as `metadata_only.MetadataSession` drives it."""
+class AttentionBackend:
+    """One backend of the engine, as `BackendSession` drives it."""
 
     name: str
     """As `--attention-backend` spells it."""
@@ -69,7 +73,7 @@ class MetadataBackend:
     attention: Literal["mha", "mla"]
     page_sizes: tuple[int, ...]
     fields: tuple[str, ...]
-    """What it hands its kernels beyond the runner's inputs: names of `metadata_only`'s fields."""
+    """What it hands its kernels beyond the runner's inputs: names of `_metadata_fields`."""
     read: Callable[[Any], Tensors]
     """Metadata -> what kernels read of it, whole, by field."""
     held: Callable[[Any, int | None], Any] = current
@@ -77,12 +81,30 @@ class MetadataBackend:
     planned: Callable[[Any], Tensors] = lambda metadata: {}
     """Metadata -> what a plan was made of on the host."""
     max_context_len: int = 64
+    max_topk: int = 1
+    """Branches of the drafts that it verifies; with several it attends in two parts, one over the
+    past and one over each token's own drafts, and its metadata is that of the first."""
     adapt: Callable[[Any], None] = lambda runner: None
     """Gives the model runner's stub what only this backend reads of it."""
     stubs: tuple[tuple[str, str, Any], ...] = ()
     """(module, name, what stands in for it on a machine without a GPU)."""
     asserts_gpu: tuple[str, ...] = ()
     """Functions in its module that assert tensors of a GPU and run without one."""
+    kernels: tuple[tuple[str, str, Any], ...] = ()
+    """(module, name, the model of the compiled kernel). With these its forward runs too, one layer
+    of it, and outputs are judged."""
+    unmodelled: tuple[tuple[Mode, str], ...] = ()
+    """(mode, the kernel that it calls there and that has no model): runs without outputs."""
+    refuses: Callable[[EngineConfig], str | None] = lambda config: None
+    """Why its kernels cannot run a config, beyond what the runner refuses; None if they can."""
+    rope: Rope = "apart"
+    """How a model hands it latent attention."""
+    model: type[AttentionModel] = AttentionModel
+    """The model of one layer that runs on it."""
+    more: tuple[tuple[str, Any], ...] = ()
+    """What else it has of the dimensions: a field of `Capabilities`, its value."""
+    arguments: tuple[tuple[str, Any], ...] = ()
+    """Server arguments, under each of their names, beyond those that follow from a config."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -100,9 +122,13 @@ class MetadataBackend:
             f"{self.name!r} drive. Name a release that has it: fuzzgraph targets lists them."
         )
 
-    def target(self, name: str, mode: Mode) -> MetadataTarget:
+    def missing(self, mode: Mode) -> str:
+        """The kernel without a model that keeps its outputs from being judged; "" if none does."""
+        return dict(self.unmodelled).get(mode, "" if self.kernels else "no kernel")
+
+    def target(self, name: str, mode: Mode) -> BackendTarget:
         """The target of the backend in one mode."""
-        return MetadataTarget(name, self, mode)
+        return BackendTarget(name, self, mode)
 
 
 def attributes(**fields: str) -> Callable[[Any], Tensors]:
@@ -122,22 +148,17 @@ def latent_table(backend: Any, size: int | None) -> Any:
     return Stub(block_kv_indices=backend.cuda_graph_kv_indices[:size])
 
 
-def few_bytes(*_: Any, **__: Any) -> int:
-    """In place of what a compiled kernel says that its scratch memory needs."""
-    return 64
-
-
 def not_compiled(*_: Any, **__: Any) -> None:
     """In place of compiling a kernel for later."""
 
 
-class MetadataTarget(SglangTarget):
+class BackendTarget(SglangTarget):
     """One backend of the sglang release that this process holds, in one mode."""
 
-    def __init__(self, name: str, backend: MetadataBackend, mode: Mode) -> None:
+    def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
-        self.about = f"{backend.name}'s metadata, {mode} graphs; no outputs"
+        self.about = f"{backend.name}'s metadata, {mode} graphs; {_judged(backend, mode)}"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=backend.page_sizes,
@@ -146,36 +167,61 @@ class MetadataTarget(SglangTarget):
             max_context_len=backend.max_context_len,
             max_spec_steps=3,
             max_draft_tokens=4,
+            max_spec_topk=backend.max_topk if mode == "target_verify" else 1,
             max_tp_size=4,
+            min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
+            row_mixings=("none",) if backend.missing(mode) else ROW_MIXINGS,
+            **dict(backend.more),
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return refused_draft_tokens(config) or refused_capture_sizes(config)
+        if config.attention == "mla" and config.v_head_dim >= config.head_dim:
+            return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
+        return (
+            refused_draft_tokens(config)
+            or refused_capture_sizes(config)
+            or self.backend.refuses(config)
+        )
 
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MetadataSession:
-        return MetadataSession(config, graphs, self.backend)
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
+        return BackendSession(config, graphs, self.backend)
 
     def modules(self) -> tuple[str, ...]:
-        return (self.backend.place()[0],)
+        layers = ("sglang.srt.layers.radix_attention",) if self.backend.kernels else ()
+        return (self.backend.place()[0], *layers)
 
     def load(self) -> None:
         keep_workspaces_small(**dict(self.backend.settings))
         super().load()
 
 
-def _metadata_fields(tokens: int) -> dict[str, Field]:
-    """What backends hand their kernels; `tokens` are those that each row computes beyond its past.
+def _judged(backend: AttentionBackend, mode: Mode) -> str:
+    """What a target says of its outputs."""
+    if not backend.kernels:
+        return "no outputs"
+    missing = backend.missing(mode)
+    return f"no outputs: {missing} has no model" if missing else "outputs judged"
 
-    Each backend names those of them that it has.
-    """
-    past = 1 if tokens == 1 else 1 + tokens
+
+def _in_two_parts(config: EngineConfig) -> bool:
+    """Whether a verify attends to the past and to its drafts by two calls."""
+    return config.modes == ("target_verify",) and config.spec_topk > 1
+
+
+def _metadata_fields(config: EngineConfig) -> dict[str, Field]:
+    """What backends hand their kernels; each backend names those of them that it has."""
+    # What each row computes beyond its past.
+    tokens = config.draft_tokens if config.modes == ("target_verify",) else 1
+    past, seen = 1 if tokens == 1 else 1 + tokens, "seq_lens"
+    if _in_two_parts(config):
+        past, seen = 1, "cached_lens"
     declared = (
-        fields.lengths("cache_seqlens", fill=past, source=_LENS),
+        fields.lengths("cache_seqlens", fill=past, repeats=seen, source=_LENS),
         fields.page_table(source=_TABLE),
         fields.offsets("cu_seqlens_q", repeats="new_lens", source=_SUMS),
-        fields.offsets("cu_seqlens_k", repeats="seq_lens", source=_SUMS),
+        fields.offsets("cu_seqlens_k", repeats=seen, source=_SUMS),
         fields.offsets("kv_indptr", repeats="seq_lens", source=_SUMS),
         fields.slot_indices("kv_indices", source=_TABLE),
         fields.slot_indices("token_indices", source=_TABLE),
@@ -184,39 +230,64 @@ def _metadata_fields(tokens: int) -> dict[str, Field]:
         fields.offsets("planned_kv_indptr", repeats="seq_lens", source=_PLAN),
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
     )
-    return {field.name: field for field in declared}
+    # The table of a past holds no drafts, which a field on pages would ask for.
+    left_out = {"page_table"} if _in_two_parts(config) else set()
+    return {field.name: field for field in declared if field.name not in left_out}
 
 
-class MetadataSession(DecodeSession):
+def _itself(backend: type) -> type:
+    return backend
+
+
+def open_backend(
+    kind: AttentionBackend,
+    runner: ModelRunner,
+    made: Callable[[type], type] = _itself,
+    **arguments: Any,
+) -> Any:
+    """The release's own backend on `runner`, with what stands in for compiled code.
+
+    Args:
+        made: its class -> the class to open.
+        arguments: of its constructor, beside the runner.
+    """
+    place, backend = kind.place()
+    module = engine_module(place)
+    forget_workspaces(module)
+    install_flashinfer()
+    if runner.device == "cpu":
+        for holder, name, stub in (*kind.stubs, *kind.kernels):
+            if has_module(holder):
+                setattr(engine_module(holder), name, stub)
+        for name in kind.asserts_gpu:
+            if hasattr(module, name):
+                setattr(module, name, tensors_claim_cuda(getattr(module, name)))
+    kind.adapt(runner)
+    return made(getattr(module, backend))(runner, **arguments)
+
+
+class BackendSession(DecodeSession):
     """One backend and one decode runner with its captured graphs."""
 
-    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: MetadataBackend) -> None:
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         self._kind = kind
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self.inputs = input_names(config)
-        verifies = config.modes == ("target_verify",)
-        declared = _metadata_fields(config.draft_tokens if verifies else 1)
-        self.fields = (*input_fields(config, 1), *(declared[name] for name in kind.fields))
-        model = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
-        super().__init__(config, graphs, backend=kind.name, model=model)
+        declared = _metadata_fields(config)
+        shown = (declared[name] for name in kind.fields if name in declared)
+        self.fields = (*input_fields(config, 1), *shown)
+        model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
+        if not kind.missing(config.modes[0]):
+            model = kind.model(config, graphs.device, kind.rope)
+        super().__init__(
+            config, graphs, backend=kind.name, model=model, arguments=dict(kind.arguments)
+        )
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return cuda_on_cpu()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        place, backend = self._kind.place()
-        module = engine_module(place)
-        forget_workspaces(module)
-        install_flashinfer()
-        if runner.device == "cpu":
-            for holder, name, stub in self._kind.stubs:
-                if has_module(holder):
-                    setattr(engine_module(holder), name, stub)
-            for name in self._kind.asserts_gpu:
-                if hasattr(module, name):
-                    setattr(module, name, tensors_claim_cuda(getattr(module, name)))
-        self._kind.adapt(runner)
-        return getattr(module, backend)(runner)
+        return open_backend(self._kind, runner)
 
     def remember(self, key: Hashable) -> None:
         super().remember(key)
@@ -224,7 +295,10 @@ class MetadataSession(DecodeSession):
         self._read[key] = self._metadata_tensors(key)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
-        return self._kind.read(self._kind.held(self.backend, size))
+        found = self._kind.read(self._kind.held(self.backend, size))
+        if _in_two_parts(self._config):
+            found.pop("page_table", None)
+        return found
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a kernel reads: below the last offset, below each row's own length."""

@@ -1,4 +1,4 @@
-"""Backends of released sglang without their kernels: what their graphs would read."""
+"""Backends of released sglang whose kernels need a GPU: what their graphs read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
-from fuzzgraph.targets.offline.flashinfer_wrappers import _Decode
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from tests.targets.sglang.released import Workers, decode_case
 
@@ -30,6 +29,7 @@ def case_for(target: str, *batches: tuple[int, ...], **settings: Any) -> Case:
         *batches,
         page_size=PAGE_SIZES[target],
         attention="mla" if latent else "mha",
+        v_head_dim=2 if latent else 4,
         max_context_len=200,
         **settings,
     )
@@ -54,6 +54,29 @@ class TestReleases:
     def test_drafts_are_verified_cleanly_in_0_5_23(self, workers: Workers, target: str) -> None:
         case = case_for(target, (5, 66, 7, 150), (130, 6, 7), mode="target_verify")
         assert seen(workers, "0.5.23", case, f"sglang-{target}-verify") == set()
+
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    def test_trees_of_two_branches_are_verified_cleanly_on_fa3(
+        self, workers: Workers, version: str
+    ) -> None:
+        case = case_for("fa3", (5, 66, 7, 150), (130, 6, 7), mode="target_verify", spec_topk=2)
+        assert seen(workers, version, case, "sglang-fa3-verify") == set()
+
+    @pytest.mark.parametrize(
+        ("mutant", "target", "settings"),
+        [
+            ("bidirectional_verify", "fa3", {"mode": "target_verify"}),
+            ("unwritten_kv", "trtllm-mha", {}),
+            ("wrong_scale", "trtllm-mha", {}),
+        ],
+        ids=["not causal", "KV not written", "no scale"],
+    )
+    def test_a_wrong_call_of_a_kernel_shows_in_the_outputs(
+        self, workers: Workers, mutant: str, target: str, settings: dict[str, Any]
+    ) -> None:
+        case = case_for(target, (5,), (9,), **settings)
+        found = seen(workers, "0.5.23", case, f"tests.targets.sglang.attention_mutants:{mutant}")
+        assert ("reference", "attention") in found
 
     @pytest.mark.parametrize(
         ("target", "buffer"),
@@ -85,9 +108,10 @@ class TestReleases:
     def test_a_verify_past_the_context_has_no_page_for_its_drafts(self, workers: Workers) -> None:
         case = decode_case((5,), mode="target_verify", max_context_len=5, capture_bs=(1,))
         found = workers.findings("0.5.23", case, "sglang-fa3-verify")
-        assert [one.message.split(": ", 1)[1] for one in found] == [
-            "page_table has 4 pages for row 0, whose 5 tokens lie in 5"
-        ]
+        told = {one.oracle: one.message.split(": ", 1)[1] for one in found}
+        assert told["contract"] == "page_table has 4 pages for row 0, whose 5 tokens lie in 5"
+        assert any("outside backend.forward_metadata.page_table" in one.message for one in found)
+        assert told["reference"].startswith("attention[1, 0, 0]")
 
     def test_more_ranks_than_the_pool_divides_by_break_flashinfer_up_to_0_5_13(
         self, workers: Workers
@@ -119,31 +143,6 @@ def test_a_table_of_slots_is_packed_below_each_rows_length() -> None:
     packed = below_lengths_packed(torch.tensor([[4, 5], [6, 7]]), torch.tensor([2, 1]))
     assert packed["token_indices"].tolist() == [4, 5, 6]
     assert packed["token_indptr"].tolist() == [0, 2, 3]
-
-
-def wrapper_of(rows: int) -> _Decode:
-    return _Decode(
-        use_cuda_graph=True,
-        paged_kv_indptr_buffer=torch.zeros(rows + 1, dtype=torch.int32),
-        paged_kv_indices_buffer=torch.zeros(8, dtype=torch.int32),
-        paged_kv_last_page_len_buffer=torch.ones(rows, dtype=torch.int32),
-    )
-
-
-class TestWrapper:
-    def test_a_plan_is_copied_to_where_the_graph_reads(self) -> None:
-        wrapper = wrapper_of(2)
-        wrapper.plan(torch.tensor([0, 1, 3]), torch.tensor([7, 8, 9]), torch.tensor([1, 1]))
-        assert wrapper.buffer("paged_kv_indices").tolist() == [7, 8, 9, 0, 0, 0, 0, 0]
-        assert wrapper.planned == {"kv_indptr": [0, 1, 3]}
-
-    def test_another_batch_size_than_the_graphs_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="paged_kv_indptr of 4 where the graph's buffer has 3"):
-            wrapper_of(2).plan(torch.zeros(4), torch.zeros(1), torch.ones(3))
-
-    def test_indices_that_do_not_fit_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="paged_kv_indices of 9"):
-            wrapper_of(2).plan(torch.zeros(3), torch.zeros(9), torch.ones(2))
 
 
 def test_memory_on_cuda_is_memory_here() -> None:

@@ -1,0 +1,265 @@
+"""What is handed over: by a runner to its backend, by a backend to its kernels; as it was seen.
+
+Nothing here is tidied or judged. `rules.handover` says what must hold, `oracles.handover` judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = [
+    "Attended",
+    "Excuse",
+    "Handover",
+    "HandoverRule",
+    "Held",
+    "Part",
+    "QueryRow",
+    "as_it_is",
+    "held_by",
+    "held_handover",
+    "is_record",
+    "part_of",
+    "root_of",
+    "tensors_of",
+]
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+MOST_VALUES = 4096
+"""Numbers of a tensor that are kept, 32 KiB: offsets, lengths and tables of tiny configs fit."""
+_DEEPEST = 3
+"""Levels of records within records that are followed: metadata of metadata of a backend."""
+
+Kind = Literal["kernel", "call", "held"]
+"""kernel: launched. call: of a method of the backend. held: what its metadata objects lead to."""
+
+HandoverRule = Literal["live", "keys", "form", "missing", "address", "side", "fits", "meaning"]
+"""The rules of `oracles.handover`, by the name that an excuse cites.
+
+live: live entries are those of the eager run. keys: a query sees its row's keys. form: sizes are
+those that the graph was captured with. missing: what capture or eager run had is there. address:
+what the graph reads lies where the engine writes. side: kernels get device memory. fits: numbers
+given to a kernel are large enough. meaning: padded lengths and offsets are lengths and offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor, as it was handed over."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    address: int
+    side: str = ""
+    """'host' or 'device', as the engine asked for it; '' where that is unknown."""
+    values: Ints | None = None
+    """Content of integers and booleans up to `MOST_VALUES`, in the tensor's shape."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryRow:
+    """One row of a launch as its kernel understood it."""
+
+    first: int
+    """Its first query token, by place in the launch's queries."""
+    tokens: int
+    keys: Ints
+    """[n] where its keys lie; see `Attended.place`."""
+    hidden: Bools | None = None
+    """[tokens, n] keys that a token does not see; None if it sees all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended:
+    """What a kernel of attention computes: the meaning that its model worked out."""
+
+    rows: tuple[QueryRow, ...]
+    queries: int
+    """Query tokens that the launch was given."""
+    place: Literal["slot", "index"]
+    """Whether keys are counted as slots of the KV pool, or by their place in the tensor given."""
+    scale: float
+    softcap: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Handover:
+    """One launch, one call, or all that is held after a preparation."""
+
+    to: str
+    """The kernel, 'Class.method', or 'Class' whose attributes hold it."""
+    kind: Kind
+    number: int = 0
+    """Which launch or call of its kind in the run, from 0 on."""
+    tensors: dict[str, Part] = field(default_factory=dict)
+    """By the name of the argument or the path of attributes."""
+    scalars: dict[str, bool | int | float | str] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    """Path -> type name of each record that holds the tensors."""
+    attended: tuple[Attended, ...] = ()
+    bound: dict[str, int] = field(default_factory=dict)
+    """Path -> address at capture, of a tensor that the graph was captured with. `tensors` then
+    shows the present content of that memory."""
+    rebound: dict[str, int] = field(default_factory=dict)
+    """Path -> address of each tensor that the preparation bound to it anew."""
+    dropped: tuple[str, ...] = ()
+    """Attributes that held a record before the preparation and hold none after it."""
+    called_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """A rule of handing over that a name need not follow, with the source that says so."""
+
+    what: str
+    """Pattern of `fnmatch` over names, e.g. '*.num_kv_splits'."""
+    rule: HandoverRule
+    source: str
+    reason: str
+
+    def covers(self, name: str, rule: str) -> bool:
+        """Whether it excuses this name from this rule."""
+        return rule == self.rule and fnmatchcase(name, self.what)
+
+    def __str__(self) -> str:
+        return f"{self.what}, rule {self.rule}: {self.reason} ({self.source})"
+
+
+@contextmanager
+def as_it_is() -> Iterator[None]:
+    """Inside, tensors are read past every mode: the harness's reads are none of the engine's."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        yield
+
+
+def part_of(tensor: torch.Tensor, side: str = "", *, values: bool = True) -> Part:
+    """A tensor as it is now; call it inside `as_it_is`.
+
+    Args:
+        side: of its memory, if the caller knows it.
+        values: whether to keep its content; a capture on a device allows no read.
+    """
+    kept = None
+    if values and not tensor.is_floating_point() and tensor.numel() <= MOST_VALUES:
+        kept = _integers(tensor)
+    name = str(tensor.dtype)[len("torch.") :]
+    return Part(tuple(tensor.shape), name, tensor.data_ptr(), side, kept)
+
+
+# Of the base class: `torch.Tensor.numpy` is replaced where host and device are kept apart.
+_NUMPY: Any = torch._C.TensorBase.numpy
+
+
+def _integers(tensor: torch.Tensor) -> Ints | None:
+    if tensor.is_complex() or tensor.layout is not torch.strided:
+        return None
+    here = tensor if tensor.device.type == "cpu" else torch._C.TensorBase.cpu(tensor)
+    found: Ints = _NUMPY(here.detach()).astype(np.int64)  # a copy, always
+    return found
+
+
+@dataclass(slots=True)
+class Held:
+    """What records lead to, by the path of attributes."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+
+    def only(self, roots: Iterable[str]) -> Held:
+        """The part below these names."""
+        kept = frozenset(roots)
+        return Held(_below(self.tensors, kept), _below(self.types, kept))
+
+
+Value = TypeVar("Value")
+
+
+def _below(found: dict[str, Value], roots: frozenset[str]) -> dict[str, Value]:
+    return {path: value for path, value in found.items() if root_of(path) in roots}
+
+
+def root_of(path: str) -> str:
+    """The first name of a path."""
+    return path.partition(".")[0]
+
+
+def held_by(values: Mapping[str, object]) -> Held:
+    """Everything that records lead to."""
+    held = Held()
+    for path, value in tensors_of(values):
+        if isinstance(value, torch.Tensor):
+            held.tensors[path] = value
+        elif isinstance(value, type):
+            held.types[path] = value.__name__
+    return held
+
+
+def held_handover(
+    to: str, held: Held, captured: Held | None = None, known: Mapping[str, Part] | None = None
+) -> Handover:
+    """What is held now; for a graph what it was captured with, which is all that it reads.
+
+    Args:
+        to: who holds it.
+        captured: tensors as aliases that the engine cannot rebind; None without a graph.
+        known: paths whose content was taken down earlier.
+    """
+    read, before = captured or held, known or {}
+    taken = Handover(to, "held", types=read.types)
+    with as_it_is():
+        if captured is not None:
+            taken.bound = {path: each.data_ptr() for path, each in read.tensors.items()}
+        taken.tensors = {
+            path: before.get(path) or part_of(each) for path, each in read.tensors.items()
+        }
+    return taken
+
+
+def tensors_of(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """(path, tensor or plain number) of everything that records and lists of them lead to.
+
+    The path of a record itself comes with its type. Other objects are the engine's machinery, and
+    are not entered.
+    """
+    for name, value in values.items():
+        yield from _walk(name, value, 0)
+
+
+def is_record(value: object) -> bool:
+    """Whether it is a bag of values: an instance of a dataclass, or a namespace."""
+    kind = type(value)
+    return hasattr(kind, "__dataclass_fields__") or kind is SimpleNamespace
+
+
+def _walk(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
+    if isinstance(value, (torch.Tensor, int, float, str)):  # bool is an int
+        yield path, value
+    elif depth < _DEEPEST and is_record(value):
+        yield path, type(value)
+        for name, item in _bindings(value):
+            yield from _walk(f"{path}.{name}", item, depth + 1)
+    elif depth < _DEEPEST and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+        for index, item in enumerate(value):
+            if isinstance(item, torch.Tensor) or is_record(item):
+                yield from _walk(f"{path}[{index}]", item, depth + 1)
+
+
+_MOST_ITEMS = 16
+
+
+def _bindings(record: Any) -> Iterable[tuple[str, object]]:
+    """What a record holds; without running a property of the engine's."""
+    found = getattr(record, "__dict__", None)
+    if found is not None:
+        return list(found.items())
+    return [(each.name, getattr(record, each.name, None)) for each in fields(record)]

@@ -1,0 +1,245 @@
+"""FlashInfer's wrapper for latent attention over pages.
+
+Its kernels read indices from the buffer that the wrapper was made with, and all else of the batch,
+offsets and lengths, from the plan.
+
+Source: FlashInfer 0.6.12, flashinfer/mla/_core.py and include/flashinfer/attention/mla.cuh.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzzgraph.errors import KernelNotModelled
+from fuzzgraph.kernel_models.attention import Cache, Row, Softmax, attend, below_diagonal
+from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.flashinfer.plan import (
+    MlaPlanner,
+    int_workspace,
+    int_workspace_bytes,
+    planned,
+    read_plan,
+)
+from fuzzgraph.kernel_models.launch import ModelKernel, launch
+from fuzzgraph.kernel_models.memory import KernelMemory
+
+__all__ = ["BatchMLAPagedAttentionWrapper"]
+
+_SOURCE = "FlashInfer 0.6.12, flashinfer/mla/_core.py and mla.cuh"
+_MODELLED = ("auto", "fa2", "fa3")
+_PLAIN_ROWS = 16
+
+
+class BatchMLAPagedAttentionWrapper:
+    """Latent attention of several queries in each row, causal to the bottom right if planned so."""
+
+    order = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
+
+    def __init__(
+        self,
+        float_workspace_buffer: torch.Tensor,
+        use_cuda_graph: bool = False,
+        qo_indptr: torch.Tensor | None = None,
+        kv_indptr: torch.Tensor | None = None,
+        kv_indices: torch.Tensor | None = None,
+        kv_len_arr: torch.Tensor | None = None,
+        backend: str = "auto",
+    ) -> None:
+        self._call = Call(type(self).__name__, _SOURCE)
+        if backend not in _MODELLED:
+            raise KernelNotModelled(
+                f"the model of {self._call.kernel} does not follow backend={backend!r}. The target"
+                " says in which configs an engine asks for it; leave those out."
+            )
+        self._backend = backend
+        self._float_workspace_buffer = float_workspace_buffer
+        self._pin_memory_int_workspace_buffer = None
+        self.device = float_workspace_buffer.device
+        self._use_cuda_graph = use_cuda_graph
+        rows = len(kv_len_arr) if use_cuda_graph and kv_len_arr is not None else _PLAIN_ROWS
+        self._int_workspace_buffer = int_workspace(rows, self.device)
+        self._qo_indptr_buf, self._kv_indptr_buf = qo_indptr, kv_indptr
+        self._kv_indices_buf, self._kv_len_arr_buf = kv_indices, kv_len_arr
+        self._cached_module: Any = None
+        self._plan_info: list[int] | None = None
+        self._causal, self._page_size, self._sm_scale = False, 1, 1.0
+
+    @property
+    def is_cuda_graph_enabled(self) -> bool:
+        """Whether its buffers are fixed."""
+        return self._use_cuda_graph
+
+    @property
+    def planned(self) -> dict[str, list[int]]:
+        """Offsets and lengths of the plan that lies in the workspace; empty if none does."""
+        plan = planned(self._int_workspace_buffer)
+        if plan is None:
+            return {}
+        return {
+            "qo_indptr": plan.queries.tolist(),
+            "kv_indptr": plan.pages.tolist(),
+            "kv_len_arr": plan.lens.tolist(),
+        }
+
+    def buffer(self, name: str) -> torch.Tensor:
+        """The buffer of one of `order`, whole."""
+        found: torch.Tensor = getattr(self, f"_{name}_buf")
+        return found
+
+    def plan(
+        self,
+        qo_indptr: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_indices: torch.Tensor,
+        kv_len_arr: torch.Tensor,
+        num_heads: int,
+        head_dim_ckv: int,
+        head_dim_kpe: int,
+        page_size: int,
+        causal: bool,
+        sm_scale: float,
+        q_data_type: torch.dtype,
+        kv_data_type: torch.dtype,
+        use_profiler: bool = False,
+    ) -> None:
+        """Copy a batch to where the graph reads it, and plan it by its offsets and lengths.
+
+        Raises:
+            KernelRefused: what the planner refuses.
+        """
+        given = (qo_indptr, kv_indptr, kv_indices, kv_len_arr)
+        for name, tensor in zip(self.order, given, strict=True):
+            slot = f"_{name}_buf"
+            if not self._use_cuda_graph:
+                setattr(self, slot, tensor.to(self.device))
+            elif name == "kv_indices":
+                self.buffer(name)[: len(tensor)].copy_(tensor)
+            else:
+                self.buffer(name).copy_(tensor)
+        rows = len(kv_len_arr)
+        if not self._use_cuda_graph and self._int_workspace_buffer.numel() < int_workspace_bytes(
+            rows
+        ):
+            self._int_workspace_buffer = int_workspace(rows, self.device)
+        self._causal, self._page_size, self._sm_scale = causal, page_size, sm_scale
+        self._q_data_type, self._kv_data_type = q_data_type, kv_data_type
+        self._cached_module = MlaPlanner()
+        self._plan_info = self._cached_module.plan(
+            self._float_workspace_buffer, self._int_workspace_buffer,
+            self._pin_memory_int_workspace_buffer, qo_indptr, kv_indptr, kv_len_arr, num_heads,
+            head_dim_ckv, causal,
+        )  # fmt: skip
+
+    def run(
+        self,
+        q_nope: torch.Tensor,
+        q_pe: torch.Tensor,
+        ckv_cache: torch.Tensor,
+        kpe_cache: torch.Tensor,
+        out: torch.Tensor | None = None,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+        return_lse_base_on_e: bool = False,
+        **others: Any,
+    ) -> Any:
+        """[T, H, Dckv] latent attention: values are the first part of keys.
+
+        Args:
+            q_nope: [T, H, Dckv]; q_pe [T, H, Dkpe].
+            ckv_cache: [pages, page_size, Dckv]; kpe_cache [pages, page_size, Dkpe].
+
+        Returns:
+            The outputs; with `return_lse` also float32 [T, H] to base 2, or e if asked for.
+
+        Raises:
+            KernelRefused: shapes or dtypes that the host code refuses.
+            KernelNotModelled: an argument that the model does not follow.
+        """
+        self._call.leaves_out(others, {})
+        # mla/_core.py from 0.6.18 on checks them; before, the launch reads them as the plan's.
+        self._call.needs_dtype("q_nope", q_nope, self._q_data_type)
+        self._call.needs_dtype("q_pe", q_pe, self._q_data_type)
+        self._call.needs_dtype("ckv_cache", ckv_cache, self._kv_data_type)
+        self._call.needs_dtype("kpe_cache", kpe_cache, self._kv_data_type)
+        assert self._kv_indices_buf is not None and self._plan_info is not None
+        self._call.needs_dtype("kv_indices", self._kv_indices_buf, torch.int32)
+        for name, tensor in (
+            ("q_nope", q_nope),
+            ("q_pe", q_pe),
+            ("ckv_cache", ckv_cache),
+            ("kpe_cache", kpe_cache),
+        ):
+            self._call.needs_contiguous_last(name, tensor)
+        if out is None:
+            out = torch.empty_like(q_nope)
+        rule = f"out must be {list(q_nope.shape)}"
+        self._call.needs(out.shape == q_nope.shape, rule, list(out.shape))
+        self._call.needs_dtype("out", out, q_nope.dtype)
+        if return_lse and lse is None:
+            lse = torch.empty(q_nope.shape[:2], dtype=torch.float32, device=q_nope.device)
+        launch(
+            _MLA_KERNEL,
+            q_nope=q_nope,
+            q_pe=q_pe,
+            ckv_cache=ckv_cache,
+            kpe_cache=kpe_cache,
+            kv_indices=self._kv_indices_buf,
+            plan=self._int_workspace_buffer,
+            rows=self._plan_info[0],
+            page_size=self._page_size,
+            causal=self._causal,
+            sm_scale=self._sm_scale,
+            natural=return_lse_base_on_e,
+            out=out,
+            lse=lse if return_lse else None,
+        )
+        return (out, lse) if return_lse else out
+
+
+def _flashinfer_mla(
+    memory: KernelMemory,
+    *,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    ckv_cache: torch.Tensor,
+    kpe_cache: torch.Tensor,
+    kv_indices: torch.Tensor,
+    plan: torch.Tensor,
+    rows: int,
+    page_size: int,
+    causal: bool,
+    sm_scale: float,
+    natural: bool,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> None:
+    work = read_plan(memory, plan, rows)
+    if work is None:
+        return
+    lens = work.lens.clip(min=0)
+    positions = np.concatenate([np.arange(0), *(np.arange(n) for n in lens)])
+    entries = np.repeat(work.pages[:-1], lens) + positions // page_size
+    pages = memory.entries("kv_indices", kv_indices, entries)
+    latent = memory.rows("ckv_cache", ckv_cache, pages, positions % page_size)
+    rope = memory.rows("kpe_cache", kpe_cache, pages, positions % page_size)
+    cache = Cache(torch.cat((latent, rope), -1).unsqueeze(1), latent.unsqueeze(1))
+    ends = np.cumsum(lens)
+    queries = np.diff(work.queries)
+    found = [
+        Row(
+            int(first),
+            int(count),
+            (np.arange(end - keys, end),),
+            below_diagonal(int(count), int(keys), (-1, 0)) if causal else None,
+        )
+        for first, count, keys, end in zip(work.queries[:-1], queries, lens, ends, strict=True)
+    ]
+    softmax = Softmax(sm_scale, lse_base="e" if natural else "2")
+    q = torch.cat((q_nope, q_pe), -1)
+    attend(memory, q, cache, found, softmax, out, None if lse is None else lse.transpose(0, 1))
+
+
+_MLA_KERNEL = ModelKernel("BatchMLAPagedAttention", _flashinfer_mla, _SOURCE)

@@ -1,0 +1,84 @@
+"""Launches models of kernels: recorded in a graph like the launch of a kernel, and replayed.
+
+The body of a launch runs on the host and may read any value, as a kernel may on its device. What
+the recorder keeps is the body with its arguments, so a replay sees the present content of captured
+tensors and the scalars of the capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.report import LaunchReport
+from fuzzgraph.lanes.report import LaneReport
+
+__all__ = ["ModelKernel", "Run", "current_route", "launch", "routed", "run_kernel"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKernel:
+    """The device's part of a model."""
+
+    name: str
+    """As the engine calls it, e.g. `flash_attn_with_kvcache`."""
+    fn: Callable[..., None]
+    """Takes a `KernelMemory`, then the arguments by name; writes its results into them."""
+    source: str
+    """The documentation that it follows, with its version."""
+    grid: None = None
+    """Kernels of Triton have one."""
+
+
+Run = Callable[..., None]
+"""Takes the kernel, then its arguments by name."""
+
+_ROUTES: list[Run] = []
+
+
+def launch(kernel: ModelKernel, **arguments: Any) -> None:
+    """Run a kernel's model, by way of the guarded memory that is in use, if any.
+
+    Raises:
+        AdapterUnavailable: its tensors lie on a device, where a graph cannot hold Python.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+            raise AdapterUnavailable(
+                f"{kernel.name} is a model of a kernel and runs on the host; {name} lies on "
+                f"{value.device}. Install the engine's compiled kernels, or use --device cpu."
+            )
+    current_route()(kernel, **arguments)
+
+
+def current_route() -> Run:
+    """What runs launches now; without guarded memory, strays and misuses are not kept."""
+    return _ROUTES[-1] if _ROUTES else _run_alone
+
+
+def _run_alone(kernel: ModelKernel, **arguments: Any) -> None:
+    memory = KernelMemory(LaunchReport(kernel.name, kernel.source, LaneReport()))
+    run_kernel(memory, kernel, **arguments)
+
+
+def run_kernel(memory: KernelMemory, kernel: ModelKernel, **arguments: Any) -> None:
+    """Run the body of a launch; what it did wrong goes to the memory's report."""
+    # No gradients, no modes of the harness: the body is no work of the engine's.
+    with torch.no_grad():
+        kernel.fn(memory, **arguments)
+
+
+@contextmanager
+def routed(route: Run) -> Iterator[None]:
+    """Inside, every launch goes through `route`."""
+    _ROUTES.append(route)
+    try:
+        yield
+    finally:
+        _ROUTES.pop()

@@ -1,0 +1,185 @@
+"""What a child does: runs the same cases on the engine as it is there, changed or not."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.errors import FuzzGraphError, InvalidCase
+from fuzzgraph.execution import Execution
+from fuzzgraph.finding import Finding
+from fuzzgraph.mutants.executed import ExecutedLines
+from fuzzgraph.mutants.messages import Lines, Quiet
+from fuzzgraph.mutants.records import Mutant, Result
+from fuzzgraph.ports import GraphEngine, Session, Target, engine_packages, unwrapped
+from fuzzgraph.run.events import finding_id
+from fuzzgraph.run.spec import Setup
+from fuzzgraph.worker.stages import Enter, StagedTarget
+
+_STARTING = ("open", "warmup", "capture")
+CONFIGS_TO_START = 6
+"""Configs that all have to fail before a mutant counts as one that does not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One way to run the cases.
+
+    Args:
+        target: the engine, imported.
+        cases: what to run, in this order.
+        enter: told each stage before it is entered.
+    """
+
+    target: Target
+    setup: Setup
+    cases: Sequence[Case]
+    enter: Enter
+
+    def traced(self, seconds: float) -> Lines:
+        """Run the unchanged engine under a trace for so many processor seconds."""
+        known = frozenset(sys.modules)
+        lines = ExecutedLines(engine_packages(self.target))
+
+        def enter(stage: Any, step: int) -> None:
+            lines.stop()
+            self.enter(stage, step)
+            lines.enter(stage, step)
+
+        execution = Execution(_TracedTarget(self.target, enter, lines), self.setup)
+        ran = 0
+        for case in self.cases:
+            if time.process_time() > seconds:
+                break
+            _findings(execution, case)
+            ran += 1
+        lines.stop()
+        return Lines(
+            lines={module: tuple(sorted(found)) for module, found in lines.lines.items()},
+            cases=ran,
+            seconds=time.process_time(),
+            imported=tuple(sorted(frozenset(sys.modules) - known)),
+        )
+
+    def quiet(self, seconds: float) -> Quiet:
+        """Run the unchanged engine for so many processor seconds, and keep what it shows."""
+        execution = self._execution()
+        ran = 0
+        shown: dict[str, str] = {}
+        for case in self.cases:
+            if time.process_time() > seconds:
+                break
+            for one in _findings(execution, case):
+                shown.setdefault(finding_id(one.key), _in_a_line(one))
+            ran += 1
+        return Quiet(cases=ran, seconds=time.process_time(), findings=shown)
+
+    def judged(self, mutant: Mutant, seconds: float, known: frozenset[str]) -> Result:
+        """Run the changed engine until it shows what the unchanged one does not, or time is up."""
+        execution = self._execution()
+        lost = _Lost(known)
+        ran = 0
+        for case in self.cases:
+            if time.process_time() > seconds:
+                break
+            ran += 1
+            try:
+                findings = execution.run_case(case).findings
+            except InvalidCase:
+                continue
+            except FuzzGraphError as error:
+                said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+                return _result(mutant, "failed", ran, said=said)
+            if lost.outside(case.config, findings):
+                if lost.hopeless:
+                    break
+                continue
+            new = [one for one in findings if finding_id(one.key) not in known]
+            new = new or lost.findings
+            if new:
+                return found(mutant, new[0], ran)
+        if lost.findings and not lost.started:
+            return _result(mutant, "does_not_start", ran, said=lost.findings[0].message)
+        return _result(mutant, "survived", ran)
+
+    def _execution(self) -> Execution:
+        return Execution(StagedTarget(self.target, self.enter), self.setup)
+
+
+def _in_a_line(finding: Finding) -> str:
+    where = ", ".join(filter(None, (finding.buffer, finding.mode)))
+    return f"{finding.oracle} ({where}): {finding.message[:200]}"
+
+
+class _TracedTarget(StagedTarget):
+    """A target whose own methods, and whose sessions', are not taken for the engine's."""
+
+    def __init__(self, target: Target, enter: Enter, lines: ExecutedLines) -> None:
+        super().__init__(target, enter)
+        self._lines = lines
+        lines.leave_out(unwrapped(target))
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
+        session = super().open(config, graphs)
+        self._lines.leave_out(unwrapped(session))
+        return session
+
+
+class _Lost:
+    """Keeps apart an engine that never starts from one that fails to start with some configs."""
+
+    def __init__(self, known: frozenset[str]) -> None:
+        self._known = known
+        self._configs: set[EngineConfig] = set()
+        self.started = False
+        self.findings: list[Finding] = []
+        """Of configs that did not start."""
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it has failed often enough."""
+        return not self.started and len(self._configs) >= CONFIGS_TO_START
+
+    def outside(self, config: EngineConfig, findings: Sequence[Finding]) -> bool:
+        """Whether the engine raised before the first step, so that this case judged nothing."""
+        lost = [one for one in findings if is_start(one)]
+        if not lost:
+            self.started = True
+            return False
+        self._configs.add(config)
+        self.findings += [one for one in lost if finding_id(one.key) not in self._known]
+        return not self.started
+
+
+def is_start(finding: Finding) -> bool:
+    """Whether the engine did not come as far as the first step."""
+    return finding.oracle == "survival" and finding.step < 0 and finding.stage in _STARTING
+
+
+def found(mutant: Mutant, finding: Finding, cases: int) -> Result:
+    """A mutant that a finding gives away."""
+    return _result(
+        mutant,
+        "found",
+        cases,
+        oracle=finding.oracle,
+        clause=finding.clause,
+        buffer=finding.buffer,
+        said=finding.message[:400],
+    )
+
+
+def _result(mutant: Mutant, outcome: Any, cases: int, **said: str) -> Result:
+    seconds = round(time.process_time(), 2)
+    return Result(mutant=mutant, outcome=outcome, cases=cases, seconds=seconds, **said)
+
+
+def _findings(execution: Execution, case: Case) -> tuple[Finding, ...]:
+    try:
+        return execution.run_case(case).findings
+    except InvalidCase:  # the pools are too small for it
+        return ()

@@ -1,0 +1,61 @@
+"""What sglang hands over by another rule than `oracles.handover` has, with the lines that say so.
+
+One table for all targets: what is excused is listed and counted by `fuzzgraph check-target`.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.handover import Excuse
+
+_VIEW = "sglang decode_cuda_graph_runner.py build_replay_fb_view: unpadded per-iter fields"
+
+_TILES = "FlashMLA get_mla_metadata: parts of the work are shared out over all rows of a batch"
+
+EXCUSES = (
+    Excuse(
+        "*.forward_batch.input_ids",
+        "form",
+        "sglang eagle_draft_extend_cuda_graph_runner.py: the view for a replay carries the batch's",
+        "no backend takes a size from it while it prepares a draft extend",
+    ),
+    Excuse("*.tiles", "live", _TILES, "padded rows take part; the model follows the plan it gets"),
+    Excuse("*.num_splits", "live", _TILES, "padded rows take part in the plan"),
+    Excuse("*.flashmla_metadata", "live", _TILES, "the same plan, as the backend keeps it"),
+    Excuse(
+        "*.spec_info.num_accept_tokens",
+        "meaning",
+        "sglang multi_layer_eagle.py fill_draft_extend_prepare_buffers: sentinels of padded rows",
+        "the graphs of a multi-layer draft skip rows by this -1",
+    ),
+    Excuse(
+        "*.forward_batch.spec_info.topk_*",
+        "live",
+        "sglang frozen_kv_mtp_cuda_graph_runner.py: topk_p and topk_index are produced by the"
+        " captured seed iteration",
+        "the graph computes them before it reads them",
+    ),
+    Excuse(
+        "AiterAttnBackend.forward_metadata.kv_in*",
+        "missing",
+        "sglang aiter_backend.py forward_decode: unified attention reads the page table",
+        "an eager preparation makes the token-level lists beside the table, a graph has no use",
+    ),
+    Excuse(
+        "*.forward_batch.out_cache_loc",
+        "form",
+        _VIEW,
+        "backends write KV by the graph's own buffer; the view carries the batch's slots beside it",
+    ),
+    Excuse(
+        "DeepseekSparseAttnBackend.forward_metadata.indexer_seq_lens*",
+        "missing",
+        "sglang dsa_indexer.py: read by the extend paths of the indexer, which no graph holds",
+        "a graph's indexer reads the lengths of the paged logits, cache_seqlens_int32",
+    ),
+    Excuse(
+        "*.spec_info.*",
+        "form",
+        _VIEW,
+        "a verify's tree is that of the live rows; backends pad it as they build their masks",
+    ),
+)

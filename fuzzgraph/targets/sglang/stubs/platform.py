@@ -1,0 +1,23 @@
+"""What the engine asks its platform on a machine without a GPU: it gets a GPU server's answers."""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+
+_PLATFORMS = "sglang.srt.platforms"
+
+
+def platform_of_a_gpu() -> None:
+    """Have the engine take the code that a server with CUDA takes.
+
+    From 0.5.23 on it writes latent KV by torch, in shapes that no graph captures, unless the
+    platform says that it can launch Triton kernels.
+    """
+    if torch.cuda.is_available() or not has_module(_PLATFORMS):
+        return
+    platforms = engine_module(_PLATFORMS)
+    cuda = getattr(platforms, "CudaSRTPlatform", None)
+    if cuda is not None and hasattr(cuda, "capabilities"):
+        platforms.current_platform.capabilities = cuda.capabilities

@@ -1,0 +1,158 @@
+"""What a runner hands a backend is taken down as it is, whatever the methods are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fuzzgraph.handover import Handover
+from fuzzgraph.targets.offline.handed import BackendWatch
+
+
+@dataclass
+class Metadata:
+    lens: torch.Tensor
+    name: str = "of a graph"
+
+
+class Graph:
+    """Stands for a captured graph."""
+
+    def __init__(self) -> None:
+        self.before_replay: Any = lambda: None
+
+
+class Backend:
+    def __init__(self) -> None:
+        self.forward_metadata: Metadata | None = None
+        self.buffer = torch.zeros(4, dtype=torch.int64)
+
+    def plan_ahead(self, batch: Any, rows: int) -> None:
+        """A name that no list of ours has."""
+        self.fill(batch.seq_lens, rows)
+
+    def fill(self, lens: torch.Tensor, rows: int) -> None:
+        self.buffer[: len(lens)] = lens
+        self.forward_metadata = Metadata(self.buffer[:rows])
+
+    def size(self) -> int:
+        return 4
+
+
+class Watched:
+    """A backend, its watch, and whether it is capturing."""
+
+    def __init__(self, backend: Backend | None = None) -> None:
+        self.backend = backend or Backend()
+        self.capturing = False
+        self.graph = Graph()
+        graphs: Any = SimpleNamespace(graphs=[self.graph])
+        self.watch = BackendWatch(self.backend, graphs, lambda: self.capturing)
+
+    def capture(self) -> torch.Tensor:
+        """Capture graph 4; returns the lengths of its batch."""
+        self.capturing = True
+        batch = SimpleNamespace(seq_lens=torch.ones(4, dtype=torch.int64), batch_size=4)
+        self.backend.plan_ahead(batch, 4)
+        self.watch.captured(4)
+        self.capturing = False
+        lens: torch.Tensor = batch.seq_lens
+        return lens
+
+    def step(self, *lens: int) -> tuple[Handover, ...]:
+        batch = SimpleNamespace(seq_lens=torch.tensor(lens), batch_size=len(lens))
+        self.backend.plan_ahead(batch, 4)
+        self.graph.before_replay()
+        return self.watch.take(4)
+
+
+def values(handover: Handover, path: str) -> list[int]:
+    found = handover.tensors[path].values
+    assert found is not None
+    return [int(value) for value in found]
+
+
+def test_the_outermost_call_is_taken_down_with_the_records_in_its_arguments() -> None:
+    watched = Watched()
+    call, _ = watched.step(5, 6, 7)
+    assert (call.to, call.scalars) == ("Backend.plan_ahead", {"batch.batch_size": 3, "rows": 4})
+    assert values(call, "batch.seq_lens") == [5, 6, 7]
+
+
+def test_a_graph_shows_the_memory_that_it_was_captured_with() -> None:
+    watched = Watched()
+    watched.capture()
+    *_, held = watched.step(5, 6, 7)
+    assert values(held, "forward_metadata.lens") == [5, 6, 7, 1]
+    assert held.bound["forward_metadata.lens"] == watched.backend.buffer.data_ptr()
+    assert held.rebound == held.bound | {}
+
+
+def test_inputs_of_the_captured_batch_count_as_they_were_before_the_replay() -> None:
+    watched = Watched()
+    inputs = watched.capture()
+    inputs.copy_(torch.tensor([5, 6, 7, 1]))
+    watched.backend.plan_ahead(SimpleNamespace(seq_lens=inputs), 4)
+    watched.graph.before_replay()
+    inputs.zero_()  # as a draft writes its next tokens over its input
+    *_, held = watched.watch.take(4)
+    assert values(held, "batch.seq_lens") == [5, 6, 7, 1]
+
+
+def test_a_buffer_made_anew_is_bound_to_another_address() -> None:
+    class Reallocates(Backend):
+        def fill(self, lens: torch.Tensor, rows: int) -> None:
+            self.buffer = torch.zeros(4, dtype=torch.int64)
+            super().fill(lens, rows)
+
+    watched = Watched(Reallocates())
+    watched.capture()
+    *_, held = watched.step(5, 6, 7)
+    path = "forward_metadata.lens"
+    assert held.rebound[path] != held.bound[path]
+    assert values(held, path) == [1, 1, 1, 1]
+
+
+def test_a_preparation_that_loses_its_metadata_is_seen() -> None:
+    class Forgets(Backend):
+        def fill(self, lens: torch.Tensor, rows: int) -> None:
+            had = self.forward_metadata is not None
+            super().fill(lens, rows)
+            if had:
+                self.forward_metadata = None
+
+    watched = Watched(Forgets())
+    watched.capture()
+    *_, held = watched.step(5, 6, 7)
+    assert held.dropped == ("forward_metadata",)
+
+
+def test_an_eager_run_shows_only_what_it_prepared_itself() -> None:
+    watched = Watched()
+    watched.capture()
+    (held,) = watched.watch.take(None)
+    assert held.tensors == {}
+
+
+def test_values_are_not_read_while_a_graph_is_captured() -> None:
+    watched = Watched()
+    watched.capture()
+    (call,) = watched.watch.at_capture(4)
+    assert call.tensors["batch.seq_lens"].shape == (4,)
+    assert call.tensors["batch.seq_lens"].values is None
+
+
+def test_an_error_of_the_engine_leaves_the_watch_usable() -> None:
+    class Raises(Backend):
+        def plan_ahead(self, batch: Any, rows: int) -> None:
+            raise RuntimeError("no room")
+
+    watched = Watched(Raises())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no room"):
+            watched.backend.plan_ahead(SimpleNamespace(seq_lens=torch.ones(1)), 1)
+    assert len(watched.watch.take(None)) == 3

@@ -1,0 +1,71 @@
+"""Engines whose outputs are wrong while their declared metadata is right; opened by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.backends import aiter, nsa
+
+__all__ = ["lone_rows_unwritten", "newest_key_unselected", "wrong_scale"]
+
+
+def _changed(target: Any, change: Callable[[Any], None]) -> Any:
+    """The target with every session changed before it captures."""
+    open_session = target.open
+
+    def open_changed(config: EngineConfig, graphs: Any) -> Any:
+        session: Any = open_session(config, graphs)
+        change(session)
+        return session
+
+    target.open = open_changed
+    return target
+
+
+def lone_rows_unwritten() -> Any:
+    """AITER writes no KV for a batch of one row."""
+
+    def change(session: Any) -> None:
+        pool = session._model_runner.token_to_kv_pool
+        write = pool.set_kv_buffer
+
+        def write_many(layer: Any, loc: Any, k: Any, *others: Any, **named: Any) -> None:
+            if len(k) > 1:
+                write(layer, loc, k, *others, **named)
+
+        pool.set_kv_buffer = write_many
+
+    return _changed(aiter.AiterTarget("sglang-aiter", "decode"), change)
+
+
+def wrong_scale() -> Any:
+    """A layer on AITER has twice its scale when it verifies."""
+
+    def change(session: Any) -> None:
+        session._attention.layer.scaling *= 2
+
+    return _changed(aiter.AiterTarget("sglang-aiter-verify", "target_verify"), change)
+
+
+def newest_key_unselected() -> Any:
+    """The selection of sparse attention leaves each query's own token out."""
+
+    def change(session: Any) -> None:
+        given = session.backend.get_indexer_metadata
+
+        def shorter(layer_id: int, forward_batch: Any) -> Any:
+            metadata = given(layer_id, forward_batch)
+            kind = type(metadata)
+
+            class Shorter(kind):  # type: ignore[misc, valid-type]
+                def get_seqlens_expanded(self) -> Any:
+                    return kind.get_seqlens_expanded(self) - 1
+
+            object.__setattr__(metadata, "__class__", Shorter)
+            return metadata
+
+        session.backend.get_indexer_metadata = shorter
+
+    return _changed(nsa.target("sglang-nsa", "decode"), change)

@@ -1,0 +1,96 @@
+"""Backends of latent attention in released sglang: what their layers compute and write."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.targets import open_target
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
+from tests.targets.sglang.released import Workers, decode_case, release_path
+
+released = [pytest.mark.sglang, pytest.mark.slow]
+
+_JOINED = {"flashmla"}
+"""Backends whose targets hand queries and keys over with the rotary part joined."""
+
+
+def latent_case(page_size: int, *batches: tuple[int, ...], **settings: Any) -> Case:
+    return decode_case(
+        *batches, page_size=page_size, attention="mla", num_q_heads=2, head_dim=8, v_head_dim=4,
+        max_context_len=200, **settings,
+    )  # fmt: skip
+
+
+def seen(workers: Workers, version: str, case: Case, target: str) -> set[tuple[str, str]]:
+    """(oracle, buffer) of each finding."""
+    return {(one.oracle, one.buffer) for one in workers.findings(version, case, target)}
+
+
+class TestReleases:
+    pytestmark = released
+
+    def test_cutlass_decodes_cleanly_in_0_5_13(self, workers: Workers) -> None:
+        case = latent_case(128, (5, 66, 7, 150), (130, 6, 7))
+        assert seen(workers, "0.5.13", case, "sglang-cutlass-mla") == set()
+
+    @pytest.mark.parametrize(
+        ("target", "expected"),
+        [
+            ("sglang-flashmla", set()),
+            (
+                "tests.targets.sglang.latent_mutants:tiles_of_the_capture",
+                {("eager", "attention"), ("reference", "attention")},
+            ),
+        ],
+        ids=["as released", "planned once"],
+    )
+    def test_tiles_that_are_planned_once_leave_keys_out(
+        self, workers: Workers, target: str, expected: set[tuple[str, str]]
+    ) -> None:
+        found = seen(workers, "0.5.23", latent_case(64, (5, 150), (130, 6)), target)
+        assert expected <= found and bool(found) == bool(expected)
+
+    @pytest.mark.parametrize(
+        ("target", "expected"),
+        [
+            ("sglang-trtllm-mla", set()),
+            (
+                "tests.targets.sglang.latent_mutants:unwritten_rope",
+                {("reference", "attention"), ("reference", "kv_pool.kv_buffer[0]")},
+            ),
+        ],
+        ids=["as released", "not written"],
+    )
+    def test_a_rotary_part_that_is_not_written_shows_in_outputs_and_pool(
+        self, workers: Workers, target: str, expected: set[tuple[str, str]]
+    ) -> None:
+        found = seen(workers, "0.5.23", latent_case(32, (5, 150), (130, 6)), target)
+        assert expected <= found and bool(found) == bool(expected)
+
+    @pytest.mark.parametrize("version", ["0.5.9", "0.5.13", "0.5.23"])
+    def test_a_model_hands_the_rotary_part_over_as_the_release_says(self, version: str) -> None:
+        path = release_path(version) / "sglang/srt/models/deepseek_common/utils.py"
+        [apart] = [
+            ast.literal_eval(node.value)
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.Assign)
+            and getattr(node.targets[0], "id", "") == "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS"
+        ]
+        assert {"flashinfer", "trtllm_mla"} <= set(apart)
+        assert not _JOINED & set(apart)
+
+
+def test_a_latent_row_without_a_rotary_part_is_not_driven() -> None:
+    config = EngineConfig(attention="mla", page_size=64, head_dim=4, v_head_dim=4)
+    reason = open_target("sglang-flashmla").unsupported(config)
+    assert reason == "v_head_dim=4 leaves a latent row without a rotary part"
+
+
+@pytest.mark.parametrize("name", ["sglang-flashmla", "sglang-trtllm-mla", "sglang-cutlass-mla"])
+def test_latent_backends_promise_outputs(name: str) -> None:
+    target = open_target(name)
+    assert isinstance(target, BackendTarget) and "outputs judged" in target.about

@@ -1,0 +1,111 @@
+"""When a mutant counts as found, as one that does not start, and as neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from fuzzgraph.case import Case
+from fuzzgraph.errors import InvalidCase, TargetFailed
+from fuzzgraph.finding import Finding
+from fuzzgraph.mutants import trial
+from fuzzgraph.mutants.records import Result
+from fuzzgraph.mutants.trial import CONFIGS_TO_START, Trial
+from fuzzgraph.run.events import finding_id
+from fuzzgraph.run.spec import Setup
+from tests.fakes import FakeRunner, FakeTarget, case, finding
+from tests.unit.mutants.records import mutant
+
+Bugs = Callable[[Case], tuple[Finding, ...]]
+CASES = [case(1, page_size=size) for size in range(1, 2 * CONFIGS_TO_START)]
+"""Each has another config."""
+
+
+def lost(stage: str = "capture") -> Finding:
+    """The engine raised before the first step."""
+    raised = finding("survival", "survives", "", step=-1, message="capture raised ValueError")
+    return msgspec.structs.replace(raised, symptom="exception", stage=stage)
+
+
+def made(monkeypatch: pytest.MonkeyPatch, bugs: Bugs) -> tuple[Trial, FakeRunner]:
+    runner = FakeRunner(bugs)
+    monkeypatch.setattr(trial, "Execution", lambda target, setup: runner)
+    return Trial(cast(Any, FakeTarget()), Setup(), CASES, lambda stage, step: None), runner
+
+
+def judged(
+    monkeypatch: pytest.MonkeyPatch, bugs: Bugs, *known: Finding, seconds: float = 1e9
+) -> Result:
+    ids = frozenset(finding_id(one.key) for one in known)
+    return made(monkeypatch, bugs)[0].judged(mutant("a"), seconds, ids)
+
+
+def test_the_first_finding_gives_a_mutant_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged(monkeypatch, lambda one: (finding(),) if one == CASES[2] else ())
+    assert (found.outcome, found.cases) == ("found", 3)
+    assert (found.oracle, found.clause, found.buffer) == ("footprint", "writes", "kv_indices")
+
+
+def test_what_the_unchanged_engine_shows_gives_nothing_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = judged(monkeypatch, lambda one: (finding(),), finding())
+    assert (found.outcome, found.cases) == ("survived", len(CASES))
+
+
+def test_an_engine_that_starts_with_no_config_counts_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = judged(monkeypatch, lambda one: (lost(),))
+    assert (found.outcome, found.cases) == ("does_not_start", CONFIGS_TO_START)
+    assert found.said == "capture raised ValueError"
+
+
+def test_an_engine_that_starts_with_some_configs_is_found_by_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = judged(monkeypatch, lambda one: () if one == CASES[3] else (lost(),))
+    assert (found.outcome, found.oracle, found.cases) == ("found", "survival", 4)
+
+
+def test_an_engine_that_fails_to_start_later_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged(monkeypatch, lambda one: (lost("open"),) if one == CASES[-1] else ())
+    assert (found.outcome, found.oracle) == ("found", "survival")
+
+
+def test_an_error_in_the_first_step_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = finding("survival", "survives", "", step=0, message="prepare raised")
+    assert judged(monkeypatch, lambda one: (raised,)).outcome == "found"
+
+
+def test_a_failure_of_the_targets_own_code_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bugs(one: Case) -> tuple[Finding, ...]:
+        raise TargetFailed("the stand-in has no stream")
+
+    found = judged(monkeypatch, bugs)
+    assert (found.outcome, found.said) == ("failed", "TargetFailed: the stand-in has no stream")
+
+
+def test_a_case_that_does_not_fit_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bugs(one: Case) -> tuple[Finding, ...]:
+        raise InvalidCase("too many pages")
+
+    assert judged(monkeypatch, bugs).outcome == "survived"
+
+
+def test_a_mutant_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged(monkeypatch, lambda one: (finding(),), seconds=0)
+    assert (found.outcome, found.cases) == ("survived", 0)
+
+
+def test_the_unchanged_engine_tells_each_finding_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, runner = made(monkeypatch, lambda one: (finding(), finding(step=2)))
+    quiet = ran.quiet(1e9)
+    assert quiet.cases == len(runner.ran) == len(CASES)
+    ((name, line),) = quiet.findings.items()
+    assert name == finding_id(finding().key) and line.startswith("footprint (kv_indices, decode)")

@@ -1,0 +1,244 @@
+"""What is handed over, judged without a declaration: each rule finds its bug, spares its twin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.handover import Attended, Excuse, Handover, Part, QueryRow, part_of
+from fuzzgraph.layout import plan
+from fuzzgraph.observation import Observation, StepRecord
+from fuzzgraph.oracles.handover import Handovers
+
+
+def record(mode: Mode = "decode", *, lengths: tuple[int, ...] = (4, 6)) -> StepRecord:
+    """Two requests on a graph of four rows, two tokens each where drafts are verified."""
+    tokens = 3 if mode == "target_verify" else 1
+    rows = tuple(
+        BatchRow(request=row, seq_len=length, new_tokens=tokens)
+        for row, length in enumerate(lengths)
+    )
+    config = EngineConfig(modes=(mode,), capture_bs=(4,), draft_tokens=tokens)
+    case = Case(schema_version=1, config=config, steps=(ReplayStep(mode=mode, rows=rows),))
+    step = StepRecord(0, "engine", config, plan(case)[0], ())
+    raw = len(lengths)
+    step.runs["replay"] = Observation(raw, 4, raw * tokens, 4 * tokens)
+    step.runs["eager"] = Observation(raw, raw, raw * tokens, raw * tokens)
+    return step
+
+
+def ints(*values: int) -> Part:
+    return part_of(torch.tensor(values, dtype=torch.int32))
+
+
+def kernel(**tensors: Part) -> Handover:
+    return Handover("attend", "kernel", tensors=tensors)
+
+
+def held(**tensors: Part) -> Handover:
+    paths = {f"forward_metadata.{name}": part for name, part in tensors.items()}
+    return Handover("Backend", "held", tensors=paths, types={"forward_metadata": "Metadata"})
+
+
+def call(**tensors: Part) -> Handover:
+    return Handover("Backend.prepare", "call", tensors=tensors)
+
+
+def messages(step: StepRecord, replay: Handover, eager: Handover | None = None) -> list[str]:
+    step.runs["replay"].handovers = (replay,)
+    if eager is not None:
+        step.runs["eager"].handovers = (eager,)
+    return [found.message.partition(": ")[2] for found in Handovers().judge(step)]
+
+
+@pytest.mark.parametrize("hand_over", [kernel, held])
+def test_query_offsets_of_a_verify_are_those_of_the_eager_run(hand_over: Any) -> None:
+    step = record("target_verify")
+    eager = hand_over(cu_seqlens_q=ints(0, 3, 6))
+    assert messages(step, hand_over(cu_seqlens_q=ints(0, 3, 6, 9, 12)), eager) == []
+    found = messages(step, hand_over(cu_seqlens_q=ints(0, 4, 8, 12, 16)), eager)
+    assert [each.split(".")[-1] for each in found] == ["cu_seqlens_q[1] is 4, the eager run had 3"]
+
+
+def test_what_lies_beyond_a_rows_keys_in_a_table_may_be_anything() -> None:
+    step = record(lengths=(2, 3))
+    eager = kernel(page_table=part_of(torch.tensor([[3, 4, 9], [5, 6, 7]])))
+    wide = torch.zeros(4, 5, dtype=torch.int64)
+    wide[:2, :3] = torch.tensor([[3, 4, 0], [5, 6, 7]])
+    assert messages(step, kernel(page_table=part_of(wide)), eager) == []
+    wide[1, 2] = 8
+    assert messages(step, kernel(page_table=part_of(wide)), eager) == [
+        "attend.page_table[1, 2] is 8, the eager run had 7"
+    ]
+
+
+def test_offsets_of_padded_rows_do_not_decrease() -> None:
+    step = record()
+    eager = kernel(kv_indptr=ints(0, 4, 10))
+    assert messages(step, kernel(kv_indptr=ints(0, 4, 10, 11, 12)), eager) == []
+    assert messages(step, kernel(kv_indptr=ints(0, 4, 10, 0, 0)), eager) == [
+        "attend.kv_indptr decreases from 10 to 0 at row 2"
+    ]
+
+
+def test_lengths_of_padded_rows_are_not_negative() -> None:
+    step = record()
+    eager = kernel(seq_lens=ints(4, 6))
+    assert messages(step, kernel(seq_lens=ints(4, 6, 1, 1)), eager) == []
+    assert messages(step, kernel(seq_lens=ints(4, 6, -1, 1)), eager) == [
+        "attend.seq_lens holds the negative count -1"
+    ]
+
+
+def seen_by(*keys: tuple[int, list[int]]) -> tuple[Attended, ...]:
+    rows = tuple(QueryRow(token, 1, np.array(slots)) for token, slots in keys)
+    return (Attended(rows, 4, "slot", 0.5),)
+
+
+def own_keys(step: StepRecord) -> list[tuple[int, list[int]]]:
+    slots = step.batch.kv_slots
+    live = [(row, slots.row(row).tolist()) for row in range(step.batch.raw_bs)]
+    return [*live, (2, [0]), (3, [0])]
+
+
+def launched(*keys: tuple[int, list[int]]) -> Handover:
+    return Handover("attend", "kernel", attended=seen_by(*keys))
+
+
+def test_a_token_sees_the_keys_of_its_row_in_any_order() -> None:
+    step = record()
+    keys = own_keys(step)
+    keys[0] = (0, keys[0][1][::-1])
+    assert messages(step, launched(*keys)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda keys: keys[0][1].append(99), "token 0 sees slot 99, which is no key of it"),
+        (lambda keys: keys[1][1].pop(), "token 1 does not see slot"),
+        (lambda keys: keys[0][1].append(keys[0][1][0]), "sees slot 3 2 times"),
+        (lambda keys: keys[3][1].append(7), "padded token 3 sees slot 7, not of the reserved"),
+        (lambda keys: keys.pop(1), "computes nothing for token 1"),
+    ],
+    ids=["a stranger", "one too few", "one twice", "a padded row", "a row left out"],
+)
+def test_wrong_keys_are_told_without_an_eager_run(change: Any, expected: str) -> None:
+    step = record()
+    keys = own_keys(step)
+    change(keys)
+    (message,) = messages(step, launched(*keys))
+    assert expected in message
+
+
+def test_keys_in_tensors_of_their_own_are_not_taken_for_slots() -> None:
+    step = record()
+    elsewhere = launched(*own_keys(step))
+    elsewhere.attended = tuple(replace(each, place="index") for each in elsewhere.attended)
+    assert messages(step, elsewhere) == []
+
+
+def test_a_live_size_in_a_forward_of_the_padded_size_is_found() -> None:
+    step = record()
+    replay = step.runs["replay"]
+    replay.handed_at_capture = (call(seq_lens=Part((4,), "int64", 0)),)
+    assert messages(step, call(seq_lens=ints(4, 6, 1, 1))) == []
+    assert messages(step, call(seq_lens=ints(4, 6))) == [
+        "Backend.prepare.seq_lens is [2]: live entries alone in a forward of the padded size,"
+        " which was captured with [4]"
+    ]
+
+
+def test_a_live_batch_size_in_a_forward_of_the_padded_size_is_found() -> None:
+    step = record()
+    step.runs["replay"].handed_at_capture = (Handover("b", "call", scalars={"bs": 4}),)
+    assert messages(step, Handover("b", "call", scalars={"bs": 4})) == []
+    assert messages(step, Handover("b", "call", scalars={"bs": 2})) == [
+        "b.bs is 2, the live size; the graph was captured with 4"
+    ]
+
+
+def test_a_sum_of_lengths_that_happens_to_be_a_size_is_no_size() -> None:
+    step = record(lengths=(1, 1))
+    captured = Handover("b", "call", scalars={"seq_lens_sum": 4})
+    step.runs["replay"].handed_at_capture = (captured,)
+    now = Handover("b", "call", tensors={"seq_lens": ints(1, 1)}, scalars={"seq_lens_sum": 2})
+    assert messages(step, now) == []
+
+
+def test_a_stale_host_mirror_is_found_by_the_eager_run() -> None:
+    step = record()
+    eager = call(seq_lens_cpu=ints(4, 6))
+    assert messages(step, call(seq_lens_cpu=ints(4, 6, 1, 1)), eager) == []
+    assert messages(step, call(seq_lens_cpu=ints(3, 5, 1, 1)), eager) == [
+        "Backend.prepare.seq_lens_cpu[0] is 3, the eager run had 4"
+    ]
+
+
+def test_a_launch_that_the_eager_run_has_is_missing_in_the_graph() -> None:
+    step = record()
+    step.runs["eager"].handovers = (kernel(), Handover("merge", "kernel"))
+    assert messages(step, kernel()) == ["merge is missing in the graph step; the eager run had it"]
+
+
+def test_a_lost_metadata_object_is_missing() -> None:
+    step = record()
+    lost = Handover("Backend", "held", dropped=("forward_metadata",))
+    assert "Backend.forward_metadata is missing" in messages(step, lost)[0]
+    shown = held(seq_lens=ints(4, 6))
+    assert messages(record(), Handover("Backend", "held"), shown) == [
+        "Backend.forward_metadata is missing in the graph step; the eager run had it"
+    ]
+
+
+def test_a_field_of_the_metadata_that_only_the_eager_run_has_is_missing() -> None:
+    assert messages(record(), held(), held(seq_lens=ints(4, 6))) == [
+        "Backend.forward_metadata.seq_lens is missing in the graph step; the eager run had it"
+    ]
+
+
+def test_a_tensor_that_a_preparation_binds_anew_keeps_its_address() -> None:
+    path = "forward_metadata.page_table"
+    bound = replace(held(page_table=ints(1, 2, 3, 4)), bound={path: 64}, rebound={path: 64})
+    assert messages(record(), bound) == []
+    moved = replace(bound, rebound={path: 128})
+    assert "lies at another address" in messages(record(), moved)[0]
+
+
+def test_a_kernel_does_not_get_host_memory() -> None:
+    assert messages(record(), kernel(seq_lens=replace(ints(1), side="device"))) == []
+    assert messages(record(), kernel(seq_lens=replace(ints(1), side="host"))) == [
+        "attend.seq_lens lies in the host's memory; a kernel reads the device's"
+    ]
+
+
+def test_a_frozen_number_is_large_enough_for_the_batch() -> None:
+    eager = Handover("attend", "kernel", scalars={"max_seqlen_q": 3, "causal": True})
+    for frozen, count in ((3, 0), (4, 0), (2, 1)):
+        graph = Handover("attend", "kernel", scalars={"max_seqlen_q": frozen, "causal": True})
+        assert len(messages(record(), graph, eager)) == count
+    other = Handover("attend", "kernel", scalars={"max_seqlen_q": 3, "causal": False})
+    assert messages(record(), other, eager) == [
+        "attend.causal is False in the graph, the eager run has True"
+    ]
+
+
+def test_an_excuse_covers_its_rule_and_no_other() -> None:
+    step = record()
+    eager = kernel(num_splits=ints(1, 1))
+    graph = kernel(num_splits=ints(2, 2, 1, 1))
+    step.excuses = (Excuse("*.num_splits", "live", "a source", "splits may differ"),)
+    assert messages(step, graph, eager) == []
+    step.excuses = (Excuse("*.num_splits", "side", "a source", "of another rule"),)
+    assert len(messages(step, graph, eager)) == 1
+
+
+def test_a_batch_that_took_no_graph_is_not_held_against_one() -> None:
+    step = record()
+    step.runs["replay"].declined = "a rule of the engine"
+    assert messages(step, kernel(seq_lens=ints(9, 9)), kernel(seq_lens=ints(4, 6))) == []
