@@ -96,7 +96,7 @@ def page(folders: list[Path], before: str) -> str:
         *(line for folder in folders for line in section(folder)),
     ]
     by_hand = before.partition(_BY_HAND)[2]
-    return "\n".join(lines) + (f"{_BY_HAND}{by_hand}" if by_hand else "")
+    return "\n".join(lines) + (f"\n{_BY_HAND}{by_hand}" if by_hand else "")
 
 
 def main() -> None:
