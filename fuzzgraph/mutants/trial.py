@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.errors import FuzzGraphError, InvalidCase
+from fuzzgraph.errors import EngineError, FuzzGraphError, InvalidCase
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import Finding
 from fuzzgraph.mutants.executed import ExecutedLines
@@ -156,8 +156,18 @@ class _Lost:
 
 
 def is_start(finding: Finding) -> bool:
-    """Whether the engine did not come as far as the first step."""
-    return finding.oracle == "survival" and finding.step < 0 and finding.stage in _STARTING
+    """Whether the engine itself raised before the first step.
+
+    What a kernel's model or a recorder refuses is their verdict on an engine that would go on.
+    """
+    if finding.oracle != "survival" or finding.step >= 0 or finding.stage not in _STARTING:
+        return False
+    raised = str(finding.detail.get("error", "")).partition(":")[0]
+    return raised not in _names_of(EngineError)
+
+
+def _names_of(kind: type) -> set[str]:
+    return {kind.__name__}.union(*map(_names_of, kind.__subclasses__()))
 
 
 def found(mutant: Mutant, finding: Finding, cases: int) -> Result:

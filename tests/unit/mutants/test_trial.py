@@ -76,6 +76,13 @@ def test_an_engine_that_fails_to_start_later_is_found(monkeypatch: pytest.Monkey
     assert (found.outcome, found.oracle) == ("found", "survival")
 
 
+def test_what_a_stand_in_refuses_at_the_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = msgspec.structs.replace(lost(), detail={"error": "CaptureError: .item()"})
+    assert judged(monkeypatch, lambda one: (refused,)).outcome == "found"
+    raised = msgspec.structs.replace(lost(), detail={"error": "ValueError: no device"})
+    assert judged(monkeypatch, lambda one: (raised,)).outcome == "does_not_start"
+
+
 def test_an_error_in_the_first_step_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     raised = finding("survival", "survives", "", step=0, message="prepare raised")
     assert judged(monkeypatch, lambda one: (raised,)).outcome == "found"
