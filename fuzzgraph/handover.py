@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
@@ -225,33 +226,43 @@ def held_handover(
     return taken
 
 
-def tensors_of(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+def tensors_of(values: Mapping[str, object]) -> list[tuple[str, object]]:
     """(path, tensor or plain number) of everything that records and lists of them lead to.
 
     The path of a record itself comes with its type. Other objects are the engine's machinery, and
     are not entered.
     """
+    found: list[tuple[str, object]] = []
     for name, value in values.items():
-        yield from _walk(name, value, 0)
+        _walk(name, value, 0, found)
+    return found
 
 
 def is_record(value: object) -> bool:
     """Whether it is a bag of values: an instance of a dataclass, or a namespace."""
-    kind = type(value)
+    kind: Any = type(value)
+    return _is_record_type(kind)
+
+
+@lru_cache(maxsize=4096)
+def _is_record_type(kind: Any) -> bool:
     return hasattr(kind, "__dataclass_fields__") or kind is SimpleNamespace
 
 
-def _walk(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
+def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]]) -> None:
+    """Add what this leads to; runs for every attribute of every record, several times a step."""
+    if value is None:
+        return
     if isinstance(value, (torch.Tensor, int, float, str)):  # bool is an int
-        yield path, value
+        found.append((path, value))
     elif depth < _DEEPEST and is_record(value):
-        yield path, type(value)
+        found.append((path, type(value)))
         for name, item in _bindings(value):
-            yield from _walk(f"{path}.{name}", item, depth + 1)
+            _walk(f"{path}.{name}", item, depth + 1, found)
     elif depth < _DEEPEST and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
         for index, item in enumerate(value):
             if isinstance(item, torch.Tensor) or is_record(item):
-                yield from _walk(f"{path}[{index}]", item, depth + 1)
+                _walk(f"{path}[{index}]", item, depth + 1, found)
 
 
 _MOST_ITEMS = 16

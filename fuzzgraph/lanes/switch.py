@@ -69,15 +69,17 @@ class Lanes:
         # Not at the top: everything behind it imports Triton.
         from fuzzgraph.lanes.interpreting import call_kernel
 
-        call_kernel(
-            executor,
-            args,
-            kwargs,
-            self.report,
-            regions=self.regions,
-            vouched=self._vouched,
-            written=self._written if self._fresh else None,
-        )
+        # Past the modes of torch: each look at an argument's shape or address would go through all.
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            call_kernel(
+                executor,
+                args,
+                kwargs,
+                self.report,
+                regions=self.regions,
+                vouched=self._vouched,
+                written=self._written if self._fresh else None,
+            )
         return None
 
     @contextmanager

@@ -269,7 +269,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if launched is not None:
             taken = taken_down(kernel.name, len(launched), line, arguments, self._sides.of)
             launched.append(Launched(taken, memory))
-        with by_torch():
+        # Past the modes, as Triton's kernels run: a model calls torch a hundred times.
+        with by_torch(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             run_kernel(memory, kernel, **arguments)
         if launched is not None:
             without_results(taken, arguments)
