@@ -93,7 +93,7 @@ def excuses_needed(step: StepRecord) -> list[Excuse]:
 def breaches(step: StepRecord) -> Iterator[Breach]:
     """Every rule that is broken, excused or not, the most telling first."""
     replay, eager = step.runs.get("replay"), step.runs.get("eager")
-    if replay is None or not replay.handovers:
+    if replay is None:
         return
     stage: Stage | None = None
     for run, seen in (("replay", replay), ("eager", eager)):
@@ -102,6 +102,8 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
             yield from _kernel_breaches(step, seen, stage)
     if step.batch.via == "graph" and not replay.declined:
         yield from _against_capture(replay)
+        if eager is not None:
+            yield from _fields_shown(_Pair(step, replay, eager, "the eager run"))
         if eager is not None and eager.handovers:
             yield from _against(_Pair(step, replay, eager, "the eager run"))
             # The same graph without the past and in another world: two replays do not tell which
@@ -207,7 +209,8 @@ def _against_capture(replay: Observation) -> Iterator[Breach]:
         for message in rules.is_there(f"{held.to}.{root}", False, other="its capture"):
             yield Breach("missing", f"{held.to}.{root}", message)
     then, now = _calls(replay.handed_at_capture), _calls(replay.handovers)
-    raw = _only_raw(replay)
+    padded = {replay.padded_bs, replay.padded_bs + 1, replay.padded_tokens}
+    sizes = tuple(padded - {1})
     for path, parts in now.items():
         # Engines have several methods for one thing; the argument's name is what they share.
         known = then.get(path)
@@ -217,7 +220,7 @@ def _against_capture(replay: Observation) -> Iterator[Breach]:
             shapes = [other.shape for _, other in known if len(other.shape) == len(part.shape)]
             if shapes and part.shape not in shapes:
                 for message in rules.has_captured_size(
-                    f"{to}.{path}", part.shape, captured=shapes[-1], raw=raw
+                    f"{to}.{path}", part.shape, captured=shapes[-1], sizes=sizes
                 ):
                     yield Breach("form", f"{to}.{path}", message)
     yield from _announced(replay)
@@ -249,13 +252,6 @@ def _may_be_content(value: int, replay: Observation) -> bool:
     return any(value in (int(each.sum()), int(each.max())) for each in contents)
 
 
-def _only_raw(replay: Observation) -> tuple[int, ...]:
-    """Sizes of the live batch that no part of the graph has."""
-    live = {replay.raw_bs, replay.raw_bs + 1, replay.num_tokens}
-    padded = {replay.padded_bs, replay.padded_bs + 1, replay.padded_tokens}
-    return tuple(live - padded - {1})
-
-
 # ---- a replay against another run of the same step
 
 
@@ -273,6 +269,13 @@ def _against(pair: _Pair) -> Iterator[Breach]:
     yield from _launches_match(pair)
     yield from _held_match(pair)
     yield from _calls_match(pair)
+
+
+def _fields_shown(pair: _Pair) -> Iterator[Breach]:
+    """A declared field that the other run shows is there; whose metadata it is stands before it."""
+    holder = _held(pair.replay).to
+    for name in pair.other.metadata.keys() - pair.replay.metadata.keys():
+        yield from _missing(f"{holder}.{name}" if holder else name, pair)
 
 
 def _launches_match(pair: _Pair) -> Iterator[Breach]:
@@ -367,6 +370,24 @@ def _held_match(pair: _Pair) -> Iterator[Breach]:
             yield from _missing(name, pair)
         else:
             yield from _same_part(name, one.tensors[path], part, pair)
+            yield from _graph_size(name, one.tensors[path], part, pair)
+    for path in one.tensors.keys() - two.tensors.keys():
+        if path.rpartition(".")[0] in two.types:
+            name = f"{one.to}.{path}"
+            message = f"{name} is missing in {pair.called}; the graph step has it"
+            yield Breach("missing", name, message, "eager")
+
+
+def _graph_size(name: str, got: Part, want: Part, pair: _Pair) -> Iterator[Breach]:
+    """Offsets of rows in metadata are one more than the graph's rows."""
+    if want.values is None or want.shape != (pair.other.padded_bs + 1,) or len(got.shape) != 1:
+        return
+    entries = want.values.tolist()
+    if entries[0] or np.diff(entries).tolist() not in _row_counts(pair.step):
+        return
+    facts = {"padded": pair.replay.padded_bs + 1, "live": len(entries)}
+    for message in rules.has_graph_size(name, got.shape[0], **facts, other=pair.called):
+        yield Breach("form", name, message)
 
 
 def _calls_match(pair: _Pair) -> Iterator[Breach]:

@@ -13,6 +13,7 @@ __all__ = [
     "ascends",
     "fits",
     "has_captured_size",
+    "has_graph_size",
     "is_there",
     "keeps_address",
     "lies_on_device",
@@ -77,20 +78,26 @@ def padding_is_reserved(
 
 
 def has_captured_size(
-    name: str, got: Sequence[int], *, captured: Sequence[int], raw: Sequence[int]
+    name: str, got: Sequence[int], *, captured: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[str]:
-    """A tensor whose first size is the graph's at capture does not come with the live size.
+    """A tensor whose size is the graph's at capture does not come with fewer entries.
 
     Args:
-        raw: sizes of the live batch that are not also sizes of the graph.
+        sizes: of the graph: rows, tokens, and one more of each.
     """
     for size, then in zip(got, captured, strict=False):
-        if size != then and size in raw:
+        if size < then and then in sizes:
             yield (
-                f"{name} is {list(got)}: live entries alone in a forward of the padded size, which"
-                f" was captured with {list(captured)}"
+                f"{name} is {list(got)} in a forward of the padded size, which was captured with"
+                f" {list(captured)}"
             )
             return
+
+
+def has_graph_size(name: str, got: int, *, padded: int, live: int, other: str) -> Iterator[str]:
+    """Offsets are one more than the rows of the graph, as they are of the rows of the other run."""
+    if got != padded:
+        yield f"{name} has {got} offsets, the graph needs {padded}; {other} had {live}"
 
 
 def says_captured_size(name: str, got: int, *, captured: int, raw: int) -> Iterator[str]:

@@ -43,6 +43,8 @@ def check_for(finding: Finding, config: EngineConfig) -> ScriptCheck:
 def _kind(finding: Finding) -> type[ScriptCheck]:
     if finding.step < 0:
         raise NotStandalone("it happened before the first step")
+    if finding.oracle == "handover":
+        raise NotStandalone("what is handed over is the engine's Python, and no operation shows it")
     if finding.oracle not in _KINDS:
         raise NotStandalone(f"oracle {finding.oracle!r} is not one of FuzzGraph's own")
     if finding.symptom in _UNSHOWN:

@@ -69,6 +69,7 @@ class BackendWatch:
         self._name = _engine_class(backend).__name__
         self._captured: dict[Hashable, _AtCapture] = {}
         self._prepared: dict[str, Part] = {}
+        self._records: list[object] = []
         for name in _public_methods(backend):
             setattr(backend, name, self._watched(name, getattr(backend, name)))
 
@@ -88,6 +89,7 @@ class BackendWatch:
             newest: Any = self._graphs.graphs[-1]
             newest.before_replay = functools.partial(self._about_to_replay, key)
         self._calls.clear()
+        self._records.clear()
         self._before = None
 
     def _about_to_replay(self, key: Hashable) -> None:
@@ -105,6 +107,7 @@ class BackendWatch:
         """
         calls = tuple(call.taken for call in self._calls)
         self._calls.clear()
+        self._records.clear()
         records = _records(self._backend)
         now, graph = held_by(records), None if key is None else self._captured.get(key)
         # What a preparation leaves alone may be of a step before; without a call nothing is new.
@@ -121,7 +124,9 @@ class BackendWatch:
         self._prepared = {}
         with as_it_is():
             held.rebound = {path: now.tensors[path].data_ptr() for path in changed}
-        held.dropped = tuple(root for root in before if "." not in root and root not in records)
+        # A record without a tensor has nothing that a kernel could miss.
+        held_then = {root_of(path) for path in before if "." in path}
+        held.dropped = tuple(root for root in before if root in held_then - records.keys())
         return (*calls, held)
 
     def at_capture(self, key: Hashable) -> tuple[Handover, ...]:
@@ -154,8 +159,10 @@ class BackendWatch:
         number = sum(call.taken.to == to for call in self._calls)
         call = _Call(Handover(to, "call", number))
         readable = not self._capturing()
+        # A batch goes through several methods; it is taken down where it is handed over first.
+        fresh = {name: each for name, each in arguments.items() if self._is_fresh(each)}
         with as_it_is():
-            for path, value in tensors_of(arguments):
+            for path, value in tensors_of(fresh):
                 if isinstance(value, torch.Tensor):
                     call.taken.tensors[path] = part_of(value, values=readable)
                     if not readable:
@@ -166,6 +173,13 @@ class BackendWatch:
                     call.taken.scalars[path] = value
         if call.taken.tensors:
             self._calls.append(call)
+
+    def _is_fresh(self, argument: object) -> bool:
+        """Whether a record was not handed over before in this run."""
+        known = any(each is argument for each in self._records)
+        if not known and is_record(argument):
+            self._records.append(argument)
+        return not known
 
 
 def _engine_class(backend: Any) -> type:

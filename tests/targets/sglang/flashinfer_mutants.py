@@ -30,7 +30,8 @@ def plan_by_fewer_keys() -> BackendTarget:
     def plan(*args: Any, global_override_indptr_cpu: torch.Tensor, **named: Any) -> None:
         host = global_override_indptr_cpu.clone()
         host[-1] -= 1
-        flashinfer.fast_decode_plan(*args, global_override_indptr_cpu=host, **named)
+        named["global_override_indptr_cpu"] = host
+        flashinfer.fast_decode_plan(*args, **named)
 
     return _with(FLASHINFER, "fast_decode_plan", plan, "decode")
 
@@ -38,7 +39,8 @@ def plan_by_fewer_keys() -> BackendTarget:
 class _Shifted(flashinfer.BatchPrefillWithPagedKVCacheWrapper):
     def plan(self, *args: Any, custom_mask: torch.Tensor | None = None, **named: Any) -> None:
         mask = None if custom_mask is None else custom_mask.roll(1)
-        super().plan(*args, custom_mask=mask, **named)
+        named["custom_mask"] = mask
+        super().plan(*args, **named)
 
     begin_forward = plan
 

@@ -193,15 +193,6 @@ def test_a_value_at_capture_is_judged_by_the_batch_of_the_capture(name: str) -> 
     assert f"{name}[0]: got 3" in said and "at capture" in said
 
 
-def test_a_field_that_only_the_eager_run_shows_is_missing() -> None:
-    step = _step(3)
-    assert _messages(step, page_table=torch.tensor([_pages(step)], dtype=torch.int32)) == []
-    step.runs["eager"] = step.runs["replay"]
-    step.runs["replay"] = Observation(1, 1, 1, 1)
-    (found,) = Contract().judge(step)
-    assert found.message.endswith("page_table is missing; the eager run shows it")
-
-
 def test_values_at_capture_that_are_owed_are_handed_over() -> None:
     step = _step(3)
     step.runs["replay"] = Observation(1, 1, 1, 1)

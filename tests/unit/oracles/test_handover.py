@@ -149,8 +149,8 @@ def test_a_live_size_in_a_forward_of_the_padded_size_is_found() -> None:
     replay.handed_at_capture = (call(seq_lens=Part((4,), "int64", 0)),)
     assert messages(step, call(seq_lens=ints(4, 6, 1, 1))) == []
     assert messages(step, call(seq_lens=ints(4, 6))) == [
-        "Backend.prepare.seq_lens is [2]: live entries alone in a forward of the padded size,"
-        " which was captured with [4]"
+        "Backend.prepare.seq_lens is [2] in a forward of the padded size, which was captured with"
+        " [4]"
     ]
 
 
@@ -196,9 +196,33 @@ def test_a_lost_metadata_object_is_missing() -> None:
     ]
 
 
+def test_a_declared_field_that_only_the_eager_run_shows_is_missing() -> None:
+    step = record()
+    step.runs["eager"].metadata = {"kv_indptr": torch.tensor([0, 4, 10])}
+    assert messages(step, held()) == [
+        "Backend.kv_indptr is missing in the graph step; the eager run had it"
+    ]
+    step.runs["replay"].metadata = {"kv_indptr": torch.tensor([0, 4, 10, 11, 12])}
+    assert messages(step, held()) == []
+
+
 def test_a_field_of_the_metadata_that_only_the_eager_run_has_is_missing() -> None:
     assert messages(record(), held(), held(seq_lens=ints(4, 6))) == [
         "Backend.forward_metadata.seq_lens is missing in the graph step; the eager run had it"
+    ]
+
+
+def test_a_field_of_the_metadata_that_only_the_graph_has_is_missing_in_the_eager_run() -> None:
+    assert messages(record(), held(seq_lens=ints(4, 6, 1, 1)), held()) == [
+        "Backend.forward_metadata.seq_lens is missing in the eager run; the graph step has it"
+    ]
+
+
+def test_offsets_of_metadata_are_one_more_than_the_graphs_rows() -> None:
+    eager = held(qo_indptr=ints(0, 4, 10))
+    assert messages(record(), held(qo_indptr=ints(0, 4, 10, 11, 12)), eager) == []
+    assert messages(record(), held(qo_indptr=ints(0, 4, 10, 11, 12, 13)), eager) == [
+        "Backend.forward_metadata.qo_indptr has 6 offsets, the graph needs 5; the eager run had 3"
     ]
 
 
