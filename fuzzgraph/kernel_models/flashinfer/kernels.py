@@ -82,6 +82,8 @@ def _flashinfer_paged(
         memory.misused("paged_kv_last_page_len", rule, f"{last[wrong[0]]} for row {wrong[0]}")
     # page.cuh get_length
     lens = np.where(held > 0, (held - 1) * page_size + last, 0).clip(min=0)
+    # Offsets that hold no numbers of a batch are recorded above; a launch over them need not end.
+    lens = np.minimum(lens, (len(paged_kv_indices) + 1) * page_size)
     if qo_indptr is None:
         _items_are_within(memory, work, lens)
     seen = _LaunchedBatch.of(
@@ -173,7 +175,7 @@ class _LaunchedBatch:
         else:
             offsets = memory.ints(qo_indptr)[: rows + 1]
             check_offsets(memory, "qo_indptr", offsets, tokens)
-        queries = np.diff(offsets).clip(min=0)
+        queries = np.diff(offsets).clip(min=0, max=tokens)
         planned = np.maximum(work.lens, 0)
         covered = np.minimum(lens, planned)
         if masking.window_left >= 0:

@@ -219,7 +219,8 @@ def _flashinfer_mla(
     work = read_plan(memory, plan, rows)
     if work is None:
         return
-    lens = work.lens.clip(min=0)
+    # A length that holds no number of a batch strays at once; a launch over it need not end.
+    lens = work.lens.clip(min=0, max=(len(kv_indices) + 1) * page_size)
     positions = np.concatenate([np.arange(0), *(np.arange(n) for n in lens)])
     entries = np.repeat(work.pages[:-1], lens) + positions // page_size
     pages = memory.entries("kv_indices", kv_indices, entries)
