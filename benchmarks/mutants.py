@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pages import add_write, publish
 
+from fuzzgraph.corpus import write_atomically
 from fuzzgraph.mutants import Score, judgements, log, report
 from fuzzgraph.mutants.score import score
 
@@ -30,7 +31,7 @@ def scores(folder: Path) -> list[Score]:
         if read.ground is None:
             continue
         found.append(score(read, judgements.read(path.parent / judgements.NAME)))
-        report.write(path.parent, found[-1])
+        write_atomically(path.parent / "report.md", report.markdown(found[-1]).encode())
     return found
 
 
@@ -95,7 +96,7 @@ def page(folders: list[Path], before: str) -> str:
         *(line for folder in folders for line in section(folder)),
     ]
     by_hand = before.partition(_BY_HAND)[2]
-    return "\n".join(lines) + (f"{_BY_HAND}{by_hand}" if by_hand else "")
+    return "\n".join(lines) + (f"\n{_BY_HAND}{by_hand}" if by_hand else "")
 
 
 def main() -> None:

@@ -220,7 +220,10 @@ def _by_its_row(row: DimensionRow) -> Vary:
 
 
 def _vary_row_mixing(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
-    kind = chance.pick(can.row_mixings)
+    kinds = [kind for kind in can.row_mixings if kind != fields["row_mixing"]]
+    if not kinds:
+        return
+    kind = chance.pick(kinds)
     if kind == "router" and fields["attn_tp_size"] == 1:  # it counts the tokens of one rank
         _vary_tp(fields, can, profile, chance)
     if kind != "router" or fields["attn_tp_size"] > 1:

@@ -194,7 +194,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = True
     """Whether a batch above the largest captured size runs eagerly instead of failing."""
     row_mixing: Annotated[Literal["none", "fp8_scale", "nan", "router"], Dimension(
-        needs=OneOf("row_mixings"), feature=26, share=30, label="row mixing {}", group="features"
+        needs=OneOf("row_mixings"), feature=26, share=24, label="row mixing {}", group="features"
     )] = "none"
     """What stands behind attention (see `fuzzgraph.row_mixing`): nothing; one FP8 scale over all
     rows; all rows added with a factor of zero; or, on one of several ranks, a router that counts

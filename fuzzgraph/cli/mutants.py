@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fuzzgraph.cli.options import as_json, duration, say_json, setup_options, whole_number
+from fuzzgraph.text.escaping import visible
 
 if TYPE_CHECKING:
     from fuzzgraph.mutants import Mutant, Result
@@ -123,4 +124,5 @@ def _line(told: Ground | Result) -> str:
     one = told.mutant
     place = f"{one.module.rpartition('.')[2]}:{one.line} {one.operator}"
     said = f"{told.oracle} {told.buffer}" if told.outcome == "found" else told.said
-    return f"{told.outcome:<14} {told.seconds:>5.1f} s {told.cases:>4} cases  {place}  {said}"[:160]
+    line = f"{told.outcome:<14} {told.seconds:>5.1f} s {told.cases:>4} cases  {place}  {said}"
+    return visible(line)[:160]

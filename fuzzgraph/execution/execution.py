@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import msgspec
 import torch
@@ -107,8 +108,13 @@ class Execution:
     def _run_opened(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
         # Damage done while opening would show in every step: judge it before the first one.
         if opened.damaged_while_opening:
-            return self._hit_while_opening(case, batches[0], opened)
-        return self._run_steps(case, batches, opened)
+            return Verdict(case, self.target.name, self._opening_findings(case, batches[0], opened))
+        verdict = self._run_steps(case, batches, opened)
+        if not opened.opening_misuses:
+            return verdict
+        # What a kernel was given wrongly at capture leaves the steps as they are.
+        before = self._opening_findings(case, batches[0], opened)
+        return replace(verdict, findings=(*verdict.findings, *before))
 
     def run_bare(self, case: Case) -> None:
         """Run a case without checks, with the same cached sessions: a yardstick of speed."""
@@ -182,13 +188,14 @@ class Execution:
         step.failures.append(lost.failure)
         return Verdict(case, self.target.name, self._judge(step))
 
-    def _hit_while_opening(self, case: Case, batch: Batch, opened: OpenSession) -> Verdict:
+    def _opening_findings(
+        self, case: Case, batch: Batch, opened: OpenSession
+    ) -> tuple[Finding, ...]:
         step = self._before_any_step(case.config, batch)
         step.zone_hits, step.foreign_writes = opened.opening_hits, opened.opening_writes
         step.accesses, step.misuses = opened.opening_accesses, opened.opening_misuses
         # No step has run, so the record has no outputs; that they are missing is not a finding.
-        findings = tuple(f for f in self._judge(step) if f.symptom != "missing")
-        return Verdict(case, self.target.name, findings)
+        return tuple(f for f in self._judge(step) if f.symptom != "missing")
 
     def _before_any_step(self, config: EngineConfig, batch: Batch) -> StepRecord:
         return StepRecord(-1, self.target.name, config, batch, ())

@@ -8,6 +8,7 @@ from fuzzgraph.errors import ArenaFull
 from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.pool_writer import PoolWriter
 from fuzzgraph.execution.pools import require_pools
+from fuzzgraph.execution.process import spare_collections
 from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import (
@@ -32,6 +33,7 @@ def open_session(
         TargetFailed, HarnessFailed: the target or FuzzGraph itself failed.
         ArenaFull: the config is too large for guarded memory.
     """
+    spare_collections()
     # Before the guard is active, or the tables of the harness would lie in this session's arena.
     content_for(config).build()
     # The small arena first: dozens of sessions are open at a time, and few configs need the large.

@@ -61,9 +61,8 @@ class OpenSession:
 
     @property
     def damaged_while_opening(self) -> bool:
-        """Whether memory or a kernel's arguments were wrong before the first step."""
-        found = (self.opening_hits, self.opening_writes, self.opening_accesses)
-        return any(found) or bool(self.opening_misuses)
+        """Whether memory was touched that nobody may touch before the first step."""
+        return any((self.opening_hits, self.opening_writes, self.opening_accesses))
 
     def owed_at_capture(self, mode: str, shown: Iterable[str]) -> tuple[str, ...]:
         """Names whose values at capture the session has to hand over: those it ever did."""

@@ -14,7 +14,8 @@ class Verdict:
     """The findings of a case and what was run of it.
 
     `findings` are those of the first step that has any, the most telling first. Later steps are
-    not run: they start from what that step left behind and would only repeat it.
+    not run: they start from what that step left behind and would only repeat it. What a kernel was
+    given wrongly while the engine opened comes behind them.
     """
 
     case: Case

@@ -86,12 +86,12 @@ class AccessLog:
         lanes = len(programs)
         shape = (lanes, *pointers.shape[1:])
         column = programs.reshape((lanes,) + (1,) * (len(shape) - 1))
-        pointers, each = np.broadcast_to(pointers, shape), np.broadcast_to(column, shape)
+        pointers, each = spread(pointers, shape), spread(column, shape)
         if mask is None:
             addresses: Array = pointers.ravel()
             who: Array = each.ravel()
         else:
-            mask = np.broadcast_to(mask, shape)
+            mask = spread(mask, shape)
             addresses, who = pointers[mask], each[mask]
         if not addresses.size:
             return None
@@ -116,6 +116,11 @@ class AccessLog:
             for each in missed:
                 each.keeps_loads = True
             raise LoadsNotLogged
+
+
+def spread(array: Array, shape: tuple[int, ...]) -> Array:
+    """The array broadcast to a shape; most have it already, and numpy's own check is slow."""
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 def _reader(view: View, addresses: Array, size: int) -> Any:

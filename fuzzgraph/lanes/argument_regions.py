@@ -88,16 +88,22 @@ class View:
         """The memory as unsigned integers of `size` bytes, from the first element on."""
         found = self._arrays.get(size)
         if found is None:
-            # Unsigned integers of the access's size: bits are moved as they are, NaNs included, and
-            # numpy has no bfloat16 or float8.
-            count = self.nbytes // size
-            raw = (ctypes.c_uint8 * (count * size)).from_address(self.start)
-            found = np.frombuffer(memoryview(raw), dtype=np.uint8).view(f"u{size}")
-            self._arrays[size] = found
+            found = self._arrays[size] = _memory(self.start, self.nbytes // size, size)
         return found
 
     def overlaps(self, other: View) -> bool:
         return self.start < other.end and other.start < self.end
+
+
+# It owns nothing: memory that is gone is looked at only through a view that is still there.
+@lru_cache(maxsize=4096)
+def _memory(start: int, count: int, size: int) -> Array:
+    """So many unsigned integers of `size` bytes from an address on."""
+    # Unsigned integers of the access's size: bits are moved as they are, NaNs included, and numpy
+    # has no bfloat16 or float8.
+    raw = (ctypes.c_uint8 * (count * size)).from_address(start)
+    found: Array = np.frombuffer(memoryview(raw), dtype=np.uint8).view(f"u{size}")
+    return found
 
 
 def view_of(name: str, tensor: torch.Tensor, regions: RegionMap | None) -> View:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fuzzgraph.lanes.compat import round_as_described
 from fuzzgraph.lanes.handles import Handle, Tag
 from fuzzgraph.lanes.memory import LaneMemory
 from fuzzgraph.lanes.report import LaneReport
+from fuzzgraph.lanes.types import tensor_of
 
 # Arguments whose loads have to be logged, by kernel: learned from launches that wrote them.
 _KEEPS: dict[Any, set[str]] = {}
@@ -54,23 +56,54 @@ class Arguments:
         self._written = written
         self._views: list[View] = []
         self._spans: list[tuple[int, int]] = []
-        self._described = False
+        self.described = any(map(_has_descriptor, bound.values()))
+        """Whether a tensor descriptor is among them: only the patched language makes these."""
         self.converted: dict[str, Any] = {}
+        self.inputs: list[Any] = []
+        """The handles of all tensors among the converted arguments, in order."""
+        self.kinds: tuple[Any, ...] | None = None
+        """What a trace depends on: the types of the tensors, all else by value; None if a value is
+        of a kind that does not tell."""
 
     def reconvert(self) -> None:
         """Convert again under another patched language, if there are tensor descriptors."""
         # A descriptor is an object of the builder that made it; plain tensors are not.
-        if self._described:
+        if self.described:
             self.convert()
 
     def convert(self) -> None:
-        """Turn values into what the kernel sees; call it under the patched language."""
+        """Turn values into what the kernel sees; under the patched language if `described`."""
         self._views, self._spans = [], []
         self.converted = {
             name: value if name in self._constants else self._convert(name, value)
             for name, value in self._bound.items()
         }
         self._link()
+        self.inputs = []
+        try:
+            self.kinds = tuple([(name, self._kind(each)) for name, each in self.converted.items()])
+        except _NoKind:
+            self.kinds = None
+
+    def _kind(self, value: Any) -> Any:
+        """What a trace depends on in one converted argument; its handles are noted as inputs."""
+        kind = type(value)
+        if kind is tl.tensor:
+            self.inputs.append(value.handle)
+            return value.type.name
+        if kind in (int, bool, str, type(None)):
+            return kind, value
+        if kind is float:
+            return kind, value.hex()
+        if kind is tl.constexpr:
+            return kind, self._kind(value.value)
+        if isinstance(value, tl.dtype):
+            return kind, str(value)
+        if isinstance(value, tuple):
+            return kind, tuple([self._kind(each) for each in value])
+        if isinstance(value, interpreter.InterpretedFunction):
+            return kind, value
+        raise _NoKind
 
     def _convert(self, name: str, value: Any) -> Any:
         if hasattr(value, "data_ptr"):
@@ -79,7 +112,6 @@ class Arguments:
             parts = [self._convert(f"{name}[{index}]", each) for index, each in enumerate(value)]
             return triton._utils._tuple_create(value, parts)
         if isinstance(value, TensorDescriptor):
-            self._described = True
             strides = [self._convert(name, stride) for stride in value.strides]
             # Triton takes the innermost stride as a constant, and the host's descriptor has 1
             # there.
@@ -94,10 +126,14 @@ class Arguments:
             )
             round_as_described(descriptor, value)
             return descriptor
+        if type(value) is int:
+            # A handle of its own: two arguments of one value are two inputs of a trace.
+            data, kind = _number(value)
+            return tensor_of(Handle(data, kind), kind)
         return interpreter._implicit_cvt(value)
 
     def _pointer(self, name: str, value: Any) -> Any:
-        kind = tl.str_to_ty(triton.runtime.jit.mangle_type(value), None)
+        kind = _pointer_type(triton.runtime.jit.mangle_type(value))
         tensor = interpreter._unwrap_tensor(value)
         view = view_of(name, tensor, self._regions)
         view.keeps_loads = name in _KEEPS.get(self._kernel, ())
@@ -109,7 +145,7 @@ class Arguments:
         # One entry for all lanes. The pointer itself has offset 0, which every grain divides; 4096
         # is a power of two above the size of any element.
         address = np.array([value.data_ptr()], dtype=np.uint64)
-        return tl.tensor(Handle(address, kind, Tag(view, 1 << 12)), kind)
+        return tensor_of(Handle(address, kind, Tag(view, 1 << 12)), kind)
 
     def _link(self) -> None:
         """Let every view know which others overlap it."""
@@ -126,7 +162,7 @@ class Arguments:
         spans = [*self._spans, *_spans_of(self._vouched)]
         if self._regions is not None:
             spans += self._regions.spans()
-        known = KnownMemory(spans)
+        known = cache(partial(KnownMemory, spans))  # few launches need it
         bounds = BoundsChecker(kernel, grid, known, self._views, self._regions, report)
         return LaneMemory(self._views, bounds)
 
@@ -134,6 +170,31 @@ class Arguments:
         """The kernel and the constants on which the sizes of its intermediates depend."""
         values = [self._bound.get(name) for name in sorted(self._constants)]
         return kernel, *(value if isinstance(value, (int, str)) else None for value in values)
+
+
+# No operation changes an array or a type in place.
+
+
+@lru_cache(maxsize=4096)
+def _number(value: int) -> tuple[Any, Any]:
+    """[1] and type of an integer argument."""
+    made = interpreter._implicit_cvt(value)
+    return made.handle.data, made.type
+
+
+@lru_cache(maxsize=256)
+def _pointer_type(mangled: str) -> Any:
+    return tl.str_to_ty(mangled, None)
+
+
+def _has_descriptor(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_has_descriptor, value))
+    return isinstance(value, TensorDescriptor)
+
+
+class _NoKind(Exception):
+    """An argument that a trace cannot stand for."""
 
 
 def _spans_of(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ stock interpreter would follow any address and crash the process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from triton._C.libtriton import interpreter
 
 from fuzzgraph.accesses import Access, AccessKind, Where
 from fuzzgraph.lanes.argument_regions import KnownMemory, Named, RegionMap, View, mapped_memory
+from fuzzgraph.lanes.journal import Journal
 from fuzzgraph.lanes.kernel_source import kernel_line
 from fuzzgraph.lanes.report import LaneReport
 
@@ -27,13 +28,14 @@ class _Group(Protocol):
 
     programs: Array
     found: list[Access]
+    journal: Journal
 
 
 class BoundsChecker:
     """Checks of one launch, element by element.
 
     Args:
-        known: memory that may be dereferenced.
+        known: returns memory that may be dereferenced.
         regions: names memory by address; None if nothing does.
     """
 
@@ -41,7 +43,7 @@ class BoundsChecker:
         self,
         kernel: str,
         grid: Grid,
-        known: KnownMemory,
+        known: Callable[[], KnownMemory],
         views: Sequence[View],
         regions: RegionMap | None,
         report: LaneReport,
@@ -51,6 +53,15 @@ class BoundsChecker:
         self._known = known
         self._regions = regions
         self._report = report
+
+    @property
+    def unchecked(self) -> int:
+        """Accesses of all launches so far that could not be checked."""
+        return self._report.unchecked
+
+    @unchecked.setter
+    def unchecked(self, count: int) -> None:
+        self._report.unchecked = count
 
     def check(
         self,
@@ -70,7 +81,7 @@ class BoundsChecker:
         Returns:
             bool, same shape: active and safe to dereference.
         """
-        known = self._known.holds(pointers, size)
+        known = self._known().holds(pointers, size)
         if view is None:
             return self._check_loaded(group, kind, pointers, active, known, size)
         # Unsigned: a pointer before the view gives a huge offset, so one comparison checks both
@@ -92,10 +103,10 @@ class BoundsChecker:
         for where, elements in wrong:
             if elements.any():
                 self._record(group, kind, where, _Place.of(view), pointers, elements)
-        # Not undone if the group is taken back: at worst a later read of it goes unreported.
         if view.written is not None and kind == "write":
-            done = offsets[active & fits] // np.uint64(view.itemsize)
-            view.written[done.astype(np.int64)] = True
+            done = (offsets[active & fits] // np.uint64(view.itemsize)).astype(np.int64)
+            group.journal.save(view.written, done)
+            view.written[done] = True
         return active & (fits | known)
 
     def _check_loaded(
@@ -134,7 +145,7 @@ class BoundsChecker:
                 return named
             if any(start <= address < end for start, end in self._regions.spans()):
                 return "unallocated memory", address, address
-        start, end = next(span for span in self._known.ranges if span[0] <= address < span[1])
+        start, end = next(span for span in self._known().ranges if span[0] <= address < span[1])
         return "", start, end
 
     def _strange(

@@ -9,6 +9,7 @@ in which numpy adds depends on the layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fuzzgraph.lanes.checked import CheckedBuilder, as_mask
 from fuzzgraph.lanes.compat import DESCRIPTOR_HINTS, as_one_bit
 from fuzzgraph.lanes.divergence import NotVectorizable, TooWide
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
-from fuzzgraph.lanes.types import np_dtype
+from fuzzgraph.lanes.types import np_dtype, plain_sizes
 
 Array = npt.NDArray[Any]
 
@@ -30,6 +31,10 @@ _ALL = slice(None)
 # Atomics on integers whose final value is the same in any order. XCHG is not, and neither are
 # floats, whose sums round.
 _ORDER_FREE = ("ADD", "MIN", "UMIN", "MAX", "UMAX", "AND", "OR", "XOR")
+
+
+_BYTES: dict[str, int] = {}
+"""Bytes of an element of a scalar type, by the type's name."""
 
 
 class LaneBuilder(CheckedBuilder):
@@ -56,7 +61,7 @@ class LaneBuilder(CheckedBuilder):
         Raises:
             TooWide: a block of this shape for every lane would be too large.
         """
-        sizes = tuple([int(size) for size in shape])
+        sizes = plain_sizes(shape)
         elements = self.lanes
         for size in sizes:
             elements *= size
@@ -116,13 +121,19 @@ class LaneBuilder(CheckedBuilder):
     # ---- arithmetic
 
     def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
-        _same_rank(lhs.data, rhs.data)
-        output, dtype = as_one_bit(op, lhs.data, rhs.data), lhs.dtype.scalar
+        one, two, dtype = lhs.data, rhs.data, lhs.dtype.scalar
+        if one.ndim != two.ndim:
+            raise NotVectorizable("operands of different rank")
+        output = as_one_bit(op, one, two)
         if output is None:
-            output = op(lhs.data, rhs.data)
+            output = op(one, two)
         # As the stock interpreter does: numpy promotes some results to a wider type. Booleans have
         # 1 bit in Triton and 8 in numpy.
-        if output.itemsize * 8 > max(dtype.primitive_bitwidth, 8) and not dtype.is_ptr():
+        name = dtype.name
+        most = _BYTES.get(name)
+        if most is None:
+            most = _BYTES[name] = max(dtype.primitive_bitwidth, 8) // 8
+        if output.itemsize > most and not dtype.is_ptr():
             output = output.astype(np_dtype(dtype))
         return Handle(output, dtype)
 
@@ -302,6 +313,12 @@ class LaneBuilder(CheckedBuilder):
 
     def create_print(self, prefix: Any, hex: Any, values: Any, isSigned: Any) -> Any:
         raise NotVectorizable("device_print")
+
+
+@cache
+def lane_builder() -> LaneBuilder:
+    """The builder of this process; a launch sets its grid, its group and its memory."""
+    return LaneBuilder()
 
 
 def _same_rank(first: Array, *others: Array) -> None:

@@ -23,6 +23,10 @@ from fuzzgraph.lanes.types import np_dtype
 Array = npt.NDArray[Any]
 
 
+_CONVERTED = (tl.bfloat16, tl.float32)
+"""Types between which a cast is more than numpy's."""
+
+
 class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
     """The stock operations, with every access checked."""
 
@@ -46,6 +50,12 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         if width > 1:
             moved *= np.uint64(width)
         return Handle(ptr.data + moved, ptr.dtype, tag)
+
+    def cast_impl(self, src: Any, dst_type: Any) -> Any:
+        element = dst_type.scalar
+        if src.dtype.scalar in _CONVERTED and element in _CONVERTED:
+            return super().cast_impl(src, dst_type)
+        return Handle(src.data.astype(np_dtype(dst_type)), element)
 
     def create_int_to_ptr(self, src: Any, dst_type: Any) -> Any:
         return self.create_bitcast(src, dst_type)

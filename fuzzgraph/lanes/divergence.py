@@ -65,16 +65,29 @@ class ActiveLanes:
         if len(values) != self.lanes:
             raise Divergence(keys)
         alive = np.ones(self.lanes, np.bool_) if self.active is None else self.active
+        if values.dtype == np.bool_:
+            return self._majority_of_two(values, alive)
         chosen, first, counts = np.unique(keys[alive], return_index=True, return_counts=True)
         value = values[alive][first[counts.argmax()]]
         if len(chosen) > 1:
-            if self.stored:
-                raise Divergence(keys)
-            leaving = alive & (keys != chosen[counts.argmax()])
-            self.set_aside.append((np.flatnonzero(leaving), keys[leaving]))
-            self._gone |= leaving
-            self.active = alive & ~leaving
+            self._set_aside(alive & (keys != chosen[counts.argmax()]), alive, keys)
         return value
+
+    def _majority_of_two(self, values: Array, alive: Array) -> Any:
+        """The same for truth values, by counting: the most frequent ones by far."""
+        on, off = int(np.count_nonzero(values & alive)), int(np.count_nonzero(alive))
+        off -= on
+        value = np.bool_(on > off)
+        if on and off:
+            self._set_aside(alive & (values != value), alive, values)
+        return value
+
+    def _set_aside(self, leaving: Array, alive: Array, keys: Array) -> None:
+        if self.stored:
+            raise Divergence(keys)
+        self.set_aside.append((np.flatnonzero(leaving), keys[leaving]))
+        self._gone |= leaving
+        self.active = alive & ~leaving
 
     def continue_with(self, which: Array) -> bool:
         """Run only these of the lanes not set aside, for a while; False if there are none."""

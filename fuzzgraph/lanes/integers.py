@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.lanes.divergence import ActiveLanes, Divergence, current, uniform
+from fuzzgraph.lanes.traced import traced
 
 Lanes = npt.NDArray[np.int64]
 
@@ -27,10 +28,12 @@ _LIMIT = 1 << 31
 
 
 def _vector(operation: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    @traced
     def forward(self: LaneInt, other: object) -> Any:
         known = _plain(other)
         return NotImplemented if known is None else lane_int(operation(self.lanes, known))
 
+    @traced
     def backward(self: LaneInt, other: object) -> Any:
         known = _plain(other)
         return NotImplemented if known is None else lane_int(operation(known, self.lanes))
@@ -39,6 +42,7 @@ def _vector(operation: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
 
 
 def _compared(operation: Callable[[Any, Any], Any]) -> Any:
+    @traced
     def compare(self: LaneInt, other: object) -> Any:
         # Lanes are within 32 bits, which float64 holds exactly.
         if isinstance(other, float):
@@ -69,9 +73,11 @@ def _comparable(value: object) -> Any:
 def _collapsed(operation: Callable[..., Any]) -> tuple[Any, Any]:
     # Operations that kernels rarely use on loop variables: exact for one number, so lanes that
     # differ are split.
+    @traced
     def forward(self: LaneInt, *others: Any) -> Any:
         return operation(int(self), *others)
 
+    @traced
     def backward(self: LaneInt, other: Any) -> Any:
         return operation(other, int(self))
 
@@ -86,11 +92,13 @@ class LaneInt(numbers.Integral):
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
 
+    @traced
     def __index__(self) -> int:
         return int(uniform(self.lanes))
 
     __int__ = __index__
 
+    @traced
     def __bool__(self) -> bool:
         return bool(uniform(self.lanes != 0))
 
@@ -153,7 +161,8 @@ def rounds(start: Lanes, stop: Lanes, step: int, *, tail: bool = False) -> Any:
     Raises:
         Divergence: lanes run different numbers of rounds.
     """
-    start, stop = np.broadcast_arrays(start, stop)
+    if len(start) != len(stop):
+        start, stop = np.broadcast_arrays(start, stop)
     if (start == start[0]).all() and (stop == stop[0]).all():
         return range(int(start[0]), int(stop[0]), step)
     if step == 0:

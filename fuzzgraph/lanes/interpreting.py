@@ -42,7 +42,7 @@ def call_kernel(
         hook(*host_args, **host_kwargs)
     arguments = Arguments(
         executor.fn,
-        inspect.getcallargs(executor.fn, *host_args, **host_kwargs),
+        _bound(executor.fn, host_args, host_kwargs),
         executor.constexprs,
         regions=regions,
         vouched=vouched,
@@ -56,11 +56,35 @@ def call_kernel(
 _argument_names = lru_cache(maxsize=1024)(accepted_names)
 
 
+def _bound(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Name of each argument -> its value, defaults included."""
+    names, defaults = _parameters(kernel) or ((), {})
+    given = dict(zip(names, args, strict=False))  # too many are noticed below
+    bound = defaults | given | kwargs
+    known = len(args) + len(kwargs) == len(given.keys() | kwargs.keys())
+    if names and known and len(bound) == len(names):
+        return {name: bound[name] for name in names}
+    return inspect.getcallargs(kernel, *args, **kwargs)  # with its message for wrong arguments
+
+
+@lru_cache(maxsize=1024)
+def _parameters(kernel: Any) -> tuple[tuple[str, ...], dict[str, Any]] | None:
+    """The names of a kernel's parameters, and the defaults; None if some are of another kind."""
+    spec = inspect.getfullargspec(kernel)
+    if spec.varargs or spec.varkw or spec.kwonlyargs:
+        return None
+    defaults = spec.defaults or ()
+    late = spec.args[len(spec.args) - len(defaults) :]
+    return tuple(spec.args), dict(zip(late, defaults, strict=True))
+
+
 def _off_host(value: Any) -> bool:
     """Whether an argument, or a part of it, lies on a device."""
     # Tuples nest, and a tensor descriptor holds its tensor as `base`.
     if isinstance(value, torch.Tensor):
-        return value.device.type != "cpu"
+        return not value.is_cpu
+    if value is None or value.__class__ is int:
+        return False
     if isinstance(value, tuple):
         return any(map(_off_host, value))
     base = getattr(value, "base", None)

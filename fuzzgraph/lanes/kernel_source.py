@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from traceback import walk_tb
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -23,8 +25,27 @@ def _triton() -> str:
     return os.path.dirname(os.path.abspath(found)) + os.sep
 
 
+# The line that a played back operation stands at.
+_PLAYED: list[str] = []
+
+
+def at_line(function: Callable[..., Any], line: str) -> Callable[..., Any]:
+    """The function, during which `kernel_line` is `line`."""
+
+    def call(*args: Any) -> Any:
+        _PLAYED.append(line)
+        try:
+            return function(*args)
+        finally:
+            _PLAYED.pop()
+
+    return call
+
+
 def kernel_line() -> str:
     """`file.py:123` of the innermost frame that is neither ours nor Triton's."""
+    if _PLAYED:
+        return _PLAYED[-1]
     frame = sys._getframe(1)
     while _is_machinery(frame.f_code.co_filename):
         if frame.f_back is None:

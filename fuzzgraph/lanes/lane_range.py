@@ -15,6 +15,7 @@ import triton.language as tl
 from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.integers import LaneInt, rounds
 from fuzzgraph.lanes.tail_loops import is_tail
+from fuzzgraph.lanes.traced import recorder, traced
 
 # Modules whose `range` is ours during this launch.
 _CHANGED: dict[int, dict[str, Any]] = {}
@@ -31,6 +32,7 @@ def use_lane_range(module: dict[str, Any]) -> None:
 
 # The kernel that runs.
 _KERNEL: list[Any] = []
+_END = "no more rounds"
 
 
 @contextmanager
@@ -49,17 +51,35 @@ def restoring_range(kernel: Any) -> Iterator[None]:
 def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) -> Any:
     """Replaces `range`, `tl.range` and `tl.static_range`."""
     start, stop = (0, first) if second is None else (first, second)
+    # The caller's frame is the kernel, or a device function that it called.
+    tail = bool(_KERNEL) and is_tail(sys._getframe(1), _KERNEL[-1])
+    found = _range(start, stop, 1 if step is None else step, tail)
+    return found if recorder() is None or isinstance(found, builtins.range) else _each_of(found)
+
+
+def _each_of(rounds: Iterator[Any]) -> Iterator[Any]:
+    """The same, with each step an operation of its own."""
+    while (number := _next_of(rounds)) is not _END:
+        yield number
+
+
+@traced
+def _next_of(rounds: Iterator[Any]) -> Any:
+    return next(rounds, _END)
+
+
+@traced
+def _range(start: Any, stop: Any, step: Any, tail: bool) -> Any:
     bounds = [_lanes_of(start), _lanes_of(stop)]
-    step = 1 if step is None else step
     if all(bound is None for bound in bounds):
         return builtins.range(start, stop, step)
     known = [
         np.array([int(end)], np.int64) if bound is None else bound
         for bound, end in zip(bounds, (start, stop), strict=True)
     ]
-    # The caller's frame is the kernel, or a device function that it called.
-    tail = _KERNEL and is_tail(sys._getframe(1), _KERNEL[-1])
-    return rounds(known[0], known[1], step.__index__(), tail=bool(tail))
+    # Not by `__index__` for a tensor, which has one only under the patched language.
+    size = number_of(step) if isinstance(step, tl.tensor) else step.__index__()
+    return rounds(known[0], known[1], size, tail=tail)
 
 
 def _lanes_of(value: Any) -> Any:
@@ -76,6 +96,14 @@ def _lanes_of(value: Any) -> Any:
     if values.dtype.kind not in "iub" or values.dtype == np.uint64:
         return np.array([int(uniform(values))], np.int64)
     return values.astype(np.int64)
+
+
+def number_of(tensor: Any) -> int:
+    """The integer of a tensor with one element, on which all lanes agree."""
+    values = per_lane(tensor)
+    if values is None:
+        raise NotVectorizable("number of a tensor with several elements")
+    return int(uniform(values))
 
 
 def per_lane(tensor: Any) -> Any:

@@ -22,8 +22,9 @@ from triton.runtime.errors import InterpreterError
 from fuzzgraph.lanes.compat import unpatched
 from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
-from fuzzgraph.lanes.lane_range import lane_range, per_lane, use_lane_range
+from fuzzgraph.lanes.lane_range import lane_range, number_of, per_lane, use_lane_range
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
+from fuzzgraph.lanes.traced import recorder, traced
 from fuzzgraph.lanes.types import FAST_PATHS, unwrap
 
 _MISSING = object()
@@ -141,28 +142,30 @@ def _device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _lane_device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
     use_lane_range(function.fn.__globals__)
+    if (recording := recorder()) is not None:
+        recording.enter(function.rewrite())
     return _device_call(function, *args, **kwargs)
 
 
 # ---- how Python sees a tensor: as a bool, an int, a string
 
 
+@traced
 def _truth(tensor: Any) -> bool:
     values = per_lane(tensor)
     return True if values is None else bool(uniform(values.astype(np.bool_)))
 
 
+@traced
 def _number(tensor: Any) -> int:
-    values = per_lane(tensor)
-    if values is None:
-        raise NotVectorizable("number of a tensor with several elements")
-    return int(uniform(values))
+    return number_of(tensor)
 
 
 def _shown(tensor: Any) -> str:
     raise NotVectorizable("text of a tensor")
 
 
+@traced
 def _transposed(tensor: Any) -> Any:
     handle = tensor.handle
     assert tensor.type.is_block()

@@ -19,7 +19,7 @@ from fuzzgraph.accesses import Race
 from fuzzgraph.lanes.access_log import Event
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.bounds_check import Grid, program_at
-from fuzzgraph.lanes.builder import LaneBuilder
+from fuzzgraph.lanes.builder import lane_builder
 from fuzzgraph.lanes.divergence import (
     ActiveLanes,
     Divergence,
@@ -29,12 +29,12 @@ from fuzzgraph.lanes.divergence import (
     deciding_for,
 )
 from fuzzgraph.lanes.kernel_source import error_line
-from fuzzgraph.lanes.lane_range import restoring_range, use_lane_range
-from fuzzgraph.lanes.language import lane_language, patched
-from fuzzgraph.lanes.one_by_one import run_one_by_one, using_semantic
+from fuzzgraph.lanes.language_use import LaneLanguage
+from fuzzgraph.lanes.one_by_one import run_one_by_one
 from fuzzgraph.lanes.races import Conflict, check_races
+from fuzzgraph.lanes.recording import record
 from fuzzgraph.lanes.report import LaneReport
-from fuzzgraph.lanes.semantics import LaneSemantic
+from fuzzgraph.lanes.traces import trace_of
 
 Programs = npt.NDArray[np.int32]
 
@@ -59,30 +59,29 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
     """
     report.launches += 1
     reason = ""
-    with patched(lane_language()), restoring_range(executor.fn):
-        builder = LaneBuilder()
-        with using_semantic(LaneSemantic, builder):
-            arguments.convert()
-            grid = _grid(executor, arguments)
-            builder.set_grid_dim(*grid)
-            report.programs += grid[0] * grid[1] * grid[2]
-            # Each round learns that one more buffer needs its loads logged, so the loop ends.
-            while True:
-                launch = _Launch(executor.fn, grid, arguments, builder, report)
-                try:
-                    launch.run()
-                except LoadsNotLogged:
-                    launch.undo()
-                    continue
-                except NotVectorizable as error:
-                    launch.undo()
-                    reason = str(error)
-                except Exception as error:
-                    # The stock run raises again if it is the kernel's error: after the programs
-                    # before it have run, and with its own message.
-                    launch.undo()
-                    reason = _raised(error)
-                break
+    with LaneLanguage(executor.fn) as language:
+        if arguments.described or callable(executor.grid):
+            language.needed()
+        arguments.convert()
+        grid = _grid(executor, arguments)
+        report.programs += grid[0] * grid[1] * grid[2]
+        # Each round learns that one more buffer needs its loads logged, so the loop ends.
+        while True:
+            launch = _Launch(executor.fn, grid, arguments, language, report)
+            try:
+                launch.run()
+            except LoadsNotLogged:
+                launch.undo()
+                continue
+            except NotVectorizable as error:
+                launch.undo()
+                reason = str(error)
+            except Exception as error:
+                # The stock run raises again if it is the kernel's error: after the programs before
+                # it have run, and with its own message.
+                launch.undo()
+                reason = _raised(error)
+            break
     if reason:
         report.fallbacks[executor.fn.__name__, reason] += 1
         run_one_by_one(executor.fn, grid, arguments, report)
@@ -116,7 +115,7 @@ class _Launch:
         kernel: Any,
         grid: Grid,
         arguments: Arguments,
-        builder: LaneBuilder,
+        language: LaneLanguage,
         report: LaneReport,
     ) -> None:
         self._kernel = kernel
@@ -126,10 +125,13 @@ class _Launch:
         self._number = grid[0] * grid[1] * grid[2]
         self._memory = arguments.memory(kernel.__name__, grid, report)
         self._memory.alone = self._number == 1  # a single program has no other to race with
-        self._builder = builder
+        self._language = language
+        self._builder = builder = lane_builder()
+        builder.set_grid_dim(*grid)
         builder.memory = self._memory
         builder.most = MOST_ELEMENTS
         self._width_key = arguments.constants_key(kernel)
+        self._trace = trace_of(kernel, arguments)
 
     def run(self) -> None:
         """Run all programs, then check whether their order mattered."""
@@ -138,7 +140,6 @@ class _Launch:
             np.arange(start, min(start + width, self._number), dtype=np.int32)
             for start in range(0, self._number, max(width, 1))
         ]
-        use_lane_range(self._kernel.__globals__)
         self._work_off(groups)
         self._settle()
 
@@ -148,10 +149,8 @@ class _Launch:
         while waiting:
             group = waiting.pop()
             mark = self._memory.mark()
-            active_lanes = self._memory.active_lanes = ActiveLanes(len(group))
             try:
-                with deciding_for(active_lanes):
-                    self._run_group(group)
+                active_lanes = self._run_group(group, mark)
             except Divergence as error:
                 self._memory.rollback(mark)
                 self._report.splits += 1
@@ -173,13 +172,35 @@ class _Launch:
             # order of programs, and fewer launches turn out to be out of order.
             waiting += sorted(parts, key=lambda part: -int(part[0]))
 
-    def _run_group(self, group: Programs) -> None:
+    def _run_group(self, group: Programs, mark: Any) -> ActiveLanes:
+        """Run a group from its trace, or else run the kernel; the lanes that are left."""
         self._report.runs += 1
-        self._memory.programs = group
+        memory, trace, inputs = self._memory, self._trace, self._arguments.inputs
+        memory.programs = group
         builder = self._builder
         builder.lanes = len(group)
         builder.ids = _ids(group, self._grid)
-        self._kernel(**self._arguments.converted)
+        if trace is not None and trace.usable:
+            lanes = memory.active_lanes = ActiveLanes(len(group))
+            try:
+                with deciding_for(lanes):
+                    played = trace.play(inputs)
+            except Exception:
+                # Run again: only the kernel itself can tell at which of its lines it raised.
+                trace.raised()
+                played = False
+            if played:
+                self._report.played += 1
+                return lanes
+            memory.rollback(mark)
+        self._language.needed()
+        lanes = memory.active_lanes = ActiveLanes(len(group))
+        with deciding_for(lanes):
+            if trace is None:
+                self._kernel(**self._arguments.converted)
+            else:
+                record(trace, self._kernel, self._arguments.converted, inputs)
+        return lanes
 
     def _settle(self) -> None:
         """Report what was found, unless the order of the lanes may have mattered."""

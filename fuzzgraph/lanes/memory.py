@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.accesses import Access
-from fuzzgraph.lanes.access_log import SHIFTS, AccessLog, Event
+from fuzzgraph.lanes.access_log import SHIFTS, AccessLog, Event, spread
 from fuzzgraph.lanes.argument_regions import View
 from fuzzgraph.lanes.bounds_check import BoundsChecker
 from fuzzgraph.lanes.divergence import ActiveLanes
@@ -46,13 +46,14 @@ class LaneMemory:
 
     # ---- undoing a group of lanes
 
-    def mark(self) -> tuple[int, int, int]:
-        return self.journal.mark(), len(self.log.events), len(self.found)
+    def mark(self) -> tuple[int, int, int, int]:
+        return self.journal.mark(), len(self.log.events), len(self.found), self.bounds.unchecked
 
-    def rollback(self, mark: tuple[int, int, int]) -> None:
+    def rollback(self, mark: tuple[int, int, int, int]) -> None:
         self.journal.rollback(mark[0])
         del self.log.events[mark[1] :]
         del self.found[mark[2] :]
+        self.bounds.unchecked = mark[3]
 
     # ---- loads
 
@@ -144,10 +145,10 @@ class LaneMemory:
         # interpreter.
         lanes = len(self.programs)
         shape = (lanes, *pointers.shape[1:])
-        pointers, values = np.broadcast_to(pointers, shape), np.broadcast_to(values, shape)
+        pointers, values = spread(pointers, shape), spread(values, shape)
         mask = self.active_only(mask, lanes, len(shape))
         if mask is not None:
-            mask = np.broadcast_to(mask, shape)
+            mask = spread(mask, shape)
         self.active_lanes.stored = True
         size = values.dtype.itemsize
         view = None if tag is None else tag.view
@@ -237,6 +238,6 @@ def _fill(result: Array, mask: Array, other: Any, dtype: Any) -> None:
     """Put `other` where the mask is off; `result` holds unsigned integers."""
     # 0, as in the stock interpreter. On a device such an element is undefined.
     if other is None:
-        result[np.broadcast_to(~mask, result.shape)] = 0
+        result[spread(~mask, result.shape)] = 0
     else:
         np.copyto(result, other.astype(dtype, copy=False).view(result.dtype), where=~mask)

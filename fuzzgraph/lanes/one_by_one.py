@@ -3,13 +3,10 @@
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import triton
-from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.lanes.arguments import Arguments
@@ -17,6 +14,7 @@ from fuzzgraph.lanes.bounds_check import Grid
 from fuzzgraph.lanes.checked import CheckedBuilder
 from fuzzgraph.lanes.journal import NoJournal
 from fuzzgraph.lanes.language import patched, stock_language
+from fuzzgraph.lanes.language_use import using_semantic
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.semantics import CheckedSemantic
 
@@ -45,17 +43,3 @@ def run_one_by_one(kernel: Any, grid: Grid, arguments: Arguments, report: LaneRe
         finally:
             for access in memory.found:
                 report.add_access(access)
-
-
-@contextmanager
-def using_semantic(semantic: Any, builder: Any) -> Iterator[None]:
-    """Inside, the interpreter's semantic object is of this class and uses this builder."""
-    # Rewritten kernels hold that object, so its class is changed. Another object under the same
-    # name would not reach them.
-    found = interpreter.interpreter_semantic
-    before = found.__class__, found.builder
-    found.__class__, found.builder = semantic, builder
-    try:
-        yield
-    finally:
-        found.__class__, found.builder = before

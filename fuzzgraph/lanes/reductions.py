@@ -22,7 +22,9 @@ from triton.runtime.interpreter import ReduceOps, ScanOps
 from fuzzgraph.lanes.compat import POSITION_OF_EXTREME, flipped
 from fuzzgraph.lanes.divergence import Divergence, NotVectorizable
 from fuzzgraph.lanes.handles import Handle
-from fuzzgraph.lanes.types import np_dtype
+from fuzzgraph.lanes.on_demand import language_needed
+from fuzzgraph.lanes.traced import traced
+from fuzzgraph.lanes.types import block_of, np_dtype, tensor_of
 
 Array = npt.NDArray[Any]
 
@@ -31,19 +33,32 @@ def lane_reduce(
     input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **kwargs: Any
 ) -> Any:
     """Replaces `tl.reduce`."""
-    return _Reduce(axis, combine_fn, keep_dims).apply(input)
+    return _reduced(input, axis, combine_fn, keep_dims)
 
 
 def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any) -> Any:
     """Replaces `tl.associative_scan`."""
+    return _scanned(input, axis, combine_fn, reverse)
+
+
+# Each is one operation of a trace: a combine function is called in it, for every element.
+
+
+@traced
+def _reduced(input: Any, axis: Any, combine_fn: Any, keep_dims: bool) -> Any:
+    return _Reduce(axis, combine_fn, keep_dims).apply(input)
+
+
+@traced
+def _scanned(input: Any, axis: Any, combine_fn: Any, reverse: bool) -> Any:
     return _Scan(axis, combine_fn, reverse).apply(input)
 
 
 def _wrapped(data: Array, dtype: Any) -> Any:
     # numpy sums small integers in int64; Triton keeps the operand's type.
     data = data.astype(np_dtype(dtype))
-    kind = tl.block_type(dtype, list(data.shape[1:])) if data.ndim > 1 else dtype
-    return tl.core.tensor(Handle(data, dtype.scalar), kind)
+    kind = block_of(dtype, data.shape[1:]) if data.ndim > 1 else dtype
+    return tensor_of(Handle(data, dtype.scalar), kind)
 
 
 def _behind_lanes(axis: int, data: Array) -> int:
@@ -153,6 +168,7 @@ class _Steps:
             for values in (old, new)
             for each, dtype in zip(values, self._dtypes, strict=True)
         ]
+        language_needed()
         # Elements that take different branches cannot be split as programs can.
         try:
             made = self._combine(*tensors)

@@ -25,6 +25,8 @@ class LaneReport:
     programs: int = 0
     runs: int = 0
     """Vectorised runs: one for each chunk of lanes, and two or more for lanes that diverged."""
+    played: int = 0
+    """Those of them that were played back from a trace."""
     splits: int = 0
     fallbacks: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(kernel, reason) -> launches that the stock interpreter ran instead."""

@@ -17,6 +17,7 @@ from fuzzgraph.lanes.compat import is_plain_load, is_plain_store
 from fuzzgraph.lanes.divergence import NotVectorizable
 from fuzzgraph.lanes.handles import Handle
 from fuzzgraph.lanes.integers import LaneInt
+from fuzzgraph.lanes.traced import traced
 from fuzzgraph.lanes.types import np_dtype, wider
 
 _INTEGERS = frozenset(
@@ -121,7 +122,7 @@ class LaneSemantic(CheckedSemantic):
             return super().scalar_constant(value, dtype)
         if dtype is None or dtype.name not in _INTEGERS:
             raise NotVectorizable(f"loop variable as {dtype}")
-        return self.tensor(Handle(value.lanes.astype(np_dtype(dtype)), dtype), dtype)
+        return self.tensor(_as_handle(value, dtype), dtype)
 
     def _convert_elem_to_ir_value(self, elem: Any, require_i64: bool) -> Any:
         if isinstance(elem, LaneInt):
@@ -153,6 +154,11 @@ class LaneSemantic(CheckedSemantic):
         return self.tensor(None, tl.void)
 
 
+@traced
+def _as_handle(value: LaneInt, dtype: Any) -> Any:
+    return Handle(value.lanes.astype(np_dtype(dtype)), dtype)
+
+
 def _is_scalar(ptr: Any, mask: Any) -> bool:
     """Whether this is a masked access to a single element."""
     if mask is None or not ptr.type.is_ptr() or mask.type.is_block():
@@ -169,6 +175,7 @@ def _fits(number: Any, scalar: Any) -> bool:
     return type(number) is float and scalar.name in _FLOATS
 
 
+@traced
 def _no_negative_zero(handle: Any) -> Any:
     """The default of a load with -0.0 replaced by 0.0."""
     # The stock interpreter takes a scalar default that is false as none, and so gives 0.0.

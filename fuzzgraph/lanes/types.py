@@ -24,6 +24,7 @@ _SHAPES: dict[builtins.tuple[int, ...], _Known] = {}
 # The same by the `id` of a block type's shape; `_SHAPES` keeps the shape alive, so the id is safe.
 _BY_IDENTITY: dict[int, _Known] = {}
 _NUMPY: dict[str, Any] = {}
+_MOST_SIZES = 10_000
 _SCALAR = tl.core.tuple([]), tl.core.constexpr(1)
 
 
@@ -37,6 +38,24 @@ def _sizes(shape: Any) -> builtins.tuple[int, ...] | None:
                 return None
         found.append(size)
     return builtins.tuple(found)
+
+
+# The `id` of a shape -> the shape, which keeps the id safe, and its sizes.
+_PLAIN_SIZES: dict[int, builtins.tuple[Any, builtins.tuple[int, ...]]] = {}
+
+
+def plain_sizes(shape: Any) -> builtins.tuple[int, ...]:
+    """The sizes of a shape as plain integers."""
+    if type(shape) is builtins.tuple:
+        return builtins.tuple([int(size) for size in shape])
+    known = _PLAIN_SIZES.get(id(shape))
+    if known is None:
+        sizes = builtins.tuple([int(size) for size in shape])
+        # A list may be changed; shapes of types are not.
+        if type(shape) is list or len(_PLAIN_SIZES) >= _MOST_SIZES:
+            return sizes
+        known = _PLAIN_SIZES[id(shape)] = shape, sizes
+    return known[1]
 
 
 def make_block_type(self: Any, element_ty: Any, shape: Any) -> None:
@@ -75,6 +94,20 @@ def make_tensor(self: Any, handle: Any, type: Any) -> None:
     else:
         self.shape = tl.core.tuple([tl.core.constexpr(size) for size in type.shape])
         self.numel = tl.core.constexpr(type.numel)
+
+
+def tensor_of(handle: Any, kind: Any) -> Any:
+    """A tensor, made quickly whether the stock language is in place or ours."""
+    made = tl.tensor.__new__(tl.tensor)
+    make_tensor(made, handle, kind)
+    return made
+
+
+def block_of(element_ty: Any, shape: builtins.tuple[int, ...]) -> Any:
+    """A block type, made quickly likewise."""
+    made = tl.block_type.__new__(tl.block_type)
+    make_block_type(made, element_ty, builtins.list(shape))
+    return made
 
 
 # The ids of two shapes -> the shape that both are broadcast to; None if they cannot be. Only shapes

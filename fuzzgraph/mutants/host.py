@@ -145,11 +145,8 @@ class Host:
         The engine's own modules are left: what they do at their import may depend on the session
         that is open then.
         """
-        from fuzzgraph.ports import engine_packages
-
-        packages = tuple(f"{name}." for name in engine_packages(self._target))
         for name in names:
-            if not f"{name}.".startswith(packages) and name not in sys.modules:
+            if not self._is_engines(name) and name not in sys.modules:
                 with suppress(Exception):
                     importlib.import_module(name)
 
@@ -194,8 +191,11 @@ class Host:
         """
         named = self._begin.named
         there: dict[str, Candidate] = {}
+        # Somebody else may have written the log: no other module is looked up, since that imports
+        # the packages above it.
         for module in sorted({one.module for one in named}):
-            there |= {one.mutant.id: one for one in self._of_whole_module(module)}
+            if self._is_engines(module):
+                there |= {one.mutant.id: one for one in self._of_whole_module(module)}
         missing = [one for one in named if one.id not in there]
         if missing:
             raise UsageError(
@@ -203,6 +203,12 @@ class Host:
                 f"of {missing[0].module}:{missing[0].line}. Name a run on the same release."
             )
         return [there[one.id] for one in named]
+
+    def _is_engines(self, module: str) -> bool:
+        from fuzzgraph.ports import engine_packages
+
+        packages = engine_packages(self._target)
+        return any(f"{module}.".startswith(f"{name}.") for name in packages)
 
     def _of_whole_module(self, module: str) -> Iterator[Candidate]:
         path = file_of(module)

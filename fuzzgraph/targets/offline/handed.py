@@ -124,7 +124,9 @@ class BackendWatch:
         self._prepared = {}
         with as_it_is():
             held.rebound = {path: now.tensors[path].data_ptr() for path in changed}
-        held.dropped = tuple(root for root in before if "." not in root and root not in records)
+        # A record without a tensor has nothing that a kernel could miss.
+        held_then = {root_of(path) for path in before if "." in path}
+        held.dropped = tuple(root for root in before if root in held_then - records.keys())
         return (*calls, held)
 
     def at_capture(self, key: Hashable) -> tuple[Handover, ...]:

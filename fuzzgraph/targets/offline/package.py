@@ -7,6 +7,7 @@ unpacked release first on `sys.path`, or an installed one is found there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.metadata
@@ -77,8 +78,7 @@ class EnginePackage:
 
     def has_module(self, name: str) -> bool:
         """Whether this release has the module, without importing it."""
-        path = self.root().joinpath(*name.split(".")[1:])
-        return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+        return _is_module(self.root().joinpath(*name.split(".")[1:]))
 
     def module(self, name: str) -> Any:
         """The engine's module of this dotted name, imported.
@@ -177,7 +177,22 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+# Asked at every step, and no release changes while a process runs it.
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_module(path: Path) -> bool:
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
 def call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:
     """Calls it with those arguments that it has in this release."""
-    known = inspect.signature(function).parameters
+    # Methods are not kept: they would keep their objects alive.
+    lasting = isinstance(function, (type, types.FunctionType))
+    known = _parameters(function) if lasting else inspect.signature(function).parameters
     return function(**{name: value for name, value in arguments.items() if name in known})

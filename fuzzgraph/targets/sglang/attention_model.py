@@ -153,6 +153,7 @@ class DraftModel(AttentionModel):
             backends: one for each step.
         """
         all_slots, steps = forward_batch.out_cache_loc, self._config.spec_steps
+        held = {name: getattr(forward_batch, name, None) for name in ("input_ids", "attn_backend")}
         slots = all_slots.view(-1, steps)
         branch, outputs = torch.zeros_like(tokens), []
         for step in range(steps):
@@ -164,6 +165,8 @@ class DraftModel(AttentionModel):
                 outputs.append(self.attend(tokens, positions, forward_batch))
             tokens = next_token(tokens, step, branch)
         forward_batch.out_cache_loc = all_slots
+        for name, value in held.items():
+            setattr(forward_batch, name, value)
         self.attended = torch.stack(outputs, 1).flatten(0, 1)
 
 

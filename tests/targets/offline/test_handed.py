@@ -131,6 +131,20 @@ def test_a_preparation_that_loses_its_metadata_is_seen() -> None:
     assert held.dropped == ("forward_metadata",)
 
 
+def test_a_record_without_a_tensor_is_not_missed() -> None:
+    class ForgetsNothing(Backend):
+        def fill(self, lens: torch.Tensor, rows: int) -> None:
+            had = self.forward_metadata is not None
+            super().fill(lens, rows)
+            # As sglang 0.5.9 has it for the second part of a verify that has none.
+            self.second_part = None if had else Metadata(None)  # type: ignore[arg-type]
+
+    watched = Watched(ForgetsNothing())
+    watched.capture()
+    *_, held = watched.step(5, 6, 7)
+    assert held.dropped == ()
+
+
 def test_an_eager_run_shows_only_what_it_prepared_itself() -> None:
     watched = Watched()
     watched.capture()

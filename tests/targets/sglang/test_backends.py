@@ -79,6 +79,26 @@ class TestReleases:
         assert ("reference", "attention") in found
 
     @pytest.mark.parametrize(
+        ("mutant", "target", "settings"),
+        [
+            ("plan_by_fewer_keys", "flashinfer", {}),
+            ("mask_of_the_next_key", "flashinfer", {"mode": "target_verify"}),
+            ("latent_verify_bidirectional", "flashinfer-mla", {"mode": "target_verify"}),
+        ],
+        ids=["plan too short", "mask shifted", "latent verify not causal"],
+    )
+    def test_a_wrong_call_of_flashinfer_shows_in_the_outputs(
+        self, workers: Workers, mutant: str, target: str, settings: dict[str, Any]
+    ) -> None:
+        case = case_for(target, (5, 7), (9, 8), **settings)
+        found = seen(workers, "0.5.23", case, f"tests.targets.sglang.flashinfer_mutants:{mutant}")
+        assert ("reference", "attention") in found
+
+    def test_a_tree_of_two_branches_is_one_mask_on_flashinfer(self, workers: Workers) -> None:
+        case = case_for("flashinfer", (5, 66, 7), (130, 6, 7), mode="target_verify", spec_topk=2)
+        assert seen(workers, "0.5.23", case, "sglang-flashinfer-verify") == set()
+
+    @pytest.mark.parametrize(
         ("target", "buffer"),
         [("fa3", "page_table"), ("flashinfer", "kv_indices"), ("trtllm-mla", "page_table")],
     )

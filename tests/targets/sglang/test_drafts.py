@@ -65,6 +65,8 @@ def seen(workers: Workers, version: str, case: Case, target: str) -> set[tuple[s
 
 ROOM = {"max_context_len": 32, "kv_pool_pages": 300}
 STALE = {("contract", "req_pool_indices"), ("history", "req_pool_indices")}
+# In 0.5.13 a graph of draft-extend is captured with -1 tokens for each row.
+AT_CAPTURE = {"0.5.12": set(), "0.5.13": {("contract", "cu_seqlens_q")}, "0.5.23": set()}
 
 
 class TestReleases:
@@ -75,7 +77,7 @@ class TestReleases:
         self, workers: Workers, version: str
     ) -> None:
         case = extend_case((1, 3, 2, 3), (2, 1, 3), draft_tokens=3)
-        found = seen(workers, version, case, "sglang-eagle-draft-extend")
+        found = seen(workers, version, case, "sglang-eagle-draft-extend") - AT_CAPTURE[version]
         assert found == (STALE if version == "0.5.12" else set())
 
     @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
@@ -83,7 +85,8 @@ class TestReleases:
         self, workers: Workers, version: str
     ) -> None:
         case = extend_case((1, 0, 2, 3), (0,), (2, 1, 3), draft_tokens=3)
-        assert seen(workers, version, case, "sglang-eagle-draft-extend") == set()
+        found = seen(workers, version, case, "sglang-eagle-draft-extend")
+        assert found == AT_CAPTURE[version]
 
     @pytest.mark.parametrize(
         ("target", "expected"),

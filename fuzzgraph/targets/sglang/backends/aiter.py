@@ -179,7 +179,9 @@ class AiterSession(DecodeSession):
         seen = vars(self.backend.forward_metadata)
         found = {name: seen[name] for name in _METADATA if isinstance(seen.get(name), torch.Tensor)}
         if found.get("kv_indices") is not None and found["kv_indices"].dim() == 2:
-            found["page_table"] = found.pop("kv_indices")
+            # Unified attention reads these of what a preparation may leave there.
+            read = {"page_table": found.pop("kv_indices"), "qo_indptr": found.get("qo_indptr")}
+            return {name: tensor for name, tensor in read.items() if tensor is not None}
         return found
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:

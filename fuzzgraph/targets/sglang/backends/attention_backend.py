@@ -82,8 +82,10 @@ class AttentionBackend:
     """Metadata -> what a plan was made of on the host."""
     max_context_len: int = 64
     max_topk: int = 1
-    """Branches of the drafts that it verifies; with several it attends in two parts, one over the
-    past and one over each token's own drafts, and its metadata is that of the first."""
+    """Branches of the drafts that it verifies."""
+    masks_branches: bool = False
+    """Whether it verifies several by one call with a mask. Others attend in two parts, one over the
+    past and one over each token's own drafts, and their metadata is that of the first."""
     adapt: Callable[[Any], None] = lambda runner: None
     """Gives the model runner's stub what only this backend reads of it."""
     stubs: tuple[tuple[str, str, Any], ...] = ()
@@ -205,17 +207,18 @@ def _judged(backend: AttentionBackend, mode: Mode) -> str:
     return f"no outputs: {missing} has no model" if missing else "outputs judged"
 
 
-def _in_two_parts(config: EngineConfig) -> bool:
+def _in_two_parts(config: EngineConfig, kind: AttentionBackend) -> bool:
     """Whether a verify attends to the past and to its drafts by two calls."""
-    return config.modes == ("target_verify",) and config.spec_topk > 1
+    several = config.modes == ("target_verify",) and config.spec_topk > 1
+    return several and not kind.masks_branches
 
 
-def _metadata_fields(config: EngineConfig) -> dict[str, Field]:
+def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, Field]:
     """What backends hand their kernels; each backend names those of them that it has."""
     # What each row computes beyond its past.
     tokens = config.draft_tokens if config.modes == ("target_verify",) else 1
     past, seen = 1 if tokens == 1 else 1 + tokens, "seq_lens"
-    if _in_two_parts(config):
+    if _in_two_parts(config, kind):
         past, seen = 1, "cached_lens"
     declared = (
         fields.lengths("cache_seqlens", fill=past, repeats=seen, source=_LENS),
@@ -231,7 +234,7 @@ def _metadata_fields(config: EngineConfig) -> dict[str, Field]:
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
     )
     # The table of a past holds no drafts, which a field on pages would ask for.
-    left_out = {"page_table"} if _in_two_parts(config) else set()
+    left_out = {"page_table"} if _in_two_parts(config, kind) else set()
     return {field.name: field for field in declared if field.name not in left_out}
 
 
@@ -257,7 +260,8 @@ def open_backend(
     install_flashinfer()
     if runner.device == "cpu":
         for holder, name, stub in (*kind.stubs, *kind.kernels):
-            if has_module(holder):
+            # Packages of compiled kernels are none of the release's own.
+            if has_module(holder) or not holder.startswith("sglang."):
                 setattr(engine_module(holder), name, stub)
         for name in kind.asserts_gpu:
             if hasattr(module, name):
@@ -273,7 +277,7 @@ class BackendSession(DecodeSession):
         self._kind = kind
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self.inputs = input_names(config)
-        declared = _metadata_fields(config)
+        declared = _metadata_fields(config, kind)
         shown = (declared[name] for name in kind.fields if name in declared)
         self.fields = (*input_fields(config, 1), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
@@ -296,7 +300,7 @@ class BackendSession(DecodeSession):
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         found = self._kind.read(self._kind.held(self.backend, size))
-        if _in_two_parts(self._config):
+        if _in_two_parts(self._config, self._kind):
             found.pop("page_table", None)
         return found
 

@@ -48,7 +48,7 @@ def _one_head_dim(config: EngineConfig) -> str | None:
 
 
 _MODULE = f"{ATTENTION}.flashinfer_backend"
-_FLASHINFER = AttentionBackend(
+FLASHINFER = AttentionBackend(
     name="flashinfer",
     places=((_MODULE, "FlashInferAttnBackend"),),
     attention="mha",
@@ -65,7 +65,9 @@ _FLASHINFER = AttentionBackend(
     read=_buffers,
     kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
     refuses=_one_head_dim,
+    max_topk=2,
+    masks_branches=True,
     planned=lambda wrapper: {f"planned_{k}": v for k, v in planned_offsets(wrapper).items()},
 )
 
-target = _FLASHINFER.target
+target = FLASHINFER.target

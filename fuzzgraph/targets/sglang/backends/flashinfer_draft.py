@@ -1,13 +1,15 @@
 """`--attention-backend flashinfer` under EAGLE's drafts: `FlashInferMultiStepDraftBackend`.
 
-The release's own draft runner grows drafts on one backend for each step but the last; a Triton
-kernel of its own writes the indices of all of them. The draft model computes nothing.
+The release's own draft runner grows drafts on one backend for each step; a Triton kernel of its own
+writes the indices of all of them. A draft of one branch attends at each step, with models of
+FlashInfer's wrappers, and its outputs are judged; one of several branches computes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,16 +18,18 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
+from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
+from fuzzgraph.targets.sglang.backends.recording import watched
 from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
-from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT, RunnerKind
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
-from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
-from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
+from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 from fuzzgraph.world import Batch
 
-_BACKEND = "sglang.srt.layers.attention.flashinfer_backend"
+_DRAFT = replace(FLASHINFER, places=((FLASHINFER.places[0][0], "FlashInferMultiStepDraftBackend"),))
+"""Holds a backend for each step of a draft but the last."""
 _STEPS = (
     "sglang generate_draft_decode_kv_indices: for each branch its row's past and the slots that "
     "its steps so far wrote; a padded row lies in the pool's padding row"
@@ -37,66 +41,51 @@ class FlashInferDraftTarget(DraftTarget):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, DRAFT.name)
-        self.about = "FlashInfer's metadata of each EAGLE draft step; no outputs"
-        self.capabilities = self.capabilities.replace(
-            seq_len_fill_values=(1,), min_spec_steps=2, row_mixings=("none",)
+        self.about = (
+            "FlashInfer on each EAGLE draft step; outputs of one branch judged, kernels modelled"
         )
+        self.capabilities = self.capabilities.replace(seq_len_fill_values=(1,), min_spec_steps=2)
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.spec_steps < 2:
             return "spec_steps=1: the last step of a draft has no backend"
-        return super().refused(config) or refused_capture_sizes(config)
+        refused = super().refused(config) or refused_capture_sizes(config)
+        return refused or FLASHINFER.refuses(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> FlashInferDraftSession:
         return FlashInferDraftSession(config, graphs, self._kind)
 
     def modules(self) -> tuple[str, ...]:
-        return *super().modules(), _BACKEND
+        layer = "sglang.srt.layers.radix_attention"
+        return *super().modules(), _DRAFT.places[0][0], layer
 
     def load(self) -> None:
         keep_workspaces_small()
         super().load()
 
 
-def _watched(base: Any) -> type:
-    """The engine's backend, which says when it is about to prepare a replay."""
-
-    class Watched(base):  # type: ignore[misc]
-        on_metadata: Callable[[], None] = staticmethod(lambda: None)
-
-        def init_forward_metadata_replay_cuda_graph(self, *args: Any, **named: Any) -> None:
-            self.on_metadata()
-            super().init_forward_metadata_replay_cuda_graph(*args, **named)
-
-        def init_forward_metadata_out_graph(self, *args: Any, **named: Any) -> None:
-            self.on_metadata()
-            super().init_forward_metadata_out_graph(*args, **named)
-
-    return Watched
-
-
 class FlashInferDraftSession(DraftSession):
-    """One draft runner and its backends, one for each step but the last."""
+    """One draft runner and its backends, one for each step that attends."""
+
+    attends_on = FLASHINFER
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         super().__init__(config, graphs, kind)
-        for step in range(config.spec_steps - 1):
+        for step in range(len(self.backend.attn_backends)):
             name = f"step{step}_kv"
             self.fields += (
                 fields.offsets(f"{name}_indptr", repeats=f"draft_lens:{step}", source=_STEPS),
                 fields.slot_indices(f"{name}_indices", source=_STEPS),
             )
 
-    def _computes(self, config: EngineConfig) -> bool:
-        return False
-
     def _open_backend(self, runner: ModelRunner) -> Any:
-        module = engine_module(_BACKEND)
-        forget_workspaces(module)
-        install_flashinfer()
-        backend = _watched(module.FlashInferMultiStepDraftBackend)
-        return backend(runner, self._config.spec_topk, self._config.spec_steps)
+        # A draft of n steps has n - 1 backends, because the last token needs no forward. Where the
+        # model attends at each step, it is that of a server with one step more and room for it.
+        more = int(self._model is not None)
+        runner.model_config.context_len += more
+        steps, topk = self._config.spec_steps + more, self._config.spec_topk
+        return open_backend(_DRAFT, runner, watched, topk=topk, speculative_num_steps=steps)
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:

@@ -13,7 +13,7 @@ from fuzzgraph.targets.sglang.backends.flashinfer import held_wrapper, planned_o
 
 _MODULE = f"{ATTENTION}.flashinfer_mla_backend"
 
-_FLASHINFER_MLA = AttentionBackend(
+FLASHINFER_MLA = AttentionBackend(
     name="flashinfer_mla",
     places=((_MODULE, "FlashInferMLAAttnBackend"),),
     attention="mla",
@@ -25,4 +25,4 @@ _FLASHINFER_MLA = AttentionBackend(
     kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
 )
 
-target = _FLASHINFER_MLA.target
+target = FLASHINFER_MLA.target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,14 @@ def _tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
     return torch.tensor(values, device=device)
 
 
+@functools.cache
+def _names(struct: type) -> frozenset[str]:
+    return frozenset(entry.name for entry in dataclasses.fields(struct))
+
+
 def given(struct: type, values: dict[str, Any]) -> Any:
     """An instance of the engine's dataclass from those `values` that this release knows."""
-    known = {entry.name for entry in dataclasses.fields(struct)}
+    known = _names(struct)
     return struct(**{name: value for name, value in values.items() if name in known})
 
 
@@ -107,7 +113,7 @@ def _token_counts(struct: type, num_tokens: int, device: str) -> dict[str, Any]:
     The whole count got a field of its own in 0.5.20; the other one is left empty since.
     """
     count = _tensor([num_tokens], device).int()
-    if "global_num_token_non_padded" not in {entry.name for entry in dataclasses.fields(struct)}:
+    if "global_num_token_non_padded" not in _names(struct):
         return {"num_token_non_padded": count}
     return {"global_num_token_non_padded": count, "global_num_token_non_padded_cpu": num_tokens}
 

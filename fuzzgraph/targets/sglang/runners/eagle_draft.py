@@ -114,6 +114,8 @@ class DraftSession(DecodeSession):
     """One draft runner; its backend takes down what it is handed, and some compute."""
 
     runner: DraftRunnerDriver
+    attends_on = FA3
+    """The backend of those that compute."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
         self._kind = kind
@@ -124,7 +126,7 @@ class DraftSession(DecodeSession):
         self.fields = _fields(config, self._extends, self._packed)
         self._captured: dict[Hashable, torch.Tensor] = {}
         self._model = DraftModel(config, graphs.device) if self._computes(config) else None
-        backend = "triton" if self._model is None else FA3.name
+        backend = "triton" if self._model is None else self.attends_on.name
         super().__init__(config, graphs, backend=backend, drafts=True, model=self._model)
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         if self._model is not None and kind is DRAFT_EXTEND:
@@ -139,23 +141,26 @@ class DraftSession(DecodeSession):
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
-        """Before a draft, the worker has put its slots behind the past of each row."""
-        drafts = self._model is not None and self._kind is DRAFT and batch is not None
-        with (
-            contextlib.nullcontext() if self._model is None else cuda_on_cpu(),
-            self._drafted(batch) if drafts and batch is not None else contextlib.nullcontext(),
-        ):
+        """With the slots that the worker has put behind the past of each row."""
+        if self._model is None:
+            yield
+            return
+        with cuda_on_cpu(), contextlib.nullcontext() if batch is None else self._drafted(batch):
             yield
 
     @contextlib.contextmanager
     def _drafted(self, batch: Batch) -> Iterator[None]:
+        """Those of drafts; or the reserved one, where what was not accepted is written."""
         table = self._model_runner.req_to_token_pool.req_to_token
         rows = torch.tensor(batch.req_pool_indices)[:, None]
-        each = self._config.spec_topk * self._config.spec_steps
-        drafts = torch.tensor(batch.slot_mapping, dtype=table.dtype).view(-1, each)
-        columns = torch.tensor(batch.seq_lens)[:, None] + torch.arange(each)
+        if self._extends:
+            slots = torch.zeros(batch.raw_bs, self._config.draft_tokens, dtype=table.dtype)
+        else:
+            each = self._config.spec_topk * self._config.spec_steps
+            slots = torch.tensor(batch.slot_mapping, dtype=table.dtype).view(-1, each)
+        columns = torch.tensor(batch.seq_lens)[:, None] + torch.arange(slots.shape[1])
         before = table[rows, columns]
-        table[rows, columns] = drafts
+        table[rows, columns] = slots
         try:
             yield
         finally:
