@@ -205,7 +205,9 @@ def _against_capture(replay: Observation) -> Iterator[Breach]:
         if path in held.rebound:
             for message in rules.keeps_address(name, held.rebound[path], captured=captured):
                 yield Breach("address", name, message)
-    for root in held.dropped:
+    # A record without a tensor, of a feature that this batch does not use, is no loss.
+    used = {path.partition(".")[0] for path in held.bound}
+    for root in used.intersection(held.dropped):
         for message in rules.is_there(f"{held.to}.{root}", False, other="its capture"):
             yield Breach("missing", f"{held.to}.{root}", message)
     then, now = _calls(replay.handed_at_capture), _calls(replay.handovers)

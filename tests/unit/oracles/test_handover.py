@@ -188,8 +188,9 @@ def test_a_launch_that_the_eager_run_has_is_missing_in_the_graph() -> None:
 
 def test_a_lost_metadata_object_is_missing() -> None:
     step = record()
-    lost = Handover("Backend", "held", dropped=("forward_metadata",))
+    lost = replace(held(), bound={"forward_metadata.lens": 64}, dropped=("forward_metadata",))
     assert "Backend.forward_metadata is missing" in messages(step, lost)[0]
+    assert messages(step, replace(lost, bound={})) == []  # it held nothing at capture
     shown = held(seq_lens=ints(4, 6))
     assert messages(record(), Handover("Backend", "held"), shown) == [
         "Backend.forward_metadata is missing in the graph step; the eager run had it"
