@@ -64,8 +64,8 @@ _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the wh
 _CAPTURED_ON = (1,)
 
 _JUDGED = {
-    DRAFT: "outputs of one branch judged, on fa3",
-    DRAFT_EXTEND: "outputs judged, on fa3",
+    DRAFT: "judged on fa3, one branch",
+    DRAFT_EXTEND: "outputs judged on fa3",
 }
 
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
