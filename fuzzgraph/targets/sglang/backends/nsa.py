@@ -51,6 +51,8 @@ def _sparse_model(runner: Any) -> None:
     """A model whose attention selects among its keys, whose KV is not quantised."""
     described = runner.model_config.hf_config
     described.architectures = ["DeepseekV32ForCausalLM"]
+    config = runner.configuration.config
+    described.index_topk = config.index_topk or config.max_context_len  # then no key is left out
     pool = runner.token_to_kv_pool
     pool.nsa_kv_cache_store_fp8 = pool.dsa_kv_cache_store_fp8 = False
     if runner.device == "cpu":

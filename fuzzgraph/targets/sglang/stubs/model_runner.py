@@ -78,7 +78,6 @@ def _hf_config(config: EngineConfig) -> Any:
         vocab_size=32,
     )
     described.max_source_positions = config.max_encoder_len
-    described.index_topk = config.index_topk or config.max_context_len  # then no key is left out
     return described
 
 

@@ -59,7 +59,7 @@ class Configuration:
         prefill: str = "",
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self._config = config
+        self.config = config
         values: dict[str, Any] = {
             "model_path": "none",
             "device": device.type,
@@ -114,7 +114,7 @@ class Configuration:
         if _in_use[-1:] == [self]:
             return
         _in_use[:] = [self]
-        become_rank(self._config)
+        become_rank(self.config)
         context: Any = engine_module(_CONTEXT) if has_module(_CONTEXT) else None
         if not hasattr(context, "publish"):
             engine_module(_ARGUMENTS).set_global_server_args_for_scheduler(self.server_args)
@@ -123,7 +123,7 @@ class Configuration:
             context.get_parallel().clear_stamp()
         context.publish(self.server_args, role="scheduler")
         if hasattr(context.get_parallel(), "override_permanently"):
-            context.get_parallel().override_permanently(**rank_of(self._config))
+            context.get_parallel().override_permanently(**rank_of(self.config))
         graph: Any = getattr(context.get_exec(), "graph", None)
         if hasattr(graph, "_set"):
             graph._set("cuda_graph_config", self._sizes)
