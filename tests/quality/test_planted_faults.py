@@ -94,7 +94,7 @@ def test_a_score_says_how_soon_a_fault_is_found_and_what_it_shrinks_to() -> None
     )
     (one,) = result.faults
     assert one.found and one.oracle == "contract" and one.case is not None
-    assert (one.steps, one.requests) == (2, 2)
+    assert one.steps == 2 and one.requests <= 2
     assert (result.healthy.cases, result.healthy.findings) == (20, 0)
 
 
