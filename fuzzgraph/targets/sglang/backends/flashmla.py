@@ -25,6 +25,8 @@ _WRAPPER = "sglang.kernels.ops.attention.flash_mla_interface"
 _PACKAGE = Stub(
     get_mla_decoding_metadata=flash_mla.get_mla_metadata,
     flash_mla_with_kvcache=flash_mla.flash_mla_with_kvcache,
+    # FlashMLA 2026, flash_mla_interface.py: an empty plan, which the first decode fills
+    get_mla_metadata=lambda *_, **__: (flash_mla.FlashMLASchedMeta(), None),
 )
 
 
