@@ -160,7 +160,9 @@ class BackendTarget(SglangTarget):
     def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
-        self.about = f"{backend.name}'s metadata, {mode} graphs; {_judged(backend, mode)}"
+        judged = _judged(backend, mode)
+        what = backend.name if judged == _JUDGED else f"{backend.name}'s metadata"
+        self.about = f"{what}, {mode} graphs; {judged}"
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=backend.page_sizes,
@@ -199,12 +201,15 @@ class BackendTarget(SglangTarget):
         super().load()
 
 
+_JUDGED = "outputs judged"
+
+
 def _judged(backend: AttentionBackend, mode: Mode) -> str:
     """What a target says of its outputs."""
     if not backend.kernels:
         return "no outputs"
     missing = backend.missing(mode)
-    return f"no outputs: {missing} has no model" if missing else "outputs judged"
+    return f"no outputs: {missing} has no model" if missing else _JUDGED
 
 
 def _in_two_parts(config: EngineConfig, kind: AttentionBackend) -> bool:
