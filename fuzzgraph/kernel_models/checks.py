@@ -16,7 +16,7 @@ import torch
 from fuzzgraph.errors import KernelNotModelled, KernelRefused
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
-__all__ = ["Call", "check_offsets"]
+__all__ = ["Call", "check_longest", "check_offsets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,13 @@ def _shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return repr(value)
+
+
+def check_longest(memory: KernelMemory, name: str, longest: int, row: int, tokens: int) -> None:
+    """Record a row with more tokens than the longest that its caller announced by `name`."""
+    if tokens > longest:
+        rule = f"{name} must be at least the tokens of every row"
+        memory.misused(name, rule, f"{longest} for row {row} with {tokens} tokens")
 
 
 def check_offsets(memory: KernelMemory, name: str, offsets: Ints, end: int | None = None) -> None:

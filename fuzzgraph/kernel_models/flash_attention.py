@@ -23,7 +23,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
     rows_between,
 )
-from fuzzgraph.kernel_models.checks import Call, check_offsets
+from fuzzgraph.kernel_models.checks import Call, check_longest, check_offsets
 from fuzzgraph.kernel_models.flash_attention_plan import plan_size, planned_rows
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
@@ -286,9 +286,7 @@ def _attend_rows(memory: KernelMemory, keys_of: Any, given: dict[str, Any]) -> N
     softmax = Softmax(given["softmax_scale"], given["softcap"], given["sinks"])
     rows = []
     for row, first, count in rows_between(offsets):
-        if count > most:
-            rule = "max_seqlen_q must be at least the tokens of every row"
-            memory.misused("max_seqlen_q", rule, f"{most} for row {row} with {count} tokens")
+        check_longest(memory, "max_seqlen_q", most, row, count)
         if row not in served:
             continue
         keys = keys_of(row)

@@ -23,7 +23,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
     rows_between,
 )
-from fuzzgraph.kernel_models.checks import Call, check_offsets
+from fuzzgraph.kernel_models.checks import Call, check_longest, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 from fuzzgraph.kernel_models.pages import paged_keys
@@ -274,9 +274,7 @@ def _trtllm_gen_paged(
     table, page_size = as_contiguous(block_tables), k_cache.shape[2]
     found = []
     for row, first, count in rows_between(starts):
-        if count > max_q_len:
-            rule = "max_q_len must be at least the tokens of every row"
-            memory.misused("max_q_len", rule, f"{max_q_len} for row {row} with {count} tokens")
+        check_longest(memory, "max_q_len", max_q_len, row, count)
         length = max(0, int(lens[row]))
         keys = paged_keys(memory, "block_tables", table, row, length, page_size)
         served = min(count, max_q_len)

@@ -20,7 +20,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
     rows_between,
 )
-from fuzzgraph.kernel_models.checks import Call, check_offsets
+from fuzzgraph.kernel_models.checks import Call, check_longest, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
@@ -204,12 +204,7 @@ def _run_aiter_latent(
     for (row, token, count), (_, page, pages) in zip(
         rows_between(starts), rows_between(offsets), strict=True
     ):
-        if count > max_seqlen_q:
-            memory.misused(
-                "max_seqlen_q",
-                "max_seqlen_q must be at least the tokens of every row",
-                f"{max_seqlen_q} for row {row} with {count} tokens",
-            )
+        check_longest(memory, "max_seqlen_q", max_seqlen_q, row, count)
         length = csr_length(memory, kv_last_page_lens, row, pages, page_size)
         keys = csr_keys(memory, "kv_indices", kv_indices, page, length, page_size)
         rows.append(Row(token, count, keys, below_diagonal(count, length, (-1, 0))))

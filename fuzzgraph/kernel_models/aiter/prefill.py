@@ -22,7 +22,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
     rows_between,
 )
-from fuzzgraph.kernel_models.checks import Call, check_offsets
+from fuzzgraph.kernel_models.checks import Call, check_longest, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
@@ -229,9 +229,7 @@ def _attend_aiter_rows(
     check_offsets(memory, "cu_seqlens_q", starts, len(q))
     rows = []
     for row, first, count in rows_between(starts):
-        if count > max_seqlen_q:
-            rule = "max_seqlen_q must be at least the tokens of every row"
-            memory.misused("max_seqlen_q", rule, f"{max_seqlen_q} for row {row} of {count} tokens")
+        check_longest(memory, "max_seqlen_q", max_seqlen_q, row, count)
         keys = keys_of(row)
         hidden = below_diagonal(count, len(keys[0]), window)
         tokens = min(count, max_seqlen_q)
