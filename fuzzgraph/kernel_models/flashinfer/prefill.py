@@ -20,7 +20,7 @@ from fuzzgraph.kernel_models.flashinfer.paged import (
     rows_of,
 )
 from fuzzgraph.kernel_models.flashinfer.plan import PrefillPlanner
-from fuzzgraph.kernel_models.flashinfer.wrapper import pack_mask
+from fuzzgraph.kernel_models.flashinfer.wrapper import packed_mask
 
 __all__ = ["BatchPrefillWithPagedKVCacheWrapper"]
 
@@ -96,23 +96,18 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
         rows = len(qo_indptr) - 1
         given = {**others, "use_fp16_qk_reduction": use_fp16_qk_reduction}
         self._begin(rows, followed(given, pos_encoding_mode), PLAN_DEFAULTS)
-        mask, starts = packed_custom_mask, None
+        held = None
         if custom_mask is not None or packed_custom_mask is not None:
-            # prefill.py _compute_page_mask_indptr
-            keys = (paged_kv_indptr[1:] - paged_kv_indptr[:-1] - 1) * page_size
-            sizes = (qo_indptr[1:] - qo_indptr[:-1]) * (keys + paged_kv_last_page_len)
-            if mask is None and custom_mask is not None:
-                mask, starts = pack_mask(custom_mask, sizes)
-            else:
-                starts = torch.zeros_like(qo_indptr)
-                starts[1:] = torch.cumsum(sizes, 0)
+            full = (paged_kv_indptr[1:] - paged_kv_indptr[:-1] - 1) * page_size
+            keys = full + paged_kv_last_page_len
+            held = packed_mask(custom_mask, packed_custom_mask, qo_indptr, keys)
         queries = self._count_queries(qo_indptr)
         self._bind("qo_indptr", qo_indptr)
         self._bind("paged_kv_indptr", paged_kv_indptr)
         self._bind("paged_kv_last_page_len", paged_kv_last_page_len)
         self._bind("paged_kv_indices", paged_kv_indices)
-        if mask is not None and starts is not None:
-            self._bind_mask(mask, starts)
+        if held is not None:
+            self._bind_mask(*held)
         elif not self._use_cuda_graph:
             self._custom_mask_buf = self._mask_indptr_buf = None
         self._remember(

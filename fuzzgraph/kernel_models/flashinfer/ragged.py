@@ -19,7 +19,7 @@ from fuzzgraph.kernel_models.flashinfer.paged import (
     rows_of,
 )
 from fuzzgraph.kernel_models.flashinfer.plan import PrefillPlanner
-from fuzzgraph.kernel_models.flashinfer.wrapper import Wrapper, pack_mask
+from fuzzgraph.kernel_models.flashinfer.wrapper import Wrapper, packed_mask
 from fuzzgraph.kernel_models.launch import launch
 
 __all__ = ["BatchPrefillWithRaggedKVCacheWrapper"]
@@ -89,7 +89,9 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         self._call.needs(len(kv_indptr) == rows + 1, rule, len(kv_indptr))
         self._bind("qo_indptr", qo_indptr)
         self._bind("kv_indptr", kv_indptr)
-        self._take_mask(custom_mask, packed_custom_mask, qo_indptr, kv_indptr)
+        if custom_mask is not None or packed_custom_mask is not None:
+            keys = kv_indptr[1:] - kv_indptr[:-1]
+            self._bind_mask(*packed_mask(custom_mask, packed_custom_mask, qo_indptr, keys))
         queries = self._count_queries(qo_indptr)
         self._remember(
             q_data_type, kv_data_type, o_data_type, window_left, logits_soft_cap, sm_scale
@@ -105,20 +107,6 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         )  # fmt: skip
 
     begin_forward = plan
-
-    def _take_mask(
-        self, mask: torch.Tensor | None, packed: torch.Tensor | None, qo: torch.Tensor,
-        kv: torch.Tensor,
-    ) -> None:  # fmt: skip
-        if mask is None and packed is None:
-            return
-        sizes = (qo[1:] - qo[:-1]) * (kv[1:] - kv[:-1])
-        if packed is None and mask is not None:
-            self._bind_mask(*pack_mask(mask, sizes))
-        elif packed is not None:
-            starts = torch.zeros_like(qo)
-            starts[1:] = torch.cumsum(sizes, 0)
-            self._bind_mask(packed, starts)
 
     def forward(
         self,

@@ -14,7 +14,7 @@ from fuzzgraph.kernel_models.flashinfer.plan import int_workspace, int_workspace
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
-__all__ = ["Wrapper", "dtype_of", "pack_mask"]
+__all__ = ["Wrapper", "dtype_of", "packed_mask"]
 
 SOURCE = "FlashInfer 0.6.12, flashinfer/decode.py and prefill.py"
 
@@ -199,6 +199,29 @@ def dtype_of(named: Any) -> torch.dtype:
     """A dtype, or the one of a name."""
     found: torch.dtype = getattr(torch, named) if isinstance(named, str) else named
     return found
+
+
+def packed_mask(
+    mask: torch.Tensor | None,
+    packed: torch.Tensor | None,
+    qo_indptr: torch.Tensor,
+    keys: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(bits, [rows + 1] offsets) of a plan's mask; a packed one is taken as it is, and first.
+
+    Args:
+        mask: [sum of queries * keys] not 0 where a query sees a key; needed without `packed`.
+        keys: [rows] of each row.
+
+    Source: flashinfer/prefill.py plan, _compute_page_mask_indptr.
+    """
+    sizes = (qo_indptr[1:] - qo_indptr[:-1]) * keys
+    if packed is None:
+        assert mask is not None, "called without a mask"
+        return pack_mask(mask, sizes)
+    starts = torch.zeros_like(qo_indptr)
+    starts[1:] = torch.cumsum(sizes, 0)
+    return packed, starts
 
 
 def pack_mask(mask: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
