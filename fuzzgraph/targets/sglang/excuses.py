@@ -79,6 +79,12 @@ EXCUSES: tuple[Excuse, ...] = (
         "a verify's tree is that of the live rows; backends pad it as they build their masks",
     ),
     Excuse(
+        "*.forward_batch.num_token_non_padded",
+        "live",
+        "sglang cuda_graph_runner.py replay_prepare: a rank's share of the graph's tokens",
+        "ranks of an eager run share fewer tokens",
+    ),
+    Excuse(
         "*.spec_info.draft_token",
         "missing",
         "sglang decode_cuda_graph_runner.py get_spec_info: draft_token=None at capture",
@@ -109,7 +115,19 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         _DRAFT,
         "no step of a draft reads it; the worker makes a draft's batch of it",
     ),
-    Excuse("*.forward_batch.global_num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse("*.forward_batch.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse(
+        "*.spec_info.num_correct_drafts",
+        "padding",
+        "sglang multi_layer_eagle.py fill_draft_extend_prepare_buffers: padded rows keep theirs",
+        "what is gathered by them is discarded",
+    ),
+    Excuse(
+        "*.spec_info.bonus_tokens",
+        "padding",
+        "sglang frozen_kv_mtp_cuda_graph_runner.py: copies the tokens of live rows",
+        "token ids; padded rows draft from any of them",
+    ),
     Excuse(
         "*.forward_batch.out_cache_loc",
         "missing",
@@ -129,7 +147,7 @@ CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
         "intel_amx_backend.py and torch_native_backend.py, which run on a CPU, never read it",
     ),
     Excuse(
-        "*.forward_batch.can_run_decode_cuda_graph",
+        "*.forward_batch.can_run_*cuda_graph",
         "fits",
         _CPU_GRAPH,
         "lora_manager.py reads it under data parallelism, which this runner refuses",
