@@ -37,7 +37,7 @@ def lone_rows_unwritten() -> Any:
 
         pool.set_kv_buffer = write_many
 
-    return _changed(aiter.AiterTarget("sglang-aiter", "decode"), change)
+    return _changed(aiter.target("sglang-aiter", "decode"), change)
 
 
 def wrong_scale() -> Any:
@@ -46,7 +46,7 @@ def wrong_scale() -> Any:
     def change(session: Any) -> None:
         session._attention.layer.scaling *= 2
 
-    return _changed(aiter.AiterTarget("sglang-aiter-verify", "target_verify"), change)
+    return _changed(aiter.target("sglang-aiter-verify", "target_verify"), change)
 
 
 def newest_key_unselected() -> Any:

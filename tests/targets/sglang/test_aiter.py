@@ -54,7 +54,7 @@ def test_padded_rows_on_the_padding_row_are_no_finding(workers: Workers) -> None
 def test_a_capture_beyond_the_pool_fails_where_buffers_were_sized_by_the_pool(
     workers: Workers,
 ) -> None:
-    case = decode_case((5, 6), capture_bs=(2, 8), req_pool_size=5)
+    case = decode_case((5, 6), capture_bs=(4, 8), req_pool_size=5, attn_tp_size=4)
     (finding,) = workers.findings("0.5.10", case, _DECODE)
     assert (finding.oracle, finding.stage) == ("survival", "capture")
     assert "aiter_backend.py" in finding.message
@@ -62,7 +62,7 @@ def test_a_capture_beyond_the_pool_fails_where_buffers_were_sized_by_the_pool(
 
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.13"])
 def test_a_capture_beyond_the_pool_works_where_they_are_not(workers: Workers, version: str) -> None:
-    case = decode_case((5, 6), capture_bs=(2, 8), req_pool_size=5)
+    case = decode_case((5, 6), capture_bs=(4, 8), req_pool_size=5, attn_tp_size=4)
     assert workers.findings(version, case, _DECODE) == ()
 
 

@@ -70,12 +70,16 @@ class AttentionBackend:
     """As `--attention-backend` spells it."""
     places: tuple[tuple[str, str], ...]
     """(module, class) under its names, the release's own first found."""
-    attention: Literal["mha", "mla"]
+    attentions: tuple[Literal["mha", "mla"], ...]
     page_sizes: tuple[int, ...]
     fields: tuple[str, ...]
     """What it hands its kernels beyond the runner's inputs: names of `_metadata_fields`."""
     read: Callable[[Any], Tensors]
     """Metadata -> what kernels read of it, whole, by field."""
+    own_fields: Callable[[EngineConfig], tuple[Field, ...]] = lambda config: ()
+    """Fields that only it has, or has by another rule than other backends."""
+    any_page_size: bool = False
+    """Whether it also runs pages of sizes that are not generated."""
     held: Callable[[Any, int | None], Any] = current
     """(backend, size of the graph or None without one) -> its metadata."""
     planned: Callable[[Any], Tensors] = lambda metadata: {}
@@ -160,13 +164,14 @@ class BackendTarget(SglangTarget):
     def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
+        self.any_page_size = backend.any_page_size
         judged = _judged(backend, mode)
         what = backend.name if judged == _JUDGED else f"{backend.name}'s metadata"
         self.about = f"{what}, {mode} graphs; {judged}"
-        self.capabilities = Capabilities(
+        has: dict[str, Any] = dict(
             modes=(mode,),
             page_sizes=backend.page_sizes,
-            attentions=(backend.attention,),
+            attentions=backend.attentions,
             max_batch=8,
             max_context_len=backend.max_context_len,
             max_spec_steps=3,
@@ -177,8 +182,8 @@ class BackendTarget(SglangTarget):
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
             row_mixings=("none",) if backend.missing(mode) else ROW_MIXINGS,
-            **dict(backend.more),
         )
+        self.capabilities = Capabilities(**has | dict(backend.more))
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.v_head_dim >= config.head_dim:
@@ -225,7 +230,7 @@ def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, 
     past, seen = 1 if tokens == 1 else 1 + tokens, "seq_lens"
     if _in_two_parts(config, kind):
         past, seen = 1, "cached_lens"
-    declared = (
+    declared: tuple[Field, ...] = (
         fields.lengths("cache_seqlens", fill=past, repeats=seen, source=_LENS),
         fields.page_table(source=_TABLE),
         fields.offsets("cu_seqlens_q", repeats="new_lens", source=_SUMS),
@@ -237,6 +242,7 @@ def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, 
         fields.offsets("qo_indptr", repeats="new_lens", source=_SUMS),
         fields.offsets("planned_kv_indptr", repeats="seq_lens", source=_PLAN),
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
+        *kind.own_fields(config),
     )
     # The table of a past holds no drafts, which a field on pages would ask for.
     left_out = {"page_table"} if _in_two_parts(config, kind) else set()
@@ -317,6 +323,8 @@ class BackendSession(DecodeSession):
         used |= self._kind.planned(self._kind.held(self.backend, size))
         if "kv_indices" in used:
             used["kv_indices"] = used["kv_indices"][: used["kv_indptr"][-1]]
+        if "mask_indptr" in used:
+            used["custom_mask"] = used["custom_mask"][: used["mask_indptr"][-1]]
         lens = lens + (self._config.draft_tokens if self._verifies else 0)
         lens = used.get("cache_seqlens", lens)
         if "page_table" in used:
