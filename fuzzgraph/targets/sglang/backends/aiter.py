@@ -28,14 +28,17 @@ from fuzzgraph.targets.sglang.release import engine_module, release
 
 _MODULE = f"{ATTENTION}.aiter_backend"
 _UNIFIED = "SGLANG_USE_AITER_UNIFIED_ATTN"
-# sglang aiter_backend.py: 16 natively, 4 are repeated where it has _PADS.
-_LATENT_HEADS = (16, 4)
+# sglang aiter_backend.py: 16 natively, 32 by a persistent plan, 4 are repeated where it has _PADS.
+_LATENT_HEADS = (16, 32, 4)
+_NATIVE = 16
 _PADS = "_mla_decode_fwd_with_head_pad"
 _KERNELS = {
     "paged_attention_ragged": aiter.paged_attention_ragged,
     "unified_attention": aiter.unified_attention,
     "mla_decode_fwd": aiter.mla_decode_fwd,
     "mla_prefill_fwd": aiter.mla_prefill_fwd,
+    "get_mla_metadata_info_v1": aiter.get_mla_metadata_info_v1,
+    "get_mla_metadata_v1": aiter.get_mla_metadata_v1,
     "mha_batch_prefill_func": aiter.mha_batch_prefill_func,
     "flash_attn_varlen_func": aiter.flash_attn_varlen_func_aiter,
 }
@@ -64,6 +67,12 @@ def _own_fields(config: EngineConfig) -> tuple[Field, ...]:
         fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
         fields.value("custom_mask", repeats="mask", source=_MASK),
     )
+
+
+def _fill(config: EngineConfig) -> int:
+    """sglang aiter_backend.py get_cuda_graph_seq_len_fill_value, from 0.5.10 on."""
+    verify = config.modes == ("target_verify",)
+    return config.draft_tokens if verify and release() != "0.5.9" else 1
 
 
 def _held(backend: Any, size: int | None) -> Any:
@@ -111,11 +120,11 @@ def _refuses(config: EngineConfig) -> str | None:
 def _adapt(runner: Any) -> None:
     """The backend reads from the environment whether it uses unified attention."""
     config = runner.configuration.config
-    native = config.attention != "mla" or config.num_q_heads == _LATENT_HEADS[0]
+    native = config.attention != "mla" or config.num_q_heads >= _NATIVE
     if not native and not hasattr(engine_module(_MODULE).AiterAttnBackend, _PADS):
         raise KernelNotModelled(
             f"sglang {release()} hands latent kernels {config.num_q_heads} heads as they are, which"
-            f" none is built for. Run cases with {_LATENT_HEADS[0]} on it."
+            f" none is built for. Run cases with {_NATIVE} on it."
         )
     os.environ[_UNIFIED] = "1" if config.page_map == "page_table" else "0"
 
@@ -129,11 +138,13 @@ _AITER = AttentionBackend(
     fields=("kv_indptr", "kv_indices", "page_table", "qo_indptr", "kv_last_page_len",
             "mask_indptr", "custom_mask"),
     own_fields=_own_fields,
+    fill=_fill,
     held=_held,
     read=_read,
     adapt=_adapt,
     kernels=tuple((_MODULE, name, model) for name, model in _KERNELS.items()),
     refuses=_refuses,
+    globals=("_use_mla_ps_kernel", "fast_mode", "intra_batch_mode"),
     rope="joined",
     more=(
         ("page_maps", ("csr", "page_table")),

@@ -10,7 +10,7 @@ one layer of the engine's attention runs inside the graph too, and its outputs a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,6 +78,8 @@ class AttentionBackend:
     """Metadata -> what kernels read of it, whole, by field."""
     own_fields: Callable[[EngineConfig], tuple[Field, ...]] = lambda config: ()
     """Fields that only it has, or has by another rule than other backends."""
+    fill: Callable[[EngineConfig], int] = lambda config: 1
+    """Length of padded rows, which it asks of the runner."""
     any_page_size: bool = False
     """Whether it also runs pages of sizes that are not generated."""
     held: Callable[[Any, int | None], Any] = current
@@ -111,6 +113,8 @@ class AttentionBackend:
     """What else it has of the dimensions: a field of `Capabilities`, its value."""
     arguments: tuple[tuple[str, Any], ...] = ()
     """Server arguments, under each of their names, beyond those that follow from a config."""
+    globals: tuple[str, ...] = ()
+    """Names that its constructor changes in its module: each session has its own."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -290,7 +294,7 @@ class BackendSession(DecodeSession):
         self.inputs = input_names(config)
         declared = _metadata_fields(config, kind)
         shown = (declared[name] for name in kind.fields if name in declared)
-        self.fields = (*input_fields(config, 1), *shown)
+        self.fields = (*input_fields(config, kind.fill(config)), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
             model = kind.model(config, graphs.device, kind.rope)
@@ -302,7 +306,21 @@ class BackendSession(DecodeSession):
         return cuda_on_cpu()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        return open_backend(self._kind, runner)
+        self._module = engine_module(self._kind.place()[0])
+        self._set_globals(_imported.setdefault(self._module, self._globals()))
+        backend = open_backend(self._kind, runner)
+        self._own = self._globals()
+        return backend
+
+    def _use(self) -> None:
+        super()._use()
+        self._set_globals(self._own)
+
+    def _globals(self) -> dict[str, Any]:
+        return {name: getattr(self._module, name) for name in self._kind.globals}
+
+    def _set_globals(self, values: Mapping[str, Any]) -> None:
+        vars(self._module).update(values)
 
     def remember(self, key: Hashable) -> None:
         super().remember(key)
@@ -336,6 +354,10 @@ class BackendSession(DecodeSession):
             table = used.pop("token_table")
             used |= below_lengths_packed(table, lens, _rows_each(table, lens))
         return used
+
+
+_imported: dict[Any, dict[str, Any]] = {}
+"""Module of a backend -> its globals before any constructor changed them."""
 
 
 def _rows_each(table: torch.Tensor, lens: torch.Tensor) -> int:
