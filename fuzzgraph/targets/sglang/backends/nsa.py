@@ -67,7 +67,7 @@ _NSA = AttentionBackend(
         (f"{ATTENTION}.dsa_backend", "DeepseekSparseAttnBackend"),
         (f"{ATTENTION}.nsa_backend", "NativeSparseAttnBackend"),
     ),
-    attention="mla",
+    attentions=("mla",),
     page_sizes=(64,),  # the backend asserts it
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
     max_context_len=256,
