@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.demands import demand_rows
 from fuzzgraph.targets.sglang.attention_model import (
     ROW_MIXINGS,
-    DraftModel,
     as_logits,
     in_forward_context,
     outputs_in,
@@ -34,6 +34,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3, FA3_DRAFT
 from fuzzgraph.targets.sglang.backends.recording import recording_backend, watched
 from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
+from fuzzgraph.targets.sglang.draft_model import DraftModel
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
@@ -50,7 +51,11 @@ from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     RunnerKind,
 )
 from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER, MultiLayerRunnerDriver
-from fuzzgraph.targets.sglang.stubs.draft_worker import draft_worker, packs_accepted_tokens
+from fuzzgraph.targets.sglang.stubs.draft_worker import (
+    draft_worker,
+    packs_accepted_tokens,
+    runs_draft_loop,
+)
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
@@ -124,10 +129,18 @@ class DraftSession(DecodeSession):
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.inputs = _inputs(kind)
         self.fields = _fields(config, self._extends, self._packed)
-        self._captured: dict[Hashable, torch.Tensor] = {}
+        self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._model = DraftModel(config, graphs.device) if self._computes(config) else None
+        self._loops = self._model is not None and kind is DRAFT and runs_draft_loop()
         backend = "triton" if self._model is None else self.attends_on.name
-        super().__init__(config, graphs, backend=backend, drafts=True, model=self._model)
+        super().__init__(
+            config,
+            graphs,
+            backend=backend,
+            drafts=True,
+            model=self._model,
+            arguments=_one_step_more(config) if self._loops else {},
+        )
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         if self._model is not None and kind is DRAFT_EXTEND:
             self.pools = replace(self.pools, capture_slots=_CAPTURED_ON)
@@ -179,7 +192,7 @@ class DraftSession(DecodeSession):
     def remember(self, key: Hashable) -> None:
         super().remember(key)
         if self._model is not None:
-            self._captured[key] = self._model.attended
+            self._captured[key] = self._computed()
 
     def observe(self, batch: Batch) -> Observation:
         """Outputs of accepted tokens: the engine drops what else its graph computed.
@@ -192,15 +205,58 @@ class DraftSession(DecodeSession):
             seen.shown_tokens = batch.num_tokens
         return seen
 
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        """Attention, what mixes its rows, and what the engine drafts on."""
+        more: tuple[str, ...] = ()
+        if self._loops:
+            more = ("hidden_states", *_CHAIN)
+        elif self._model is not None and self._kind is DRAFT_EXTEND:
+            more = (
+                "hidden_states",
+                "next_token_logits",
+                *(("topk_index",) if self._packed else ()),
+            )
+        return *super().promised_outputs(mode), *more
+
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         if self._model is None or self._batch is None:
             return {}
-        attended = self._model.attended if self.ran_eagerly else self._captured[self._size]
+        attended, *hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
         if self._extends and not self._packed:
             attended = self._live_first(attended)
         steps = self._config.spec_steps if self._kind is DRAFT else 1
         live = self._batch.num_tokens * steps
-        return outputs_in(as_logits(attended[:live]), self._config)
+        found = outputs_in(as_logits(attended[:live]), self._config)
+        if self._loops:
+            found |= {"hidden_states": hidden[0][:live].clone(), **_chain_in(self._outputs)}
+        elif self._kind is DRAFT_EXTEND:
+            found |= self._sampled_from(self._batch)
+        return found
+
+    def _computed(self) -> tuple[torch.Tensor, ...]:
+        """Tensors that the model computed last: a graph rewrites its own."""
+        assert self._model is not None
+        return (self._model.attended, *((self._model.hidden,) if self._loops else ()))
+
+    def _sampled_from(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Copies of what the runner handed out for the last accepted token of each row.
+
+        Where it hands out all places of a row, the worker picks that token's (sglang
+        EagleDraftWorker._draft_extend_for_decode); of an eager run it always does.
+        """
+        width = self.runner.width
+        picked = self._packed or (_wants_select_index(self.runner) and not self.ran_eagerly)
+        rows = batch.raw_bs * (1 if picked else width)
+        taken = torch.arange(rows) if picked else select_index(batch, width)
+        taken = taken[torch.tensor(batch.new_lens > 0)]
+        # Later runners leave sampling, and with it the last name, to the worker.
+        names = ("hidden_states", "next_token_logits", "topk_index")
+        handed = {name: getattr(self._outputs, name, None) for name in names}
+        return {
+            name: demand_rows(value, rows, name, "the draft worker")[taken]
+            for name, value in handed.items()
+            if value is not None
+        }
 
     def replay(self, batch: Batch) -> None:
         with self.engine_runs(batch):
@@ -208,17 +264,21 @@ class DraftSession(DecodeSession):
 
     def _forward_eagerly(self) -> None:
         self._prepare_eagerly()
-        if self._model is not None:
-            given = self._last_batch
-            if self._kind is DRAFT:
-                first = given.spec_info.topk_index.flatten()
-                self._model.attend_drafts(first, given, self.backend.attn_backends)
-                return
+        if self._model is None:
+            return
+        given = self._last_batch
+        if self._loops:
+            self._outputs = self.worker.draft_forward(given)
+        elif self._kind is DRAFT:
+            first = given.spec_info.topk_index.flatten()
+            self._model.attend_drafts(first, given, self.backend.attn_backends)
+        else:
             with in_forward_context(self.backend, given):
-                self._model.attended = self._model.attend(given.input_ids, given.positions, given)
+                self._outputs = self._model.forward(given.input_ids, given.positions, given)
 
     def _open_runner(self, graphs: GraphEngine) -> DraftRunnerDriver:
         worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
+        self.worker = worker
         runner = MultiLayerRunnerDriver if self._kind is MULTI_LAYER else DraftRunnerDriver
         return runner(self._kind, worker, self._config, graphs, self.remember)
 
@@ -255,6 +315,10 @@ class DraftSession(DecodeSession):
         if name == "positions":  # one for each branch; its steps count on from there
             covered = padded_bs * self.runner.width
         found = self._filled[name][:covered]
+        if name == "out_cache_loc" and self._loops:  # without those of tokens that have no forward
+            steps = self._config.spec_steps
+            every = self._filled[name].view(-1, steps + 1)
+            found = every[: padded_bs * self.runner.width, :steps].reshape(-1)
         if name not in BY_TOKEN or not self._extends or self._packed or self._batch is None:
             return found
         return self._live_first(found)
@@ -280,6 +344,31 @@ class DraftSession(DecodeSession):
             return handed
         rows = {name for name in handed if name != "seq_lens_sum"}
         return handed | {name: handed[name][: len(lens)] for name in rows}
+
+
+def _one_step_more(config: EngineConfig) -> dict[str, int]:
+    """Of a server whose drafts attend at each step of the case.
+
+    A draft of n tokens has n - 1 steps that attend, because the last token needs no forward;
+    without branches a row to verify holds one token more than its draft.
+    """
+    steps = config.spec_steps + 1
+    return {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1}
+
+
+_CHAIN = ("draft_tokens", "first_tokens", "parent_list", "top_scores_index")
+
+
+def _chain_in(handed_out: Any) -> dict[str, torch.Tensor]:
+    """Copies of what the runner handed out: parents, scores, and the tokens with those given."""
+    parents, scores, tokens, *_ = handed_out
+    found = {
+        "draft_tokens": tokens[:, 1:].flatten(),
+        "first_tokens": tokens[:, 0],
+        "parent_list": parents,
+        "top_scores_index": scores,
+    }
+    return {name: value.clone() for name, value in found.items()}
 
 
 def _wants_select_index(runner: Any) -> bool:

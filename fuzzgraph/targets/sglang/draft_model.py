@@ -1,0 +1,114 @@
+"""A draft model of one attention layer, with the hidden states and logits that engines draft by.
+
+Behind attention stands `fuzzgraph.draft_head`; rows are picked and logits computed by the engine's
+own `LogitsProcessor`. The model takes what the runner hands its forward, and nothing else: token
+ids, positions, and of the batch the hidden states and what attention and logits look up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for, next_token
+from fuzzgraph.draft_head import LOGITS, head_weight, next_hidden
+from fuzzgraph.targets.offline.demands import demand_rows
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.attention_model import (
+    FORWARD,
+    AttentionModel,
+    demand_forward,
+    in_forward_context,
+)
+from fuzzgraph.targets.sglang.release import engine_module
+
+_LOGITS = "sglang.srt.layers.logits_processor"
+
+
+class DraftModel(AttentionModel):
+    """What the engine's draft runner calls its model."""
+
+    attended: torch.Tensor
+    """Attention of all tokens of the last forward; of the last draft by row, then step."""
+    hidden: torch.Tensor
+    """Hidden states of the last draft, by row, then step."""
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        super().__init__(config, device)
+        weight = head_weight(config, content_for(config).dtype)
+        self.head = Stub(weight=torch.empty_like(weight, device=device).copy_(weight))
+        self._steps: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+        self._process: Any = None
+
+    def open(self) -> None:
+        """Once the server's arguments are the process's, which the engine's processor reads."""
+        described = Stub(vocab_size=LOGITS)
+        self._process = engine_module(_LOGITS).LogitsProcessor(described)
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        """Logits and hidden states of the rows that the engine asks for."""
+        demand_forward(input_ids, positions, forward_batch)
+        held = getattr(forward_batch.spec_info, "hidden_states", None)
+        given = demand_rows(held, len(input_ids), "hidden_states", FORWARD)
+        attended = self.attend(input_ids, positions, forward_batch)
+        predicted = next_token(input_ids, len(self._steps or ()), 0)
+        columns = self._config.num_q_heads * self._config.v_head_dim  # a mix of rows lies behind
+        hidden = next_hidden(attended[:, :columns], given, predicted)
+        if self._steps is not None:
+            self._steps.append((attended, hidden))
+        self.attended = attended
+        return self._process(input_ids, hidden, self.head, forward_batch)
+
+    def draft(self, loop: Callable[[], Any]) -> Any:
+        """Run the worker's loop over the steps of a draft; what it returns."""
+        self._steps = []
+        try:
+            found = loop()
+            attended, hidden = zip(*self._steps, strict=True)
+        finally:
+            self._steps = None
+        self.attended = torch.stack(attended, 1).flatten(0, 1)
+        self.hidden = torch.stack(hidden, 1).flatten(0, 1)
+        return found
+
+    def attend_drafts(self, tokens: torch.Tensor, forward_batch: Any, backends: list[Any]) -> None:
+        """All steps of a draft of one branch, each on its own backend; outputs by row, then step.
+
+        As the workers' `draft_forward` does, it sets what differs between steps on the batch.
+
+        Args:
+            tokens: [rows] the first token of each row.
+            backends: one for each step.
+        """
+        all_slots, steps = forward_batch.out_cache_loc, self._config.spec_steps
+        held = {name: getattr(forward_batch, name, None) for name in ("input_ids", "attn_backend")}
+        slots = all_slots.view(-1, steps)
+        branch, outputs = torch.zeros_like(tokens), []
+        for step in range(steps):
+            forward_batch.input_ids, forward_batch.out_cache_loc = tokens, slots[:, step]
+            # Up to 0.5.12 the layer asks the batch.
+            forward_batch.attn_backend = backends[step]
+            with in_forward_context(backends[step], forward_batch):
+                positions = forward_batch.positions + step
+                outputs.append(self.attend(tokens, positions, forward_batch))
+            tokens = next_token(tokens, step, branch)
+        forward_batch.out_cache_loc = all_slots
+        for name, value in held.items():
+            setattr(forward_batch, name, value)
+        self.attended = torch.stack(outputs, 1).flatten(0, 1)
+
+
+def no_draft(forward_batch: Any) -> Any:
+    """What a draft model gives a runner, with zeros for logits and hidden states."""
+    held = forward_batch.next_token_logits_buffer
+    buffer = demand_rows(held, None, "next_token_logits_buffer", FORWARD)
+    hidden = forward_batch.spec_info.hidden_states
+    return engine_module(_LOGITS).LogitsProcessorOutput(
+        next_token_logits=buffer * 0,
+        hidden_states=hidden[: buffer.shape[0]] * 0,
+    )
