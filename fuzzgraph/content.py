@@ -51,6 +51,11 @@ def hidden_width(config: EngineConfig) -> int:
     return 2 * config.num_q_heads * config.v_head_dim + VOCAB
 
 
+def hidden_rows(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Rows of `Content.hidden_table` that these (token, position) pairs have."""
+    return (5 * tokens + positions) % VOCAB
+
+
 def _weights(key: int, rows: int, columns: int, bound: int) -> torch.Tensor:
     """[rows, columns] float32 multiples of 1/16 in [-bound/16, bound/16]."""
     # Multiples of 1/16 up to 2 have so few bits that sums of a few are exact in bfloat16 too. A
@@ -149,8 +154,7 @@ class Content:
         self, tokens: torch.Tensor | IntArray, positions: torch.Tensor | IntArray
     ) -> torch.Tensor:
         """[N, hidden_width] what the target model hands its draft model for these tokens."""
-        row = 5 * torch.as_tensor(tokens) + torch.as_tensor(positions)
-        return self.hidden_table[row % VOCAB]
+        return self.hidden_table[hidden_rows(torch.as_tensor(tokens), torch.as_tensor(positions))]
 
     def embed_qkv(
         self,

@@ -85,10 +85,15 @@ def _of_draft_model(
         return OutputSpec(batch.raw_bs, (), _TOKEN_IDS)
     drafts = _mode(batch, config) == "draft"
     rows = _token_rows(seen, batch, config) if drafts else int((batch.new_lens > 0).sum())
+    width = hidden_width(config)
+    if name == "unattended_hidden":
+        return OutputSpec(_token_rows(seen, batch, config), (width,), (DTYPES[config.dtype],))
+    if name == "chained_tokens":  # one layer for each draft token but the first
+        return OutputSpec(rows, (config.draft_tokens - 1,), _TOKEN_IDS)
     if name == "topk_index":
         return OutputSpec(rows, (1,), _TOKEN_IDS)
     if name == "hidden_states":
-        return OutputSpec(rows, (hidden_width(config),), (DTYPES[config.dtype],))
+        return OutputSpec(rows, (width,), (DTYPES[config.dtype],))
     if name == "next_token_logits":  # engines widen them before they sample
         return OutputSpec(rows, (LOGITS,), (torch.float32,))
     return None

@@ -1,4 +1,4 @@
-"""A draft model of one attention layer, with the hidden states and logits that engines draft by.
+"""Draft models with the hidden states and logits that engines draft by, with a layer and without.
 
 Behind attention stands `fuzzgraph.draft_head`; rows are picked and logits computed by the engine's
 own `LogitsProcessor`. The model takes what the runner hands its forward, and nothing else: token
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for, next_token
+from fuzzgraph.content import content_for, hidden_rows, next_token
 from fuzzgraph.draft_head import LOGITS, head_weight, next_hidden
 from fuzzgraph.targets.offline.demands import demand_rows
 from fuzzgraph.targets.offline.stub import Stub
@@ -28,16 +28,19 @@ from fuzzgraph.targets.sglang.release import engine_module
 _LOGITS = "sglang.srt.layers.logits_processor"
 
 
-class DraftModel(AttentionModel):
-    """What the engine's draft runner calls its model."""
+class DraftHead:
+    """What both models below have behind attention, or in its place."""
 
+    shared_experts_config = None
     attended: torch.Tensor
     """Attention of all tokens of the last forward; of the last draft by row, then step."""
     hidden: torch.Tensor
-    """Hidden states of the last draft, by row, then step."""
+    """Hidden states, likewise."""
+    attend: Callable[[torch.Tensor, torch.Tensor, Any], torch.Tensor]
 
-    def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        super().__init__(config, device)
+    def prepare(self, config: EngineConfig, device: torch.device) -> None:
+        """Make its weights."""
+        self._columns = config.num_q_heads * config.v_head_dim
         weight = head_weight(config, content_for(config).dtype)
         self.head = Stub(weight=torch.empty_like(weight, device=device).copy_(weight))
         self._steps: list[tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -45,8 +48,7 @@ class DraftModel(AttentionModel):
 
     def open(self) -> None:
         """Once the server's arguments are the process's, which the engine's processor reads."""
-        described = Stub(vocab_size=LOGITS)
-        self._process = engine_module(_LOGITS).LogitsProcessor(described)
+        self._process = engine_module(_LOGITS).LogitsProcessor(Stub(vocab_size=LOGITS))
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
@@ -57,11 +59,12 @@ class DraftModel(AttentionModel):
         given = demand_rows(held, len(input_ids), "hidden_states", FORWARD)
         attended = self.attend(input_ids, positions, forward_batch)
         predicted = next_token(input_ids, len(self._steps or ()), 0)
-        columns = self._config.num_q_heads * self._config.v_head_dim  # a mix of rows lies behind
-        hidden = next_hidden(attended[:, :columns], given, predicted)
+        hidden = next_hidden(
+            attended[:, : self._columns], given, predicted
+        )  # mixed rows lie behind
         if self._steps is not None:
             self._steps.append((attended, hidden))
-        self.attended = attended
+        self.attended, self.hidden = attended, hidden
         return self._process(input_ids, hidden, self.head, forward_batch)
 
     def draft(self, loop: Callable[[], Any]) -> Any:
@@ -75,6 +78,32 @@ class DraftModel(AttentionModel):
         self.attended = torch.stack(attended, 1).flatten(0, 1)
         self.hidden = torch.stack(hidden, 1).flatten(0, 1)
         return found
+
+
+class UnattendedModel(DraftHead):
+    """A draft model without a layer, for runners whose attention is not driven."""
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        self.prepare(config, device)
+        table = content_for(config).hidden_table
+        self._table = torch.empty_like(table, device=device).copy_(table)
+
+    def attend(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """The front part of what `Content.hidden_states` has for the tokens."""
+        rows = hidden_rows(input_ids, positions)
+        return self._table.index_select(0, rows)[:, : self._columns]
+
+
+class DraftModel(DraftHead, AttentionModel):
+    """A draft model of one layer."""
+
+    attend = AttentionModel.attend
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        super().__init__(config, device)
+        self.prepare(config, device)
 
     def attend_drafts(self, tokens: torch.Tensor, forward_batch: Any, backends: list[Any]) -> None:
         """All steps of a draft of one branch, each on its own backend; outputs by row, then step.

@@ -8,6 +8,7 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.kernel_models import flash_attention, trtllm_gen
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends import trtllm_mha
 from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
@@ -73,12 +74,18 @@ def wrong_scale() -> BackendTarget:
 def drafts_on_the_wrong_step() -> DraftTarget:
     """EAGLE's drafts, whose steps look at the metadata of one another."""
     target = DraftTarget("sglang-eagle-draft", "draft")
+    open_session = target.open_session
+
+    def opened(config: EngineConfig, graphs: Any) -> Any:
+        with replaced_names((draft_worker,), {"_engine_draft": swapped}):
+            return open_session(config, graphs)
+
     engines = draft_worker._engine_draft
 
-    def swapped(worker: Any, model: Any) -> Any:
+    def swapped(worker: Any, model: Any, *, eagle: bool) -> Any:
         steps = worker.draft_attn_backend.attn_backends
         worker.draft_attn_backend = Stub(attn_backends=steps[::-1])
-        return engines(worker, model)
+        return engines(worker, model, eagle=eagle)
 
-    draft_worker._engine_draft = swapped
+    target.open_session = opened  # type: ignore[method-assign]
     return target

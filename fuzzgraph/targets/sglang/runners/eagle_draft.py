@@ -34,7 +34,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3, FA3_DRAFT
 from fuzzgraph.targets.sglang.backends.recording import recording_backend, watched
 from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
-from fuzzgraph.targets.sglang.draft_model import DraftModel
+from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
@@ -72,6 +72,12 @@ _JUDGED = {
     DRAFT: "judged on fa3, one branch",
     DRAFT_EXTEND: "outputs judged on fa3",
 }
+_NO_LAYER = "tokens and hidden states judged, no attention"
+
+_UNATTENDED: dict[RunnerKind, tuple[str, ...]] = {FROZEN: ("draft_tokens",), MULTI_LAYER: ()}
+"""Runners whose model has no layer, and what they promise beside hidden states. What the graphs of
+draft-extend sample, eager steps leave to the worker."""
+_WORKER = "the draft worker"
 
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
@@ -82,7 +88,7 @@ class DraftTarget(SglangTarget):
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = next(one for one in _KINDS if one.name == kind)
-        self.about = f"inputs of {self._kind.runner}; {_JUDGED.get(self._kind, 'no outputs')}"
+        self.about = f"inputs of {self._kind.runner}; {_JUDGED.get(self._kind, _NO_LAYER)}"
         computes = self._kind in _JUDGED
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
@@ -132,20 +138,36 @@ class DraftSession(DecodeSession):
         self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._model = DraftModel(config, graphs.device) if self._computes(config) else None
         self._loops = self._model is not None and kind is DRAFT and runs_draft_loop()
+        self._bare = UnattendedModel(config, graphs.device) if kind in _UNATTENDED else None
         backend = "triton" if self._model is None else self.attends_on.name
         super().__init__(
             config,
             graphs,
             backend=backend,
             drafts=True,
-            model=self._model,
-            arguments=_one_step_more(config) if self._loops else {},
+            model=self._model or self._bare,
+            arguments=self._server_arguments(config),
         )
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         if self._model is not None and kind is DRAFT_EXTEND:
             self.pools = replace(self.pools, capture_slots=_CAPTURED_ON)
         self._filled: dict[str, torch.Tensor] = {}
         self.backend.on_metadata = self._copy_inputs
+
+    def _server_arguments(self, config: EngineConfig) -> dict[str, int]:
+        """Of a server whose drafts run the model at each step of the case.
+
+        EAGLE's draft of n tokens runs it n - 1 times, because the last token needs no forward; so
+        did drafts on the target's KV up to 0.5.12, which have a forward more since. Without
+        branches a row to verify holds one token more than its draft.
+        """
+        if self._loops or (self._kind is FROZEN and not runs_draft_loop()):
+            steps = config.spec_steps + 1
+        elif self._kind is FROZEN:
+            steps = config.spec_steps
+        else:
+            return {}
+        return {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1}
 
     def _computes(self, config: EngineConfig) -> bool:
         """Whether the draft model attends: a draft of several branches attends in two parts, of
@@ -191,7 +213,7 @@ class DraftSession(DecodeSession):
 
     def remember(self, key: Hashable) -> None:
         super().remember(key)
-        if self._model is not None:
+        if self._model is not None or self._bare is not None:
             self._captured[key] = self._computed()
 
     def observe(self, batch: Batch) -> Observation:
@@ -201,25 +223,27 @@ class DraftSession(DecodeSession):
         packed, what was not accepted sees keys beyond what the case knows of a request.
         """
         seen = super().observe(batch)
-        if self._model is not None:
+        if self._model is not None or self._bare is not None:
             seen.shown_tokens = batch.num_tokens
         return seen
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         """Attention, what mixes its rows, and what the engine drafts on."""
         more: tuple[str, ...] = ()
+        if self._bare is not None:
+            return "unattended_hidden", *_UNATTENDED[self._kind]
         if self._loops:
             more = ("hidden_states", *_CHAIN)
         elif self._model is not None and self._kind is DRAFT_EXTEND:
-            more = (
-                "hidden_states",
-                "next_token_logits",
-                *(("topk_index",) if self._packed else ()),
-            )
+            more = ("hidden_states", "next_token_logits")
         return *super().promised_outputs(mode), *more
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        if self._model is None or self._batch is None:
+        if self._batch is None:
+            return {}
+        if self._bare is not None:
+            return self._unattended(self._batch)
+        if self._model is None:
             return {}
         attended, *hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
         if self._extends and not self._packed:
@@ -235,8 +259,29 @@ class DraftSession(DecodeSession):
 
     def _computed(self) -> tuple[torch.Tensor, ...]:
         """Tensors that the model computed last: a graph rewrites its own."""
-        assert self._model is not None
-        return (self._model.attended, *((self._model.hidden,) if self._loops else ()))
+        model = self._model or self._bare
+        assert model is not None
+        stood_in_for = self._kind is DRAFT and not self._loops
+        return (model.attended,) if stood_in_for else (model.attended, model.hidden)
+
+    def _unattended(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Copies of what a runner without attention computed, and of what it handed out."""
+        _, hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
+        if self._kind is FROZEN:
+            _, _, tokens = self._outputs
+            live = batch.num_tokens * self._config.spec_steps
+            given = 0 if runs_draft_loop() else 1  # up to 0.5.12 the first token is one given
+            drafted = tokens[:, given:].flatten()
+            return {"unattended_hidden": hidden[:live].clone(), "draft_tokens": drafted.clone()}
+        places = batch.raw_bs * self.runner.width
+        live_ones = torch.tensor(live_places(batch, self.runner.width))
+        if self.ran_eagerly:  # of one layer: the worker moves the tokens on
+            return {"unattended_hidden": hidden[live_ones]}
+        hidden, tokens = self._outputs
+        taken = torch.arange(batch.raw_bs)[torch.tensor(batch.new_lens > 0)]
+        chained = [demand_rows(one, batch.raw_bs, "topk_index", _WORKER)[taken] for one in tokens]
+        whole = demand_rows(hidden, places, "hidden_states", _WORKER)
+        return {"unattended_hidden": whole[live_ones], "chained_tokens": torch.cat(chained, 1)}
 
     def _sampled_from(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Copies of what the runner handed out for the last accepted token of each row.
@@ -253,7 +298,7 @@ class DraftSession(DecodeSession):
         names = ("hidden_states", "next_token_logits", "topk_index")
         handed = {name: getattr(self._outputs, name, None) for name in names}
         return {
-            name: demand_rows(value, rows, name, "the draft worker")[taken]
+            name: demand_rows(value, rows, name, _WORKER)[taken]
             for name, value in handed.items()
             if value is not None
         }
@@ -263,11 +308,16 @@ class DraftSession(DecodeSession):
             super().replay(batch)
 
     def _forward_eagerly(self) -> None:
-        self._prepare_eagerly()
-        if self._model is None:
-            return
         given = self._last_batch
-        if self._loops:
+        if self._kind is FROZEN:  # the loop prepares for itself
+            self._outputs = self.worker.draft_forward(given)
+            return
+        self._prepare_eagerly()
+        if self._bare is not None:
+            self._bare.forward(given.input_ids, given.positions, given)
+        elif self._model is None:
+            return
+        elif self._loops:
             self._outputs = self.worker.draft_forward(given)
         elif self._kind is DRAFT:
             first = given.spec_info.topk_index.flatten()
@@ -344,16 +394,6 @@ class DraftSession(DecodeSession):
             return handed
         rows = {name for name in handed if name != "seq_lens_sum"}
         return handed | {name: handed[name][: len(lens)] for name in rows}
-
-
-def _one_step_more(config: EngineConfig) -> dict[str, int]:
-    """Of a server whose drafts attend at each step of the case.
-
-    A draft of n tokens has n - 1 steps that attend, because the last token needs no forward;
-    without branches a row to verify holds one token more than its draft.
-    """
-    steps = config.spec_steps + 1
-    return {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1}
 
 
 _CHAIN = ("draft_tokens", "first_tokens", "parent_list", "top_scores_index")

@@ -20,13 +20,17 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import demand_forward
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.draft_model import DraftModel, no_draft
+from fuzzgraph.targets.sglang.draft_model import DraftHead, DraftModel, no_draft
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
 _FIRST_WORKER = "sglang.srt.speculative.eagle_worker"
 _WORKER = "sglang.srt.speculative.eagle_worker_v2"
+_FROZEN_WORKERS = (
+    "sglang.srt.speculative.frozen_kv_mtp_worker",
+    "sglang.srt.speculative.frozen_kv_mtp_worker_v2",
+)
 _HELPERS = "sglang.srt.speculative.spec_utils"
 _COMPILED = ("select_top_k_tokens", "_select_top_k_tokens_later")
 """Functions of a draft's loop that releases hand to torch's compiler."""
@@ -48,7 +52,7 @@ def _forward(input_ids: Any, positions: Any, forward_batch: Any, *_: Any, **__: 
 
 
 def runs_draft_loop() -> bool:
-    """Whether drafts of a model with a layer run the engine's own loop over their steps.
+    """Whether EAGLE's drafts with attention run the engine's own loop over their steps.
 
     Up to 0.5.12 the loop moves positions on before a step instead of after it, so that every draft
     is computed a position too far; what stands in for it there takes the place of its first token.
@@ -56,25 +60,39 @@ def runs_draft_loop() -> bool:
     return not packs_accepted_tokens()
 
 
-def _engine_draft(worker: Any, model: DraftModel) -> Any:
+def _engine_draft(worker: Any, model: DraftHead, *, eagle: bool) -> Any:
     """The worker's own `draft_forward`, without a server behind it.
 
     Its helper functions are not compiled: torch's compiler is the device's side.
+
+    Args:
+        eagle: whether it is EAGLE's, and not that of drafts on the target's KV.
     """
-    module, helpers = engine_module(_WORKER), engine_module(_HELPERS)
+    module = engine_module(_WORKER if eagle else _frozen_worker())
+    helpers = engine_module(_HELPERS)
     uncompiled = {
         name: getattr(function, "__wrapped__", function)
         for name, function in vars(helpers).items()
         if name in _COMPILED
     }
-    engine = module.EagleDraftWorker
-    engine._rebuild_topk1_chain_buffers(worker)
+    if eagle:
+        engine = module.EagleDraftWorker
+        engine._rebuild_topk1_chain_buffers(worker)
+    else:
+        engine = getattr(module, "FrozenKVMTPDraftWorker", None) or module.FrozenKVMTPWorker
 
-    def draft(forward_batch: Any, **_: Any) -> Any:
+    def draft(forward_batch: Any, **named: Any) -> Any:
         with replaced_names((module, helpers), uncompiled):
-            return model.draft(lambda: engine.draft_forward(worker, forward_batch))
+            return model.draft(lambda: engine.draft_forward(worker, forward_batch, **named))
 
+    # What the loop asks of its own class.
+    worker._set_positions = lambda batch: engine._set_positions(worker, batch)
     return draft
+
+
+def _frozen_worker() -> str:
+    """Where it lies in this release."""
+    return next(filter(has_module, _FROZEN_WORKERS))
 
 
 def _stand_in_draft(runner: ModelRunner, backend: Any, config: EngineConfig, *, eagle: bool) -> Any:
@@ -165,6 +183,8 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
         topk=config.spec_topk,
         # The pool that drafts read is the target's from the start.
         _frozen_kv_target_view=lambda batch: contextlib.nullcontext(),
+        _target_kv_pool_view=lambda batch: contextlib.nullcontext(),
+        _init_frozen_kv_metadata=backend.init_forward_metadata,
         _recurrent_hidden_size=runner.model_config.spec_hidden_size,
         _init_frozen_kv_metadata_capture_cuda_graph=lambda batch, *_, **__: (
             backend.init_forward_metadata_out_graph(batch, in_capture=True)
@@ -173,8 +193,9 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
             backend.take_padded(batch, total)
         ),
     )
-    if kind == "draft" and isinstance(runner.model, DraftModel) and runs_draft_loop():
-        worker.draft_forward = _engine_draft(worker, runner.model)
+    eagle = kind == "draft"
+    if kind == "frozen" or (eagle and isinstance(runner.model, DraftModel) and runs_draft_loop()):
+        worker.draft_forward = _engine_draft(worker, runner.model, eagle=eagle)
     if packs_accepted_tokens():  # by this attribute the runners tell the first worker
         worker.model_runner = runner
     return worker
