@@ -13,7 +13,7 @@ import torch
 
 from fuzzgraph.errors import EngineError
 
-__all__ = ["demand_instance", "demand_key", "demand_rows"]
+__all__ = ["demand_instance", "demand_key", "demand_lookup", "demand_rows"]
 
 Value = TypeVar("Value")
 
@@ -59,6 +59,19 @@ def demand_rows(value: Any, rows: int | None, what: str, where: str) -> torch.Te
         raise EngineError(f"{where} got {_said(value)} for {what}, where there are {rows} rows")
     found: torch.Tensor = value
     return found
+
+
+def demand_lookup(table: torch.Tensor, rows: torch.Tensor, what: str, where: str) -> torch.Tensor:
+    """The rows of a model's table that the engine's numbers choose; work that a graph can hold.
+
+    Raises:
+        EngineError: one of them lies outside of the table.
+    """
+    try:
+        return table.index_select(0, rows)
+    except IndexError:
+        many = f"a table of {len(table)} rows"
+        raise EngineError(f"{where} got {what} outside of {many}: {_said(rows)}") from None
 
 
 def _said(value: Any) -> str:

@@ -17,7 +17,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.row_mixing import split_mixed, with_mixed
-from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
@@ -111,7 +111,8 @@ class AttentionModel:
         """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
         query = self._config.num_q_heads * self._config.head_dim
         keys = query + self._config.num_kv_heads * self._config.head_dim
-        packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
+        packed = demand_lookup(self.embed, input_ids, "input_ids", FORWARD)
+        packed = packed + demand_lookup(self.pos_embed, positions, "positions", FORWARD)
         q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
         if self._config.attention == "mla":
             out = self._attend_latent(q, k, forward_batch, **self.more(positions, forward_batch))

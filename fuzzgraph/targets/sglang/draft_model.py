@@ -25,6 +25,7 @@ from fuzzgraph.targets.sglang.attention_model import (
 )
 from fuzzgraph.targets.sglang.release import engine_module
 
+_FAR = 1.0e3
 _LOGITS = "sglang.srt.layers.logits_processor"
 
 
@@ -65,6 +66,8 @@ class DraftHead:
         if self._steps is not None:
             self._steps.append((attended, hidden))
         self.attended, self.hidden = attended, hidden
+        if not len(input_ids):  # it would take the last token of none
+            return None
         return self._process(input_ids, hidden, self.head, forward_batch)
 
     def draft(self, loop: Callable[[], Any]) -> Any:
@@ -104,6 +107,10 @@ class DraftModel(DraftHead, AttentionModel):
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         super().__init__(config, device)
         self.prepare(config, device)
+        # Up to 0.5.11 a draft leaves its positions moved on, at each of three forwards for each
+        # captured size. A model's table is longer than that; what lies there is no request's.
+        moved = 3 * config.spec_steps * len(config.capture_bs)
+        self.pos_embed = torch.nn.functional.pad(self.pos_embed, (0, 0, 0, moved), value=_FAR)
 
     def attend_drafts(self, tokens: torch.Tensor, forward_batch: Any, backends: list[Any]) -> None:
         """All steps of a draft of one branch, each on its own backend; outputs by row, then step.

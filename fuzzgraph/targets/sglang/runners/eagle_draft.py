@@ -23,7 +23,6 @@ from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
-from fuzzgraph.targets.offline.demands import demand_rows
 from fuzzgraph.targets.sglang.attention_model import (
     ROW_MIXINGS,
     as_logits,
@@ -49,6 +48,14 @@ from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     FROZEN,
     DraftRunnerDriver,
     RunnerKind,
+)
+from fuzzgraph.targets.sglang.runners.draft_outputs import (
+    CHAIN,
+    chain_in,
+    drafted_in,
+    layers_in,
+    sampled_from,
+    sampled_from_nothing,
 )
 from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER, MultiLayerRunnerDriver
 from fuzzgraph.targets.sglang.stubs.draft_worker import (
@@ -77,7 +84,6 @@ _NO_LAYER = "tokens and hidden states judged, no attention"
 _UNATTENDED: dict[RunnerKind, tuple[str, ...]] = {FROZEN: ("draft_tokens",), MULTI_LAYER: ()}
 """Runners whose model has no layer, and what they promise beside hidden states. What the graphs of
 draft-extend sample, eager steps leave to the worker."""
-_WORKER = "the draft worker"
 
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
@@ -233,7 +239,7 @@ class DraftSession(DecodeSession):
         if self._bare is not None:
             return "unattended_hidden", *_UNATTENDED[self._kind]
         if self._loops:
-            more = ("hidden_states", *_CHAIN)
+            more = ("hidden_states", *CHAIN)
         elif self._model is not None and self._kind is DRAFT_EXTEND:
             more = ("hidden_states", "next_token_logits")
         return *super().promised_outputs(mode), *more
@@ -252,9 +258,12 @@ class DraftSession(DecodeSession):
         live = self._batch.num_tokens * steps
         found = outputs_in(as_logits(attended[:live]), self._config)
         if self._loops:
-            found |= {"hidden_states": hidden[0][:live].clone(), **_chain_in(self._outputs)}
+            found |= {
+                "hidden_states": hidden[0][:live].clone(),
+                **chain_in(self._outputs, self._batch),
+            }
         elif self._kind is DRAFT_EXTEND:
-            found |= self._sampled_from(self._batch)
+            found |= self._sampled(self._batch)
         return found
 
     def _computed(self) -> tuple[torch.Tensor, ...]:
@@ -265,43 +274,25 @@ class DraftSession(DecodeSession):
         return (model.attended,) if stood_in_for else (model.attended, model.hidden)
 
     def _unattended(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Copies of what a runner without attention computed, and of what it handed out."""
+        """What a runner without attention computed, and what it handed out."""
         _, hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
         if self._kind is FROZEN:
-            _, _, tokens = self._outputs
             live = batch.num_tokens * self._config.spec_steps
             given = 0 if runs_draft_loop() else 1  # up to 0.5.12 the first token is one given
-            drafted = tokens[:, given:].flatten()
-            return {"unattended_hidden": hidden[:live].clone(), "draft_tokens": drafted.clone()}
-        places = batch.raw_bs * self.runner.width
-        live_ones = torch.tensor(live_places(batch, self.runner.width))
-        if self.ran_eagerly:  # of one layer: the worker moves the tokens on
-            return {"unattended_hidden": hidden[live_ones]}
-        hidden, tokens = self._outputs
-        taken = torch.arange(batch.raw_bs)[torch.tensor(batch.new_lens > 0)]
-        chained = [demand_rows(one, batch.raw_bs, "topk_index", _WORKER)[taken] for one in tokens]
-        whole = demand_rows(hidden, places, "hidden_states", _WORKER)
-        return {"unattended_hidden": whole[live_ones], "chained_tokens": torch.cat(chained, 1)}
+            drafted = drafted_in(self._outputs, batch, given)
+            return {"unattended_hidden": hidden[:live].clone(), **drafted}
+        tokens: list[torch.Tensor] = []
+        if not self.ran_eagerly:  # of an eager layer the worker samples
+            hidden, tokens = self._outputs
+        return layers_in(hidden, tokens, batch, self.runner.width)
 
-    def _sampled_from(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Copies of what the runner handed out for the last accepted token of each row.
-
-        Where it hands out all places of a row, the worker picks that token's (sglang
-        EagleDraftWorker._draft_extend_for_decode); of an eager run it always does.
-        """
-        width = self.runner.width
+    def _sampled(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """What a runner of draft-extend handed out to sample from."""
+        if self._packed and self.ran_eagerly and not batch.num_tokens:
+            assert self._model is not None
+            return sampled_from_nothing(self._model.hidden)
         picked = self._packed or (_wants_select_index(self.runner) and not self.ran_eagerly)
-        rows = batch.raw_bs * (1 if picked else width)
-        taken = torch.arange(rows) if picked else select_index(batch, width)
-        taken = taken[torch.tensor(batch.new_lens > 0)]
-        # Later runners leave sampling, and with it the last name, to the worker.
-        names = ("hidden_states", "next_token_logits", "topk_index")
-        handed = {name: getattr(self._outputs, name, None) for name in names}
-        return {
-            name: demand_rows(value, rows, name, _WORKER)[taken]
-            for name, value in handed.items()
-            if value is not None
-        }
+        return sampled_from(self._outputs, batch, self.runner.width, picked=picked)
 
     def replay(self, batch: Batch) -> None:
         with self.engine_runs(batch):
@@ -394,21 +385,6 @@ class DraftSession(DecodeSession):
             return handed
         rows = {name for name in handed if name != "seq_lens_sum"}
         return handed | {name: handed[name][: len(lens)] for name in rows}
-
-
-_CHAIN = ("draft_tokens", "first_tokens", "parent_list", "top_scores_index")
-
-
-def _chain_in(handed_out: Any) -> dict[str, torch.Tensor]:
-    """Copies of what the runner handed out: parents, scores, and the tokens with those given."""
-    parents, scores, tokens, *_ = handed_out
-    found = {
-        "draft_tokens": tokens[:, 1:].flatten(),
-        "first_tokens": tokens[:, 0],
-        "parent_list": parents,
-        "top_scores_index": scores,
-    }
-    return {name: value.clone() for name, value in found.items()}
 
 
 def _wants_select_index(runner: Any) -> bool:
