@@ -48,6 +48,8 @@ def _announced(replay: Observation) -> Iterator[Breach]:
     sizes = {replay.padded_bs: replay.raw_bs, replay.padded_tokens: replay.num_tokens}
     for path, (to, value) in scalars(replay.handovers).items():
         captured = then.get(path, ("", 0))[1]
+        if type(value) is not int or type(captured) is not int:
+            continue
         if captured not in sizes or _may_be_content(value, replay):
             continue
         facts = {"captured": captured, "raw": sizes[captured]}

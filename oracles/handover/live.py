@@ -97,9 +97,36 @@ def stays_meaning(name: str, got: Ints, want: Ints, live: _Live, pair: Pair) -> 
             yield Breach("meaning", name, message)
 
 
+def are_offsets(part: Part, pair: Pair) -> bool:
+    """Whether the other run's tensor holds where rows begin, one behind another."""
+    if part.values is None or part.shape != (pair.other.padded_bs + 1,):
+        return False
+    entries = part.values.tolist()
+    return not entries[0] and np.diff(entries).tolist() in row_counts(pair.step)
+
+
 def row_counts(step: StepRecord) -> list[list[int]]:
     """What is counted for each row of a batch: keys, new tokens, the past, pages."""
     batch, page = step.batch, step.config.page_size
     counts = (batch.seq_lens, batch.new_lens, batch.cached_lens)
     pages = [-(-lens // page) for lens in counts]
     return [each.tolist() for each in (*counts, *pages)]
+
+
+def same_scalar(name: str, got: object, want: object, pair: Pair) -> Iterator[Breach]:
+    """Numbers of a size are large enough; what says how to compute is the same."""
+    if type(want) is not int:
+        found = rules.says_the_same(name, got, want=want, other=pair.called)
+    elif type(got) is int:
+        found = rules.fits(name, got, want=want, other=pair.called)
+    else:
+        return
+    for message in found:
+        yield Breach("fits", name, message)
+
+
+def key_counts(step: StepRecord) -> set[int]:
+    """How many keys, and pages of keys, all rows of a batch have together."""
+    batch, page = step.batch, step.config.page_size
+    lens = (batch.seq_lens, batch.cached_lens)
+    return {int(sum(-(-each // size))) for each in lens for size in (1, page)}

@@ -9,6 +9,7 @@ from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.oracles.handover.breach import Breach, Pair
+from fuzzgraph.oracles.handover.calls import forms_match
 from fuzzgraph.oracles.handover.capture import against_capture
 from fuzzgraph.oracles.handover.kernels import kernel_breaches
 from fuzzgraph.oracles.handover.runs import against, fields_shown
@@ -86,6 +87,7 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
             yield from fields_shown(Pair(step, replay, eager, "the eager run"))
         if eager is not None and eager.handovers:
             yield from against(Pair(step, replay, eager, "the eager run"))
+            yield from forms_match(Pair(step, replay, eager, "the eager run"))
             # The same graph without the past and in another world: two replays do not tell which
             # entries are live, an eager run does.
             screen = step.runs.get("screen")
