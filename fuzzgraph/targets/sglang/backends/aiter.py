@@ -70,10 +70,12 @@ class AiterTarget(SglangTarget):
     """
 
     any_page_size = True
+    also_stood_in_for = ("AITER's kernels, by models",)
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"AITER, {mode} graphs; outputs judged, kernels modelled"
+        self.about = f"AITER, {mode} graphs"
+        self.outputs_judged = {mode: ""}
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 2, 16, 32, 64),

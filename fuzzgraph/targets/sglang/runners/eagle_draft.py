@@ -63,9 +63,19 @@ _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the wh
 # when the server starts, before the pool holds anything.
 _CAPTURED_ON = (1,)
 
-_JUDGED = {
-    DRAFT: "judged on fa3, one branch",
-    DRAFT_EXTEND: "outputs judged on fa3",
+_JUDGED = {DRAFT: "one branch", DRAFT_EXTEND: ""}
+"""Kind of runner -> whose outputs are judged; '' for all."""
+_NOTHING_ATTENDS = ("the attention backend", "the draft model")
+_STOOD_IN_FOR = {
+    DRAFT: (
+        "attention kernels, by models",
+        "the worker's loop over steps and its sampling",
+        "with several branches the attention backend and the draft model",
+    ),
+    DRAFT_EXTEND: (
+        "attention kernels, by models",
+        "logits and hidden states of the draft model",
+    ),
 }
 
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
@@ -77,8 +87,10 @@ class DraftTarget(SglangTarget):
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = next(one for one in _KINDS if one.name == kind)
-        self.about = f"inputs of {self._kind.runner}; {_JUDGED.get(self._kind, 'no outputs')}"
+        self.about = f"inputs of {self._kind.runner}"
         computes = self._kind in _JUDGED
+        self.outputs_judged = {self._kind.mode: _JUDGED[self._kind]} if computes else {}
+        self.also_stood_in_for = _STOOD_IN_FOR.get(self._kind, _NOTHING_ATTENDS)
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
             max_batch=16,
