@@ -116,6 +116,8 @@ class AttentionBackend:
     """Server arguments, under each of their names, beyond those that follow from a config."""
     globals: tuple[str, ...] = ()
     """Names that its constructor changes in its module: each session has its own."""
+    stood_in_for: tuple[str, ...] = ()
+    """What does not run of it on a machine without a GPU, for readers, a clause each."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -170,9 +172,10 @@ class BackendTarget(SglangTarget):
         self.name = name
         self.backend = backend
         self.any_page_size = backend.any_page_size
-        judged = _judged(backend, mode)
-        what = backend.name if judged == _JUDGED else f"{backend.name}'s metadata"
-        self.about = f"{what}, {mode} graphs; {judged}"
+        missing = backend.missing(mode)
+        self.about = f"{backend.name}{_without_outputs(backend, missing)}, {mode} graphs"
+        self.outputs_judged = {} if missing else {mode: ""}
+        self.also_stood_in_for = backend.stood_in_for
         has: dict[str, Any] = dict(
             modes=(mode,),
             page_sizes=backend.page_sizes,
@@ -186,7 +189,7 @@ class BackendTarget(SglangTarget):
             min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
-            row_mixings=("none",) if backend.missing(mode) else ROW_MIXINGS,
+            row_mixings=("none",) if missing else ROW_MIXINGS,
         )
         self.capabilities = Capabilities(**has | dict(backend.more))
 
@@ -211,15 +214,11 @@ class BackendTarget(SglangTarget):
         super().load()
 
 
-_JUDGED = "outputs judged"
-
-
-def _judged(backend: AttentionBackend, mode: Mode) -> str:
-    """What a target says of its outputs."""
-    if not backend.kernels:
-        return "no outputs"
-    missing = backend.missing(mode)
-    return f"no outputs: {missing} has no model" if missing else _JUDGED
+def _without_outputs(backend: AttentionBackend, missing: str) -> str:
+    """What a target says of itself whose outputs cannot be judged."""
+    if not missing:
+        return ""
+    return f"'s metadata ({missing} has no model)" if backend.kernels else "'s metadata"
 
 
 def _in_two_parts(config: EngineConfig, kind: AttentionBackend) -> bool:

@@ -55,7 +55,12 @@ class Dsv4Target(SglangTarget):
         upgrades: whether raw metadata is upgraded; False makes the mutant of PR 26742.
     """
 
-    about = "DeepSeek V4's metadata and its late upgrade; no outputs"
+    about = "DeepSeek V4's metadata and its late upgrade"
+    also_stood_in_for = (
+        "attention kernels",
+        "the planner of compressed attention",
+        "the KV pool",
+    )
     capabilities = Capabilities(
         page_sizes=(256,),
         max_batch=4,
