@@ -22,6 +22,7 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
 from fuzzgraph.targets.sglang.decode_session import DecodeSession
+from fuzzgraph.targets.sglang.excuses import CPU_GRAPH_EXCUSES
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.release import engine_module, release
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
@@ -80,6 +81,7 @@ class CpuGraphTarget(SglangTarget):
     """The CPU-graph runner of the sglang release that this process holds."""
 
     about = "inputs of CPUGraphRunner, decode; no outputs"
+    excuses = CPU_GRAPH_EXCUSES
     capabilities = Capabilities(
         runners=("graph", "cpu_graph"),  # it is the one, and saved cases call it either
         max_batch=16,

@@ -34,6 +34,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3, FA3_DRAFT
 from fuzzgraph.targets.sglang.backends.recording import recording_backend, watched
 from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
+from fuzzgraph.targets.sglang.excuses import DRAFT_EXCUSES
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
@@ -73,6 +74,8 @@ _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
 class DraftTarget(SglangTarget):
     """One kind of draft runner of the sglang release that this process holds."""
+
+    excuses = DRAFT_EXCUSES
 
     def __init__(self, name: str, kind: str) -> None:
         self.name = name

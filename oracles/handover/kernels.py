@@ -1,0 +1,90 @@
+"""The kernels of one run by themselves: where arguments lie, which keys tokens see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fuzzgraph.finding import Stage
+from fuzzgraph.handover import Attended, Handover
+from fuzzgraph.observation import Observation, StepRecord
+from fuzzgraph.oracles.handover.breach import Breach
+from fuzzgraph.reference.geometry import queries_of
+from fuzzgraph.rules import handover as rules
+from fuzzgraph.world import Batch
+
+
+def kernel_breaches(step: StepRecord, seen: Observation, stage: Stage | None) -> Iterator[Breach]:
+    launches = [each for each in seen.handovers if each.kind == "kernel"]
+    for launch in launches:
+        for argument, part in launch.tensors.items():
+            name = f"{launch.to}.{argument}"
+            for message in rules.lies_on_device(name, part.side):
+                yield Breach("side", name, message, stage)
+    yield from _key_breaches(step, seen, launches, stage)
+
+
+def _key_breaches(
+    step: StepRecord, seen: Observation, launches: list[Handover], stage: Stage | None
+) -> Iterator[Breach]:
+    """Keys of live tokens, by the batch; of padded ones, the reserved page."""
+    truth = _own_keys(step)
+    if truth is None:
+        return
+    known = [each for each in launches if _tells_keys(each, seen, step.batch)]
+    if not known or len(known) < sum(bool(each.attended) for each in launches):
+        return  # part of what a token sees lies where no slot says whose it is
+    by_token = _keys_by_token(known)
+    name = known[0].to
+    for token, want in enumerate(truth):
+        if token in by_token:
+            for message in rules.sees_own_keys(name, by_token[token], token=token, want=want):
+                yield Breach("keys", name, message, stage)
+                return
+        else:
+            yield Breach("keys", name, f"{name} computes nothing for token {token}", stage)
+            return
+    for token in sorted(by_token.keys() - set(range(len(truth)))):
+        facts = {"token": token, "page_size": step.config.page_size}
+        for message in rules.padding_is_reserved(name, by_token[token], **facts):
+            yield Breach("keys", name, message, stage)
+            return
+
+
+def _own_keys(step: StepRecord) -> list[list[int]] | None:
+    """Slots that attention defines for each live token; None where it has others besides."""
+    batch, config = step.batch, step.config
+    # The forward of a draft extend may have tokens that the batch does not: those not accepted.
+    told = batch.mode in ("decode", "target_verify", "prefill")
+    if not told or config.max_encoder_len or not batch.raw_bs:
+        return None
+    queries = queries_of(batch, config)
+    width = queries.visible.shape[1]
+    return [
+        batch.kv_slots.row(row)[visible[: len(batch.kv_slots.row(row))]].tolist() if width else []
+        for row, visible in zip(queries.rows, queries.visible, strict=True)
+    ]
+
+
+def _tells_keys(launch: Handover, seen: Observation, batch: Batch) -> bool:
+    """Whether a launch says for each token of the batch, by its number, which slots it sees."""
+    sizes = (seen.padded_tokens, batch.num_tokens)
+    return bool(launch.attended) and all(
+        each.place == "slot" and each.queries in sizes for each in launch.attended
+    )
+
+
+def _keys_by_token(launches: Iterable[Handover]) -> dict[int, list[int]]:
+    """Slots that each token sees, over all launches."""
+    found: dict[int, list[int]] = {}
+    for launch in launches:
+        for token, keys in seen_keys(launch.attended):
+            found.setdefault(token, []).extend(keys)
+    return found
+
+
+def seen_keys(attended: Iterable[Attended]) -> Iterator[tuple[int, list[int]]]:
+    for each in attended:
+        for row in each.rows:
+            for at in range(row.tokens):
+                keys = row.keys if row.hidden is None else row.keys[~row.hidden[at]]
+                yield row.first + at, keys.tolist()

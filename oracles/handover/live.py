@@ -1,0 +1,132 @@
+"""One tensor of two runs: which entries are live, and whether they mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fuzzgraph.handover import Ints, Part
+from fuzzgraph.observation import StepRecord
+from fuzzgraph.oracles.handover.breach import Breach, Pair
+from fuzzgraph.rules import handover as rules
+
+
+def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
+    """Live entries of a tensor, where its shape says which ones they are."""
+    if got.values is None or want.values is None or not want.values.size:
+        return
+    live = _live(got.shape, want.shape, pair)
+    if live is None or not live.entries:
+        return
+    one, two = got.values, want.values
+    if live.axis:  # [few, tokens]: positions of several dimensions
+        one, two = one.T, two.T
+    if live.table:
+        one, two = _below_lengths(pair.step, one, two, live.entries)
+    for message in rules.live_entries_match(name, one, two, live=live.entries, other=pair.called):
+        yield Breach("live", name, message, address=got.address)
+        return
+    yield from stays_meaning(name, one, two, live, pair)
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """Which entries of a tensor are live."""
+
+    entries: int
+    axis: int = 0
+    table: bool = False
+
+
+def _live(got: tuple[int, ...], want: tuple[int, ...], pair: Pair) -> _Live | None:
+    """The live entries of a tensor, from the sizes of both runs; None where sizes do not tell.
+
+    An entry per row or token, or one more than that: the eager run has no others.
+    """
+    if len(got) != len(want) or len(got) not in (1, 2):
+        return None
+    one, two = pair.replay, pair.other
+    rows = one.raw_bs, one.padded_bs, two.padded_bs
+    tokens = one.num_tokens, one.padded_tokens, two.padded_tokens
+    for axis in {0, len(want) - 1}:
+        if axis and want[0] != got[0]:
+            continue
+        for live, padded, theirs in (rows, tokens):
+            for extra in (0, 1):
+                # One entry may be a number for the whole batch.
+                size = padded + extra if live + extra == 1 else live + extra
+                if want[axis] == theirs + extra and got[axis] >= size:
+                    return _Live(live + extra, axis, table=len(want) == 2 and not axis)
+    return None
+
+
+def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[Ints, Ints]:
+    """Tables with what lies beyond each row's keys blanked: there they may hold anything."""
+    batch = step.batch
+    width = min(got.shape[1], want.shape[1])
+    one, two = got[:live, :width].copy(), want[:live, :width].copy()
+    # A tree's own tokens may be in a table of their own, behind that of the past.
+    tree = batch.tree_parents is not None and step.config.spec_topk > 1
+    lens = batch.cached_lens if tree else batch.seq_lens
+    lens = lens if live == batch.raw_bs else lens[batch.token_rows]
+    # A table of pages at least; of a table of slots only the first ones are then compared.
+    used = -(-lens // step.config.page_size)
+    if len(used) != live:
+        return one, two
+    beyond = np.arange(width) >= used[:, None]
+    one[beyond] = two[beyond] = 0
+    return one, two
+
+
+def stays_meaning(name: str, got: Ints, want: Ints, live: _Live, pair: Pair) -> Iterator[Breach]:
+    """What the batch shows to be offsets or lengths of rows is such for padded rows as well."""
+    if got.ndim != 1 or live.axis:
+        return
+    replay, batch = pair.replay, pair.step.batch
+    entries = want[: live.entries].tolist()
+    # A list of tokens, such as positions, may begin as offsets do; it has another length.
+    listed = len(got) in (replay.padded_bs, replay.padded_tokens)
+    if live.entries == replay.raw_bs + 1 and not listed:
+        if entries[0] == 0 and np.diff(entries).tolist() in row_counts(pair.step):
+            for message in rules.ascends(name, got[: replay.padded_bs + 1].tolist()):
+                yield Breach("meaning", name, message)
+    elif live.entries == batch.raw_bs and entries in row_counts(pair.step):
+        for message in rules.stays_counts(name, got[: replay.padded_bs].tolist()):
+            yield Breach("meaning", name, message)
+
+
+def are_offsets(part: Part, pair: Pair) -> bool:
+    """Whether the other run's tensor holds where rows begin, one behind another."""
+    if part.values is None or part.shape != (pair.other.padded_bs + 1,):
+        return False
+    entries = part.values.tolist()
+    return not entries[0] and np.diff(entries).tolist() in row_counts(pair.step)
+
+
+def row_counts(step: StepRecord) -> list[list[int]]:
+    """What is counted for each row of a batch: keys, new tokens, the past, pages."""
+    batch, page = step.batch, step.config.page_size
+    counts = (batch.seq_lens, batch.new_lens, batch.cached_lens)
+    pages = [-(-lens // page) for lens in counts]
+    return [each.tolist() for each in (*counts, *pages)]
+
+
+def same_scalar(name: str, got: object, want: object, pair: Pair) -> Iterator[Breach]:
+    """Numbers of a size are large enough; what says how to compute is the same."""
+    if type(want) is not int:
+        found = rules.says_the_same(name, got, want=want, other=pair.called)
+    elif type(got) is int:
+        found = rules.fits(name, got, want=want, other=pair.called)
+    else:
+        return
+    for message in found:
+        yield Breach("fits", name, message)
+
+
+def key_counts(step: StepRecord) -> set[int]:
+    """How many keys, and pages of keys, all rows of a batch have together."""
+    batch, page = step.batch, step.config.page_size
+    lens = (batch.seq_lens, batch.cached_lens)
+    return {int(sum(-(-each // size))) for each in lens for size in (1, page)}

@@ -1,0 +1,95 @@
+"""Judges what a runner hands its backend, and a backend its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fuzzgraph.finding import Clause, Finding, Stage, Symptom
+from fuzzgraph.handover import Excuse
+from fuzzgraph.observation import RunKind, StepRecord
+from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.handover.breach import Breach, Pair
+from fuzzgraph.oracles.handover.calls import forms_match
+from fuzzgraph.oracles.handover.capture import against_capture
+from fuzzgraph.oracles.handover.kernels import kernel_breaches
+from fuzzgraph.oracles.handover.runs import against, fields_shown
+
+
+def _is_effect(breach: Breach) -> bool:
+    """Whether it tells what a kernel as a whole does, and not which argument is wrong."""
+    return breach.rule == "keys" or (breach.rule == "meaning" and "." not in breach.name)
+
+
+def _argument_of(kernel: str, told: set[str]) -> bool:
+    return any(name.startswith(f"{kernel}.") for name in told)
+
+
+class Handovers:
+    """Live parts mean the same in replay and eager run; sizes, addresses and sides hold."""
+
+    name = "handover"
+    clause: Clause = "metadata"
+    needs: frozenset[RunKind] = frozenset({"replay", "eager"})
+
+    def judge(self, step: StepRecord) -> Iterable[Finding]:
+        found = [breach for breach in breaches(step) if not excused(step, breach)]
+        told: set[str] = set()
+        memory: set[int] = set()
+        strayed = {access.kernel for access in step.accesses}
+        for breach in sorted(found, key=_is_effect):
+            # One name for one thing: a kernel's wrong argument comes from the metadata, and what
+            # the kernel then reads is its effect.
+            known = breach.name in told or breach.address in memory
+            if known or (
+                _is_effect(breach) and (breach.name in strayed or _argument_of(breach.name, told))
+            ):
+                continue
+            told.add(breach.name)
+            memory |= {breach.address} - {0}
+            yield self._finding(step, breach)
+
+    def _finding(self, step: StepRecord, breach: Breach) -> Finding:
+        symptom: Symptom = "missing" if breach.rule == "missing" else "broken_contract"
+        return claim(
+            step, self.name, self.clause, buffer=breach.name, symptom=symptom,
+            message=breach.message, stage=breach.stage, rule=breach.rule,
+        )  # fmt: skip
+
+
+def excused(step: StepRecord, breach: Breach) -> bool:
+    """Whether the target excuses it."""
+    return any(excuse.covers(breach.name, breach.rule) for excuse in step.excuses)
+
+
+def excuses_needed(step: StepRecord) -> list[Excuse]:
+    """The target's excuses without which the step had findings."""
+    found = list(breaches(step)) if step.excuses else []
+    return [
+        excuse
+        for excuse in step.excuses
+        if any(excuse.covers(breach.name, breach.rule) for breach in found)
+    ]
+
+
+def breaches(step: StepRecord) -> Iterator[Breach]:
+    """Every rule that is broken, excused or not, the most telling first."""
+    replay, eager = step.runs.get("replay"), step.runs.get("eager")
+    if replay is None:
+        return
+    stage: Stage | None = None
+    for run, seen in (("replay", replay), ("eager", eager)):
+        if seen is not None:
+            stage = "eager" if run == "eager" else None
+            yield from kernel_breaches(step, seen, stage)
+    if step.batch.via == "graph" and not replay.declined:
+        yield from against_capture(replay)
+        if eager is not None:
+            yield from fields_shown(Pair(step, replay, eager, "the eager run"))
+        if eager is not None and eager.handovers:
+            yield from against(Pair(step, replay, eager, "the eager run"))
+            yield from forms_match(Pair(step, replay, eager, "the eager run"))
+            # The same graph without the past and in another world: two replays do not tell which
+            # entries are live, an eager run does.
+            screen = step.runs.get("screen")
+            if screen is not None and screen.handovers:
+                yield from against(Pair(step, screen, eager, "the eager run with its past"))
