@@ -288,7 +288,7 @@ def test_a_replay_hands_over_what_capture_or_eager_run_do() -> None:
 def test_a_capture_hands_over_what_replay_and_eager_run_do() -> None:
     step = record()
     step.runs["replay"].handed_at_capture = (kinds(seq_lens_cpu="nothing"),)
-    assert messages(step, kinds(seq_lens_cpu="a tensor"), kinds(seq_lens_cpu="nothing")) == []
+    assert messages(step, kinds(seq_lens_cpu="nothing"), kinds(seq_lens_cpu="a tensor")) == []
     (found,) = messages(step, kinds(seq_lens_cpu="a tensor"), kinds(seq_lens_cpu="a tensor"))
     assert found == (
         "b.batch.seq_lens_cpu is missing at capture; replay and eager run have a tensor"

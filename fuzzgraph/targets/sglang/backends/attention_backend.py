@@ -118,6 +118,8 @@ class AttentionBackend:
     """Names that its constructor changes in its module: each session has its own."""
     stood_in_for: tuple[str, ...] = ()
     """What does not run of it on a machine without a GPU, for readers, a clause each."""
+    chosen: Callable[[EngineConfig], dict[str, Any]] = lambda config: {}
+    """Config -> server arguments that follow from it."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -298,9 +300,8 @@ class BackendSession(DecodeSession):
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
             model = kind.model(config, graphs.device, kind.rope)
-        super().__init__(
-            config, graphs, backend=kind.name, model=model, arguments=dict(kind.arguments)
-        )
+        arguments = {**dict(kind.arguments), **kind.chosen(config)}
+        super().__init__(config, graphs, backend=kind.name, model=model, arguments=arguments)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return cuda_on_cpu()
