@@ -66,8 +66,8 @@ def mla_decode_fwd(
         kv_last_page_lens: int32 [B] keys in each row's last page.
         max_seqlen_q: query tokens of the longest row.
         q_scale, kv_scale: [1] factors of queries and keys that are FP8.
-        others: `work_meta_data` and the rest of a `persistent.PersistentPlan`. With it the kernel computes
-            what its work items say, and no offsets are read.
+        others: `work_meta_data` and the rest of a `persistent.PersistentPlan`. With it the kernel
+            computes what its work items say, and no offsets are read.
 
     Returns:
         (partial results, of which the documentation promises nothing, here None; lse float32
