@@ -14,7 +14,10 @@ _EVERYTHING = WIDEST.replace(
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
     max_context_len=1024,
     max_spec_topk=8,
-    index_topk=False,  # it has no indexer: its attention takes every key
+    # It has no indexer, and keeps every key as it is: its attention takes them all.
+    kv_compressions=("none",),
+    sparse_kernels=("fa3",),
+    index_topk=False,
 )
 
 

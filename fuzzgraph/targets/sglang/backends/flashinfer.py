@@ -51,7 +51,7 @@ _MODULE = f"{ATTENTION}.flashinfer_backend"
 FLASHINFER = AttentionBackend(
     name="flashinfer",
     places=((_MODULE, "FlashInferAttnBackend"),),
-    attention="mha",
+    attentions=("mha",),
     page_sizes=(1, 16),
     fields=(
         "kv_indptr",

@@ -40,7 +40,7 @@ def _before_the_wrapper(runner: Any) -> None:
 _FLASHMLA = AttentionBackend(
     name="flashmla",
     places=((_MODULE, "FlashMLABackend"),),
-    attention="mla",
+    attentions=("mla",),
     page_sizes=(flash_mla.FLASH_MLA_PAGE,),  # PAGE_SIZE in the backend's module
     fields=("page_table",),
     max_context_len=256,

@@ -48,7 +48,7 @@ def _refuses(config: EngineConfig) -> str | None:
 _TRTLLM_MHA = AttentionBackend(
     name="trtllm_mha",
     places=((_MODULE, "TRTLLMHAAttnBackend"),),
-    attention="mha",
+    attentions=("mha",),
     page_sizes=(16, 32, 64),  # what ServerArgs accepts for it
     fields=FA_FIELDS,
     max_context_len=256,

@@ -43,7 +43,7 @@ def _held(backend: Any, size: int | None) -> Any:
 _TRTLLM_MLA = AttentionBackend(
     name="trtllm_mla",
     places=((_MODULE, "TRTLLMMLABackend"),),
-    attention="mla",
+    attentions=("mla",),
     page_sizes=(32, 64),  # what ServerArgs accepts for it
     fields=("cache_seqlens", "page_table"),
     max_context_len=256,
