@@ -95,6 +95,7 @@ def attend(
     memory.attends(q, cache.keys, rows, softmax)
     sinks = None if softmax.sinks is None else as_numbers(softmax.sinks)
     keys, values = _gathered(memory, cache, rows)
+    given = as_numbers(q)
     start = 0
     for row in rows:
         stop = start + len(row.keys[0])
@@ -102,7 +103,10 @@ def attend(
             start = stop
             continue
         tokens = np.arange(row.first, row.first + row.tokens)
-        queries = memory.numbers("q", q, tokens)
+        if row.first >= 0 and row.first + row.tokens <= len(given):
+            queries = given[row.first : row.first + row.tokens]
+        else:
+            queries = memory.numbers("q", q, tokens)
         both = keys[start:stop]
         if qv is not None:
             queries = np.concatenate((queries, memory.numbers("qv", qv, tokens)), axis=-1)

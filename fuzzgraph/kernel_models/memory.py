@@ -108,7 +108,7 @@ class KernelMemory:
     ) -> npt.NDArray[np.float64]:
         """float64 [n, ...] the parts at `index`, times a scale; fp8 and bfloat16 as well."""
         if tensor.dtype in _IN_NUMPY and _all_inside(tensor, index):
-            return _scaled(_array(tensor)[index].astype(np.float64), scale)
+            return _scaled(_doubles(_array(tensor)[index]), scale)
         return as_numbers(self.rows(name, tensor, *index), scale)
 
     def rows(self, name: str, tensor: torch.Tensor, *index: Ints) -> torch.Tensor:
@@ -217,8 +217,13 @@ def _windows(
 def as_numbers(tensor: torch.Tensor, scale: float = 1.0) -> npt.NDArray[np.float64]:
     """float64 on the host; fp8 and bfloat16 as well."""
     if tensor.dtype in _IN_NUMPY:
-        return _scaled(_array(tensor).astype(np.float64), scale)
-    return _scaled(_array(_TO(tensor, torch.float64)), scale)
+        return _scaled(_doubles(_array(tensor)), scale)
+    return _scaled(_doubles(_array(_TO(tensor, torch.float64))), scale)
+
+
+def _doubles(found: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    # Row by row, whatever the argument's strides: products over other strides round otherwise.
+    return found.astype(np.float64, order="C")
 
 
 def _scaled(numbers: npt.NDArray[np.float64], scale: float) -> npt.NDArray[np.float64]:

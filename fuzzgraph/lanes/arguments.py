@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ class Arguments:
         self._written = written
         self._views: list[View] = []
         self._spans: list[tuple[int, int]] = []
+        self._found: KnownMemory | None = None
         self.described = any(map(_has_descriptor, bound.values()))
         """Whether a tensor descriptor is among them: only the patched language makes these."""
         self.converted: dict[str, Any] = {}
@@ -74,6 +75,7 @@ class Arguments:
     def convert(self) -> None:
         """Turn values into what the kernel sees; under the patched language if `described`."""
         self._views, self._spans = [], []
+        self._found = None
         self.converted = {
             name: value if name in self._constants else self._convert(name, value)
             for name, value in self._bound.items()
@@ -159,12 +161,17 @@ class Arguments:
             view.unlogged = False
             if view.keeps_loads:
                 _KEEPS.setdefault(self._kernel, set()).add(view.name)
-        spans = [*self._spans, *_spans_of(self._vouched)]
-        if self._regions is not None:
-            spans += self._regions.spans()
-        known = cache(partial(KnownMemory, spans))  # few launches need it
-        bounds = BoundsChecker(kernel, grid, known, self._views, self._regions, report)
+        bounds = BoundsChecker(kernel, grid, self._known, self._views, self._regions, report)
         return LaneMemory(self._views, bounds)
+
+    def _known(self) -> KnownMemory:
+        """The memory that is there; few launches ask for it."""
+        if self._found is None:
+            spans = [*self._spans, *_spans_of(self._vouched)]
+            if self._regions is not None:
+                spans += self._regions.spans()
+            self._found = KnownMemory(spans)
+        return self._found
 
     def constants_key(self, kernel: Any) -> Any:
         """The kernel and the constants on which the sizes of its intermediates depend."""

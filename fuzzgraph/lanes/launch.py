@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -179,7 +180,7 @@ class _Launch:
         memory.programs = group
         builder = self._builder
         builder.lanes = len(group)
-        builder.ids = _ids(group, self._grid)
+        builder.ids = _ids(group.tobytes(), self._grid)
         if trace is not None and trace.usable:
             lanes = memory.active_lanes = ActiveLanes(len(group))
             try:
@@ -235,8 +236,14 @@ def _parts(group: Programs, keys: npt.NDArray[Any]) -> list[Programs]:
     return [group[which == kind] for kind in range(len(kinds))]
 
 
-def _ids(group: Programs, grid: Grid) -> tuple[Any, Any, Any]:
-    """Program ids by axis; [1] for an axis with a single program."""
+@lru_cache(maxsize=4096)
+def _ids(programs: bytes, grid: Grid) -> tuple[Any, Any, Any]:
+    """Program ids by axis; [1] for an axis with a single program.
+
+    Args:
+        programs: int32 of the group. No operation changes an array in place.
+    """
+    group = np.frombuffer(programs, dtype=np.int32)
     # A single entry keeps everything that follows from it at one lane, computed once.
     rest, z = np.divmod(group, np.int32(grid[2]))
     x, y = np.divmod(rest, np.int32(grid[1]))

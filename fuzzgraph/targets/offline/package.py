@@ -78,6 +78,9 @@ class EnginePackage:
 
     def has_module(self, name: str) -> bool:
         """Whether this release has the module, without importing it."""
+        loaded = sys.modules.get(name)
+        if loaded is not None and getattr(loaded, "__file__", None):
+            return True  # asked several times a step; a stand-in comes from no file
         return _is_module(self.root().joinpath(*name.split(".")[1:]))
 
     def module(self, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -170,3 +171,36 @@ def test_an_error_of_the_engine_leaves_the_watch_usable() -> None:
         with pytest.raises(RuntimeError, match="no room"):
             watched.backend.plan_ahead(SimpleNamespace(seq_lens=torch.ones(1)), 1)
     assert len(watched.watch.take(None)) == 3
+
+
+class Calls(Backend):
+    def plain(self, lens: torch.Tensor, rows: int, width: int = 1) -> None:
+        """Each argument can be given by place and by name."""
+
+    def mixed(self, lens: torch.Tensor, *rest: int, rows: int = 0, **more: int) -> None:
+        """Some cannot."""
+
+
+LENS = torch.ones(2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "scalars"),
+    [
+        ("plain", (LENS, 3), {}, {"rows": 3}),
+        ("plain", (LENS,), {"width": 5, "rows": 3}, {"rows": 3, "width": 5}),
+        ("plain", (), {"rows": 3, "lens": LENS}, {"rows": 3}),
+        ("plain", (LENS,), {}, {}),  # a call that Python refuses is taken down by place
+        ("plain", (LENS, 3, 4, 5), {}, {"[1]": 3, "[2]": 4, "[3]": 5}),
+        ("plain", (LENS, 3), {"rows": 4}, {"[1]": 3, "rows": 4}),
+        ("plain", (LENS, 3), {"depth": 4}, {"[1]": 3, "depth": 4}),
+        ("mixed", (LENS, 7), {"rows": 3, "depth": 4}, {"rows": 3}),
+    ],
+)
+def test_arguments_have_the_names_that_python_gives_them(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], scalars: dict[str, int]
+) -> None:
+    watched = Watched(Calls())
+    with contextlib.suppress(TypeError):
+        getattr(watched.backend, name)(*args, **kwargs)
+    assert watched.watch.take(None)[0].scalars == scalars
