@@ -126,6 +126,7 @@ class TestReleases:
             ("graphs_of_one_row_less", "survival", ""),
             ("graphs_never_captured", "survival", ""),
             ("model_without_a_batch", "survival", ""),
+            ("context_of_the_graphs_backend", "survival", ""),
         ],
     )
     def test_what_a_runner_hands_its_model_and_hands_out_is_judged(

@@ -82,7 +82,8 @@ class CpuGraphRunnerDriver(RunnerDriver):
 class CpuGraphTarget(SglangTarget):
     """The CPU-graph runner of the sglang release that this process holds."""
 
-    about = "inputs of CPUGraphRunner, decode; no outputs"
+    about = "inputs of CPUGraphRunner, decode"
+    also_stood_in_for = ("the attention backend", "compilation")
     excuses = CPU_GRAPH_EXCUSES
     capabilities = Capabilities(
         runners=("graph", "cpu_graph"),  # it is the one, and saved cases call it either

@@ -71,15 +71,19 @@ from fuzzgraph.world import Batch
 # when the server starts, before the pool holds anything.
 _CAPTURED_ON = (1,)
 
-_JUDGED = {
-    DRAFT: "judged on fa3, one branch",
-    DRAFT_EXTEND: "outputs judged on fa3",
-}
-_NO_LAYER = "tokens and hidden states judged, no attention"
-
+_ATTENDED = {DRAFT: "one branch", DRAFT_EXTEND: ""}
+"""Kind of runner whose model attends -> in which cases; '' for all."""
 _UNATTENDED: dict[RunnerKind, tuple[str, ...]] = {FROZEN: ("draft_tokens",), MULTI_LAYER: ()}
 """Runners whose model has no layer, and what they promise beside hidden states. What the graphs of
 draft-extend sample, eager steps leave to the worker."""
+
+_KERNELS = "attention kernels, by models"
+_NO_ATTENTION = ("the attention backend", "attention of the draft model")
+_LOOP = "up to 0.5.12 the worker's loop over steps, which drafts one position too far (PR 25015)"
+_STOOD_IN_FOR = {
+    DRAFT: (_KERNELS, _LOOP, f"with several branches {' and '.join(_NO_ATTENTION)}"),
+    DRAFT_EXTEND: (_KERNELS,),
+}
 
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
@@ -92,8 +96,10 @@ class DraftTarget(SglangTarget):
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = next(one for one in _KINDS if one.name == kind)
-        self.about = f"inputs of {self._kind.runner}; {_JUDGED.get(self._kind, _NO_LAYER)}"
-        computes = self._kind in _JUDGED
+        self.about = f"inputs of {self._kind.runner}"
+        computes = self._kind in _ATTENDED
+        self.outputs_judged = {self._kind.mode: _ATTENDED.get(self._kind, "")}
+        self.also_stood_in_for = _STOOD_IN_FOR.get(self._kind, _NO_ATTENTION)
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
             max_batch=16,
@@ -176,7 +182,7 @@ class DraftSession(DecodeSession):
     def _computes(self, config: EngineConfig) -> bool:
         """Whether the draft model attends: a draft of several branches attends in two parts, of
         which the second takes its slots as a server with one step more lays them out."""
-        return self._kind in _JUDGED and config.spec_topk == 1
+        return self._kind in _ATTENDED and config.spec_topk == 1
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
