@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.aiter.csr import ALSO, FP8, csr_keys, csr_length, kernel_scalar
-from fuzzgraph.kernel_models.aiter.persistent import Plan, plan_of, planned_rows
+from fuzzgraph.kernel_models.aiter.persistent import Plan, check_plan, plan_of, planned_rows
 from fuzzgraph.kernel_models.attention import (
     Row,
     Softmax,
@@ -77,7 +77,7 @@ def mla_decode_fwd(
     call.leaves_out({name: others[name] for name in others if name not in known}, _LATENT_DEFAULTS)
     plan = plan_of(others)
     if plan is not None:
-        plan.check(call)
+        check_plan(call, plan)
         call.leaves_out({"page_size": page_size}, {"page_size": 1})
     call.needs(q.is_contiguous(), "q must be contiguous", f"strides {list(q.stride())}")
     heads = o.shape[1]

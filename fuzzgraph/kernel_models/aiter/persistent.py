@@ -29,7 +29,13 @@ _UNITS = 4
 _COLUMNS = 8
 # Of an entry of work_info_set: which row, where its partial result goes (-1: it is the result), its
 # queries, its keys, and how many keys of the row come behind them.
-_ROW, _INTO, _FIRST, _STOP, _KEY, _END, _BEHIND = range(7)
+_ROW = 0
+_INTO = 1
+_FIRST = 2
+_STOP = 3
+_KEY = 4
+_END = 5
+_BEHIND = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +55,21 @@ class Plan:
     reduce_partial_map: torch.Tensor
     """[parts] where each part lies."""
 
-    def check(self, call: Call) -> None:
-        """Refuse what the host code refuses."""
-        call.needs_dtype("work_meta_data", self.work_meta_data, torch.uint64)
-        for name in self.__slots__[1:]:
-            tensor = getattr(self, name)
-            call.needs(tensor is not None, f"a persistent call needs {name}", None)
-            call.needs_dtype(name, tensor, torch.int32)
-            call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
-
     def addresses(self) -> torch.Tensor:
         """int64 [2] of the items, counted from the plan itself: twins lie at other addresses."""
         here = self.work_meta_data.data_ptr()
         items = (self.work_indptr, self.work_info_set)
         return torch.tensor([each.data_ptr() - here for each in items])
+
+
+def check_plan(call: Call, plan: Plan) -> None:
+    """Refuse what the host code refuses."""
+    call.needs_dtype("work_meta_data", plan.work_meta_data, torch.uint64)
+    for name in Plan.__slots__[1:]:
+        tensor = getattr(plan, name)
+        call.needs(tensor is not None, f"a persistent call needs {name}", None)
+        call.needs_dtype(name, tensor, torch.int32)
+        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
 
 
 def plan_of(arguments: dict[str, Any]) -> Plan | None:
@@ -172,7 +179,7 @@ def get_mla_metadata_v1(
         work_metadata_ptrs, work_indptr, work_info_set, reduce_indptr, reduce_final_map,
         reduce_partial_map,
     )  # fmt: skip
-    plan.check(call)
+    check_plan(call, plan)
     launch(
         _PLANNER, qo_indptr=seqlens_qo_indptr, kv_indptr=seqlens_kv_indptr, block=kv_granularity,
         tokens=uni_seqlen_qo, most=max_split_per_batch,
