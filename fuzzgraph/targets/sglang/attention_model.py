@@ -70,6 +70,19 @@ def demand_forward(input_ids: Any, positions: Any, forward_batch: Any) -> None:
     demand_rows(positions, len(input_ids), "positions", FORWARD)
 
 
+def _demand_backend() -> None:
+    """From 0.5.13 on a layer attends on what the runner's forward context names.
+
+    Raises:
+        EngineError: it names no attention backend.
+    """
+    if not has_module(_CONTEXT):
+        return
+    found = engine_module(_CONTEXT).get_attn_backend()
+    kind = engine_module("sglang.srt.layers.attention.base_attn_backend").AttentionBackend
+    demand_instance(found, kind, "attn_backend of the forward context", FORWARD)
+
+
 class AttentionModel:
     """What the engine's model runner calls its model.
 
@@ -109,6 +122,7 @@ class AttentionModel:
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
         """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
+        _demand_backend()
         query = self._config.num_q_heads * self._config.head_dim
         keys = query + self._config.num_kv_heads * self._config.head_dim
         packed = demand_lookup(self.embed, input_ids, "input_ids", FORWARD)

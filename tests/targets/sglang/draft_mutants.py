@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.attention_model import in_forward_context
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftTarget
 
 __all__ = [
     "chains_of_other_rows",
+    "context_of_the_graphs_backend",
     "extend_takes_the_next_rows_token",
     "graphs_never_captured",
     "graphs_of_one_row_less",
@@ -126,5 +128,21 @@ def model_without_a_batch() -> DraftTarget:
         model = engine.model_runner.model
         forward = model.forward
         model.forward = lambda tokens, positions, _: forward(tokens, positions, None)
+
+    return _target("draft_extend", change)
+
+
+def context_of_the_graphs_backend() -> DraftTarget:
+    """The forward's context names what captures, and no attention backend."""
+
+    def change(engine: Any) -> None:
+        model = engine.model_runner.model
+        forward = model.forward
+
+        def misled(tokens: Any, positions: Any, batch: Any) -> Any:
+            with in_forward_context(engine.backend, batch):
+                return forward(tokens, positions, batch)
+
+        model.forward = misled
 
     return _target("draft_extend", change)

@@ -72,6 +72,21 @@ def but_slots(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
     }
 
 
+HANDED = (".req_pool_indices", ".spec_info.num_accept_tokens")
+
+
+def but_handed_padding(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """What padded rows keep of a batch before reaches the backend too; another oracle says that.
+
+    Up to 0.5.13 draft-extend of several layers keeps the counts of padded rows as well.
+    """
+    return {
+        (oracle, buffer)
+        for oracle, buffer in found
+        if oracle != "handover" or not buffer.endswith(HANDED)
+    }
+
+
 ROOM = {"max_context_len": 32, "kv_pool_pages": 300}
 STALE = {("contract", "req_pool_indices"), ("history", "req_pool_indices")}
 # In 0.5.13 a graph of draft-extend is captured with -1 tokens for each row.
@@ -87,7 +102,7 @@ class TestReleases:
     ) -> None:
         case = extend_case((1, 3, 2, 3), (2, 1, 3), draft_tokens=3)
         found = seen(workers, version, case, "sglang-eagle-draft-extend") - AT_CAPTURE[version]
-        assert found == (STALE if version == "0.5.12" else set())
+        assert but_handed_padding(found) == (STALE if version == "0.5.12" else set())
 
     @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
     def test_tokens_that_were_not_accepted_leave_the_others_as_they_are(
@@ -126,6 +141,7 @@ class TestReleases:
             ("graphs_of_one_row_less", "survival", ""),
             ("graphs_never_captured", "survival", ""),
             ("model_without_a_batch", "survival", ""),
+            ("context_of_the_graphs_backend", "survival", ""),
         ],
     )
     def test_what_a_runner_hands_its_model_and_hands_out_is_judged(
@@ -144,14 +160,15 @@ class TestReleases:
     ) -> None:
         case = draft_case((5, 6, 7, 8), (5, 6, 7))
         found = seen(workers, version, case, "sglang-frozen-kv-mtp")
-        assert found == (STALE if version == "0.5.12" else set())
+        assert but_handed_padding(found) == (STALE if version == "0.5.12" else set())
 
     @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
     def test_padded_rows_of_multi_layer_draft_extend_are_stale_to_this_day(
         self, workers: Workers, version: str
     ) -> None:
         case = extend_case((1, 3, 2, 3), (2, 1, 3), draft_tokens=3)
-        assert seen(workers, version, case, "sglang-multi-layer-draft-extend") == STALE
+        found = seen(workers, version, case, "sglang-multi-layer-draft-extend")
+        assert but_handed_padding(found) == STALE
 
     @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
     def test_full_batches_of_multi_layer_draft_extend_are_clean(

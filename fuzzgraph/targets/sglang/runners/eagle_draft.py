@@ -3,8 +3,8 @@
 `sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted, so
 does `sglang-multi-layer-draft-extend` with a layer for each step, and `sglang-frozen-kv-mtp` drafts
 on the target's KV. The release's own runner pads and fills its inputs. EAGLE's draft-extend and its
-drafts of one branch run one layer on FlashAttention 3, whose outputs are judged; elsewhere the
-backend only records, and the draft model computes nothing.
+drafts of one branch run one layer on FlashAttention 3; elsewhere the backend only records. Hidden
+states, logits and drafted tokens are the draft model's own, but for drafts of several branches.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
-from fuzzgraph.observation import Field, Observation, PaddingRule
+from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.attention_model import (
     ROW_MIXINGS,
@@ -35,7 +34,6 @@ from fuzzgraph.targets.sglang.backends.recording import recording_backend, watch
 from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
 from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
 from fuzzgraph.targets.sglang.excuses import DRAFT_EXCUSES
-from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
     extend_batch,
@@ -50,6 +48,7 @@ from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     DraftRunnerDriver,
     RunnerKind,
 )
+from fuzzgraph.targets.sglang.runners.draft_fields import draft_fields, draft_inputs
 from fuzzgraph.targets.sglang.runners.draft_outputs import (
     CHAIN,
     chain_in,
@@ -68,10 +67,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-_SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
-_CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
-_WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
-
 # sglang EAGLEDraftExtendCudaGraphRunner.__init__: `out_cache_loc = torch.ones(...)`. It captures
 # when the server starts, before the pool holds anything.
 _CAPTURED_ON = (1,)
@@ -84,8 +79,9 @@ draft-extend sample, eager steps leave to the worker."""
 
 _KERNELS = "attention kernels, by models"
 _NO_ATTENTION = ("the attention backend", "attention of the draft model")
+_LOOP = "up to 0.5.12 the worker's loop over steps, which drafts one position too far (PR 25015)"
 _STOOD_IN_FOR = {
-    DRAFT: (_KERNELS, f"with several branches {' and '.join(_NO_ATTENTION)}"),
+    DRAFT: (_KERNELS, _LOOP, f"with several branches {' and '.join(_NO_ATTENTION)}"),
     DRAFT_EXTEND: (_KERNELS,),
 }
 
@@ -147,8 +143,8 @@ class DraftSession(DecodeSession):
         self._batch: Batch | None = None
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
-        self.inputs = _inputs(kind)
-        self.fields = _fields(config, self._extends, self._packed)
+        self.inputs = draft_inputs(kind)
+        self.fields = draft_fields(config, self._extends, self._packed)
         self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._model = DraftModel(config, graphs.device) if self._computes(config) else None
         self._loops = self._model is not None and kind is DRAFT and runs_draft_loop()
@@ -397,37 +393,3 @@ class DraftSession(DecodeSession):
 
 def _wants_select_index(runner: Any) -> bool:
     return hasattr(runner.buffers, "select_index")
-
-
-def _inputs(kind: RunnerKind) -> list[str]:
-    names = ["positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
-    if kind is not FROZEN:
-        names.append("out_cache_loc")
-    if kind is DRAFT:
-        names.append("topk_index")
-    if kind in (DRAFT_EXTEND, MULTI_LAYER):
-        names += ["input_ids", "extend_seq_lens"]
-    if kind is DRAFT_EXTEND:  # with several layers, counts choose among tokens, no memory
-        names += ["num_accept_tokens", "accept_length"]
-    return names
-
-
-def _fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, ...]:
-    # Where rows have all their places, they have as many keys.
-    lens = "widened_lens" if extends and not packed else ""
-    common = input_fields(config, config.seq_len_fill_value, lens)
-    total = fields.value("seq_lens_sum", source=_SUM)
-    if not extends:
-        chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,
-                       repeats="input_ids")  # fmt: skip
-        return (*common, total, chosen)
-    repeated = {
-        "extend_seq_lens": "new_lens" if packed else "draft_width",
-        "num_accept_tokens": "new_lens",
-        "accept_length": "new_lens",
-    }
-    widths = (
-        fields.lengths(name, fill=config.draft_tokens, repeats=repeats, source=_WIDTH)
-        for name, repeats in repeated.items()
-    )
-    return (*common, total, *widths)

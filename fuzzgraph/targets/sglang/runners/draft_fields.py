@@ -1,0 +1,53 @@
+"""The static inputs of EAGLE's draft runners, and what their padding promises."""
+
+from __future__ import annotations
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.targets.offline import fields
+from fuzzgraph.targets.sglang.fields import input_fields
+from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
+    DRAFT,
+    DRAFT_EXTEND,
+    FROZEN,
+    RunnerKind,
+)
+from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER
+
+_SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
+_CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
+_WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
+
+
+def draft_inputs(kind: RunnerKind) -> list[str]:
+    names = ["positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
+    if kind is not FROZEN:
+        names.append("out_cache_loc")
+    if kind is DRAFT:
+        names.append("topk_index")
+    if kind in (DRAFT_EXTEND, MULTI_LAYER):
+        names += ["input_ids", "extend_seq_lens"]
+    if kind is DRAFT_EXTEND:  # with several layers, counts choose among tokens, no memory
+        names += ["num_accept_tokens", "accept_length"]
+    return names
+
+
+def draft_fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, ...]:
+    # Where rows have all their places, they have as many keys.
+    lens = "widened_lens" if extends and not packed else ""
+    common = input_fields(config, config.seq_len_fill_value, lens)
+    total = fields.value("seq_lens_sum", source=_SUM)
+    if not extends:
+        chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,
+                       repeats="input_ids")  # fmt: skip
+        return (*common, total, chosen)
+    repeated = {
+        "extend_seq_lens": "new_lens" if packed else "draft_width",
+        "num_accept_tokens": "new_lens",
+        "accept_length": "new_lens",
+    }
+    widths = (
+        fields.lengths(name, fill=config.draft_tokens, repeats=repeats, source=_WIDTH)
+        for name, repeats in repeated.items()
+    )
+    return (*common, total, *widths)
