@@ -50,7 +50,7 @@ Kind = Literal["kernel", "call", "held"]
 """kernel: launched. call: of a method of the backend. held: what its metadata objects lead to."""
 
 HandoverRule = Literal[
-    "live", "keys", "form", "missing", "kind", "address", "side", "fits", "meaning"
+    "live", "keys", "form", "missing", "kind", "address", "side", "fits", "meaning", "padding"
 ]
 """The rules of `oracles.handover`, by the name that an excuse cites.
 
@@ -58,7 +58,8 @@ live: live entries are those of the eager run. keys: a query sees its row's keys
 those that the graph was captured with. missing: what capture or eager run had is there. kind:
 what is handed over is of the kind that it has in capture and eager run. address: what the graph
 reads lies where the engine writes. side: kernels get device memory. fits: numbers handed over are
-large enough, and flags the same. meaning: padded lengths and offsets are lengths and offsets."""
+large enough, and flags the same. meaning: padded lengths and offsets are lengths and offsets.
+padding: padded entries of a graph's inputs hold nothing of an earlier batch."""
 
 
 @dataclass(frozen=True, slots=True)

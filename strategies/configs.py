@@ -49,8 +49,9 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
         fields["num_kv_heads"] = 1
     if fields["attention"] == "mla":
         fields["num_kv_heads"] = 1
-        if fields["num_q_heads"] not in can.latent_heads:
-            fields["num_q_heads"] = can.latent_heads[0] or fields["num_q_heads"]
+        drawn, heads = fields["num_q_heads"], can.latent_heads
+        if drawn not in heads:
+            fields["num_q_heads"] = heads[(drawn - 1) % len(heads)] or drawn
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
     if fields["runner"] == "cpu_graph" or fields["recurrent_state"]:

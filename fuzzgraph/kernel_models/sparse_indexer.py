@@ -13,7 +13,7 @@ import torch
 
 from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
-from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
+from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
 __all__ = [
     "best_keys",
@@ -163,8 +163,8 @@ def best_keys(
     for row, (length, start) in enumerate(zip(lens.tolist(), starts.tolist(), strict=True)):
         places = np.arange(max(0, length))
         if length > topk:  # else the kernel reads no score
-            read = memory.rows("score", score, np.full_like(places, row), start + places)
-            places = np.sort(np.argsort(-as_numbers(read), kind="stable")[:topk])
+            read = memory.numbers("score", score, np.full_like(places, row), start + places)
+            places = np.sort(np.argsort(-read, kind="stable")[:topk])
         found.append(places)
     return found
 
@@ -175,7 +175,7 @@ def store_chosen(
     """Fill a row with what was chosen, and behind it with what stands for no key."""
     whole = np.full(into.shape[1], _NONE, dtype=np.int64)
     whole[: len(chosen)] = chosen
-    memory.store(name, into, torch.from_numpy(whole)[None], np.array([row]))
+    memory.store(name, into, whole[None], np.array([row]))
 
 
 def _run_topk(

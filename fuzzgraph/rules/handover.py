@@ -22,6 +22,7 @@ __all__ = [
     "lies_on_device",
     "live_entries_match",
     "padding_is_reserved",
+    "padding_is_that_of_a_fresh_graph",
     "says_captured_size",
     "says_the_same",
     "sees_own_keys",
@@ -78,6 +79,24 @@ def padding_is_reserved(
     strangers = [slot for slot in got if not 0 <= slot < page_size]
     if strangers:
         yield f"{name}: padded token {token} sees slot {strangers[0]}, not of the reserved page"
+
+
+def padding_is_that_of_a_fresh_graph(
+    name: str, got: Entries, want: Entries, *, at: int
+) -> Iterator[str]:
+    """Padded entries hold what they hold in a graph that replayed no batch before.
+
+    Args:
+        got, want: [..., padded] entries behind the live ones.
+        at: the index of the first padded entry.
+    """
+    if (got != want).any():
+        index = tuple(int(axis[0]) for axis in (got != want).nonzero())
+        where = ", ".join(map(str, (*index[:-1], index[-1] + at)))
+        yield (
+            f"{name}[{where}] of a padded row is {got[index]}; in a graph that replayed no batch"
+            f" before it is {want[index]}"
+        )
 
 
 def has_captured_size(

@@ -48,7 +48,7 @@ def _odd_kinds(pair: Pair) -> Iterator[Breach]:
     """
     now = kinds(pair.replay.handovers)
     then, eager = kinds(pair.replay.handed_at_capture), kinds(pair.other.handovers)
-    for name in now.keys() & then.keys() & eager.keys():
+    for name in (each for each in now if each in then and each in eager):
         (path, got), (captured_path, captured), (_, want) = now[name], then[name], eager[name]
         if not got & (captured | want):
             for message in rules.is_of_kind(path, min(got), want=sorted(captured | want)):
@@ -84,9 +84,11 @@ def _sizes(got: Part, want: Part, pair: Pair) -> Iterator[tuple[int, list[int]]]
     one, two = pair.replay, pair.other
     keys = key_counts(pair.step)
     for size, live in zip(got.shape, want.shape, strict=True):
-        known = [one.padded_bs + 1] if are_offsets(want, pair) else []
-        if live not in keys:  # else it may be a list of them
-            known += [one.padded_bs] if live == two.padded_bs else []
-            known += [one.padded_tokens] if live == two.padded_tokens else []
+        offsets = are_offsets(want, pair)
+        if live in keys and not offsets:
+            continue  # it may be a list of keys
+        known = [one.padded_bs + 1] if offsets else []
+        known += [one.padded_bs] if live == two.padded_bs else []
+        known += [one.padded_tokens] if live == two.padded_tokens else []
         if known and size != live:
             yield size, known

@@ -17,7 +17,7 @@ def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
     """Live entries of a tensor, where its shape says which ones they are."""
     if got.values is None or want.values is None or not want.values.size:
         return
-    live = _live(got.shape, want.shape, pair)
+    live = live_part(got.shape, want.shape, pair)
     if live is None or not live.entries:
         return
     one, two = got.values, want.values
@@ -32,7 +32,7 @@ def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Live:
+class Live:
     """Which entries of a tensor are live."""
 
     entries: int
@@ -40,7 +40,7 @@ class _Live:
     table: bool = False
 
 
-def _live(got: tuple[int, ...], want: tuple[int, ...], pair: Pair) -> _Live | None:
+def live_part(got: tuple[int, ...], want: tuple[int, ...], pair: Pair) -> Live | None:
     """The live entries of a tensor, from the sizes of both runs; None where sizes do not tell.
 
     An entry per row or token, or one more than that: the eager run has no others.
@@ -58,7 +58,7 @@ def _live(got: tuple[int, ...], want: tuple[int, ...], pair: Pair) -> _Live | No
                 # One entry may be a number for the whole batch.
                 size = padded + extra if live + extra == 1 else live + extra
                 if want[axis] == theirs + extra and got[axis] >= size:
-                    return _Live(live + extra, axis, table=len(want) == 2 and not axis)
+                    return Live(live + extra, axis, table=len(want) == 2 and not axis)
     return None
 
 
@@ -80,7 +80,7 @@ def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[
     return one, two
 
 
-def stays_meaning(name: str, got: Ints, want: Ints, live: _Live, pair: Pair) -> Iterator[Breach]:
+def stays_meaning(name: str, got: Ints, want: Ints, live: Live, pair: Pair) -> Iterator[Breach]:
     """What the batch shows to be offsets or lengths of rows is such for padded rows as well."""
     if got.ndim != 1 or live.axis:
         return

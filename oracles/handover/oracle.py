@@ -12,6 +12,7 @@ from fuzzgraph.oracles.handover.breach import Breach, Pair
 from fuzzgraph.oracles.handover.calls import forms_match
 from fuzzgraph.oracles.handover.capture import against_capture
 from fuzzgraph.oracles.handover.kernels import kernel_breaches
+from fuzzgraph.oracles.handover.padding import padding_is_fresh
 from fuzzgraph.oracles.handover.runs import against, fields_shown
 
 
@@ -82,7 +83,7 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
             stage = "eager" if run == "eager" else None
             yield from kernel_breaches(step, seen, stage)
     if step.batch.via == "graph" and not replay.declined:
-        yield from against_capture(replay)
+        yield from against_capture(step, replay)
         if eager is not None:
             yield from fields_shown(Pair(step, replay, eager, "the eager run"))
         if eager is not None and eager.handovers:
@@ -92,4 +93,5 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
             # entries are live, an eager run does.
             screen = step.runs.get("screen")
             if screen is not None and screen.handovers:
+                yield from padding_is_fresh(Pair(step, replay, eager, "the eager run"), screen)
                 yield from against(Pair(step, screen, eager, "the eager run with its past"))

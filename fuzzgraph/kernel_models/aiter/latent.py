@@ -1,7 +1,7 @@
 """AITER's latent attention over pages that a CSR lists.
 
-Source: ROCm/aiter, aiter/mla.py and csrc/py_itfs_cu/asm_mla.cu, 2026. Left out are work items of
-a persistent decode (`get_mla_metadata_v1`) and context parallelism: `KernelNotModelled`.
+Source: ROCm/aiter, aiter/mla.py and csrc/py_itfs_cu/asm_mla.cu, 2026. A decode that gets a plan
+(`persistent`) follows it. Left out is context parallelism: `KernelNotModelled`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.aiter.csr import ALSO, FP8, csr_keys, csr_length, kernel_scalar
+from fuzzgraph.kernel_models.aiter.persistent import Plan, check_plan, plan_of, planned_rows
 from fuzzgraph.kernel_models.attention import (
-    Cache,
     Row,
     Softmax,
     attend,
@@ -21,6 +21,7 @@ from fuzzgraph.kernel_models.attention import (
     rows_between,
 )
 from fuzzgraph.kernel_models.checks import Call, check_longest, check_offsets
+from fuzzgraph.kernel_models.latent import latent
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
@@ -30,8 +31,6 @@ _LATENT = "ROCm/aiter, aiter/mla.py and csrc/py_itfs_cu/asm_mla.cu, 2026"
 _LATENT_HEADS = (8, 16, 32, 48, 64, 80, 96, 112, 128)
 _LATENT_SCHEDULE = ("num_kv_splits", "num_kv_splits_indptr", "intra_batch_mode", "return_logits")
 _LATENT_DEFAULTS = {"cp_world_size": 1, "cp_rank": 0, "causal": True}
-# What a call in non-persistent mode hands over unread.
-_PLAN = ("work_indptr", "work_info_set", "reduce_indptr", "reduce_final_map", "reduce_partial_map")
 
 
 def mla_decode_fwd(
@@ -62,6 +61,8 @@ def mla_decode_fwd(
         kv_last_page_lens: int32 [B] keys in each row's last page.
         max_seqlen_q: query tokens of the longest row.
         q_scale, kv_scale: [1] factors of queries and keys that are FP8.
+        others: `work_meta_data` and the rest of a `persistent.Plan`. With it the kernel computes
+            what its work items say, and no offsets are read.
 
     Returns:
         (partial results, of which the documentation promises nothing, here None; lse float32
@@ -69,12 +70,15 @@ def mla_decode_fwd(
 
     Raises:
         KernelRefused: the real host code refuses such a call.
-        KernelNotModelled: an argument that the model does not follow, e.g. a persistent plan.
+        KernelNotModelled: an argument that the model does not follow.
     """
     call = Call("mla_decode_fwd", _LATENT)
-    unread = _LATENT_SCHEDULE + (() if others.get("work_meta_data") is not None else _PLAN)
-    followed = {name: value for name, value in others.items() if name not in unread}
-    call.leaves_out(followed, _LATENT_DEFAULTS)
+    known = (*_LATENT_SCHEDULE, *Plan.__slots__)
+    call.leaves_out({name: others[name] for name in others if name not in known}, _LATENT_DEFAULTS)
+    plan = plan_of(others)
+    if plan is not None:
+        check_plan(call, plan)
+        call.leaves_out({"page_size": page_size}, {"page_size": 1})
     call.needs(q.is_contiguous(), "q must be contiguous", f"strides {list(q.stride())}")
     heads = o.shape[1]
     call.needs(heads in _LATENT_HEADS, f"query heads are one of {_LATENT_HEADS}", heads)
@@ -82,7 +86,7 @@ def mla_decode_fwd(
     _launch_aiter_latent(
         _AITER_MLA_DECODE, call, q, kv_buffer, o, qo_indptr, kv_indptr, kv_indices,
         kv_last_page_lens, max_seqlen_q, page_size, nhead_kv, sm_scale, logit_cap,
-        q_scale, kv_scale, lse,
+        q_scale, kv_scale, lse, plan,
     )  # fmt: skip
     return None, lse
 
@@ -138,6 +142,7 @@ def _launch_aiter_latent(
     q_scale: torch.Tensor | None,
     kv_scale: torch.Tensor | None,
     lse: torch.Tensor | None,
+    plan: Plan | None = None,
 ) -> None:
     """What the host code of both latent kernels checks, and the launch."""
     # asm_mla.cu takes the pointers of these as those of int32.
@@ -175,6 +180,7 @@ def _launch_aiter_latent(
         q_scale=q_scale if scaled else None,
         kv_scale=kv_scale if kv_buffer.dtype in FP8 else None,
         lse=lse,
+        **({} if plan is None else {name: getattr(plan, name) for name in Plan.__slots__}),
     )
 
 
@@ -194,10 +200,34 @@ def _run_aiter_latent(
     q_scale: torch.Tensor | None,
     kv_scale: torch.Tensor | None,
     lse: torch.Tensor | None,
+    **plan: torch.Tensor,
 ) -> None:
+    if plan:
+        rows = planned_rows(memory, Plan(**plan), kv_indices, causal=True)
+    else:
+        rows = _listed_rows(
+            memory, len(q), qo_indptr, kv_indptr, kv_indices, kv_last_page_lens, max_seqlen_q,
+            page_size,
+        )  # fmt: skip
+    cache = latent(kv_buffer, o.shape[-1], "kv_buffer", kernel_scalar(kv_scale))
+    softmax = Softmax(scale * kernel_scalar(q_scale), empty="undefined")
+    attend(memory, q, cache, rows, softmax, o, None if lse is None else lse.transpose(0, 1))
+
+
+def _listed_rows(
+    memory: KernelMemory,
+    tokens: int,
+    qo_indptr: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_indices: torch.Tensor,
+    kv_last_page_lens: torch.Tensor,
+    max_seqlen_q: int,
+    page_size: int,
+) -> list[Row]:
+    """The rows between the offsets, each over the pages listed for it."""
     # asm_mla.cu takes the number of rows from these offsets.
     starts = memory.ints(qo_indptr)
-    check_offsets(memory, "qo_indptr", starts, len(q))
+    check_offsets(memory, "qo_indptr", starts, tokens)
     offsets = memory.entries("kv_indptr", kv_indptr, np.arange(len(starts)))
     check_offsets(memory, "kv_indptr", offsets, len(kv_indices))
     rows = []
@@ -208,12 +238,7 @@ def _run_aiter_latent(
         length = csr_length(memory, kv_last_page_lens, row, pages, page_size)
         keys = csr_keys(memory, "kv_indices", kv_indices, page, length, page_size)
         rows.append(Row(token, count, keys, below_diagonal(count, length, (-1, 0))))
-    stored = kernel_scalar(kv_scale)
-    values = kv_buffer[..., : o.shape[-1]]
-    cache = Cache(kv_buffer, values, stored, stored, ("kv_buffer", "kv_buffer"))
-    softmax = Softmax(scale * kernel_scalar(q_scale), empty="undefined")
-    by_head = None if lse is None else lse.transpose(0, 1)
-    attend(memory, q, cache, rows, softmax, o, by_head)
+    return rows
 
 
 _AITER_MLA_DECODE = ModelKernel("mla_decode_fwd", _run_aiter_latent, _LATENT)

@@ -43,9 +43,10 @@ class BuiltinTarget:
         kernels: Literal["torch", "triton"] = "torch",
     ) -> None:
         self.name = name
-        self.about = f"the built-in engine with kernels in {kernels.capitalize()}; outputs judged"
+        self.about = f"the built-in engine with kernels in {kernels.capitalize()}"
         self.components = components if components is not None else Components()
         self.capabilities = _EVERYTHING.replace(kernels=(kernels,))
+        self.outputs_judged = {mode: "" for mode in _EVERYTHING.modes if mode != "idle"}
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Nothing that a case can say today; kernels of either kind are served."""

@@ -39,6 +39,9 @@ class GraphSession:
     """Whether the last run took no graph."""
     capturing = False
     """Whether graphs are being captured now."""
+    attention_captured = True
+    """Whether graphs hold attention. Where they break before it, a replay reads what the backend
+    holds then, and none of what its graph was captured with."""
 
     def __init__(self) -> None:
         self._frozen: dict[Hashable, dict[str, int]] = {}
@@ -137,7 +140,7 @@ class GraphSession:
         seen = Observation(batch.raw_bs, rows, self.live_tokens(batch), tokens)
         seen.declined = self.declined(batch)
         if self._handed is not None:
-            key = None if self.ran_eagerly else self.graph_key()
+            key = None if self.ran_eagerly or not self.attention_captured else self.graph_key()
             seen.handovers = self._handed.take(key)
             seen.handed_at_capture = () if key is None else self._handed.at_capture(key)
         seen.outputs = self.shown_outputs()

@@ -15,8 +15,8 @@ def _row(name: str, module: str, factory: str, releases: str = "", **arguments: 
 
 
 TARGETS = (
-    _row("aiter", "backends.aiter", "AiterTarget", mode="decode"),
-    _row("aiter-verify", "backends.aiter", "AiterTarget", mode="target_verify"),
+    _row("aiter", "backends.aiter", "target", mode="decode"),
+    _row("aiter-verify", "backends.aiter", "target", mode="target_verify"),
     _row("breakable-prefill", "runners.prefill", "PrefillTarget", kind="breakable",
          releases="0.5.11 on"),
     _row("buffers", "runners.decode_input_buffers", "BufferTarget", mode="decode"),

@@ -9,6 +9,8 @@ from fuzzgraph.handover import Excuse
 
 _VIEW = "sglang decode_cuda_graph_runner.py build_replay_fb_view: unpadded per-iter fields"
 
+_WORK = "ROCm/aiter v1_2_device.cuh: the keys of all rows of a batch are shared out at once"
+
 _TILES = "FlashMLA get_mla_metadata: parts of the work are shared out over all rows of a batch"
 
 EXCUSES: tuple[Excuse, ...] = (
@@ -18,6 +20,19 @@ EXCUSES: tuple[Excuse, ...] = (
         "live",
         "sglang get_num_kv_splits_triton: shares cores out over all rows, padded ones too",
         "any number of splits is right; outputs are judged",
+    ),
+    Excuse(
+        "*.work_meta*", "live", _WORK, "holds addresses, and an eager run allocates its own plan"
+    ),
+    Excuse(
+        "*.work_in*", "live", _WORK, "padded rows take part; the model follows the plan it gets"
+    ),
+    Excuse("*.reduce_*", "live", _WORK, "the same plan: where results are made of several parts"),
+    Excuse(
+        "get_mla_metadata_v1",
+        "missing",
+        "sglang 0.5.9 aiter_backend.py forward_decode: the first layer makes the plan in the graph",
+        "an eager run makes it while it prepares as well; outputs say whether a plan is stale",
     ),
     Excuse("*.num_splits", "live", _TILES, "padded rows take part in the plan"),
     Excuse("*.flashmla_metadata", "live", _TILES, "the same plan, as the backend keeps it"),
@@ -79,6 +94,12 @@ EXCUSES: tuple[Excuse, ...] = (
         "a verify's tree is that of the live rows; backends pad it as they build their masks",
     ),
     Excuse(
+        "*.forward_batch.num_token_non_padded",
+        "live",
+        "sglang cuda_graph_runner.py replay_prepare: a rank's share of the graph's tokens",
+        "ranks of an eager run share fewer tokens",
+    ),
+    Excuse(
         "*.spec_info.draft_token",
         "missing",
         "sglang decode_cuda_graph_runner.py get_spec_info: draft_token=None at capture",
@@ -109,7 +130,19 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         _DRAFT,
         "no step of a draft reads it; the worker makes a draft's batch of it",
     ),
-    Excuse("*.forward_batch.global_num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse("*.forward_batch.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse(
+        "*.spec_info.num_correct_drafts",
+        "padding",
+        "sglang multi_layer_eagle.py fill_draft_extend_prepare_buffers: padded rows keep theirs",
+        "what is gathered by them is discarded",
+    ),
+    Excuse(
+        "*.spec_info.bonus_tokens",
+        "padding",
+        "sglang frozen_kv_mtp_cuda_graph_runner.py: copies the tokens of live rows",
+        "token ids; padded rows draft from any of them",
+    ),
     Excuse(
         "*.forward_batch.out_cache_loc",
         "missing",
@@ -129,7 +162,7 @@ CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
         "intel_amx_backend.py and torch_native_backend.py, which run on a CPU, never read it",
     ),
     Excuse(
-        "*.forward_batch.can_run_decode_cuda_graph",
+        "*.forward_batch.can_run_*cuda_graph",
         "fits",
         _CPU_GRAPH,
         "lora_manager.py reads it under data parallelism, which this runner refuses",

@@ -8,6 +8,7 @@ from typing import Any
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends import aiter, nsa
 
+__all__ = ["lone_rows_unwritten", "newest_key_unselected", "plan_of_the_capture", "wrong_scale"]
 __all__ = ["lone_rows_unwritten", "newest_key_unselected", "next_slots", "wrong_scale"]
 
 
@@ -37,7 +38,7 @@ def lone_rows_unwritten() -> Any:
 
         pool.set_kv_buffer = write_many
 
-    return _changed(aiter.AiterTarget("sglang-aiter", "decode"), change)
+    return _changed(aiter.target("sglang-aiter", "decode"), change)
 
 
 def wrong_scale() -> Any:
@@ -46,7 +47,26 @@ def wrong_scale() -> Any:
     def change(session: Any) -> None:
         session._attention.layer.scaling *= 2
 
-    return _changed(aiter.AiterTarget("sglang-aiter-verify", "target_verify"), change)
+    return _changed(aiter.target("sglang-aiter-verify", "target_verify"), change)
+
+
+def plan_of_the_capture() -> Any:
+    """AITER's replays follow the plan that the last capture made."""
+
+    def change(session: Any) -> None:
+        plan, capture = session.backend.make_mla_meta_data, session.capture
+
+        def capture_and_keep() -> None:
+            capture()
+            session.backend.make_mla_meta_data = stale
+
+        def stale(*args: Any, **named: Any) -> None:
+            if session.ran_eagerly:
+                plan(*args, **named)
+
+        session.capture = capture_and_keep
+
+    return _changed(aiter.target("sglang-aiter", "decode"), change)
 
 
 def newest_key_unselected() -> Any:

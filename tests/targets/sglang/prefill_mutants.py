@@ -11,10 +11,12 @@ from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.world import Batch
 
 __all__ = [
+    "breakable_doubles_start_locs",
     "breakable_keeps_slots",
     "breakable_moves_positions",
     "breakable_plans_once",
     "breakable_watched",
+    "piecewise_doubles_start_locs",
     "piecewise_keeps_slots",
     "piecewise_moves_positions",
     "piecewise_plans_once",
@@ -94,6 +96,21 @@ def _plans_once(session: PrefillSession, graphs: Any) -> None:
     )
 
 
+def _doubles_start_locs(session: PrefillSession, graphs: Any) -> None:
+    """A replay tells attention that its rows begin at twice their places: nothing here reads it."""
+
+    def wrap(prepare: Callable[..., Any]) -> Callable[..., Any]:
+        def double(forward_batch: Any, **more: Any) -> Any:
+            prepared = prepare(forward_batch, **more)
+            batch = prepared[0] if isinstance(prepared, tuple) else prepared
+            batch.extend_start_loc = batch.extend_start_loc * 2 + 1
+            return prepared
+
+        return double
+
+    _around_prepare(session, wrap)
+
+
 def _watched(session: PrefillSession, graphs: Any) -> None:
     """Fails where a replay did not come from the engine's own padding and its captured pieces."""
     padded: list[int] = []
@@ -121,6 +138,10 @@ def _watched(session: PrefillSession, graphs: Any) -> None:
     session.replay = checked  # type: ignore[method-assign]
 
 
+def breakable_doubles_start_locs() -> PrefillTarget:
+    return _changed("breakable", _doubles_start_locs)
+
+
 def breakable_keeps_slots() -> PrefillTarget:
     return _changed("breakable", _keeps_slots)
 
@@ -135,6 +156,10 @@ def breakable_plans_once() -> PrefillTarget:
 
 def breakable_watched() -> PrefillTarget:
     return _changed("breakable", _watched)
+
+
+def piecewise_doubles_start_locs() -> PrefillTarget:
+    return _changed("tc_piecewise", _doubles_start_locs)
 
 
 def piecewise_keeps_slots() -> PrefillTarget:

@@ -54,7 +54,7 @@ def test_padded_rows_on_the_padding_row_are_no_finding(workers: Workers) -> None
 def test_a_capture_beyond_the_pool_fails_where_buffers_were_sized_by_the_pool(
     workers: Workers,
 ) -> None:
-    case = decode_case((5, 6), capture_bs=(2, 8), req_pool_size=5)
+    case = decode_case((5, 6), capture_bs=(4, 8), req_pool_size=5, attn_tp_size=4)
     (finding,) = workers.findings("0.5.10", case, _DECODE)
     assert (finding.oracle, finding.stage) == ("survival", "capture")
     assert "aiter_backend.py" in finding.message
@@ -62,7 +62,7 @@ def test_a_capture_beyond_the_pool_fails_where_buffers_were_sized_by_the_pool(
 
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.13"])
 def test_a_capture_beyond_the_pool_works_where_they_are_not(workers: Workers, version: str) -> None:
-    case = decode_case((5, 6), capture_bs=(2, 8), req_pool_size=5)
+    case = decode_case((5, 6), capture_bs=(4, 8), req_pool_size=5, attn_tp_size=4)
     assert workers.findings(version, case, _DECODE) == ()
 
 
@@ -141,14 +141,38 @@ def test_outputs_show_what_no_metadata_shows(
     assert workers.findings("0.5.23", case, healthy) == ()
 
 
-@pytest.mark.parametrize("heads", [16, 4])
+@pytest.mark.parametrize("heads", [16, 32, 4])
 @pytest.mark.parametrize("target", [_DECODE, _VERIFY])
 def test_latent_heads_are_native_or_padded(workers: Workers, heads: int, target: str) -> None:
     mode: Mode = "target_verify" if target == _VERIFY else "decode"
     case = decode_case(
-        (5, 6, 7, 8), (17, 3), mode=mode, attention="mla", v_head_dim=2, num_q_heads=heads
+        (5, 6, 7, 8), (17, 40), mode=mode, attention="mla", v_head_dim=2, num_q_heads=heads
     )
     assert workers.findings("0.5.23", case, target) == ()
+
+
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.20"])
+@pytest.mark.parametrize("target", [_DECODE, _VERIFY])
+def test_persistent_plans_are_healthy(workers: Workers, version: str, target: str) -> None:
+    mode: Mode = "target_verify" if target == _VERIFY else "decode"
+    case = decode_case(
+        (5, 60), (33, 4, 9), mode=mode, attention="mla", v_head_dim=2, num_q_heads=32
+    )
+    assert workers.findings(version, case, target) == ()
+
+
+def test_a_replay_by_the_plan_of_its_capture_is_found(workers: Workers) -> None:
+    case = decode_case((5, 60), attention="mla", v_head_dim=2, num_q_heads=32)
+    found = workers.findings("0.5.23", case, f"{_WRONG}:plan_of_the_capture")
+    assert ("reference", "attention") in {(finding.oracle, finding.buffer) for finding in found}
+    assert workers.findings("0.5.23", case, _DECODE) == ()
+
+
+def test_kv_last_page_len_on_the_host_is_found(workers: Workers) -> None:
+    case = decode_case((5,), attention="mla", v_head_dim=2, num_q_heads=16)
+    (finding,) = workers.findings("0.5.9", case, _DECODE)
+    assert finding.buffer == "mla_decode_fwd.kv_last_page_lens"
+    assert "lies in the host's memory" in finding.message
 
 
 def test_heads_that_a_release_hands_on_unpadded_are_not_run(workers: Workers) -> None:

@@ -10,7 +10,7 @@ one layer of the engine's attention runs inside the graph too, and its outputs a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,12 +71,18 @@ class AttentionBackend:
     """As `--attention-backend` spells it."""
     places: tuple[tuple[str, str], ...]
     """(module, class) under its names, the release's own first found."""
-    attention: Literal["mha", "mla"]
+    attentions: tuple[Literal["mha", "mla"], ...]
     page_sizes: tuple[int, ...]
     fields: tuple[str, ...]
     """What it hands its kernels beyond the runner's inputs: names of `_metadata_fields`."""
     read: Callable[[Any], Tensors]
     """Metadata -> what kernels read of it, whole, by field."""
+    own_fields: Callable[[EngineConfig], tuple[Field, ...]] = lambda config: ()
+    """Fields that only it has, or has by another rule than other backends."""
+    fill: Callable[[EngineConfig], int] = lambda config: 1
+    """Length of padded rows, which it asks of the runner."""
+    any_page_size: bool = False
+    """Whether it also runs pages of sizes that are not generated."""
     held: Callable[[Any, int | None], Any] = current
     """(backend, size of the graph or None without one) -> its metadata."""
     planned: Callable[[Any], Tensors] = lambda metadata: {}
@@ -108,6 +114,10 @@ class AttentionBackend:
     """What else it has of the dimensions: a field of `Capabilities`, its value."""
     arguments: tuple[tuple[str, Any], ...] = ()
     """Server arguments, under each of their names, beyond those that follow from a config."""
+    globals: tuple[str, ...] = ()
+    """Names that its constructor changes in its module: each session has its own."""
+    stood_in_for: tuple[str, ...] = ()
+    """What does not run of it on a machine without a GPU, for readers, a clause each."""
     chosen: Callable[[EngineConfig], dict[str, Any]] = lambda config: {}
     """Config -> server arguments that follow from it."""
     settings: tuple[tuple[str, str], ...] = ()
@@ -163,13 +173,15 @@ class BackendTarget(SglangTarget):
     def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
         self.name = name
         self.backend = backend
-        judged = _judged(backend, mode)
-        what = backend.name if judged == _JUDGED else f"{backend.name}'s metadata"
-        self.about = f"{what}, {mode} graphs; {judged}"
-        self.capabilities = Capabilities(
+        self.any_page_size = backend.any_page_size
+        missing = backend.missing(mode)
+        self.about = f"{backend.name}{_without_outputs(backend, missing)}, {mode} graphs"
+        self.outputs_judged = {} if missing else {mode: ""}
+        self.also_stood_in_for = backend.stood_in_for
+        has: dict[str, Any] = dict(
             modes=(mode,),
             page_sizes=backend.page_sizes,
-            attentions=(backend.attention,),
+            attentions=backend.attentions,
             max_batch=8,
             max_context_len=backend.max_context_len,
             max_spec_steps=3,
@@ -179,9 +191,9 @@ class BackendTarget(SglangTarget):
             min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
-            row_mixings=("none",) if backend.missing(mode) else ROW_MIXINGS,
-            **dict(backend.more),
+            row_mixings=("none",) if missing else ROW_MIXINGS,
         )
+        self.capabilities = Capabilities(**has | dict(backend.more))
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.v_head_dim >= config.head_dim:
@@ -204,15 +216,11 @@ class BackendTarget(SglangTarget):
         super().load()
 
 
-_JUDGED = "outputs judged"
-
-
-def _judged(backend: AttentionBackend, mode: Mode) -> str:
-    """What a target says of its outputs."""
-    if not backend.kernels:
-        return "no outputs"
-    missing = backend.missing(mode)
-    return f"no outputs: {missing} has no model" if missing else _JUDGED
+def _without_outputs(backend: AttentionBackend, missing: str) -> str:
+    """What a target says of itself whose outputs cannot be judged."""
+    if not missing:
+        return ""
+    return f"'s metadata ({missing} has no model)" if backend.kernels else "'s metadata"
 
 
 def _in_two_parts(config: EngineConfig, kind: AttentionBackend) -> bool:
@@ -228,7 +236,7 @@ def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, 
     past, seen = 1 if tokens == 1 else 1 + tokens, "seq_lens"
     if _in_two_parts(config, kind):
         past, seen = 1, "cached_lens"
-    declared = (
+    declared: tuple[Field, ...] = (
         fields.lengths("cache_seqlens", fill=past, repeats=seen, source=_LENS),
         fields.page_table(source=_TABLE),
         fields.offsets("cu_seqlens_q", repeats="new_lens", source=_SUMS),
@@ -240,6 +248,7 @@ def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, 
         fields.offsets("qo_indptr", repeats="new_lens", source=_SUMS),
         fields.offsets("planned_kv_indptr", repeats="seq_lens", source=_PLAN),
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
+        *kind.own_fields(config),
     )
     # The table of a past holds no drafts, which a field on pages would ask for.
     left_out = {"page_table"} if _in_two_parts(config, kind) else set()
@@ -287,7 +296,7 @@ class BackendSession(DecodeSession):
         self.inputs = input_names(config)
         declared = _metadata_fields(config, kind)
         shown = (declared[name] for name in kind.fields if name in declared)
-        self.fields = (*input_fields(config, 1), *shown)
+        self.fields = (*input_fields(config, kind.fill(config)), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
             model = kind.model(config, graphs.device, kind.rope)
@@ -298,7 +307,21 @@ class BackendSession(DecodeSession):
         return cuda_on_cpu()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        return open_backend(self._kind, runner)
+        self._module = engine_module(self._kind.place()[0])
+        self._set_globals(_imported.setdefault(self._module, self._globals()))
+        backend = open_backend(self._kind, runner)
+        self._own = self._globals()
+        return backend
+
+    def _use(self) -> None:
+        super()._use()
+        self._set_globals(self._own)
+
+    def _globals(self) -> dict[str, Any]:
+        return {name: getattr(self._module, name) for name in self._kind.globals}
+
+    def _set_globals(self, values: Mapping[str, Any]) -> None:
+        vars(self._module).update(values)
 
     def remember(self, key: Hashable) -> None:
         super().remember(key)
@@ -319,6 +342,8 @@ class BackendSession(DecodeSession):
         used |= self._kind.planned(self._kind.held(self.backend, size))
         if "kv_indices" in used:
             used["kv_indices"] = used["kv_indices"][: used["kv_indptr"][-1]]
+        if "mask_indptr" in used:
+            used["custom_mask"] = used["custom_mask"][: used["mask_indptr"][-1]]
         lens = lens + (self._config.draft_tokens if self._verifies else 0)
         lens = used.get("cache_seqlens", lens)
         if "page_table" in used:
@@ -330,6 +355,10 @@ class BackendSession(DecodeSession):
             table = used.pop("token_table")
             used |= below_lengths_packed(table, lens, _rows_each(table, lens))
         return used
+
+
+_imported: dict[Any, dict[str, Any]] = {}
+"""Module of a backend -> its globals before any constructor changed them."""
 
 
 def _rows_each(table: torch.Tensor, lens: torch.Tensor) -> int:

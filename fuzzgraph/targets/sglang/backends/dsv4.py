@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.kernel_models import flash_mla, flash_mla_sparse, kv_compressor, paged_topk
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
@@ -62,7 +64,14 @@ class Dsv4Target(SglangTarget):
         upgrades: whether raw metadata is upgraded; False makes the mutant of PR 26742.
     """
 
-    about = "DeepSeek V4's layers, metadata upgraded late; outputs judged"
+    about = "DeepSeek V4's layers, metadata upgraded late"
+    outputs_judged: Mapping[Mode, str] = MappingProxyType({"decode": ""})
+    also_stood_in_for = (
+        "sparse FlashMLA, the compressor, the selection of keys and the write of KV, by models",
+        "the indexer's scores and cache",
+        "the KV pool's constructor",
+        "FP8",
+    )
     capabilities = Capabilities(
         page_sizes=(256,),
         attentions=("mla",),

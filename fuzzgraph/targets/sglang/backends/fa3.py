@@ -44,11 +44,12 @@ _KERNELS = (
 FA3 = AttentionBackend(
     name="fa3",
     places=((_MODULE, "FlashAttentionBackend"),),
-    attention="mha",
+    attentions=("mha",),
     page_sizes=(1, 2, 16),
     fields=FA_FIELDS,
     read=attributes(**FA_METADATA),
     max_topk=2,
+    stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
 )
 

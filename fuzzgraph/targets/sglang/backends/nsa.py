@@ -79,10 +79,14 @@ _NSA = AttentionBackend(
         (f"{ATTENTION}.dsa_backend", "DeepseekSparseAttnBackend"),
         (f"{ATTENTION}.nsa_backend", "NativeSparseAttnBackend"),
     ),
-    attention="mla",
+    attentions=("mla",),
     page_sizes=(64,),  # the backend asserts it
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
     max_context_len=256,
+    stood_in_for=(
+        "the selection of keys, FlashAttention 3 and sparse FlashMLA, by models",
+        "the indexer's scores",
+    ),
     read=attributes(
         cache_seqlens="cache_seqlens_int32",
         cu_seqlens_k="cu_seqlens_k",

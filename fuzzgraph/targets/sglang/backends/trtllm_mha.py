@@ -48,10 +48,11 @@ def _refuses(config: EngineConfig) -> str | None:
 _TRTLLM_MHA = AttentionBackend(
     name="trtllm_mha",
     places=((_MODULE, "TRTLLMHAAttnBackend"),),
-    attention="mha",
+    attentions=("mha",),
     page_sizes=(16, 32, 64),  # what ServerArgs accepts for it
     fields=FA_FIELDS,
     max_context_len=256,
+    stood_in_for=("attention kernels, by models", "the number of multiprocessors"),
     read=attributes(**FA_METADATA),
     stubs=(
         (_LATENT, "_multi_ctas_kv_counter_bytes", _counter_bytes),

@@ -43,10 +43,11 @@ def _held(backend: Any, size: int | None) -> Any:
 _TRTLLM_MLA = AttentionBackend(
     name="trtllm_mla",
     places=((_MODULE, "TRTLLMMLABackend"),),
-    attention="mla",
+    attentions=("mla",),
     page_sizes=(32, 64),  # what ServerArgs accepts for it
     fields=("cache_seqlens", "page_table"),
     max_context_len=256,
+    stood_in_for=("attention kernels, by models", "a compilation ahead", "the number of cores"),
     held=_held,
     read=attributes(page_table="block_kv_indices", cache_seqlens="seq_lens_k"),
     stubs=((_MODULE, "_jit_fixup_module", not_compiled),),

@@ -73,6 +73,7 @@ class PrefillSession(RunnerSession):
 
     fields = _fields()
     runner: PrefillRunnerDriver
+    attention_captured = False
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
         super().__init__()
@@ -88,6 +89,7 @@ class PrefillSession(RunnerSession):
         self._model_runner = runner
         runner.model = self._model = PrefillModel(config, graphs.device)
         runner.attn_backend = self.backend = triton_backend(runner)
+        self.watch(self.backend, graphs)
         self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
         self.pools = judged_pools(runner)
 
