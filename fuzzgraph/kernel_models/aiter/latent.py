@@ -12,7 +12,12 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.aiter.csr import ALSO, FP8, csr_keys, csr_length, kernel_scalar
-from fuzzgraph.kernel_models.aiter.persistent import Plan, check_plan, plan_of, planned_rows
+from fuzzgraph.kernel_models.aiter.persistent import (
+    PersistentPlan,
+    check_plan,
+    persistent_rows,
+    plan_of,
+)
 from fuzzgraph.kernel_models.attention import (
     Row,
     Softmax,
@@ -61,8 +66,8 @@ def mla_decode_fwd(
         kv_last_page_lens: int32 [B] keys in each row's last page.
         max_seqlen_q: query tokens of the longest row.
         q_scale, kv_scale: [1] factors of queries and keys that are FP8.
-        others: `work_meta_data` and the rest of a `persistent.Plan`. With it the kernel computes
-            what its work items say, and no offsets are read.
+        others: `work_meta_data` and the rest of a `persistent.PersistentPlan`. With it the kernel
+            computes what its work items say, and no offsets are read.
 
     Returns:
         (partial results, of which the documentation promises nothing, here None; lse float32
@@ -73,7 +78,7 @@ def mla_decode_fwd(
         KernelNotModelled: an argument that the model does not follow.
     """
     call = Call("mla_decode_fwd", _LATENT)
-    known = (*_LATENT_SCHEDULE, *Plan.__slots__)
+    known = (*_LATENT_SCHEDULE, *PersistentPlan.__slots__)
     call.leaves_out({name: others[name] for name in others if name not in known}, _LATENT_DEFAULTS)
     plan = plan_of(others)
     if plan is not None:
@@ -142,7 +147,7 @@ def _launch_aiter_latent(
     q_scale: torch.Tensor | None,
     kv_scale: torch.Tensor | None,
     lse: torch.Tensor | None,
-    plan: Plan | None = None,
+    plan: PersistentPlan | None = None,
 ) -> None:
     """What the host code of both latent kernels checks, and the launch."""
     # asm_mla.cu takes the pointers of these as those of int32.
@@ -180,7 +185,9 @@ def _launch_aiter_latent(
         q_scale=q_scale if scaled else None,
         kv_scale=kv_scale if kv_buffer.dtype in FP8 else None,
         lse=lse,
-        **({} if plan is None else {name: getattr(plan, name) for name in Plan.__slots__}),
+        **(
+            {} if plan is None else {name: getattr(plan, name) for name in PersistentPlan.__slots__}
+        ),
     )
 
 
@@ -203,7 +210,7 @@ def _run_aiter_latent(
     **plan: torch.Tensor,
 ) -> None:
     if plan:
-        rows = planned_rows(memory, Plan(**plan), kv_indices, causal=True)
+        rows = persistent_rows(memory, PersistentPlan(**plan), kv_indices, causal=True)
     else:
         rows = _listed_rows(
             memory, len(q), qo_indptr, kv_indptr, kv_indices, kv_last_page_lens, max_seqlen_q,

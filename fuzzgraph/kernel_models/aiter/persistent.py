@@ -21,7 +21,13 @@ from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
-__all__ = ["Plan", "get_mla_metadata_info_v1", "get_mla_metadata_v1", "plan_of", "planned_rows"]
+__all__ = [
+    "PersistentPlan",
+    "get_mla_metadata_info_v1",
+    "get_mla_metadata_v1",
+    "plan_of",
+    "persistent_rows",
+]
 
 _SOURCE = "ROCm/aiter, aiter/ops/attention.py and metadata/v1_2_device.cuh, 2026"
 _UNITS = 4
@@ -39,7 +45,7 @@ _BEHIND = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PersistentPlan:
     """What the planner writes, by the names that the kernel gives it; all but the first int32."""
 
     work_meta_data: torch.Tensor
@@ -62,21 +68,21 @@ class Plan:
         return torch.tensor([each.data_ptr() - here for each in items])
 
 
-def check_plan(call: Call, plan: Plan) -> None:
+def check_plan(call: Call, plan: PersistentPlan) -> None:
     """Refuse what the host code refuses."""
     call.needs_dtype("work_meta_data", plan.work_meta_data, torch.uint64)
-    for name in Plan.__slots__[1:]:
+    for name in PersistentPlan.__slots__[1:]:
         tensor = getattr(plan, name)
         call.needs(tensor is not None, f"a persistent call needs {name}", None)
         call.needs_dtype(name, tensor, torch.int32)
         call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
 
 
-def plan_of(arguments: dict[str, Any]) -> Plan | None:
+def plan_of(arguments: dict[str, Any]) -> PersistentPlan | None:
     """The plan among a kernel's arguments; None where it is called without one."""
     if arguments.get("work_meta_data") is None:
         return None
-    return Plan(**{name: arguments.get(name) for name in Plan.__slots__})  # type: ignore[arg-type]
+    return PersistentPlan(**{name: arguments.get(name) for name in PersistentPlan.__slots__})  # type: ignore[arg-type]
 
 
 # ---- the planner
@@ -152,7 +158,7 @@ def get_mla_metadata_v1(
 
     Args:
         seqlens_qo_indptr, seqlens_kv_indptr: int32 [B + 1] offsets of queries and of keys.
-        work_metadata_ptrs, ..., reduce_partial_map: a `Plan`, written.
+        work_metadata_ptrs, ..., reduce_partial_map: a `PersistentPlan`, written.
         uni_seqlen_qo: query tokens of every row; then `seqlens_qo_indptr` is not read. Below 1 it
             is.
 
@@ -175,7 +181,7 @@ def get_mla_metadata_v1(
     ):
         call.needs_dtype(name, tensor, torch.int32)
         call.needs(tensor.stride(0) == 1, f"{name} must be contiguous", list(tensor.stride()))
-    plan = Plan(
+    plan = PersistentPlan(
         work_metadata_ptrs, work_indptr, work_info_set, reduce_indptr, reduce_final_map,
         reduce_partial_map,
     )  # fmt: skip
@@ -183,7 +189,7 @@ def get_mla_metadata_v1(
     launch(
         _PLANNER, qo_indptr=seqlens_qo_indptr, kv_indptr=seqlens_kv_indptr, block=kv_granularity,
         tokens=uni_seqlen_qo, most=max_split_per_batch,
-        **{name: getattr(plan, name) for name in Plan.__slots__},
+        **{name: getattr(plan, name) for name in PersistentPlan.__slots__},
     )  # fmt: skip
 
 
@@ -197,7 +203,7 @@ def _plan(
     most: int,
     **tensors: torch.Tensor,
 ) -> None:
-    plan = Plan(**tensors)
+    plan = PersistentPlan(**tensors)
     # v1_2_device.cuh takes the number of rows from the offsets of keys.
     ends = memory.ints(kv_indptr)
     check_offsets(memory, "seqlens_kv_indptr", ends)
@@ -229,17 +235,19 @@ def _plan(
         results.append(len(parts))
     firsts += [len(items)] * (_UNITS + 1 - len(firsts))
     results += [len(parts)] * (len(plan.reduce_indptr) - len(results))
-    _write(memory, "work_indptr", plan.work_indptr, firsts)
-    _write(memory, "work_info_set", plan.work_info_set, items)
-    _write(memory, "reduce_indptr", plan.reduce_indptr, results)
-    _write(memory, "reduce_final_map", plan.reduce_final_map,
+    _write_numbers(memory, "work_indptr", plan.work_indptr, firsts)
+    _write_numbers(memory, "work_info_set", plan.work_info_set, items)
+    _write_numbers(memory, "reduce_indptr", plan.reduce_indptr, results)
+    _write_numbers(memory, "reduce_final_map", plan.reduce_final_map,
            list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)))  # fmt: skip
-    _write(memory, "reduce_partial_map", plan.reduce_partial_map, parts)
+    _write_numbers(memory, "reduce_partial_map", plan.reduce_partial_map, parts)
     memory.store("work_metadata_ptrs", plan.work_meta_data.view(torch.int64), plan.addresses(),
                  np.arange(2))  # fmt: skip
 
 
-def _write(memory: KernelMemory, name: str, tensor: torch.Tensor, values: list[Any]) -> None:
+def _write_numbers(
+    memory: KernelMemory, name: str, tensor: torch.Tensor, values: list[Any]
+) -> None:
     if values:
         memory.store(name, tensor, torch.tensor(values), np.arange(len(values)))
 
@@ -250,8 +258,8 @@ _PLANNER = ModelKernel("get_mla_metadata_v1", _plan, _SOURCE)
 # ---- who follows it
 
 
-def planned_rows(
-    memory: KernelMemory, plan: Plan, kv_indices: torch.Tensor, causal: bool
+def persistent_rows(
+    memory: KernelMemory, plan: PersistentPlan, kv_indices: torch.Tensor, causal: bool
 ) -> list[Row]:
     """The rows that a decode computes by its plan, parts of one result joined.
 
@@ -284,7 +292,7 @@ def planned_rows(
     return found
 
 
-def _work(memory: KernelMemory, plan: Plan, keys: int) -> list[list[int]]:
+def _work(memory: KernelMemory, plan: PersistentPlan, keys: int) -> list[list[int]]:
     """The entries of work_info_set that compute units take.
 
     Args:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.backends import flashmla, trtllm_mla
+from fuzzgraph.targets.sglang.backends import fa3, flashmla, trtllm_mla
 from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
 from fuzzgraph.targets.sglang.release import engine_module
 
-__all__ = ["tiles_of_the_capture", "unwritten_rope"]
+__all__ = ["tiles_of_the_capture", "unwritten_rope", "unwritten_rope_fa3"]
 
 
 def tiles_of_the_capture() -> BackendTarget:
@@ -43,7 +43,15 @@ def tiles_of_the_capture() -> BackendTarget:
 
 def unwritten_rope() -> BackendTarget:
     """The rotary part of new keys is written as zeros."""
-    target = trtllm_mla.target("sglang-trtllm-mla", "decode")
+    return _without_rope(trtllm_mla.target("sglang-trtllm-mla", "decode"))
+
+
+def unwritten_rope_fa3() -> BackendTarget:
+    """The same on FlashAttention 3."""
+    return _without_rope(fa3.mla_target("sglang-fa3-mla", "decode"))
+
+
+def _without_rope(target: BackendTarget) -> BackendTarget:
     open_session = target.open
 
     def open_forgetful(config: EngineConfig, graphs: Any) -> Any:

@@ -58,18 +58,37 @@ class TestReleases:
         ("target", "expected"),
         [
             ("sglang-trtllm-mla", set()),
-            (
-                "tests.targets.sglang.latent_mutants:unwritten_rope",
-                {("reference", "attention"), ("reference", "kv_pool.kv_buffer[0]")},
+            ("sglang-fa3-mla", set()),
+            *(
+                (
+                    f"tests.targets.sglang.latent_mutants:{mutant}",
+                    {("reference", "attention"), ("reference", "kv_pool.kv_buffer[0]")},
+                )
+                for mutant in ("unwritten_rope", "unwritten_rope_fa3")
             ),
         ],
-        ids=["as released", "not written"],
+        ids=["trtllm", "fa3", "trtllm, not written", "fa3, not written"],
     )
     def test_a_rotary_part_that_is_not_written_shows_in_outputs_and_pool(
         self, workers: Workers, target: str, expected: set[tuple[str, str]]
     ) -> None:
-        found = seen(workers, "0.5.23", latent_case(32, (5, 150), (130, 6)), target)
+        page_size = 16 if "fa3" in target else 32
+        found = seen(workers, "0.5.23", latent_case(page_size, (5, 150), (130, 6)), target)
         assert expected <= found and bool(found) == bool(expected)
+
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    @pytest.mark.parametrize(("page_size", "topk"), [(1, 1), (16, 1), (1, 2)])
+    def test_flash_attention_verifies_latent_rows(
+        self, workers: Workers, version: str, page_size: int, topk: int
+    ) -> None:
+        case = latent_case(page_size, (5, 66), (17, 3, 9), mode="target_verify", spec_topk=topk)
+        assert seen(workers, version, case, "sglang-fa3-mla-verify") == set()
+
+    def test_slots_of_branches_are_taken_for_pages_of_latent_rows(self, workers: Workers) -> None:
+        """In 0.5.13 to 0.5.23; of a model's own heads the second pass has pages of one token."""
+        case = latent_case(16, (8, 9), mode="target_verify", spec_topk=2)
+        found = seen(workers, "0.5.23", case, "sglang-fa3-mla-verify")
+        assert {("reference", "attention"), ("handover", "flash_attn_with_kvcache")} <= found
 
     @pytest.mark.parametrize("version", ["0.5.9", "0.5.13", "0.5.23"])
     def test_a_model_hands_the_rotary_part_over_as_the_release_says(self, version: str) -> None:
@@ -80,7 +99,7 @@ class TestReleases:
             if isinstance(node, ast.Assign)
             and getattr(node.targets[0], "id", "") == "FORWARD_ABSORB_CORE_ATTENTION_BACKENDS"
         ]
-        assert {"flashinfer", "trtllm_mla"} <= set(apart)
+        assert {"fa3", "flashinfer", "trtllm_mla"} <= set(apart)
         assert not _JOINED & set(apart)
 
 

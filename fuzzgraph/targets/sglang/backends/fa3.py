@@ -1,7 +1,8 @@
-"""`--attention-backend fa3`: FlashAttention 3.
+"""`--attention-backend fa3`: FlashAttention 3, of a model's own heads or of DeepSeek's latent rows.
 
 Real: `FlashAttentionBackend`, its constructor, both preparations, its forwards and the writing of
-KV. Modelled: the attention kernels, their planner, and the merge of two parts of a verify.
+KV. Modelled: the attention kernels, their planner, and the merge of two parts of a verify. Of a
+latent row the rotary part is the key, and the rest key (`qv`) and value.
 """
 
 from __future__ import annotations
@@ -56,4 +57,7 @@ FA3 = AttentionBackend(
 FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
 """Holds a backend for each step of a draft."""
 
+FA3_MLA = replace(FA3, attentions=("mla",))
+
 target = FA3.target
+mla_target = FA3_MLA.target
