@@ -222,12 +222,15 @@ def _by_its_row(row: DimensionRow) -> Vary:
 def _vary_past(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
     """How many of its keys a query sees, which of them the engine keeps, and what reads them."""
     _by_its_row(DIMENSIONS["index_topk"])(fields, can, profile, chance)
-    for name, values in (
-        ("kv_compression", can.kv_compressions),
-        ("sparse_kernel", can.sparse_kernels),
-    ):
-        if len(values) > 1:
-            fields[name] = chance.pick(values)
+    if len(can.sparse_kernels) > 1:
+        fields["sparse_kernel"] = chance.pick(can.sparse_kernels)
+    others = [kind for kind in can.kv_compressions if kind != fields["kv_compression"]]
+    if others:
+        fields["kv_compression"] = chance.pick(others)
+    if fields["kv_compression"] != "none":
+        # A shorter context ends within the window, or before the first of the larger groups.
+        long = chance.pick((131, 256, 260, 300, 400, 512))
+        fields["max_context_len"] = max(fields["max_context_len"], min(long, can.max_context_len))
 
 
 def _vary_row_mixing(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:

@@ -6,17 +6,21 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case
 
 _MUTANT = "fuzzgraph.targets.sglang.backends.dsv4:without_upgrade"
 
 
-def paged_case(kind: str = "c4", **settings: Any) -> Case:
+_SHRINKING = ((8, 300), (260,), (256, 131))
+_FULL = ((8, 300), (256, 131))
+
+
+def paged_case(kind: str = "c4", batches: Any = _SHRINKING, **settings: Any) -> Case:
     """Lengths at a group's end, at the window's, and beyond both; slots are used again."""
     return decode_case(
-        (8, 300), (260,), (256, 131), page_size=256, max_context_len=512, capture_bs=(2,),
+        *batches, page_size=256, max_context_len=512, capture_bs=(2,),
         req_pool_size=3, kv_pool_pages=16, attention="mla", head_dim=8, v_head_dim=8,
         num_q_heads=2, kv_compression=kind, **settings,
     )  # fmt: skip
@@ -24,12 +28,21 @@ def paged_case(kind: str = "c4", **settings: Any) -> Case:
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.16", "0.5.20", "0.5.23"])
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.16", "0.5.20", "0.5.23"])
 @pytest.mark.parametrize("kind", ["window", "c4", "c128"])
 def test_a_layer_gives_attention_over_its_window_and_its_compressed_keys(
     workers: Workers, version: str, kind: str
 ) -> None:
     assert workers.findings(version, paged_case(kind, row_mixing="nan"), "sglang-dsv4") == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["window", "c4", "c128"])
+def test_a_layer_gives_attention_in_0_5_12_where_no_row_is_padded(
+    workers: Workers, kind: str
+) -> None:
+    assert workers.findings("0.5.12", paged_case(kind, _FULL), "sglang-dsv4") == ()
 
 
 @pytest.mark.sglang
@@ -57,6 +70,27 @@ def test_metadata_that_leads_a_kernel_astray_shows_in_outputs(
     target = f"tests.targets.sglang.compressed_mutants:{mutant}"
     found = workers.findings("0.5.23", paged_case(kind), target)
     assert "reference" in {each.oracle for each in found}
+
+
+def shrinking_batch() -> Case:
+    """A request moves from row 1 to row 0 and completes a group there; row 1 is padding then."""
+    alone = paged_case().config
+    first = (BatchRow(request=0, seq_len=30), BatchRow(request=1, seq_len=11))
+    second = (BatchRow(request=1, seq_len=12),)
+    steps = (ReplayStep(rows=first), ReplayStep(rows=second, finish=(0,)))
+    return Case(schema_version=1, config=alone, steps=steps)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_padded_row_that_names_a_live_request_spoils_its_compressed_key(
+    workers: Workers,
+) -> None:
+    found = {(each.oracle, each.buffer) for each in workers.findings(
+        "0.5.12", shrinking_batch(), "sglang-dsv4"
+    )}  # fmt: skip
+    assert {("contract", "req_pool_indices"), ("reference", "attention")} <= found
+    assert workers.findings("0.5.13", shrinking_batch(), "sglang-dsv4") == ()
 
 
 @pytest.mark.sglang

@@ -190,7 +190,10 @@ class Dsv4Session(DecodeSession):
         runner.token_to_kv_pool = compressed_pool(self._config, runner.device)
         runner.model_config.head_dim = ENGINE_HEAD_DIM
         if runner.device == "cpu":
-            module.is_cuda = lambda: True  # as on the GPU that `cuda_on_cpu` tells of
+            # As on the GPU that `cuda_on_cpu` tells of.
+            module.is_cuda = lambda: True
+            if hasattr(module, "_is_cuda"):
+                module._is_cuda = True
         backend = module.DeepseekV4AttnBackend(runner)
         # The indexer's own compressed keys, which make scores.
         backend.forward_indexer_compressor = lambda **_: None
