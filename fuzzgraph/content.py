@@ -46,6 +46,16 @@ def next_token(token: Tokens, step: int | Tokens, branch: int | Tokens) -> Token
     return (token * 5 + 7 * step + 3 * branch + 1) % VOCAB
 
 
+def hidden_width(config: EngineConfig) -> int:
+    """Columns of a draft model's hidden states, as `draft_head` lays them out."""
+    return 2 * config.num_q_heads * config.v_head_dim + VOCAB
+
+
+def hidden_rows(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Rows of `Content.hidden_table` that these (token, position) pairs have."""
+    return (5 * tokens + positions) % VOCAB
+
+
 def _weights(key: int, rows: int, columns: int, bound: int) -> torch.Tensor:
     """[rows, columns] float32 multiples of 1/16 in [-bound/16, bound/16]."""
     # Multiples of 1/16 up to 2 have so few bits that sums of a few are exact in bfloat16 too. A
@@ -81,6 +91,7 @@ class Content:
         """Compute every table now, before an engine opens."""
         # Tables outlive sessions. Computed under a session's guard, they would lie in its memory.
         _ = self.weights, self.encoder_table, self.has_table and self.plane_table
+        _ = self.hidden_table
         return self
 
     @cached_property
@@ -133,6 +144,17 @@ class Content:
         }
         typed = {name: weight.to(self.dtype).contiguous() for name, weight in exact.items()}
         return {**typed, "state_in": _weights(8, VOCAB, STATE_WIDTH, 32)}
+
+    @cached_property
+    def hidden_table(self) -> torch.Tensor:
+        """[VOCAB, hidden_width] in the config's dtype: every row that `hidden_states` can give."""
+        return _weights(11, VOCAB, hidden_width(self.config), 32).to(self.dtype)
+
+    def hidden_states(
+        self, tokens: torch.Tensor | IntArray, positions: torch.Tensor | IntArray
+    ) -> torch.Tensor:
+        """[N, hidden_width] what the target model hands its draft model for these tokens."""
+        return self.hidden_table[hidden_rows(torch.as_tensor(tokens), torch.as_tensor(positions))]
 
     def embed_qkv(
         self,

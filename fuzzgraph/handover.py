@@ -5,9 +5,10 @@ Nothing here is tidied or judged. `rules.handover` says what must hold, `oracles
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from types import SimpleNamespace
@@ -29,9 +30,12 @@ __all__ = [
     "held_by",
     "held_handover",
     "is_record",
+    "kind_of",
+    "leaves_of",
+    "numbers_part",
     "part_of",
     "root_of",
-    "tensors_of",
+    "scalar_of",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -45,13 +49,17 @@ _DEEPEST = 3
 Kind = Literal["kernel", "call", "held"]
 """kernel: launched. call: of a method of the backend. held: what its metadata objects lead to."""
 
-HandoverRule = Literal["live", "keys", "form", "missing", "address", "side", "fits", "meaning"]
+HandoverRule = Literal[
+    "live", "keys", "form", "missing", "kind", "address", "side", "fits", "meaning", "padding"
+]
 """The rules of `oracles.handover`, by the name that an excuse cites.
 
 live: live entries are those of the eager run. keys: a query sees its row's keys. form: sizes are
-those that the graph was captured with. missing: what capture or eager run had is there. address:
-what the graph reads lies where the engine writes. side: kernels get device memory. fits: numbers
-given to a kernel are large enough. meaning: padded lengths and offsets are lengths and offsets."""
+those that the graph was captured with. missing: what capture or eager run had is there. kind:
+what is handed over is of the kind that it has in capture and eager run. address: what the graph
+reads lies where the engine writes. side: kernels get device memory. fits: numbers handed over are
+large enough, and flags the same. meaning: padded lengths and offsets are lengths and offsets.
+padding: padded entries of a graph's inputs hold nothing of an earlier batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,8 @@ class Handover:
     scalars: dict[str, bool | int | float | str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     """Path -> type name of each record that holds the tensors."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """Path -> kind of everything that a call handed over, see `kind_of`."""
     attended: tuple[Attended, ...] = ()
     bound: dict[str, int] = field(default_factory=dict)
     """Path -> address at capture, of a tensor that the graph was captured with. `tensors` then
@@ -197,7 +207,7 @@ def root_of(path: str) -> str:
 def held_by(values: Mapping[str, object]) -> Held:
     """Everything that records lead to."""
     held = Held()
-    for path, value in tensors_of(values):
+    for path, value in leaves_of(values):
         if isinstance(value, torch.Tensor):
             held.tensors[path] = value
         elif isinstance(value, type):
@@ -226,8 +236,8 @@ def held_handover(
     return taken
 
 
-def tensors_of(values: Mapping[str, object]) -> list[tuple[str, object]]:
-    """(path, tensor or plain number) of everything that records and lists of them lead to.
+def leaves_of(values: Mapping[str, object]) -> list[tuple[str, object]]:
+    """(path, value) of everything that records and lists of them lead to.
 
     The path of a record itself comes with its type. Other objects are the engine's machinery, and
     are not entered.
@@ -236,6 +246,32 @@ def tensors_of(values: Mapping[str, object]) -> list[tuple[str, object]]:
     for name, value in values.items():
         _walk(name, value, 0, found)
     return found
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in words: runs of one step hand over the same kinds."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, torch.Tensor):
+        return "a tensor"
+    if isinstance(value, (bool, int, float)):
+        return "a number"
+    if isinstance(value, type) or is_record(value):
+        return "a record"
+    return "a text" if isinstance(value, str) else type(value).__name__
+
+
+def scalar_of(value: object) -> bool | int | float | str | None:
+    """A plain value as it is, a member of an enumeration by its name; None for all else."""
+    if isinstance(value, Enum):
+        return value.name
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def numbers_part(numbers: Sequence[int]) -> Part:
+    """A list of numbers, such as the host keeps beside a tensor of the device."""
+    values = np.array(numbers[:MOST_VALUES], dtype=np.int64)
+    return Part((len(numbers),), "int", 0, "host", values if len(numbers) == len(values) else None)
 
 
 def is_record(value: object) -> bool:
@@ -251,18 +287,19 @@ def _is_record_type(kind: Any) -> bool:
 
 def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]]) -> None:
     """Add what this leads to; runs for every attribute of every record, several times a step."""
-    if value is None:
-        return
-    if isinstance(value, (torch.Tensor, int, float, str)):  # bool is an int
+    if value is None or isinstance(value, (torch.Tensor, int, float, str)):  # bool is an int
         found.append((path, value))
     elif depth < _DEEPEST and is_record(value):
         found.append((path, type(value)))
         for name, item in _bindings(value):
             _walk(f"{path}.{name}", item, depth + 1, found)
     elif depth < _DEEPEST and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+        found.append((path, value))
         for index, item in enumerate(value):
             if isinstance(item, torch.Tensor) or is_record(item):
                 _walk(f"{path}[{index}]", item, depth + 1, found)
+    else:
+        found.append((path, value))
 
 
 _MOST_ITEMS = 16

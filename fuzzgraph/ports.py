@@ -250,6 +250,21 @@ def excuses_of(target: Target) -> tuple[Excuse, ...]:
     return found
 
 
+def outputs_judged(target: Target) -> Mapping[Mode, str] | None:
+    """Mode whose outputs the target's sessions promise -> for which cases, '' for all of them.
+
+    A target says it in `outputs_judged`; None where it says nothing.
+    """
+    found: Mapping[Mode, str] | None = getattr(unwrapped(target), "outputs_judged", None)
+    return found
+
+
+def stood_in_for(target: Target) -> tuple[str, ...]:
+    """What of the engine does not run behind the target, by its `stood_in_for`."""
+    found: tuple[str, ...] = getattr(unwrapped(target), "stood_in_for", ())
+    return found
+
+
 class Oracle(Protocol):
     """Judges one clause. It names the runs it needs and never runs anything itself."""
 

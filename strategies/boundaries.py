@@ -60,6 +60,10 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
             lengths.update((edge - 1, edge, edge + 1))
     if config.sliding_window:
         lengths.add(config.sliding_window + 2)
+    if config.kv_compression != "none":
+        # DeepSeek V4's window, the larger of its groups, and the smaller.
+        for edge in (4, 8, 128, 132):
+            lengths.update(_around(edge))
     if mode in ("target_verify", "draft_extend", "draft"):
         lengths.update((context - drafts, context - drafts + 1, context - drafts // 2))
         lengths.update(page * count + shift for count in (1, 2) for shift in (drafts, drafts + 1))

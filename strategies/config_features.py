@@ -219,6 +219,17 @@ def _by_its_row(row: DimensionRow) -> Vary:
     return vary
 
 
+def _vary_past(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
+    """How many of its keys a query sees, which of them the engine keeps, and what reads them."""
+    _by_its_row(DIMENSIONS["index_topk"])(fields, can, profile, chance)
+    for name, values in (
+        ("kv_compression", can.kv_compressions),
+        ("sparse_kernel", can.sparse_kernels),
+    ):
+        if len(values) > 1:
+            fields[name] = chance.pick(values)
+
+
 def _vary_row_mixing(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
     kinds = [kind for kind in can.row_mixings if kind != fields["row_mixing"]]
     if not kinds:
@@ -242,6 +253,7 @@ VARIED_BY: dict[str, Vary] = {
     "split_kv": _vary_split,
     "runner": _vary_runner,
     "sliding_window": _vary_window,
+    "index_topk": _vary_past,
     "recurrent_state": _vary_state,
     "spec_topk": _vary_spec,
     "attn_tp_size": _vary_tp,

@@ -74,7 +74,7 @@ class GpuSession(GraphSession):
 
 
 class GpuTarget(ReleasedTarget):
-    name, about, package = "gpu", "gpu_engine's metadata, decode; no outputs", "gpu_engine"
+    name, about, package = "gpu", "gpu_engine's metadata, decode", "gpu_engine"
     capabilities = fz.Capabilities(page_sizes=(1, 16), max_batch=4, eager_steps=False)
 
     def load(self):

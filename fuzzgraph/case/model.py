@@ -204,6 +204,15 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         tried=(1, 3, 16, 64), label="index topk {}", group="features"
     )] = 0
     """Keys that an indexer selects for each query, by `Content.index_scores`; 0 means all."""
+    kv_compression: Annotated[Literal["none", "window", "c4", "c128"], Dimension(
+        needs=OneOf("kv_compressions"), label="kv compression {}", group="features"
+    )] = "none"
+    """What DeepSeek V4's layers keep of the past: all of it; the last 128 tokens; these, and one
+    compressed key for each 4 or 128 tokens (see `reference.geometry`)."""
+    sparse_kernel: Annotated[Literal["fa3", "flashmla_sparse"], Dimension(
+        needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
+    )] = "fa3"
+    """Which kernel attends to the keys that an indexer has selected, where a server can choose."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -39,7 +39,7 @@ _VERBS = {
     "bisect": "fuzzgraph.cli.bisect:bisect",
     "corpus": "fuzzgraph.cli.corpus:corpus",
     "check-target": "fuzzgraph.cli.check_target:check_target",
-    "targets": "fuzzgraph.cli.about:targets",
+    "targets": "fuzzgraph.cli.targets:targets",
     "releases": "fuzzgraph.cli.about:releases",
     "doctor": "fuzzgraph.cli.about:doctor",
     "schema": "fuzzgraph.cli.about:schema",

@@ -134,7 +134,8 @@ class _Inspection(Execution):
         for name in (field.name for field in opened.session.fields):
             self._declared.setdefault(name, False)
         for mode in opened.config.modes:
-            self._outputs[mode] = tuple(opened.session.promised_outputs(mode))
+            promised = (*self._outputs.get(mode, ()), *opened.session.promised_outputs(mode))
+            self._outputs[mode] = tuple(dict.fromkeys(promised))
         for tensor in hidden_tensors(opened):
             known = self._hidden.setdefault((tensor.name, tensor.allocated_at), tensor)
             # One case in which it changes is enough: a constant may change in none.

@@ -18,7 +18,7 @@ from fuzzgraph.memory import (
 )
 from fuzzgraph.ports import Target, excuses_of, is_isolated
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
-from fuzzgraph.targets.protocol import require_session
+from fuzzgraph.targets.protocol import require_outputs, require_session
 
 
 def open_session(
@@ -71,6 +71,7 @@ def _opened(
         with memory.intercept("engine"):
             session = target.open(config, engine)
         require_session(session)
+        require_outputs(target, session, config)
         require_pools(session, config)
         border = Border(target, session, memory)
         opened = OpenSession(

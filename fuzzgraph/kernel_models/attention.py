@@ -102,10 +102,10 @@ def attend(
             start = stop
             continue
         tokens = np.arange(row.first, row.first + row.tokens)
-        queries = as_numbers(memory.rows("q", q, tokens))
+        queries = memory.numbers("q", q, tokens)
         both = keys[start:stop]
         if qv is not None:
-            queries = np.concatenate((queries, as_numbers(memory.rows("qv", qv, tokens))), axis=-1)
+            queries = np.concatenate((queries, memory.numbers("qv", qv, tokens)), axis=-1)
             both = np.concatenate((both, values[start:stop]), axis=-1)
         result, sums = _row(queries, both, values[start:stop], row, softmax, sinks)
         seen: Bools | None = None
@@ -124,8 +124,8 @@ def _gathered(memory: KernelMemory, cache: Cache, rows: Sequence[Row]) -> tuple[
         return np.empty((0, 1, 1)), np.empty((0, 1, 1))
     index = tuple(np.concatenate(parts) for parts in zip(*(row.keys for row in rows), strict=True))
     key_name, value_name = cache.names
-    keys = as_numbers(memory.rows(key_name, cache.keys, *index), cache.key_scale)
-    values = as_numbers(memory.rows(value_name, cache.values, *index), cache.value_scale)
+    keys = memory.numbers(key_name, cache.keys, *index, scale=cache.key_scale)
+    values = memory.numbers(value_name, cache.values, *index, scale=cache.value_scale)
     return keys, values
 
 
@@ -185,10 +185,10 @@ def _write(
     seen: Bools | None,
 ) -> None:
     if lse is not None:
-        memory.store("lse", lse.transpose(0, 1), torch.from_numpy(sums.T.copy()), tokens)
+        memory.store("lse", lse.transpose(0, 1), sums.T.copy(), tokens)
     if seen is not None:
         tokens, result = tokens[seen], result[seen]
-    memory.store("out", out, torch.from_numpy(np.ascontiguousarray(result)), tokens)
+    memory.store("out", out, np.ascontiguousarray(result), tokens)
 
 
 def below_diagonal(tokens: int, keys: int, window: tuple[int, int] = (-1, -1)) -> Bools:

@@ -26,7 +26,7 @@ from fuzzgraph.kernel_models.attention import (
 from fuzzgraph.kernel_models.checks import Call, check_longest, check_offsets
 from fuzzgraph.kernel_models.flash_attention_plan import plan_size, planned_rows
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
-from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
+from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 from fuzzgraph.kernel_models.pages import paged_keys
 
 __all__ = ["flash_attn_varlen_func", "flash_attn_with_kvcache"]
@@ -310,7 +310,7 @@ def _descale_factors(
             if tensor is None:
                 found.append(None)
                 continue
-            factors = as_numbers(memory.rows(name, tensor, np.array([row])))[0]
+            factors = memory.numbers(name, tensor, np.array([row]))[0]
             found.append(np.repeat(factors, heads // len(factors)))
         given = [factor for factor in found[:2] if factor is not None]
         return (np.prod(given, axis=0) if given else None), found[2]

@@ -49,6 +49,8 @@ class FlashMLASchedMeta:
 
     tile_scheduler_metadata: torch.Tensor | None = None
     num_splits: torch.Tensor | None = None
+    config: tuple[int, ...] | None = None
+    """Shapes of the sparse call that made the plan; others must not use it."""
 
 
 # ---- the plan

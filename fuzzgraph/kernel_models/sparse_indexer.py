@@ -13,9 +13,15 @@ import torch
 
 from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
-from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
+from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
-__all__ = ["fast_topk_transform_fused", "fast_topk_transform_ragged_fused", "fast_topk_v2"]
+__all__ = [
+    "best_keys",
+    "fast_topk_transform_fused",
+    "fast_topk_transform_ragged_fused",
+    "fast_topk_v2",
+    "store_chosen",
+]
 
 _TOPK = "sgl-project/sglang, sgl-kernel/csrc/elementwise/topk.cu, 2025 to 2026"
 _NONE = -1
@@ -143,7 +149,7 @@ def _check_scores(
     call.needs_dtype("row_starts", row_starts, torch.int32)
 
 
-def _best_keys(
+def best_keys(
     memory: KernelMemory,
     score: torch.Tensor,
     lengths: torch.Tensor,
@@ -157,18 +163,19 @@ def _best_keys(
     for row, (length, start) in enumerate(zip(lens.tolist(), starts.tolist(), strict=True)):
         places = np.arange(max(0, length))
         if length > topk:  # else the kernel reads no score
-            read = memory.rows("score", score, np.full_like(places, row), start + places)
-            places = np.sort(np.argsort(-as_numbers(read), kind="stable")[:topk])
+            read = memory.numbers("score", score, np.full_like(places, row), start + places)
+            places = np.sort(np.argsort(-read, kind="stable")[:topk])
         found.append(places)
     return found
 
 
-def _store_chosen(
+def store_chosen(
     memory: KernelMemory, name: str, into: torch.Tensor, row: int, chosen: Ints
 ) -> None:
+    """Fill a row with what was chosen, and behind it with what stands for no key."""
     whole = np.full(into.shape[1], _NONE, dtype=np.int64)
     whole[: len(chosen)] = chosen
-    memory.store(name, into, torch.from_numpy(whole)[None], np.array([row]))
+    memory.store(name, into, whole[None], np.array([row]))
 
 
 def _run_topk(
@@ -179,9 +186,9 @@ def _run_topk(
     row_starts: torch.Tensor | None,
     chosen: torch.Tensor,
 ) -> None:
-    best = _best_keys(memory, score, lengths, row_starts, chosen.shape[1])
+    best = best_keys(memory, score, lengths, row_starts, chosen.shape[1])
     for row, places in enumerate(best):
-        _store_chosen(memory, "indices", chosen, row, places)
+        store_chosen(memory, "indices", chosen, row, places)
 
 
 def _run_paged_topk(
@@ -199,11 +206,11 @@ def _run_paged_topk(
         offsets = memory.ints(cu_seqlens_q)
         check_offsets(memory, "cu_seqlens_q", offsets, len(score))
         rows = np.searchsorted(offsets, rows, side="right") - 1
-    best = _best_keys(memory, score, lengths, row_starts, slots.shape[1])
+    best = best_keys(memory, score, lengths, row_starts, slots.shape[1])
     for query, places in enumerate(best):
         row = np.full_like(places, rows[query])
         found = memory.entries("page_table_size_1", page_table, row, places)
-        _store_chosen(memory, "dst_page_table", slots, query, found)
+        store_chosen(memory, "dst_page_table", slots, query, found)
 
 
 def _run_ragged_topk(
@@ -216,9 +223,9 @@ def _run_ragged_topk(
     chosen: torch.Tensor,
 ) -> None:
     firsts = memory.ints(offsets)
-    best = _best_keys(memory, score, lengths, row_starts, chosen.shape[1])
+    best = best_keys(memory, score, lengths, row_starts, chosen.shape[1])
     for row, places in enumerate(best):
-        _store_chosen(memory, "topk_indices_ragged", chosen, row, places + firsts[row])
+        store_chosen(memory, "topk_indices_ragged", chosen, row, places + firsts[row])
 
 
 _PLAIN_TOPK = ModelKernel("fast_topk", _run_topk, _TOPK)

@@ -14,6 +14,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.reference.attention import attention, model_for
+from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import queries_of
 from fuzzgraph.reference.metadata import capture_truth, live_truth
 from fuzzgraph.reference.output_spec import OutputSpec, Rounding, output_spec, rounding_of
@@ -51,7 +52,8 @@ class Expected:
     outputs: dict[str, torch.Tensor]
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; draft_tokens [raw_bs * topk * steps], the token predicted
-    after each; state [raw_bs, width]; mixed as attention, see `row_mixing`; moe, see `shard`."""
+    after each; state [raw_bs, width]; mixed as attention, see `row_mixing`; moe, see `shard`; those
+    of a draft model behind attention, see `draft_model`."""
     value_bound: float
     """max |V| that entered the step."""
 
@@ -75,7 +77,8 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     Outputs whose sums are exact in every dtype (state) are not in it, because they must be exact.
     """
     out, _ = attention(batch, config, model_for(config, DTYPES[config.dtype]))
-    return _behind_attention(out, batch, config)
+    outputs = _behind_attention(out, batch, config)
+    return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
 
 
 def _behind_attention(
@@ -85,7 +88,7 @@ def _behind_attention(
     outputs = dict.fromkeys(("attention", *mixed_outputs(config)), out)
     if config.attn_tp_size > 1 and batch.mode != "draft":
         outputs["moe"] = local_outputs(out, batch, config)
-    return outputs
+    return {**outputs, **draft_model_outputs(out, batch, config)}
 
 
 def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:

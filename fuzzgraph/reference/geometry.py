@@ -5,7 +5,7 @@ It reads no table, plan or offsets of the engine. `attention` computes with the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +14,14 @@ import numpy.typing as npt
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for, next_token
 from fuzzgraph.world import Batch, IntArray, Ragged
+
+COMPRESSED_WINDOW = 128
+"""Tokens that a query sees uncompressed where the past is compressed, itself included."""
+
+
+def compression_ratio(config: EngineConfig) -> int:
+    """Tokens that leave one compressed key; 0 where there are none."""
+    return int(config.kv_compression[1:]) if config.kv_compression in ("c4", "c128") else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +63,36 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
     positions = batch.kv_positions.values[index]
     _apply_window(visible, positions, batch.positions, config)
     _apply_selection(visible, positions, batch.positions, config)
-    return Queries(
+    found = Queries(
         tokens=batch.input_ids,
         positions=batch.positions,
         rows=batch.token_rows,
         key_tokens=batch.kv_tokens.values[index],
         key_positions=positions,
         visible=visible,
+    )
+    return found if config.kv_compression == "none" else _compressed(found, config)
+
+
+def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
+    """The window's keys, and behind them one key for each whole group of tokens.
+
+    The key of a group is that of its first token. Source: sglang 0.5.12 to 0.5.23,
+    deepseek_v4_backend.py (SWA_WINDOW) and dsv4/metadata.py: a query at position p sees the last
+    128 tokens and the groups that end at or before p. An indexer keeps 512 of the groups of 4,
+    which is more than a case has.
+    """
+    seen, ratio = all_keys.visible, compression_ratio(config)
+    in_window = seen & (all_keys.key_positions > (all_keys.positions - COMPRESSED_WINDOW)[:, None])
+    if not ratio:
+        return replace(all_keys, visible=in_window)
+    groups = seen.shape[1] // ratio
+    firsts = slice(0, groups * ratio, ratio)
+    return replace(
+        all_keys,
+        key_tokens=np.hstack([all_keys.key_tokens, all_keys.key_tokens[:, firsts]]),
+        key_positions=np.hstack([all_keys.key_positions, all_keys.key_positions[:, firsts]]),
+        visible=np.hstack([in_window, seen[:, ratio - 1 : groups * ratio : ratio]]),
     )
 
 

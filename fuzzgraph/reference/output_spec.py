@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.content import DTYPES, STATE_WIDTH
+from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
+from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.observation import Observation
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.row_mixing import coarseness
@@ -70,6 +71,31 @@ def output_spec(
         return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)
+    return _of_draft_model(name, seen, batch, config)
+
+
+def _of_draft_model(
+    name: str, seen: Observation, batch: Batch, config: EngineConfig
+) -> OutputSpec | None:
+    """What stands behind attention: of each drafted token, or of each row that caught up."""
+    chain = (config.spec_steps + 1,)
+    if name in ("parent_list", "top_scores_index"):
+        return OutputSpec(batch.raw_bs, chain, _TOKEN_IDS)
+    if name == "first_tokens":
+        return OutputSpec(batch.raw_bs, (), _TOKEN_IDS)
+    drafts = _mode(batch, config) == "draft"
+    rows = _token_rows(seen, batch, config) if drafts else int((batch.new_lens > 0).sum())
+    width = hidden_width(config)
+    if name == "unattended_hidden":
+        return OutputSpec(_token_rows(seen, batch, config), (width,), (DTYPES[config.dtype],))
+    if name == "chained_tokens":  # one layer for each draft token but the first
+        return OutputSpec(rows, (config.draft_tokens - 1,), _TOKEN_IDS)
+    if name == "topk_index":
+        return OutputSpec(rows, (1,), _TOKEN_IDS)
+    if name == "hidden_states":
+        return OutputSpec(rows, (width,), (DTYPES[config.dtype],))
+    if name == "next_token_logits":  # engines widen them before they sample
+        return OutputSpec(rows, (LOGITS,), (torch.float32,))
     return None
 
 

@@ -14,11 +14,15 @@ __all__ = [
     "fits",
     "has_captured_size",
     "has_graph_size",
+    "has_size",
+    "is_captured",
+    "is_of_kind",
     "is_there",
     "keeps_address",
     "lies_on_device",
     "live_entries_match",
     "padding_is_reserved",
+    "padding_is_that_of_a_fresh_graph",
     "says_captured_size",
     "says_the_same",
     "sees_own_keys",
@@ -77,6 +81,24 @@ def padding_is_reserved(
         yield f"{name}: padded token {token} sees slot {strangers[0]}, not of the reserved page"
 
 
+def padding_is_that_of_a_fresh_graph(
+    name: str, got: Entries, want: Entries, *, at: int
+) -> Iterator[str]:
+    """Padded entries hold what they hold in a graph that replayed no batch before.
+
+    Args:
+        got, want: [..., padded] entries behind the live ones.
+        at: the index of the first padded entry.
+    """
+    if (got != want).any():
+        index = tuple(int(axis[0]) for axis in (got != want).nonzero())
+        where = ", ".join(map(str, (*index[:-1], index[-1] + at)))
+        yield (
+            f"{name}[{where}] of a padded row is {got[index]}; in a graph that replayed no batch"
+            f" before it is {want[index]}"
+        )
+
+
 def has_captured_size(
     name: str, got: Sequence[int], *, captured: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[str]:
@@ -110,6 +132,30 @@ def is_there(name: str, there: bool, *, other: str) -> Iterator[str]:
     """What was handed over in another run is not missing in a graph step."""
     if not there:
         yield f"{name} is missing in the graph step; {other} had it"
+
+
+def is_of_kind(name: str, got: str, *, want: Sequence[str]) -> Iterator[str]:
+    """What a replay hands over is of the kind that capture or eager run hand over."""
+    if got not in want:
+        yield f"{name} is {got} at a replay; capture and eager run have {' or '.join(want)}"
+
+
+def is_captured(name: str, *, want: str) -> Iterator[str]:
+    """What replay and eager run hand over is there at capture."""
+    yield f"{name} is missing at capture; replay and eager run have {want}"
+
+
+def has_size(
+    name: str, got: int, *, want: Sequence[int], least: int | None, when: str
+) -> Iterator[str]:
+    """What has an entry for each row or token of a batch has one for each of the graph's.
+
+    Args:
+        least: entries that will do; None where there must not be more.
+    """
+    if got not in want and (least is None or got < least):
+        sizes = " or ".join(map(str, sorted(set(want))))
+        yield f"{name} has {got} entries at {when}; the rows of the graph need {sizes}"
 
 
 def keeps_address(name: str, now: int, *, captured: int) -> Iterator[str]:

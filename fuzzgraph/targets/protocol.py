@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import TargetFailed
-from fuzzgraph.ports import Session, unwrapped
+from fuzzgraph.ports import Session, Target, outputs_judged, unwrapped
 
 GUIDE = "see docs/writing-a-target.md"
 
@@ -29,6 +30,31 @@ def require_session(session: Session) -> None:
     wrong = lacks(session, Session)
     if wrong:
         raise TargetFailed(f"{type(unwrapped(session)).__name__} {'; '.join(wrong)}; {GUIDE}.")
+
+
+def require_outputs(target: Target, session: Session, config: EngineConfig) -> None:
+    """Refuse a session that promises other outputs than its target says are judged.
+
+    Raises:
+        TargetFailed: the message names the mode.
+    """
+    said = outputs_judged(target)
+    if said is None:
+        return
+    for mode in config.modes:
+        promised = session.promised_outputs(mode)
+        if promised and mode not in said:
+            raise TargetFailed(
+                f"{type(unwrapped(session)).__name__} promises outputs of {mode} "
+                f"({', '.join(promised)}), and outputs_judged={dict(said)!r} of its target does "
+                f"not name the mode. Add it; {GUIDE}."
+            )
+        if not promised and said.get(mode) == "":
+            raise TargetFailed(
+                f"{type(unwrapped(session)).__name__} promises no outputs of {mode}, which "
+                f"outputs_judged={dict(said)!r} of its target names for all cases. Take it out, or "
+                f"say for which cases; {GUIDE}."
+            )
 
 
 def _members(protocol: type) -> Iterator[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzzgraph.observation import Observation
+from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.oracles.handover.breach import Breach
+from fuzzgraph.oracles.handover.live import key_counts
 from fuzzgraph.oracles.handover.shown import calls, held_in, scalars
 from fuzzgraph.rules import handover as rules
 
 
-def against_capture(replay: Observation) -> Iterator[Breach]:
+def against_capture(step: StepRecord, replay: Observation) -> Iterator[Breach]:
     held = held_in(replay)
     for path, captured in held.bound.items():
         if path.partition(".")[0] not in held.types:
@@ -39,26 +40,30 @@ def against_capture(replay: Observation) -> Iterator[Breach]:
                     f"{to}.{path}", part.shape, captured=shapes[-1], sizes=sizes
                 ):
                     yield Breach("form", f"{to}.{path}", message)
-    yield from _announced(replay)
+    yield from _announced(step, replay)
 
 
-def _announced(replay: Observation) -> Iterator[Breach]:
+def _announced(step: StepRecord, replay: Observation) -> Iterator[Breach]:
     """Numbers that were the graph's size at capture."""
     then = scalars(replay.handed_at_capture)
     sizes = {replay.padded_bs: replay.raw_bs, replay.padded_tokens: replay.num_tokens}
     for path, (to, value) in scalars(replay.handovers).items():
         captured = then.get(path, ("", 0))[1]
-        if captured not in sizes or _may_be_content(value, replay):
+        if type(value) is not int or type(captured) is not int:
+            continue
+        if captured not in sizes or _may_be_content(value, step, replay):
             continue
         facts = {"captured": captured, "raw": sizes[captured]}
         for message in rules.says_captured_size(f"{to}.{path}", value, **facts):
             yield Breach("form", f"{to}.{path}", message)
 
 
-def _may_be_content(value: int, replay: Observation) -> bool:
+def _may_be_content(value: int, step: StepRecord, replay: Observation) -> bool:
     """Whether a number is also the sum or the largest of something that was handed over."""
     if value not in (replay.raw_bs, replay.num_tokens):
         return False
+    if value in key_counts(step):
+        return True
     contents = [
         part.values
         for parts in calls(replay.handovers).values()

@@ -17,7 +17,7 @@ def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
     """Live entries of a tensor, where its shape says which ones they are."""
     if got.values is None or want.values is None or not want.values.size:
         return
-    live = _live(got.shape, want.shape, pair)
+    live = live_part(got.shape, want.shape, pair)
     if live is None or not live.entries:
         return
     one, two = got.values, want.values
@@ -32,7 +32,7 @@ def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Live:
+class Live:
     """Which entries of a tensor are live."""
 
     entries: int
@@ -40,7 +40,7 @@ class _Live:
     table: bool = False
 
 
-def _live(got: tuple[int, ...], want: tuple[int, ...], pair: Pair) -> _Live | None:
+def live_part(got: tuple[int, ...], want: tuple[int, ...], pair: Pair) -> Live | None:
     """The live entries of a tensor, from the sizes of both runs; None where sizes do not tell.
 
     An entry per row or token, or one more than that: the eager run has no others.
@@ -58,7 +58,7 @@ def _live(got: tuple[int, ...], want: tuple[int, ...], pair: Pair) -> _Live | No
                 # One entry may be a number for the whole batch.
                 size = padded + extra if live + extra == 1 else live + extra
                 if want[axis] == theirs + extra and got[axis] >= size:
-                    return _Live(live + extra, axis, table=len(want) == 2 and not axis)
+                    return Live(live + extra, axis, table=len(want) == 2 and not axis)
     return None
 
 
@@ -80,7 +80,7 @@ def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[
     return one, two
 
 
-def stays_meaning(name: str, got: Ints, want: Ints, live: _Live, pair: Pair) -> Iterator[Breach]:
+def stays_meaning(name: str, got: Ints, want: Ints, live: Live, pair: Pair) -> Iterator[Breach]:
     """What the batch shows to be offsets or lengths of rows is such for padded rows as well."""
     if got.ndim != 1 or live.axis:
         return
@@ -97,9 +97,36 @@ def stays_meaning(name: str, got: Ints, want: Ints, live: _Live, pair: Pair) -> 
             yield Breach("meaning", name, message)
 
 
+def are_offsets(part: Part, pair: Pair) -> bool:
+    """Whether the other run's tensor holds where rows begin, one behind another."""
+    if part.values is None or part.shape != (pair.other.padded_bs + 1,):
+        return False
+    entries = part.values.tolist()
+    return not entries[0] and np.diff(entries).tolist() in row_counts(pair.step)
+
+
 def row_counts(step: StepRecord) -> list[list[int]]:
     """What is counted for each row of a batch: keys, new tokens, the past, pages."""
     batch, page = step.batch, step.config.page_size
     counts = (batch.seq_lens, batch.new_lens, batch.cached_lens)
     pages = [-(-lens // page) for lens in counts]
     return [each.tolist() for each in (*counts, *pages)]
+
+
+def same_scalar(name: str, got: object, want: object, pair: Pair) -> Iterator[Breach]:
+    """Numbers of a size are large enough; what says how to compute is the same."""
+    if type(want) is not int:
+        found = rules.says_the_same(name, got, want=want, other=pair.called)
+    elif type(got) is int:
+        found = rules.fits(name, got, want=want, other=pair.called)
+    else:
+        return
+    for message in found:
+        yield Breach("fits", name, message)
+
+
+def key_counts(step: StepRecord) -> set[int]:
+    """How many keys, and pages of keys, all rows of a batch have together."""
+    batch, page = step.batch, step.config.page_size
+    lens = (batch.seq_lens, batch.cached_lens)
+    return {int(sum(-(-each // size))) for each in lens for size in (1, page)}

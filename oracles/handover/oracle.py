@@ -9,8 +9,10 @@ from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.oracles.handover.breach import Breach, Pair
+from fuzzgraph.oracles.handover.calls import forms_match
 from fuzzgraph.oracles.handover.capture import against_capture
 from fuzzgraph.oracles.handover.kernels import kernel_breaches
+from fuzzgraph.oracles.handover.padding import padding_is_fresh
 from fuzzgraph.oracles.handover.runs import against, fields_shown
 
 
@@ -81,13 +83,15 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
             stage = "eager" if run == "eager" else None
             yield from kernel_breaches(step, seen, stage)
     if step.batch.via == "graph" and not replay.declined:
-        yield from against_capture(replay)
+        yield from against_capture(step, replay)
         if eager is not None:
             yield from fields_shown(Pair(step, replay, eager, "the eager run"))
         if eager is not None and eager.handovers:
             yield from against(Pair(step, replay, eager, "the eager run"))
+            yield from forms_match(Pair(step, replay, eager, "the eager run"))
             # The same graph without the past and in another world: two replays do not tell which
             # entries are live, an eager run does.
             screen = step.runs.get("screen")
             if screen is not None and screen.handovers:
+                yield from padding_is_fresh(Pair(step, replay, eager, "the eager run"), screen)
                 yield from against(Pair(step, screen, eager, "the eager run with its past"))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from fuzzgraph.handover import Handover, Part
 from fuzzgraph.observation import Observation
 from fuzzgraph.oracles.handover.breach import Breach, Pair, missing_in
+from fuzzgraph.oracles.handover.calls import calls_match
 from fuzzgraph.oracles.handover.kernels import seen_keys
-from fuzzgraph.oracles.handover.live import row_counts, same_part
-from fuzzgraph.oracles.handover.shown import calls, held_in, leaf
+from fuzzgraph.oracles.handover.live import are_offsets, same_part, same_scalar
+from fuzzgraph.oracles.handover.shown import held_in
 from fuzzgraph.rules import handover as rules
 
 
 def against(pair: Pair) -> Iterator[Breach]:
     yield from _launches_match(pair)
     yield from _held_match(pair)
-    yield from _calls_match(pair)
+    yield from calls_match(pair)
 
 
 def fields_shown(pair: Pair) -> Iterator[Breach]:
@@ -42,7 +41,7 @@ def _launches_match(pair: Pair) -> Iterator[Breach]:
                 yield from same_part(name, one.tensors[argument], part, pair)
         for argument, want in two.scalars.items():
             got = one.scalars.get(argument)
-            yield from _same_scalar(f"{one.to}.{argument}", got, want, pair)
+            yield from same_scalar(f"{one.to}.{argument}", got, want, pair)
 
 
 def _matched(pair: Pair) -> tuple[list[tuple[Handover, Handover]], list[str]]:
@@ -86,18 +85,6 @@ def _same_meaning(replay: Handover, other: Handover, pair: Pair) -> Iterator[Bre
                 return
 
 
-def _same_scalar(name: str, got: object, want: object, pair: Pair) -> Iterator[Breach]:
-    """Numbers of a size are large enough; what says how to compute is the same."""
-    if type(want) is not int:
-        found = rules.says_the_same(name, got, want=want, other=pair.called)
-    elif type(got) is int:
-        found = rules.fits(name, got, want=want, other=pair.called)
-    else:
-        return
-    for message in found:
-        yield Breach("fits", name, message)
-
-
 def _held_match(pair: Pair) -> Iterator[Breach]:
     one, two = held_in(pair.replay), held_in(pair.other)
     for path, kind in two.types.items():
@@ -113,9 +100,9 @@ def _held_match(pair: Pair) -> Iterator[Breach]:
             continue  # the record itself is missing
         if path not in one.tensors:
             yield from missing_in(name, pair)
-        else:
-            yield from same_part(name, one.tensors[path], part, pair)
-            yield from _graph_size(name, one.tensors[path], part, pair)
+            continue
+        yield from same_part(name, one.tensors[path], part, pair)
+        yield from _graph_size(name, one.tensors[path], part, pair)
     for path in one.tensors.keys() - two.tensors.keys():
         if path.rpartition(".")[0] in two.types:
             name = f"{one.to}.{path}"
@@ -125,25 +112,7 @@ def _held_match(pair: Pair) -> Iterator[Breach]:
 
 def _graph_size(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
     """Offsets of rows in metadata are one more than the graph's rows."""
-    if want.values is None or want.shape != (pair.other.padded_bs + 1,) or len(got.shape) != 1:
-        return
-    entries = want.values.tolist()
-    if entries[0] or np.diff(entries).tolist() not in row_counts(pair.step):
-        return
-    facts = {"padded": pair.replay.padded_bs + 1, "live": len(entries)}
-    for message in rules.has_graph_size(name, got.shape[0], **facts, other=pair.called):
-        yield Breach("form", name, message)
-
-
-def _calls_match(pair: Pair) -> Iterator[Breach]:
-    """What the runner hands over for a replay, and what the graph was captured with, by leaf."""
-    wanted = {leaf(path): parts[0][1] for path, parts in calls(pair.other.handovers).items()}
-    for path, parts in calls(pair.replay.handovers).items():
-        if (want := wanted.get(leaf(path))) is not None:
-            for to, part in parts:
-                yield from same_part(f"{to}.{path}", part, want, pair)
-    held = held_in(pair.replay)
-    for path, part in held.tensors.items():
-        root = path.partition(".")[0]
-        if root not in held.types and (want := wanted.get(leaf(path))) is not None:
-            yield from same_part(f"{held.to}.{path}", part, want, pair)
+    if len(got.shape) == 1 and are_offsets(want, pair):
+        facts = {"padded": pair.replay.padded_bs + 1, "live": want.shape[0]}
+        for message in rules.has_graph_size(name, got.shape[0], **facts, other=pair.called):
+            yield Breach("form", name, message)

@@ -23,16 +23,25 @@ def calls(handovers: Iterable[Handover]) -> Mapping[str, list[tuple[str, Part]]]
     return found
 
 
-def scalars(handovers: Iterable[Handover]) -> dict[str, tuple[str, int]]:
-    """Path -> (method, number) of the last call that handed it over; booleans are no numbers."""
+def scalars(handovers: Iterable[Handover]) -> dict[str, tuple[str, object]]:
+    """Path -> (method, plain value) of the last call that handed it over."""
     return {
         path: (each.to, value)
         for each in handovers
         if each.kind == "call"
         for path, value in each.scalars.items()
-        if type(value) is int
     }
 
 
 def leaf(path: str) -> str:
     return path.rpartition(".")[2]
+
+
+def kinds(handovers: Iterable[Handover]) -> dict[str, tuple[str, set[str]]]:
+    """Last name of a path -> (the path as a breach calls it, kinds that calls handed over)."""
+    found: dict[str, tuple[str, set[str]]] = {}
+    for each in handovers:
+        if each.kind == "call":
+            for path, kind in each.kinds.items():
+                found.setdefault(leaf(path), (f"{each.to}.{path}", set()))[1].add(kind)
+    return found

@@ -136,6 +136,16 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
         "--write needs --releases",
         "Use --releases all",
     ),
+    "an unknown target told of": (
+        ["targets", "--target", "sglang-fa4"],
+        "target='sglang-fa4' is unknown",
+        "Did you mean",
+    ),
+    "releases of a target that has none": (
+        ["targets", "--target", "builtin", "--releases", "0.5.12"],
+        "target='builtin' is no target of sglang",
+        "Drop --releases",
+    ),
     "targets of a wrong release": (
         ["targets", "--releases", "new"],
         "release='new' is not a release name",

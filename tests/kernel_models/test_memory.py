@@ -67,3 +67,18 @@ def test_what_lies_inside_is_no_stray() -> None:
     strays = Strays()
     KernelMemory(strays).rows("x", torch.empty(4, 3), np.array([0, 3]))
     assert not strays.found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+def test_what_is_stored_and_read_back_is_what_torch_makes_of_it(dtype: torch.dtype) -> None:
+    memory, whole = KernelMemory(Strays()), torch.zeros(8, 3, dtype=dtype)
+    cut, places = whole[::2], np.array([3, 0, 3])
+    values = torch.tensor([[1.3, -2.7, 5e4]] * 3, dtype=torch.float64) * torch.tensor(
+        [[1], [2], [3]]
+    )
+    wanted = torch.zeros(4, 3, dtype=dtype)
+    wanted[torch.tensor([0, 3])] = values[1:].to(dtype)  # the last of equals wins
+    memory.store("x", cut, values.numpy(), places)
+    assert torch.equal(cut, wanted) and not whole[1::2].any()
+    read = memory.numbers("x", cut, places, scale=0.5)
+    assert torch.equal(torch.from_numpy(read), wanted[torch.from_numpy(places)].double() * 0.5)

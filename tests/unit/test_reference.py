@@ -65,7 +65,15 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
         for at, (q, r, k) in enumerate(seen):
             best = sorted(k, key=lambda key: -scores[q[1]][key[1]])
             seen[at] = q, r, best[: config.index_topk]
+    if config.kv_compression != "none":
+        seen = [(q, r, _compressed(k, config.kv_compression)) for q, r, k in seen]
     return seen
+
+
+def _compressed(keys: list[Key], kind: str) -> list[Key]:
+    """The last 128 keys, and the first one of each whole group."""
+    size = {"window": len(keys) + 1, "c4": 4, "c128": 128}[kind]
+    return keys[-128:] + [keys[size * group] for group in range(len(keys) // size)]
 
 
 def _ancestors(parents: list[int], token: int) -> list[int]:
@@ -117,6 +125,8 @@ def _attend(
 
 DECODE = ((5, 1), (1, 1), (9, 1))
 VERIFY = ((5, 4), (4, 4), (9, 4))
+ROOM: dict[str, Any] = {"max_context_len": 300, "kv_pool_pages": 600}
+LONG = ((132, 1), (3, 1), (257, 1), (128, 1))
 RAGGED = ((5, 2), (4, 0), (9, 3), (2, 2))
 BATCHES: dict[str, Any] = {
     "decode": ("decode", DECODE, {}),
@@ -135,6 +145,9 @@ BATCHES: dict[str, Any] = {
     "selection of a few": ("decode", DECODE, {"index_topk": 2, "attention": "mla", "head_dim": 6}),
     "selection of all": ("decode", DECODE, {"index_topk": 16}),
     "selection in a chain": ("target_verify", VERIFY, {"draft_tokens": 4, "index_topk": 2}),
+    "compressed window": ("decode", LONG, {"kv_compression": "window", **ROOM}),
+    "compressed by 4": ("decode", LONG, {"kv_compression": "c4", **ROOM}),
+    "compressed by 128": ("decode", LONG, {"kv_compression": "c128", **ROOM}),
     "no table": ("decode", DECODE, {"max_context_len": 1 << 15}),
     "encoder": ("decode", ((5, 1, 3), (1, 1, 0), (9, 1, 6)), {"max_encoder_len": 6}),
     "optional input": ("decode", DECODE, {"mrope": True}),

@@ -148,6 +148,28 @@ def test_a_method_with_other_arguments_is_named_with_those_it_must_take() -> Non
         found(target.BlockTarget())
 
 
+def test_outputs_that_the_target_does_not_say_are_judged_are_refused() -> None:
+    target = import_module("block_target")
+    target.BlockTarget.outputs_judged = {}
+    message = r"promises outputs of decode \(attention\), and outputs_judged=\{\} of its target"
+    with pytest.raises(TargetFailed, match=message):
+        found(target.BlockTarget())
+
+
+@pytest.mark.parametrize(("when", "refused"), [("", True), ("one branch", False)])
+def test_outputs_that_are_said_to_be_judged_and_not_promised_are_refused(
+    when: str, refused: bool
+) -> None:
+    target = import_module("block_target")
+    target.BlockTarget.outputs_judged = {"decode": when}
+    target.BlockSession.promised_outputs = lambda self, mode: ()
+    if not refused:
+        assert found(target.BlockTarget()) == ()
+        return
+    with pytest.raises(TargetFailed, match="promises no outputs of decode, which outputs_judged"):
+        found(target.BlockTarget())
+
+
 def test_an_engine_that_raises_at_its_end_is_told() -> None:
     target = engine_that(lambda: None, "nowhere")
     close = raising(SystemExit(0))

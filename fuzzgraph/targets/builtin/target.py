@@ -14,7 +14,10 @@ _EVERYTHING = WIDEST.replace(
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
     max_context_len=1024,
     max_spec_topk=8,
-    index_topk=False,  # it has no indexer: its attention takes every key
+    # It has no indexer, and keeps every key as it is: its attention takes them all.
+    kv_compressions=("none",),
+    sparse_kernels=("fa3",),
+    index_topk=False,
 )
 
 
@@ -40,9 +43,10 @@ class BuiltinTarget:
         kernels: Literal["torch", "triton"] = "torch",
     ) -> None:
         self.name = name
-        self.about = f"the built-in engine with kernels in {kernels.capitalize()}; outputs judged"
+        self.about = f"the built-in engine with kernels in {kernels.capitalize()}"
         self.components = components if components is not None else Components()
         self.capabilities = _EVERYTHING.replace(kernels=(kernels,))
+        self.outputs_judged = {mode: "" for mode in _EVERYTHING.modes if mode != "idle"}
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """Nothing that a case can say today; kernels of either kind are served."""

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from fuzzgraph.errors import EngineError
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 
 __all__ = ["POOL", "CudaGraphs", "RecordedCudaGraph"]
@@ -25,7 +26,8 @@ class RecordedCudaGraph:
     captured: CapturedGraph[Any] | None = None
 
     def replay(self) -> None:
-        assert self.captured is not None, "the engine replays what it captured"
+        if self.captured is None:
+            raise EngineError("a graph is replayed that was never captured, or was reset since")
         self.captured.replay()
 
     def pool(self) -> str:

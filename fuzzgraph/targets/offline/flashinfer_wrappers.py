@@ -10,6 +10,7 @@ from typing import Any
 
 from fuzzgraph.kernel_models import flashinfer
 from fuzzgraph.kernel_models.flashinfer.plan import STANDS_FOR
+from fuzzgraph.targets.offline.kernel_arguments import strict
 
 __all__ = ["MODELS", "install_wrappers"]
 
@@ -29,4 +30,4 @@ def install_wrappers(modules: Iterable[Any], stand_in: int, stands_for: int) -> 
     for module in modules:
         for name, model in MODELS.items():
             if not hasattr(module, name):
-                setattr(module, name, model)
+                setattr(module, name, strict(model))

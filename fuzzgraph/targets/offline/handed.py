@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -22,9 +22,12 @@ from fuzzgraph.handover import (
     held_by,
     held_handover,
     is_record,
+    kind_of,
+    leaves_of,
+    numbers_part,
     part_of,
     root_of,
-    tensors_of,
+    scalar_of,
 )
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.relays import relay
@@ -157,21 +160,25 @@ class BackendWatch:
             records = _records(self._backend)
             self._before = {**records, **held_by(records).tensors}
         number = sum(call.taken.to == to for call in self._calls)
-        call = _Call(Handover(to, "call", number))
+        taken = Handover(to, "call", number)
+        call = _Call(taken)
         readable = not self._capturing()
         # A batch goes through several methods; it is taken down where it is handed over first.
         fresh = {name: each for name, each in arguments.items() if self._is_fresh(each)}
         with as_it_is():
-            for path, value in tensors_of(fresh):
+            for path, value in leaves_of(fresh):
+                taken.kinds[path] = kind_of(value)
                 if isinstance(value, torch.Tensor):
-                    call.taken.tensors[path] = part_of(value, values=readable)
+                    taken.tensors[path] = part_of(value, values=readable)
                     if not readable:
                         call.aliases[path] = value.detach()
                 elif isinstance(value, type):
-                    call.taken.types[path] = value.__name__
-                elif isinstance(value, (bool, int, float, str)):
-                    call.taken.scalars[path] = value
-        if call.taken.tensors:
+                    taken.types[path] = value.__name__
+                elif _is_numbers(value):
+                    taken.tensors[path] = numbers_part(value)
+                elif (scalar := scalar_of(value)) is not None:
+                    taken.scalars[path] = scalar
+        if taken.tensors:
             self._calls.append(call)
 
     def _is_fresh(self, argument: object) -> bool:
@@ -180,6 +187,11 @@ class BackendWatch:
         if not known and is_record(argument):
             self._records.append(argument)
         return not known
+
+
+def _is_numbers(value: object) -> TypeGuard[Sequence[int]]:
+    """Whether it is a list of whole numbers, the host's copy of what the device has."""
+    return isinstance(value, (list, tuple)) and bool(value) and set(map(type, value)) == {int}
 
 
 def _engine_class(backend: Any) -> type:
@@ -229,5 +241,5 @@ def _named(
         except TypeError:
             pass
         else:
-            return {name: value for name, value in given.items() if value is not None}
+            return dict(given)
     return {**{f"[{at}]": value for at, value in enumerate(args)}, **kwargs}

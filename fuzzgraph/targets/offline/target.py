@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from fuzzgraph.capabilities import Capabilities, unsupported_setting
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.handover import Excuse
@@ -25,10 +28,17 @@ class ReleasedTarget:
     """Released package that the engine comes in, for `--release`."""
     isolated = True
     """It runs in a process of its own: one process holds one release."""
+    outputs_judged: Mapping[Mode, str] = MappingProxyType({})
+    """Mode whose outputs its sessions promise -> for which cases, '' for all of them."""
     excuses: tuple[Excuse, ...] = ()
     """Rules of handing over that the engine need not follow, each with its source."""
     any_page_size = False
     """Whether pages of other sizes than `capabilities` draws are driven too."""
+
+    @property
+    def stood_in_for(self) -> tuple[str, ...]:
+        """What of the engine does not run, a clause each."""
+        return ()
 
     @property
     def mode(self) -> Mode:

@@ -15,14 +15,17 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for, next_token
+from fuzzgraph.content import content_for
 from fuzzgraph.row_mixing import split_mixed, with_mixed
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 ROW_MIXINGS = ("none", "fp8_scale", "nan")
 """The layers that the models below can have behind attention, for the target's `Capabilities`."""
+FORWARD = "the model's forward"
+_INFO = "sglang.srt.model_executor.forward_batch_info"
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 
 
@@ -54,6 +57,17 @@ def outputs_in(handed_out: Any, config: EngineConfig) -> dict[str, torch.Tensor]
     """Copies of the outputs in what the models below gave a runner, by name; each [tokens, heads,
     v_head_dim]. `mixed_outputs` says which there are beside `attention`."""
     return split_mixed(handed_out.next_token_logits, config)
+
+
+def demand_forward(input_ids: Any, positions: Any, forward_batch: Any) -> None:
+    """What every model of the engine takes.
+
+    Raises:
+        EngineError: a real model could not compute with it.
+    """
+    demand_instance(forward_batch, engine_module(_INFO).ForwardBatch, "forward_batch", FORWARD)
+    demand_rows(input_ids, None, "input_ids", FORWARD)
+    demand_rows(positions, len(input_ids), "positions", FORWARD)
 
 
 class AttentionModel:
@@ -88,6 +102,7 @@ class AttentionModel:
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
         """The outputs where a model would give logits."""
+        demand_forward(input_ids, positions, forward_batch)
         return as_logits(self.attend(input_ids, positions, forward_batch))
 
     def attend(
@@ -96,7 +111,8 @@ class AttentionModel:
         """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
         query = self._config.num_q_heads * self._config.head_dim
         keys = query + self._config.num_kv_heads * self._config.head_dim
-        packed = self.embed.index_select(0, input_ids) + self.pos_embed.index_select(0, positions)
+        packed = demand_lookup(self.embed, input_ids, "input_ids", FORWARD)
+        packed = packed + demand_lookup(self.pos_embed, positions, "positions", FORWARD)
         q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
         if self._config.attention == "mla":
             out = self._attend_latent(q, k, forward_batch, **self.more(positions, forward_batch))
@@ -128,57 +144,6 @@ class AttentionModel:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
             out = self.layer(q, k, k_nope, forward_batch, **more)
         return out.reshape(len(out), -1)  # some backends keep heads apart, as a model takes either
-
-
-class DraftModel(AttentionModel):
-    """A draft model of one layer, which hands out scores and hidden states of nothing."""
-
-    attended: torch.Tensor
-    """The outputs of all tokens of the last forward."""
-
-    def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
-    ) -> Any:
-        """Logits and hidden states of zeros, of the rows that the engine asks for."""
-        self.attended = self.attend(input_ids, positions, forward_batch)
-        return no_draft(forward_batch)
-
-    def attend_drafts(self, tokens: torch.Tensor, forward_batch: Any, backends: list[Any]) -> None:
-        """All steps of a draft of one branch, each on its own backend; outputs by row, then step.
-
-        As the workers' `draft_forward` does, it sets what differs between steps on the batch.
-
-        Args:
-            tokens: [rows] the first token of each row.
-            backends: one for each step.
-        """
-        all_slots, steps = forward_batch.out_cache_loc, self._config.spec_steps
-        held = {name: getattr(forward_batch, name, None) for name in ("input_ids", "attn_backend")}
-        slots = all_slots.view(-1, steps)
-        branch, outputs = torch.zeros_like(tokens), []
-        for step in range(steps):
-            forward_batch.input_ids, forward_batch.out_cache_loc = tokens, slots[:, step]
-            # Up to 0.5.12 the layer asks the batch.
-            forward_batch.attn_backend = backends[step]
-            with in_forward_context(backends[step], forward_batch):
-                positions = forward_batch.positions + step
-                outputs.append(self.attend(tokens, positions, forward_batch))
-            tokens = next_token(tokens, step, branch)
-        forward_batch.out_cache_loc = all_slots
-        for name, value in held.items():
-            setattr(forward_batch, name, value)
-        self.attended = torch.stack(outputs, 1).flatten(0, 1)
-
-
-def no_draft(forward_batch: Any) -> Any:
-    """What a draft model gives a runner, with zeros for logits and hidden states."""
-    logits = engine_module("sglang.srt.layers.logits_processor")
-    buffer = forward_batch.next_token_logits_buffer
-    hidden = forward_batch.spec_info.hidden_states
-    return logits.LogitsProcessorOutput(
-        next_token_logits=buffer * 0,
-        hidden_states=hidden[: buffer.shape[0]] * 0,
-    )
 
 
 class _Body(torch.nn.Module):

@@ -13,13 +13,7 @@ _WORK = "ROCm/aiter v1_2_device.cuh: the keys of all rows of a batch are shared 
 
 _TILES = "FlashMLA get_mla_metadata: parts of the work are shared out over all rows of a batch"
 
-EXCUSES = (
-    Excuse(
-        "*.forward_batch.input_ids",
-        "form",
-        "sglang eagle_draft_extend_cuda_graph_runner.py: the view for a replay carries the batch's",
-        "no backend takes a size from it while it prepares a draft extend",
-    ),
+EXCUSES: tuple[Excuse, ...] = (
     Excuse("*.tiles", "live", _TILES, "padded rows take part; the model follows the plan it gets"),
     Excuse(
         "*.num_kv_splits",
@@ -98,5 +92,79 @@ EXCUSES = (
         "form",
         _VIEW,
         "a verify's tree is that of the live rows; backends pad it as they build their masks",
+    ),
+    Excuse(
+        "*.forward_batch.num_token_non_padded",
+        "live",
+        "sglang cuda_graph_runner.py replay_prepare: a rank's share of the graph's tokens",
+        "ranks of an eager run share fewer tokens",
+    ),
+    Excuse(
+        "*.spec_info.draft_token",
+        "missing",
+        "sglang decode_cuda_graph_runner.py get_spec_info: draft_token=None at capture",
+        "what is verified comes by the input ids, which have a buffer of their own",
+    ),
+)
+
+_DRAFT = "sglang eagle_draft_cuda_graph_runner.py: the batch that a graph is captured with"
+_COUNTS = "the graph is captured for full batches; no backend of a draft reads the count"
+
+DRAFT_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    Excuse(
+        "*.forward_batch.input_ids",
+        "form",
+        "sglang eagle_draft_extend_cuda_graph_runner.py: the view for a replay carries the batch's",
+        "no backend takes a size from it while it prepares a draft extend",
+    ),
+    Excuse(
+        "*.forward_batch.input_ids",
+        "missing",
+        _DRAFT,
+        "each of a draft's steps takes the tokens that the step before it chose",
+    ),
+    Excuse(
+        "*.forward_batch.spec_info.bonus_tokens",
+        "missing",
+        _DRAFT,
+        "no step of a draft reads it; the worker makes a draft's batch of it",
+    ),
+    Excuse("*.forward_batch.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse(
+        "*.spec_info.num_correct_drafts",
+        "padding",
+        "sglang multi_layer_eagle.py fill_draft_extend_prepare_buffers: padded rows keep theirs",
+        "what is gathered by them is discarded",
+    ),
+    Excuse(
+        "*.spec_info.bonus_tokens",
+        "padding",
+        "sglang frozen_kv_mtp_cuda_graph_runner.py: copies the tokens of live rows",
+        "token ids; padded rows draft from any of them",
+    ),
+    Excuse(
+        "*.forward_batch.out_cache_loc",
+        "missing",
+        "sglang frozen_kv_mtp_cuda_graph_runner.py: its drafts write no KV",
+        "the KV cache is frozen, so that there is no place to write to",
+    ),
+)
+
+_CPU_GRAPH = "sglang cpu_graph_runner.py prepare_replay: hands over the batch of the capture"
+
+CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    Excuse(
+        "*.forward_batch.seq_lens_sum",
+        "fits",
+        _CPU_GRAPH,
+        "intel_amx_backend.py and torch_native_backend.py, which run on a CPU, never read it",
+    ),
+    Excuse(
+        "*.forward_batch.can_run_*cuda_graph",
+        "fits",
+        _CPU_GRAPH,
+        "lora_manager.py reads it under data parallelism, which this runner refuses",
     ),
 )

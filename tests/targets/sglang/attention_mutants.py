@@ -8,12 +8,13 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.kernel_models import flash_attention, trtllm_gen
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.attention_model import DraftModel
 from fuzzgraph.targets.sglang.backends import trtllm_mha
 from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftTarget
+from fuzzgraph.targets.sglang.stubs import draft_worker
 
 __all__ = ["bidirectional_verify", "drafts_on_the_wrong_step", "unwritten_kv", "wrong_scale"]
 
@@ -73,10 +74,18 @@ def wrong_scale() -> BackendTarget:
 def drafts_on_the_wrong_step() -> DraftTarget:
     """EAGLE's drafts, whose steps look at the metadata of one another."""
     target = DraftTarget("sglang-eagle-draft", "draft")
-    attend = DraftModel.attend_drafts
+    open_session = target.open_session
 
-    def swapped(self: Any, tokens: Any, forward_batch: Any, backends: list[Any]) -> None:
-        attend(self, tokens, forward_batch, backends[::-1])
+    def opened(config: EngineConfig, graphs: Any) -> Any:
+        with replaced_names((draft_worker,), {"_engine_draft": swapped}):
+            return open_session(config, graphs)
 
-    DraftModel.attend_drafts = swapped  # type: ignore[method-assign]
+    engines = draft_worker._engine_draft
+
+    def swapped(worker: Any, model: Any, *, eagle: bool) -> Any:
+        steps = worker.draft_attn_backend.attn_backends
+        worker.draft_attn_backend = Stub(attn_backends=steps[::-1])
+        return engines(worker, model, eagle=eagle)
+
+    target.open_session = opened  # type: ignore[method-assign]
     return target

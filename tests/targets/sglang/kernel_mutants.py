@@ -9,6 +9,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends import aiter, nsa
 
 __all__ = ["lone_rows_unwritten", "newest_key_unselected", "plan_of_the_capture", "wrong_scale"]
+__all__ = ["lone_rows_unwritten", "newest_key_unselected", "next_slots", "wrong_scale"]
 
 
 def _changed(target: Any, change: Callable[[Any], None]) -> Any:
@@ -86,5 +87,19 @@ def newest_key_unselected() -> Any:
             return metadata
 
         session.backend.get_indexer_metadata = shorter
+
+    return _changed(nsa.target("sglang-nsa", "decode"), change)
+
+
+def next_slots() -> Any:
+    """Sparse attention reads the slot after each one that was selected."""
+
+    def change(session: Any) -> None:
+        attend = session.backend._forward_flashmla_sparse
+
+        def shifted(*, page_table_1: Any, **named: Any) -> Any:
+            return attend(page_table_1=page_table_1 + (page_table_1 >= 0), **named)
+
+        session.backend._forward_flashmla_sparse = shifted
 
     return _changed(nsa.target("sglang-nsa", "decode"), change)

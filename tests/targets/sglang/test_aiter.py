@@ -193,6 +193,29 @@ def test_sparse_attention_sees_what_scores_select(
     assert workers.findings(version, case, target) == ()
 
 
+@pytest.mark.parametrize("mode", ["decode", "target_verify"])
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_sparse_flash_mla_attends_to_what_scores_select(
+    workers: Workers, version: str, mode: Mode
+) -> None:
+    target = "sglang-nsa-verify" if mode == "target_verify" else "sglang-nsa"
+    chosen = {"index_topk": 3, "sparse_kernel": "flashmla_sparse"}
+    case = decode_case((5, 66, 7), (130, 6), mode=mode, **chosen, **_SPARSE)
+    assert workers.findings(version, case, target) == ()
+
+
+def test_a_slot_after_the_selected_one_is_found_in_sparse_flash_mla(workers: Workers) -> None:
+    case = decode_case((5, 66), index_topk=3, sparse_kernel="flashmla_sparse", **_SPARSE)
+    found = workers.findings("0.5.23", case, f"{_WRONG}:next_slots")
+    assert "reference" in {each.oracle for each in found}
+
+
+def test_heads_that_cannot_be_padded_are_not_run_by_sparse_flash_mla(workers: Workers) -> None:
+    heads = {**_SPARSE, "num_q_heads": 3}
+    case = decode_case((5,), sparse_kernel="flashmla_sparse", **heads)
+    assert "3 query heads cannot be padded to 64" in workers.skipped("0.5.23", case, "sglang-nsa")
+
+
 def test_a_selection_that_leaves_the_newest_key_out_is_found(workers: Workers) -> None:
     case = decode_case((5, 66), index_topk=100, **_SPARSE)
     found = workers.findings("0.5.23", case, f"{_WRONG}:newest_key_unselected")

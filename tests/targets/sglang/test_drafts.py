@@ -115,6 +115,29 @@ class TestReleases:
         found = seen(workers, "0.5.23", case, target)
         assert expected <= found and bool(found) == bool(expected)
 
+    @pytest.mark.parametrize(
+        ("bug", "oracle", "output"),
+        [
+            ("no_hidden_states_for_an_extend", "reference", "hidden_states"),
+            ("extend_takes_the_next_rows_token", "reference", "next_token_logits"),
+            ("logits_of_other_rows", "eager", "next_token_logits"),
+            ("no_hidden_states_for_a_draft", "reference", "hidden_states"),
+            ("chains_of_other_rows", "reference", "draft_tokens"),
+            ("graphs_of_one_row_less", "survival", ""),
+            ("graphs_never_captured", "survival", ""),
+            ("model_without_a_batch", "survival", ""),
+        ],
+    )
+    def test_what_a_runner_hands_its_model_and_hands_out_is_judged(
+        self, workers: Workers, bug: str, oracle: str, output: str
+    ) -> None:
+        drafts = bug in ("no_hidden_states_for_a_draft", "chains_of_other_rows")
+        case = (
+            draft_case((5, 6), (7, 3)) if drafts else extend_case((1, 3), (2, 1, 3), draft_tokens=3)
+        )
+        found = seen(workers, "0.5.23", case, f"tests.targets.sglang.draft_mutants:{bug}")
+        assert (oracle, output) in found
+
     @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
     def test_padded_rows_of_frozen_kv_mtp_are_stale_up_to_0_5_12_only(
         self, workers: Workers, version: str

@@ -267,3 +267,69 @@ def test_a_batch_that_took_no_graph_is_not_held_against_one() -> None:
     step = record()
     step.runs["replay"].declined = "a rule of the engine"
     assert messages(step, kernel(seq_lens=ints(9, 9)), kernel(seq_lens=ints(4, 6))) == []
+
+
+def kinds(**given: str) -> Handover:
+    return Handover("b", "call", kinds={f"batch.{name}": kind for name, kind in given.items()})
+
+
+def test_a_replay_hands_over_what_capture_or_eager_run_do() -> None:
+    step = record()
+    step.runs["replay"].handed_at_capture = (kinds(plan="a record", lens="a tensor"),)
+    eager = kinds(plan="nothing", lens="a tensor")
+    assert messages(step, kinds(plan="nothing", lens="a tensor"), eager) == []
+    assert messages(step, kinds(plan="a record", lens="a tensor"), eager) == []
+    assert messages(step, kinds(plan="a tensor", lens="nothing"), eager) == [
+        "b.batch.plan is a tensor at a replay; capture and eager run have a record or nothing",
+        "b.batch.lens is nothing at a replay; capture and eager run have a tensor",
+    ]
+
+
+def test_a_capture_hands_over_what_replay_and_eager_run_do() -> None:
+    step = record()
+    step.runs["replay"].handed_at_capture = (kinds(seq_lens_cpu="nothing"),)
+    assert messages(step, kinds(seq_lens_cpu="nothing"), kinds(seq_lens_cpu="a tensor")) == []
+    (found,) = messages(step, kinds(seq_lens_cpu="a tensor"), kinds(seq_lens_cpu="a tensor"))
+    assert found == (
+        "b.batch.seq_lens_cpu is missing at capture; replay and eager run have a tensor"
+    )
+
+
+def test_an_entry_for_each_live_row_becomes_one_for_each_row_of_the_graph() -> None:
+    step, eager = record(), call(ids=ints(8, 9))
+    assert messages(step, call(ids=ints(8, 9, 0, 0)), eager) == []
+    # A view of the whole static buffer has more; the first ones count.
+    assert messages(step, call(ids=ints(8, 9, 0, 0, 0, 0, 0)), eager) == []
+    assert messages(step, call(ids=ints(8, 9, 0)), eager) == [
+        "Backend.prepare.ids has 3 entries at replay; the rows of the graph need 4"
+    ]
+
+
+def test_a_graph_is_captured_with_an_entry_for_each_of_its_rows() -> None:
+    step = record("target_verify")
+    eager = call(ids=ints(1, 2, 3, 4, 5, 6))
+    replay = call(ids=ints(*range(1, 13)))
+    for entries, count in ((12, 0), (11, 1), (13, 1)):
+        step.runs["replay"].handed_at_capture = (call(ids=Part((entries,), "int64", 0)),)
+        assert len(messages(step, replay, eager)) == count
+
+
+def test_a_list_of_keys_may_have_any_size() -> None:
+    step = record(lengths=(1, 1))  # as many keys as rows
+    eager = call(kv_indices=ints(7, 8))
+    assert messages(step, call(kv_indices=ints(7, 8, 0)), eager) == []
+
+
+def batch_of_the_graph(*ids: int) -> Handover:
+    return Handover("Backend", "held", tensors={"batch.ids": ints(*ids)})
+
+
+@pytest.mark.parametrize(("left", "count"), [(0, 0), (5, 1)])
+def test_padded_entries_hold_nothing_of_an_earlier_batch(left: int, count: int) -> None:
+    step = record()
+    step.runs["replay"].handovers = (batch_of_the_graph(8, 9, left, 0),)
+    step.runs["screen"] = Observation(2, 4, 2, 4, handovers=(batch_of_the_graph(8, 9, 0, 0),))
+    step.runs["eager"].handovers = (call(ids=ints(8, 9)),)
+    found = [one.message for one in Handovers().judge(step)]
+    assert len(found) == count
+    assert all("ids[2] of a padded row is 5" in message for message in found)

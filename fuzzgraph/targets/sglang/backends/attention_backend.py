@@ -23,6 +23,7 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
+from fuzzgraph.targets.offline.kernel_arguments import strict
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel, Rope
@@ -115,6 +116,10 @@ class AttentionBackend:
     """Server arguments, under each of their names, beyond those that follow from a config."""
     globals: tuple[str, ...] = ()
     """Names that its constructor changes in its module: each session has its own."""
+    stood_in_for: tuple[str, ...] = ()
+    """What does not run of it on a machine without a GPU, for readers, a clause each."""
+    chosen: Callable[[EngineConfig], dict[str, Any]] = lambda config: {}
+    """Config -> server arguments that follow from it."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
 
@@ -169,9 +174,10 @@ class BackendTarget(SglangTarget):
         self.name = name
         self.backend = backend
         self.any_page_size = backend.any_page_size
-        judged = _judged(backend, mode)
-        what = backend.name if judged == _JUDGED else f"{backend.name}'s metadata"
-        self.about = f"{what}, {mode} graphs; {judged}"
+        missing = backend.missing(mode)
+        self.about = f"{backend.name}{_without_outputs(backend, missing)}, {mode} graphs"
+        self.outputs_judged = {} if missing else {mode: ""}
+        self.also_stood_in_for = backend.stood_in_for
         has: dict[str, Any] = dict(
             modes=(mode,),
             page_sizes=backend.page_sizes,
@@ -185,7 +191,7 @@ class BackendTarget(SglangTarget):
             min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
-            row_mixings=("none",) if backend.missing(mode) else ROW_MIXINGS,
+            row_mixings=("none",) if missing else ROW_MIXINGS,
         )
         self.capabilities = Capabilities(**has | dict(backend.more))
 
@@ -210,15 +216,11 @@ class BackendTarget(SglangTarget):
         super().load()
 
 
-_JUDGED = "outputs judged"
-
-
-def _judged(backend: AttentionBackend, mode: Mode) -> str:
-    """What a target says of its outputs."""
-    if not backend.kernels:
-        return "no outputs"
-    missing = backend.missing(mode)
-    return f"no outputs: {missing} has no model" if missing else _JUDGED
+def _without_outputs(backend: AttentionBackend, missing: str) -> str:
+    """What a target says of itself whose outputs cannot be judged."""
+    if not missing:
+        return ""
+    return f"'s metadata ({missing} has no model)" if backend.kernels else "'s metadata"
 
 
 def _in_two_parts(config: EngineConfig, kind: AttentionBackend) -> bool:
@@ -277,7 +279,7 @@ def open_backend(
         for holder, name, stub in (*kind.stubs, *kind.kernels):
             # Packages of compiled kernels are none of the release's own.
             if has_module(holder) or not holder.startswith("sglang."):
-                setattr(engine_module(holder), name, stub)
+                setattr(engine_module(holder), name, strict(stub))
         for name in kind.asserts_gpu:
             if hasattr(module, name):
                 setattr(module, name, tensors_claim_cuda(getattr(module, name)))
@@ -298,9 +300,8 @@ class BackendSession(DecodeSession):
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
             model = kind.model(config, graphs.device, kind.rope)
-        super().__init__(
-            config, graphs, backend=kind.name, model=model, arguments=dict(kind.arguments)
-        )
+        arguments = {**dict(kind.arguments), **kind.chosen(config)}
+        super().__init__(config, graphs, backend=kind.name, model=model, arguments=arguments)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return cuda_on_cpu()

@@ -20,6 +20,7 @@ _CUTLASS_MLA = AttentionBackend(
     name="cutlass_mla",
     places=((_MODULE, "CutlassMLABackend"),),
     attentions=("mla",),
+    stood_in_for=("the attention kernel, by a model",),
     page_sizes=(128,),  # PAGE_SIZE in the backend's module
     fields=("page_table",),
     max_context_len=512,

@@ -1,34 +1,44 @@
 """`--attention-backend dsv4`: DeepSeek V4's attention backend, whose metadata is upgraded late.
 
 The backend prepares raw metadata before a replay and makes full metadata of it inside the graph.
-Real are its constructor, both preparations, the upgrade and its Triton kernels, behind the
-release's decode runner. Stood in for are the planner of compressed attention, which is C++, and
-the KV pool, whose constructor allocates for a whole model: of it the metadata needs the mapping of
-slots to those of the sliding window, here the identity. The model looks at the metadata as its
-kernels would and computes nothing.
+Real are its constructor, both preparations, the upgrade and its Triton kernels, its forward, its
+indexer's and its compressor's, and the KV pool's methods. Modelled are sparse FlashMLA, the
+compressor with its planner, the selection of keys and the write of KV. Stood in for are the
+indexer's scores and its cache, and the KV pool's constructor, which allocates for a whole model.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.kernel_models import flash_mla, flash_mla_sparse, kv_compressor, paged_topk
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
+from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
+from fuzzgraph.targets.sglang.compressed_model import ENGINE_HEAD_DIM, CompressedModel
 from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.compressed_pool import (
+    compressed_pool,
+    compressor_module,
+    states_by_request,
+)
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.target import SglangTarget
-from fuzzgraph.world import FIRST_PAGE, Batch
+from fuzzgraph.world import Batch
 
 _BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend"
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
@@ -41,7 +51,6 @@ _SETTINGS = {
 }
 """What the engine reads from the environment."""
 _NEEDED = "DSV4Metadata"
-_HEAD_DIM = 512
 _TABLE = (
     "sglang deepseek_v4_backend.py make_core_attn_metadata: pages of each row below its own "
     "length; a padded row lies in the pool's padding row"
@@ -55,12 +64,22 @@ class Dsv4Target(SglangTarget):
         upgrades: whether raw metadata is upgraded; False makes the mutant of PR 26742.
     """
 
-    about = "DeepSeek V4's metadata and its late upgrade; no outputs"
+    about = "DeepSeek V4's layers, metadata upgraded late"
+    outputs_judged: Mapping[Mode, str] = MappingProxyType({"decode": ""})
+    also_stood_in_for = (
+        "sparse FlashMLA, the compressor, the selection of keys and the write of KV, by models",
+        "the indexer's scores and cache",
+        "the KV pool's constructor",
+        "FP8",
+    )
     capabilities = Capabilities(
         page_sizes=(256,),
+        attentions=("mla",),
+        kv_compressions=("window", "c4", "c128"),
         max_batch=4,
         max_context_len=512,
         capture_beyond_pool=False,
+        row_mixings=ROW_MIXINGS,
     )
 
     def __init__(self, name: str, *, upgrades: bool = True) -> None:
@@ -71,7 +90,12 @@ class Dsv4Target(SglangTarget):
         return Dsv4Session(config, graphs, upgrades=self._upgrades)
 
     def modules(self) -> tuple[str, ...]:
-        return _BACKEND, _POOL
+        return _BACKEND, _POOL, _INDEXER
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if config.head_dim % 2:
+            return f"head_dim={config.head_dim} cannot be rotated in pairs"
+        return None
 
     def load(self) -> None:
         engine_module("sglang.srt.environ")  # looks at what the shell has set
@@ -84,41 +108,54 @@ def without_upgrade() -> Dsv4Target:
     return Dsv4Target("sglang-dsv4", upgrades=False)
 
 
-class _Plan:
-    """In place of the plan of compressed attention, whose planner is C++."""
+_INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
+_FLASH_MLA = (
+    "sglang.kernels.ops.attention.flash_mla_interface",
+    "sgl_kernel.flash_mla",
+    "flash_mla",
+)
+"""Modules that the releases take FlashMLA from, the newest first."""
+_SPARSE = flash_mla_sparse.flash_mla_sparse_with_kvcache
 
-    def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def copy_(self, other: _Plan) -> None: ...
+def _no_scores(query: Any, cache: Any, weights: Any, lens: Any, table: Any, *rest: Any) -> Any:
+    """In place of the indexer's scores, which a selection of all keys does not read."""
+    width = rest[1]  # behind the plan
+    return torch.empty((len(table), width), dtype=torch.float32, device=table.device)
 
 
-def _kv_pool(config: EngineConfig, device: str) -> Any:
-    base: Any = engine_module(_POOL).DeepSeekV4TokenToKVPool
+def _empty_plan(*_: Any, **__: Any) -> tuple[Any, None]:
+    # FlashMLA 2026, flash_mla_interface.py: the first decode fills it
+    return flash_mla.FlashMLASchedMeta(), None
 
-    class Pool(base):  # type: ignore[misc]
-        present_ratios = (4, 128)
-        request_window = None  # an option of 0.5.22 on, off by default
 
-        def __init__(self) -> None:
-            slots = (config.kv_pool_pages + FIRST_PAGE) * config.page_size
-            self.swa_page_size = 128
-            self.page_size = config.page_size
-            # The indexer's keys of one compression; only their pages' size is asked for.
-            self.index_pools = {4: Stub(page_size=config.page_size // 4)}
-            self.full_to_swa_index_mapping = torch.arange(slots, device=device)
-
-        def __getattr__(self, name: str) -> Any:
-            raise AttributeError(
-                f"the KV pool's stand-in has no {name!r}, which this release reads"
-            )
-
-        def translate_loc_from_full_to_swa(self, slots: torch.Tensor) -> torch.Tensor:
-            return slots
-
-        def get_ring_size(self, *_: Any, **__: Any) -> int:
-            return 8
-
-    return Pool()
+def _put_models(device: str) -> None:
+    """The models in the places of the compiled kernels that this release calls."""
+    if device != "cpu":
+        return
+    wrapper, *packages = _FLASH_MLA
+    package = Stub(get_mla_metadata=_empty_plan, flash_mla_with_kvcache=_SPARSE)
+    if has_module(wrapper):
+        engine_module(wrapper).flash_mla = package  # type: ignore[attr-defined]
+        engine_module(wrapper).FlashMLASchedMeta = flash_mla.FlashMLASchedMeta  # type: ignore[attr-defined]
+    for name in packages:
+        for function in ("get_mla_metadata", "flash_mla_with_kvcache"):
+            setattr(engine_module(name), function, getattr(package, function))
+    engine_module(_POOL).fused_store_cache = kv_compressor.store_rows  # type: ignore[attr-defined]
+    indexer: Any = engine_module(_INDEXER)
+    indexer.fp8_paged_mqa_logits_torch = _no_scores
+    for name in ("topk_transform_paged", "topk_transform_512"):
+        if hasattr(indexer, name):
+            setattr(indexer, name, paged_topk.topk_transform_paged)
+    compressor = compressor_module()
+    planner = functools.partial(
+        kv_compressor.plan_compress_decode, rings_of_requests=states_by_request(128)
+    )
+    compressor._jit_compress_plan_module = lambda: Stub(plan_decode=planner)
+    compressor._jit_compress_module = lambda *_: Stub(decode=kv_compressor.compress_decode)
+    compressor._jit_compress_norm_rope_module = lambda dtype, width, rope, page_size, *_: Stub(
+        forward=functools.partial(kv_compressor.store_compressed, page_size=page_size)
+    )
 
 
 class Dsv4Session(DecodeSession):
@@ -133,35 +170,52 @@ class Dsv4Session(DecodeSession):
             fields.page_table(source=_TABLE),
             fields.value("seq_lens_casual", repeats="seq_lens", source=_TABLE),
         )
-        model = Stub(forward=self._forward, shared_experts_config=None)
+        model: Any = Stub(forward=self._look, shared_experts_config=None)
+        if upgrades:
+            model = _LookingModel(config, graphs.device, self._look)
         super().__init__(config, graphs, backend="dsv4", model=model)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return cuda_on_cpu()
 
-    def _forward(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
-        """Looks at the metadata as a kernel would; up to 0.5.12 attention upgrades it first."""
-        upgrade = getattr(self.backend, "_maybe_upgrade_forward_metadata", None)
-        if upgrade is not None and self._upgrades:
-            upgrade()
+    def _look(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
+        """Takes down the metadata that the forward finds."""
         size = "eager" if self.ran_eagerly else forward_batch.batch_size
         self._read[size] = self.backend.forward_metadata
         return no_forward()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        module = engine_module(_BACKEND)
-        module.create_paged_compressor_data = _Plan
-        runner.token_to_kv_pool = _kv_pool(self._config, runner.device)
-        runner.model_config.head_dim = runner.model_config.v_head_dim = _HEAD_DIM
+        module: Any = engine_module(_BACKEND)
+        _put_models(runner.device)
+        runner.token_to_kv_pool = compressed_pool(self._config, runner.device)
+        runner.model_config.head_dim = ENGINE_HEAD_DIM
+        if runner.device == "cpu":
+            module.is_cuda = lambda: True  # as on the GPU that `cuda_on_cpu` tells of
         backend = module.DeepseekV4AttnBackend(runner)
+        # The indexer's own compressed keys, which make scores.
+        backend.forward_indexer_compressor = lambda **_: None
+        if self._attention is not None:
+            self._attention.use(runner.token_to_kv_pool)  # type: ignore[attr-defined]
         if not self._upgrades:
             backend.init_forward_metadata_in_graph = lambda forward_batch: None
         return backend
 
+    def prepare_replay(self, batch: Batch) -> None:
+        self._write_past(batch)
+        super().prepare_replay(batch)
+
+    def eager(self, batch: Batch) -> None:
+        self._write_past(batch)
+        super().eager(batch)
+
+    def _write_past(self, batch: Batch) -> None:
+        if self._attention is not None:
+            self._attention.write_past(batch)  # type: ignore[attr-defined]
+
     def _prepare_eagerly(self) -> None:
         super()._prepare_eagerly()
-        if self._last_batch.batch_size:
-            self._forward(None, None, self._last_batch)
+        if self._attention is None and self._last_batch.batch_size:
+            self._look(None, None, self._last_batch)
 
     def _seen(self) -> Any:
         """The metadata that the forward of this step had before it."""
@@ -180,3 +234,18 @@ class Dsv4Session(DecodeSession):
             return {}
         kind = type(self._seen()).__name__
         return {"forward_metadata": kind, "forward_metadata.needed": _NEEDED}
+
+
+class _LookingModel(CompressedModel):
+    """Shows the metadata of each forward, which up to 0.5.12 attention itself upgrades."""
+
+    def __init__(self, config: EngineConfig, device: torch.device, look: Any) -> None:
+        super().__init__(config, device)
+        self._look = look
+
+    def attend(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        out = super().attend(input_ids, positions, forward_batch)
+        self._look(input_ids, positions, forward_batch)
+        return out

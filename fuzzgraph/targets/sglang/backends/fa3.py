@@ -50,6 +50,7 @@ FA3 = AttentionBackend(
     fields=FA_FIELDS,
     read=attributes(**FA_METADATA),
     max_topk=2,
+    stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
 )
 

@@ -67,6 +67,7 @@ FLASHINFER = AttentionBackend(
     refuses=_one_head_dim,
     max_topk=2,
     masks_branches=True,
+    stood_in_for=("FlashInfer's wrappers, by models",),
     planned=lambda wrapper: {f"planned_{k}": v for k, v in planned_offsets(wrapper).items()},
 )
 

@@ -41,7 +41,8 @@ class FlashInferDraftTarget(DraftTarget):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, DRAFT.name)
-        self.about = "FlashInfer on each EAGLE draft step; outputs of one branch judged"
+        self.about = "FlashInfer on each EAGLE draft step"
+        self.also_stood_in_for = ("FlashInfer's wrappers, by models", "what samples drafts")
         self.capabilities = self.capabilities.replace(seq_len_fill_values=(1,), min_spec_steps=2)
 
     def refused(self, config: EngineConfig) -> str | None:

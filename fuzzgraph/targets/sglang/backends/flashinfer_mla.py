@@ -17,6 +17,7 @@ FLASHINFER_MLA = AttentionBackend(
     name="flashinfer_mla",
     places=((_MODULE, "FlashInferMLAAttnBackend"),),
     attentions=("mla",),
+    stood_in_for=("FlashInfer's wrappers, by models",),
     page_sizes=(1, 16),
     fields=("kv_indptr", "kv_indices", "qo_indptr"),
     held=held_wrapper,

@@ -44,6 +44,10 @@ _FLASHMLA = AttentionBackend(
     page_sizes=(flash_mla.FLASH_MLA_PAGE,),  # PAGE_SIZE in the backend's module
     fields=("page_table",),
     max_context_len=256,
+    stood_in_for=(
+        "the attention kernel and the planner of tiles, by models",
+        "the number of cores",
+    ),
     held=latent_table,
     read=attributes(page_table="block_kv_indices"),
     adapt=_before_the_wrapper,

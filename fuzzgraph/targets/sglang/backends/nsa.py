@@ -1,10 +1,11 @@
 """`--attention-backend nsa`: sparse attention that selects among its keys.
 
 Real: `NativeSparseAttnBackend`, called `DeepseekSparseAttnBackend` in later releases, with its
-Triton kernels, its forwards over FlashAttention 3 and the writing of latent KV. Modelled: the
-selection of the best keys and the attention kernel. Stood in for is what scores keys, the indexer
-of DeepSeek's model code with its cache of FP8 keys: scores follow from positions alone, and each
-query's selection from the logical batch. Left out is the newer selection with its compiled planner.
+Triton kernels, its forwards over FlashAttention 3 and sparse FlashMLA, and the writing of latent
+KV. Modelled: the selection of the best keys and the attention kernels. Stood in for is what scores
+keys, the indexer of DeepSeek's model code with its cache of FP8 keys: scores follow from positions
+alone, and each query's selection from the logical batch. Left out are the newer selection with its
+compiled planner, and `flashmla_kv`, which quantises rows of 512 columns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.kernel_models import flash_attention, sparse_indexer
+from fuzzgraph.kernel_models import flash_attention, flash_mla_sparse, sparse_indexer
+from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
@@ -26,6 +28,16 @@ from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 _KERNELS = "sgl_kernel"
+_WRAPPER = "sglang.kernels.ops.attention.flash_mla_interface"
+"""The engine's own functions around FlashMLA's package, from 0.5.23 on."""
+_SPARSE_HEADS = 64
+"""Query heads of sparse FlashMLA on a Hopper, to which the backend pads."""
+
+
+def _refuses(config: EngineConfig) -> str | None:
+    if config.sparse_kernel != "fa3" and _SPARSE_HEADS % config.num_q_heads:
+        return f"{config.num_q_heads} query heads cannot be padded to {_SPARSE_HEADS}"
+    return None
 
 
 class SelectingModel(AttentionModel):
@@ -71,6 +83,10 @@ _NSA = AttentionBackend(
     page_sizes=(64,),  # the backend asserts it
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
     max_context_len=256,
+    stood_in_for=(
+        "the selection of keys, FlashAttention 3 and sparse FlashMLA, by models",
+        "the indexer's scores",
+    ),
     read=attributes(
         cache_seqlens="cache_seqlens_int32",
         cu_seqlens_k="cu_seqlens_k",
@@ -87,11 +103,16 @@ _NSA = AttentionBackend(
             "fast_topk_transform_ragged_fused",
             sparse_indexer.fast_topk_transform_ragged_fused,
         ),
+        (_WRAPPER, "flash_mla", Stub(flash_mla_sparse_fwd=flash_mla_sparse.flash_mla_sparse_fwd)),
+        (f"{_KERNELS}.flash_mla", "flash_mla_sparse_fwd", flash_mla_sparse.flash_mla_sparse_fwd),
     ),
+    refuses=_refuses,
     model=SelectingModel,
-    more=(("index_topk", True),),
-    # What servers with KV of 16 bits take on a Hopper.
-    arguments=(("nsa_decode_backend", "fa3"), ("dsa_decode_backend", "fa3")),
+    more=(("index_topk", True), ("sparse_kernels", ("fa3", "flashmla_sparse"))),
+    # Both take KV of 16 bits on a Hopper, where servers have the first unless they ask.
+    chosen=lambda config: dict.fromkeys(
+        ("nsa_decode_backend", "dsa_decode_backend"), config.sparse_kernel
+    ),
     settings=(("SGLANG_OPT_USE_TOPK_V2", "0"),),
 )
 

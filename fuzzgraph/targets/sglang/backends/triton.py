@@ -43,10 +43,12 @@ class TritonTarget(SglangTarget):
     """The Triton backend of the sglang release that this process holds."""
 
     any_page_size = True
+    also_stood_in_for = ("the number of cores",)
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"Triton attention, {mode} graphs; outputs judged"
+        self.about = f"Triton attention, {mode} graphs"
+        self.outputs_judged = {mode: ""}
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 4, 16),

@@ -52,6 +52,7 @@ _TRTLLM_MHA = AttentionBackend(
     page_sizes=(16, 32, 64),  # what ServerArgs accepts for it
     fields=FA_FIELDS,
     max_context_len=256,
+    stood_in_for=("attention kernels, by models", "the number of multiprocessors"),
     read=attributes(**FA_METADATA),
     stubs=(
         (_LATENT, "_multi_ctas_kv_counter_bytes", _counter_bytes),

@@ -47,6 +47,7 @@ _TRTLLM_MLA = AttentionBackend(
     page_sizes=(32, 64),  # what ServerArgs accepts for it
     fields=("cache_seqlens", "page_table"),
     max_context_len=256,
+    stood_in_for=("attention kernels, by models", "a compilation ahead", "the number of cores"),
     held=_held,
     read=attributes(page_table="block_kv_indices", cache_seqlens="seq_lens_k"),
     stubs=((_MODULE, "_jit_fixup_module", not_compiled),),

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
 from fuzzgraph.targets.sglang.forward_batch.decode import bound, decode_values, given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -21,15 +22,16 @@ _FROZEN = "sglang.srt.speculative.frozen_kv_mtp_info"
 def draft_batch(batch: Batch, runner: ModelRunner, config: EngineConfig, *, frozen: bool) -> Any:
     """A batch from which branches of drafts are grown; positions are those of the first drafts."""
     info = engine_module(_INFO)
-    rows, hidden = batch.raw_bs, runner.model_config.spec_hidden_size
+    rows = batch.raw_bs
     tokens = torch.tensor(batch.input_ids).view(rows, config.spec_topk)
+    positions = torch.tensor(batch.positions).view(rows, config.spec_topk)
     kind = engine_module(_FROZEN).FrozenKVMTPDraftInput if frozen else _draft_input()
     spec = given(
         kind,
         {
             "topk_p": torch.ones(rows, config.spec_topk),
             "topk_index": tokens,
-            "hidden_states": torch.zeros(rows, hidden, dtype=runner.dtype),
+            "hidden_states": content_for(config).hidden_states(tokens[:, 0], positions[:, 0]),
             "capture_hidden_mode": info.CaptureHiddenMode.LAST,
             "bonus_tokens": tokens[:, 0].clone(),
             "num_tokens_per_req": config.spec_topk,
@@ -38,11 +40,22 @@ def draft_batch(batch: Batch, runner: ModelRunner, config: EngineConfig, *, froz
     )
     values = {
         **decode_values(batch, runner, batch.seq_lens),
+        "out_cache_loc": _draft_slots(batch, runner, config),
         "forward_mode": info.ForwardMode.DECODE,
         "spec_info": spec,
         "capture_hidden_mode": info.CaptureHiddenMode.LAST,
     }
     return bound(given(info.ForwardBatch, values), runner)
+
+
+def _draft_slots(batch: Batch, runner: ModelRunner, config: EngineConfig) -> torch.Tensor:
+    """By branch and step; a server's last token gets a slot too, here the reserved one.
+
+    Source: sglang draft_forward ("We only need self.speculative_num_steps - 1 cache loc").
+    """
+    slots = torch.tensor(batch.slot_mapping).view(-1, config.spec_steps)
+    unused = runner.server_args.speculative_num_steps - config.spec_steps
+    return torch.nn.functional.pad(slots, (0, unused)).flatten()
 
 
 def _draft_input() -> type:
@@ -89,7 +102,9 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
     if not packed:
         for name in ("input_ids", "positions", "out_cache_loc"):
             values[name] = _spread(values[name], batch, width)
-    values["spec_info"] = _extend_input(batch, runner, int(lens.sum()), width)
+    content = content_for(runner.configuration.config)
+    hidden = content.hidden_states(values["input_ids"], values["positions"])
+    values["spec_info"] = _extend_input(batch, hidden, width)
     return bound(given(info.ForwardBatch, values), runner)
 
 
@@ -103,15 +118,14 @@ def _spread(tokens: torch.Tensor, batch: Batch, width: int) -> torch.Tensor:
     return found
 
 
-def _extend_input(batch: Batch, runner: ModelRunner, tokens: int, width: int) -> Any:
+def _extend_input(batch: Batch, hidden: torch.Tensor, width: int) -> Any:
     eagle = engine_module(_EAGLE)
     kind = getattr(eagle, "EagleDraftExtendInput", None) or eagle.EagleDraftInput
     accepted = torch.tensor(batch.new_lens, dtype=torch.int32)
-    hidden = runner.model_config.spec_hidden_size
     spec = given(
         kind,
         {
-            "hidden_states": torch.zeros(tokens, hidden, dtype=runner.dtype),
+            "hidden_states": hidden,
             "num_correct_drafts": (accepted - 1).clamp(min=0),
             "num_tokens_per_req": width,
             # By release.

@@ -18,6 +18,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import CapturedGraph, GraphEngine
 from fuzzgraph.targets.offline.cuda_graph import RecordedCudaGraph
+from fuzzgraph.targets.offline.demands import demand_key
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
@@ -123,8 +124,9 @@ def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: 
             yield
 
         def replay(self, shape_key: Any, static_forward_batch: Any, **_: Any) -> Any:
-            self.captured[shape_key].replay()
-            return self.captured[shape_key].outputs
+            captured = demand_key(self.captured, shape_key, "graph", "a replay")
+            captured.replay()
+            return captured.outputs
 
         def cleanup(self) -> None:
             self.captured.clear()

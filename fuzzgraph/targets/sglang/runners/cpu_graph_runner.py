@@ -18,10 +18,12 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.demands import demand_key
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
 from fuzzgraph.targets.sglang.decode_session import DecodeSession
+from fuzzgraph.targets.sglang.excuses import CPU_GRAPH_EXCUSES
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.release import engine_module, release
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
@@ -72,14 +74,17 @@ class CpuGraphRunnerDriver(RunnerDriver):
         self.prepared = self._engine.prepare_replay(forward_batch, **arguments)
 
     def replay(self) -> Any:
-        forward = self._engine.graphs[self.prepared.batch_size]
+        size = self.prepared.batch_size
+        forward = demand_key(self._engine.graphs, size, "graph", "a replay")
         return forward(self.prepared.input_ids, self.prepared.positions, self.prepared)
 
 
 class CpuGraphTarget(SglangTarget):
     """The CPU-graph runner of the sglang release that this process holds."""
 
-    about = "inputs of CPUGraphRunner, decode; no outputs"
+    about = "inputs of CPUGraphRunner, decode"
+    also_stood_in_for = ("the attention backend", "compilation")
+    excuses = CPU_GRAPH_EXCUSES
     capabilities = Capabilities(
         runners=("graph", "cpu_graph"),  # it is the one, and saved cases call it either
         max_batch=16,

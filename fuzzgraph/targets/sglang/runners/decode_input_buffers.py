@@ -27,9 +27,11 @@ _SUM = "sglang replay of the decode runner: seq_lens_sum + (bs - raw_bs) * seq_l
 class BufferTarget(SglangTarget):
     """The decode runner of the sglang release that this process holds."""
 
+    also_stood_in_for = ("the attention backend",)
+
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name
-        self.about = f"the decode runner's inputs, {mode} graphs; no outputs"
+        self.about = f"the decode runner's inputs, {mode} graphs"
         self.capabilities = Capabilities(
             modes=(mode,),
             max_batch=16,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
@@ -25,7 +25,6 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.attention_model import (
     ROW_MIXINGS,
-    DraftModel,
     as_logits,
     in_forward_context,
     outputs_in,
@@ -34,6 +33,8 @@ from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3, FA3_DRAFT
 from fuzzgraph.targets.sglang.backends.recording import recording_backend, watched
 from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
+from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
+from fuzzgraph.targets.sglang.excuses import DRAFT_EXCUSES
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
@@ -49,8 +50,20 @@ from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     DraftRunnerDriver,
     RunnerKind,
 )
+from fuzzgraph.targets.sglang.runners.draft_outputs import (
+    CHAIN,
+    chain_in,
+    drafted_in,
+    layers_in,
+    sampled_from,
+    sampled_from_nothing,
+)
 from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER, MultiLayerRunnerDriver
-from fuzzgraph.targets.sglang.stubs.draft_worker import draft_worker, packs_accepted_tokens
+from fuzzgraph.targets.sglang.stubs.draft_worker import (
+    draft_worker,
+    packs_accepted_tokens,
+    runs_draft_loop,
+)
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
@@ -63,9 +76,17 @@ _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the wh
 # when the server starts, before the pool holds anything.
 _CAPTURED_ON = (1,)
 
-_JUDGED = {
-    DRAFT: "judged on fa3, one branch",
-    DRAFT_EXTEND: "outputs judged on fa3",
+_ATTENDED = {DRAFT: "one branch", DRAFT_EXTEND: ""}
+"""Kind of runner whose model attends -> in which cases; '' for all."""
+_UNATTENDED: dict[RunnerKind, tuple[str, ...]] = {FROZEN: ("draft_tokens",), MULTI_LAYER: ()}
+"""Runners whose model has no layer, and what they promise beside hidden states. What the graphs of
+draft-extend sample, eager steps leave to the worker."""
+
+_KERNELS = "attention kernels, by models"
+_NO_ATTENTION = ("the attention backend", "attention of the draft model")
+_STOOD_IN_FOR = {
+    DRAFT: (_KERNELS, f"with several branches {' and '.join(_NO_ATTENTION)}"),
+    DRAFT_EXTEND: (_KERNELS,),
 }
 
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
@@ -74,11 +95,15 @@ _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 class DraftTarget(SglangTarget):
     """One kind of draft runner of the sglang release that this process holds."""
 
+    excuses = DRAFT_EXCUSES
+
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
         self._kind = next(one for one in _KINDS if one.name == kind)
-        self.about = f"inputs of {self._kind.runner}; {_JUDGED.get(self._kind, 'no outputs')}"
-        computes = self._kind in _JUDGED
+        self.about = f"inputs of {self._kind.runner}"
+        computes = self._kind in _ATTENDED
+        self.outputs_judged = {self._kind.mode: _ATTENDED.get(self._kind, "")}
+        self.also_stood_in_for = _STOOD_IN_FOR.get(self._kind, _NO_ATTENTION)
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
             max_batch=16,
@@ -124,20 +149,44 @@ class DraftSession(DecodeSession):
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.inputs = _inputs(kind)
         self.fields = _fields(config, self._extends, self._packed)
-        self._captured: dict[Hashable, torch.Tensor] = {}
+        self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._model = DraftModel(config, graphs.device) if self._computes(config) else None
+        self._loops = self._model is not None and kind is DRAFT and runs_draft_loop()
+        self._bare = UnattendedModel(config, graphs.device) if kind in _UNATTENDED else None
         backend = "triton" if self._model is None else self.attends_on.name
-        super().__init__(config, graphs, backend=backend, drafts=True, model=self._model)
+        super().__init__(
+            config,
+            graphs,
+            backend=backend,
+            drafts=True,
+            model=self._model or self._bare,
+            arguments=self._server_arguments(config),
+        )
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         if self._model is not None and kind is DRAFT_EXTEND:
             self.pools = replace(self.pools, capture_slots=_CAPTURED_ON)
         self._filled: dict[str, torch.Tensor] = {}
         self.backend.on_metadata = self._copy_inputs
 
+    def _server_arguments(self, config: EngineConfig) -> dict[str, int]:
+        """Of a server whose drafts run the model at each step of the case.
+
+        EAGLE's draft of n tokens runs it n - 1 times, because the last token needs no forward; so
+        did drafts on the target's KV up to 0.5.12, which have a forward more since. Without
+        branches a row to verify holds one token more than its draft.
+        """
+        if self._loops or (self._kind is FROZEN and not runs_draft_loop()):
+            steps = config.spec_steps + 1
+        elif self._kind is FROZEN:
+            steps = config.spec_steps
+        else:
+            return {}
+        return {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1}
+
     def _computes(self, config: EngineConfig) -> bool:
         """Whether the draft model attends: a draft of several branches attends in two parts, of
         which the second takes its slots as a server with one step more lays them out."""
-        return self._kind in _JUDGED and config.spec_topk == 1
+        return self._kind in _ATTENDED and config.spec_topk == 1
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
@@ -178,8 +227,8 @@ class DraftSession(DecodeSession):
 
     def remember(self, key: Hashable) -> None:
         super().remember(key)
-        if self._model is not None:
-            self._captured[key] = self._model.attended
+        if self._model is not None or self._bare is not None:
+            self._captured[key] = self._computed()
 
     def observe(self, batch: Batch) -> Observation:
         """Outputs of accepted tokens: the engine drops what else its graph computed.
@@ -188,37 +237,97 @@ class DraftSession(DecodeSession):
         packed, what was not accepted sees keys beyond what the case knows of a request.
         """
         seen = super().observe(batch)
-        if self._model is not None:
+        if self._model is not None or self._bare is not None:
             seen.shown_tokens = batch.num_tokens
         return seen
 
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        """Attention, what mixes its rows, and what the engine drafts on."""
+        more: tuple[str, ...] = ()
+        if self._bare is not None:
+            return "unattended_hidden", *_UNATTENDED[self._kind]
+        if self._loops:
+            more = ("hidden_states", *CHAIN)
+        elif self._model is not None and self._kind is DRAFT_EXTEND:
+            more = ("hidden_states", "next_token_logits")
+        return *super().promised_outputs(mode), *more
+
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        if self._model is None or self._batch is None:
+        if self._batch is None:
             return {}
-        attended = self._model.attended if self.ran_eagerly else self._captured[self._size]
+        if self._bare is not None:
+            return self._unattended(self._batch)
+        if self._model is None:
+            return {}
+        attended, *hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
         if self._extends and not self._packed:
             attended = self._live_first(attended)
         steps = self._config.spec_steps if self._kind is DRAFT else 1
         live = self._batch.num_tokens * steps
-        return outputs_in(as_logits(attended[:live]), self._config)
+        found = outputs_in(as_logits(attended[:live]), self._config)
+        if self._loops:
+            found |= {
+                "hidden_states": hidden[0][:live].clone(),
+                **chain_in(self._outputs, self._batch),
+            }
+        elif self._kind is DRAFT_EXTEND:
+            found |= self._sampled(self._batch)
+        return found
+
+    def _computed(self) -> tuple[torch.Tensor, ...]:
+        """Tensors that the model computed last: a graph rewrites its own."""
+        model = self._model or self._bare
+        assert model is not None
+        stood_in_for = self._kind is DRAFT and not self._loops
+        return (model.attended,) if stood_in_for else (model.attended, model.hidden)
+
+    def _unattended(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """What a runner without attention computed, and what it handed out."""
+        _, hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
+        if self._kind is FROZEN:
+            live = batch.num_tokens * self._config.spec_steps
+            given = 0 if runs_draft_loop() else 1  # up to 0.5.12 the first token is one given
+            drafted = drafted_in(self._outputs, batch, given)
+            return {"unattended_hidden": hidden[:live].clone(), **drafted}
+        tokens: list[torch.Tensor] = []
+        if not self.ran_eagerly:  # of an eager layer the worker samples
+            hidden, tokens = self._outputs
+        return layers_in(hidden, tokens, batch, self.runner.width)
+
+    def _sampled(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """What a runner of draft-extend handed out to sample from."""
+        if self._packed and self.ran_eagerly and not batch.num_tokens:
+            assert self._model is not None
+            return sampled_from_nothing(self._model.hidden)
+        picked = self._packed or (_wants_select_index(self.runner) and not self.ran_eagerly)
+        return sampled_from(self._outputs, batch, self.runner.width, picked=picked)
 
     def replay(self, batch: Batch) -> None:
         with self.engine_runs(batch):
             super().replay(batch)
 
     def _forward_eagerly(self) -> None:
+        given = self._last_batch
+        if self._kind is FROZEN:  # the loop prepares for itself
+            self._outputs = self.worker.draft_forward(given)
+            return
         self._prepare_eagerly()
-        if self._model is not None:
-            given = self._last_batch
-            if self._kind is DRAFT:
-                first = given.spec_info.topk_index.flatten()
-                self._model.attend_drafts(first, given, self.backend.attn_backends)
-                return
+        if self._bare is not None:
+            self._bare.forward(given.input_ids, given.positions, given)
+        elif self._model is None:
+            return
+        elif self._loops:
+            self._outputs = self.worker.draft_forward(given)
+        elif self._kind is DRAFT:
+            first = given.spec_info.topk_index.flatten()
+            self._model.attend_drafts(first, given, self.backend.attn_backends)
+        else:
             with in_forward_context(self.backend, given):
-                self._model.attended = self._model.attend(given.input_ids, given.positions, given)
+                self._outputs = self._model.forward(given.input_ids, given.positions, given)
 
     def _open_runner(self, graphs: GraphEngine) -> DraftRunnerDriver:
         worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
+        self.worker = worker
         runner = MultiLayerRunnerDriver if self._kind is MULTI_LAYER else DraftRunnerDriver
         return runner(self._kind, worker, self._config, graphs, self.remember)
 
@@ -255,6 +364,10 @@ class DraftSession(DecodeSession):
         if name == "positions":  # one for each branch; its steps count on from there
             covered = padded_bs * self.runner.width
         found = self._filled[name][:covered]
+        if name == "out_cache_loc" and self._loops:  # without those of tokens that have no forward
+            steps = self._config.spec_steps
+            every = self._filled[name].view(-1, steps + 1)
+            found = every[: padded_bs * self.runner.width, :steps].reshape(-1)
         if name not in BY_TOKEN or not self._extends or self._packed or self._batch is None:
             return found
         return self._live_first(found)

@@ -41,21 +41,32 @@ class MultiLayerRunnerDriver(DraftRunnerDriver):
         return tuple(reversed(self._all_steps.runners))
 
     def replay(self) -> Any:
-        """Outputs of the last step."""
+        """(hidden states of the first step, the tokens that each step predicts).
+
+        Copied step by step, as the later workers do: the next step's graph has the same pool.
+        """
         batch, accepted = self._given
         if self._engine is self._all_steps:
             return self._replay_shared(batch)
         self._all_steps.reset_buffers(batch, Stub(accept_lens=accepted))
+        tokens = []
         for step, runner in enumerate(self._all_steps.runners):
             found = execute(runner, batch, init_state=step == 0)
-        return found
+            tokens.append(found.topk_index.clone())
+            if step == 0:
+                hidden = found.hidden_states.clone()
+        return hidden, tokens
 
     def _replay_shared(self, batch: Any) -> Any:
         steps, buffers = self._all_steps, self._all_steps.buffers
         steps.prepare(batch)
         last = len(steps.runners) - 1
+        tokens = []
         for step in range(last + 1):
             found, _, chosen = steps.replay(step)
+            tokens.append(chosen.clone())
+            if step == 0:
+                hidden = found.hidden_states.clone()
             if step < last:
                 _rotate()(
                     buffers.input_ids[: steps.raw_num_tokens],
@@ -64,7 +75,7 @@ class MultiLayerRunnerDriver(DraftRunnerDriver):
                     chosen,
                     buffers.select_index[: steps.raw_bs],
                 )
-        return found
+        return hidden, tokens
 
 
 def _rotate() -> Any:

@@ -35,7 +35,10 @@ class PrefillTarget(SglangTarget):
         self._kind = PIECEWISE if kind == PIECEWISE.name else BREAKABLE
         graphs: Literal["piecewise", "breakable"]
         graphs = "piecewise" if self._kind is PIECEWISE else "breakable"
-        self.about = f"{graphs} prefill graphs, Triton attention; outputs judged"
+        self.about = f"{graphs} prefill graphs, Triton attention"
+        self.outputs_judged = {"prefill": ""}
+        device = "torch's compiler" if self._kind is PIECEWISE else "the device's stream"
+        self.also_stood_in_for = (device,)
         self.capabilities = Capabilities(
             modes=("prefill",),
             page_sizes=(1, 4, 16),

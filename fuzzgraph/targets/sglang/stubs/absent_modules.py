@@ -16,6 +16,7 @@ _VISION = "image preprocessing; no images"
 ABSENT: Mapping[str, str] = {
     "IPython": "interactive display; no notebook",
     "PIL": _VISION,
+    "aiohttp": _HTTP,
     "aiter": _KERNELS,
     "compressed_tensors": "quantised checkpoints; no model is loaded",
     "cuda": _KERNELS,
@@ -30,6 +31,7 @@ ABSENT: Mapping[str, str] = {
     "requests": _HTTP,
     "sentencepiece": "a tokenizer; token ids are given",
     "sgl_kernel": _KERNELS,
+    "setproctitle": "names of server processes; there is one process",
     "starlette": _HTTP,
     "torchvision": _VISION,
     "tvm_ffi": _KERNELS,

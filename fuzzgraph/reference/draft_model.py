@@ -1,0 +1,86 @@
+"""What a draft model gives behind attention, from the logical batch: hidden states, logits, tokens.
+
+Sources: sglang EagleDraftWorker._draft_extend_for_decode (the last accepted token of each row is
+sampled from, its hidden state goes on to the draft), draft_forward and organize_draft_results (each
+step takes the hidden state of the one before; parents and scores of a chain are constants).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for, next_token
+from fuzzgraph.draft_head import head_weight, next_hidden
+from fuzzgraph.world import Batch
+
+
+def draft_model_outputs(
+    attended: torch.Tensor, batch: Batch, config: EngineConfig
+) -> dict[str, torch.Tensor]:
+    """The outputs of a draft model; {} in other modes, or where branches share a row.
+
+    Those that begin with `unattended` are of a model without a layer, whose tokens have the front
+    part of `Content.hidden_states` in the place of attention.
+
+    Args:
+        attended: attention of the step as `reference.expected` has it, in any dtype.
+    """
+    if batch.mode == "draft_extend":
+        return _extended(attended.flatten(1), batch, config)
+    if batch.mode == "draft" and config.spec_topk == 1:
+        return _drafted(attended.flatten(1), batch, config)
+    return {}
+
+
+def _extended(
+    attended: torch.Tensor, batch: Batch, config: EngineConfig
+) -> dict[str, torch.Tensor]:
+    """Of all accepted tokens; what a worker samples from is of each row's last one, if any.
+
+    With several layers, each takes the token that the one before it predicts behind that.
+    """
+    tokens = torch.from_numpy(batch.input_ids)
+    given = content_for(config).hidden_states(tokens, batch.positions)
+    predicted = next_token(tokens, 0, 0)
+    hidden = next_hidden(attended, given, predicted)
+    alone = given[:, : attended.shape[1]].to(attended.dtype)
+    last = torch.from_numpy(batch.new_lens.cumsum()[batch.new_lens > 0] - 1)
+    chain = [predicted[last]]
+    for _ in range(config.draft_tokens - 2):
+        chain.append(next_token(chain[-1], 0, 0))
+    return {
+        "hidden_states": hidden[last],
+        "next_token_logits": hidden[last] @ head_weight(config, hidden.dtype).T,
+        "topk_index": predicted[last][:, None],
+        "chained_tokens": torch.stack(chain, 1),
+        "unattended_hidden": next_hidden(alone, given, predicted),
+    }
+
+
+def _drafted(attended: torch.Tensor, batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """Of each step of a chain, by row and step; and the chain.
+
+    A model without a layer drafts on the target's KV, at the position of the row's last token in
+    all steps (sglang set_frozen_kv_positions).
+    """
+    content, steps = content_for(config), config.spec_steps
+    first = tokens = torch.from_numpy(batch.input_ids)
+    hidden = alone = content.hidden_states(tokens, batch.positions)
+    found, unattended = [], []
+    for step, attention in enumerate(attended.view(-1, steps, attended.shape[1]).unbind(1)):
+        predicted = next_token(tokens, step, 0)
+        hidden = next_hidden(attention, hidden, predicted)
+        found.append(hidden)
+        in_its_place = content.hidden_states(tokens, batch.seq_lens - 1)[:, : attention.shape[1]]
+        alone = next_hidden(in_its_place.to(attention.dtype), alone, predicted)
+        unattended.append(alone)
+        tokens = predicted
+    order = torch.arange(-1, steps).expand(batch.raw_bs, -1)
+    return {
+        "hidden_states": torch.stack(found, 1).flatten(0, 1),
+        "unattended_hidden": torch.stack(unattended, 1).flatten(0, 1),
+        "first_tokens": first,
+        "parent_list": order,
+        "top_scores_index": order + 1,
+    }

@@ -1,0 +1,90 @@
+"""Copies of what draft runners hand out and their models computed, by the names of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fuzzgraph.draft_head import LOGITS
+from fuzzgraph.targets.offline.demands import demand_rows
+from fuzzgraph.targets.sglang.forward_batch.draft import live_places, select_index
+from fuzzgraph.world import Batch
+
+CHAIN = ("draft_tokens", "first_tokens", "parent_list", "top_scores_index")
+_WORKER = "the draft worker"
+
+
+def chain_in(handed_out: Any, batch: Batch) -> dict[str, torch.Tensor]:
+    """Parents, scores, and the tokens with those given, of drafts of one branch."""
+    parents, scores, tokens = (
+        demand_rows(each, batch.raw_bs, name, _WORKER)
+        for each, name in zip(handed_out, ("parents", "scores", "tokens"), strict=False)
+    )
+    found = {
+        "draft_tokens": tokens[:, 1:].flatten(),
+        "first_tokens": tokens[:, 0],
+        "parent_list": parents,
+        "top_scores_index": scores,
+    }
+    return {name: value.clone() for name, value in found.items()}
+
+
+def drafted_in(handed_out: Any, batch: Batch, given: int) -> dict[str, torch.Tensor]:
+    """The tokens alone.
+
+    Args:
+        given: how many at the front of a row were not predicted.
+    """
+    tokens = demand_rows(handed_out[2], batch.raw_bs, "tokens", _WORKER)
+    return {"draft_tokens": tokens[:, given:].flatten().clone()}
+
+
+def sampled_from(
+    handed_out: Any, batch: Batch, width: int, *, picked: bool
+) -> dict[str, torch.Tensor]:
+    """Of the last accepted token of each row that has one.
+
+    Args:
+        width: places of a row.
+        picked: whether it hands out that token's only. Otherwise the worker picks (sglang
+            EagleDraftWorker._draft_extend_for_decode).
+    """
+    rows = batch.raw_bs * (1 if picked else width)
+    taken = torch.arange(rows) if picked else select_index(batch, width)
+    taken = taken[torch.tensor(batch.new_lens > 0)]
+    # Later runners leave sampling, and with it the last name, to the worker.
+    names = ("hidden_states", "next_token_logits", "topk_index")
+    handed = {name: getattr(handed_out, name, None) for name in names}
+    return {
+        name: demand_rows(value, rows, name, _WORKER)[taken]
+        for name, value in handed.items()
+        if value is not None
+    }
+
+
+def sampled_from_nothing(hidden: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The same of a batch without tokens. A server accepts one at least; the engine's processor
+    would take the last of none."""
+    logits = torch.zeros(0, LOGITS, device=hidden.device)
+    return {"hidden_states": hidden[:0].clone(), "next_token_logits": logits}
+
+
+def layers_in(
+    hidden: torch.Tensor, tokens: Sequence[torch.Tensor], batch: Batch, width: int
+) -> dict[str, torch.Tensor]:
+    """Hidden states of accepted tokens, and the token that each layer predicts of each row.
+
+    Args:
+        hidden: [raw_bs * width, ...] of the first layer.
+        tokens: [raw_bs, 1] of each layer; nothing where the worker samples.
+        width: places of a row.
+    """
+    whole = demand_rows(hidden, batch.raw_bs * width, "hidden_states", _WORKER)
+    found = {"unattended_hidden": whole[torch.tensor(live_places(batch, width))]}
+    if tokens:
+        taken = torch.tensor(batch.new_lens > 0)
+        rows = [demand_rows(one, batch.raw_bs, "topk_index", _WORKER)[taken] for one in tokens]
+        found["chained_tokens"] = torch.cat(rows, 1)
+    return found

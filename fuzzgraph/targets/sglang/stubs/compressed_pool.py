@@ -1,0 +1,124 @@
+"""DeepSeek V4's KV pool, whose constructor allocates for a whole model, for one layer.
+
+Real are the class and its methods; here it has the buffers of one layer. A row holds numbers of
+the case's dtype where the engine's holds FP8 with scales. Slots of the window lie one page behind
+those of the request, so that a translation left out reads and writes another slot.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.reference.geometry import COMPRESSED_WINDOW, compression_ratio
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
+
+_POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
+_COMPRESSORS = (
+    "sglang.kernels.ops.attention.dsv4.compress",
+    "sglang.jit_kernel.dsv4.compress",
+)
+_INDEX_BYTES = 132
+"""Of a key in the indexer's cache: 128 values in FP8 and a scale."""
+_RATIOS = (4, 128)
+
+
+def compressed_pool(config: EngineConfig, device: str) -> Any:
+    """The engine's pool of one layer, which `config` says how to compress.
+
+    Beside what the engine reads it has `plane`, [slots, 1, D] the rows of the window by the
+    request's slots, and for a layer that compresses `compressed` [slots, D] and `states`.
+    """
+    base: Any = engine_module(_POOL).DeepSeekV4TokenToKVPool
+    rows: Any = engine_module(_POOL).DeepSeekV4SingleKVPool
+    dtype = getattr(torch, config.dtype)
+    page, width = config.page_size, config.head_dim
+    slots = (config.kv_pool_pages + FIRST_PAGE) * page
+    ratio = compression_ratio(config)
+
+    class Rows(rows):  # type: ignore[misc]
+        """Pages of rows, as `create_buffer` would allocate them in FP8."""
+
+        def __init__(self, count: int, page_size: int) -> None:
+            self.page_size, self.kv_cache_total_dim = page_size, width
+            self.start_layer = 0
+            self.dtype = self.store_dtype = dtype
+            whole = torch.zeros(count // page_size, page_size * width, dtype=dtype, device=device)
+            self.kv_buffer = [whole]
+
+    class Pool(base):  # type: ignore[misc]
+        present_ratios = _RATIOS
+        # Options of some releases, off by default.
+        _should_cache_swa = False
+        request_window = None
+        swa_req_ring_size = None
+        uniform_fp8 = False
+        _unified_kv = False
+        layer_transfer_counter = None
+        _stage_start = start_layer = 0
+
+        def __init__(self) -> None:
+            self.page_size = page
+            self.swa_page_size = self.swa_window_size = COMPRESSED_WINDOW
+            self.kv_lora_rank = config.v_head_dim
+            self.swa_kv_pool = Rows(slots + COMPRESSED_WINDOW, COMPRESSED_WINDOW)
+            if hasattr(rows, "kv_layout"):
+                self.kv_layout = rows.kv_layout
+            self.plane = self.swa_kv_pool.kv_buffer[0].view(-1, 1, width)[COMPRESSED_WINDOW:]
+            # The last entry answers for the slot -1 (sglang SWATokenToKVPoolAllocator).
+            shifted = torch.arange(slots + 1, device=device) + COMPRESSED_WINDOW
+            shifted[-1] = -1
+            self.full_to_swa_index_mapping = shifted
+            self.layer_mapping: list[Any] = [(ratio, None, None)]
+            index = torch.zeros(
+                slots // page, page // 4 * _INDEX_BYTES, dtype=torch.uint8, device=device
+            )
+            self.index_pools = {
+                4: Stub(page_size=page // 4, get_index_k_with_scale_buffer=lambda *_: index)
+            }
+            self.c4_indexer_kv_pool = self.index_pools[4]
+            if ratio:
+                extra = Rows(slots // ratio, page // ratio)
+                self.layer_mapping = [(ratio, 0, extra)]
+                self.compressed = extra.kv_buffer[0].view(-1, width)
+                self.states = self._states()
+
+        def _states(self) -> torch.Tensor:
+            """[states, width] what tokens leave for their group's sum, by ring."""
+            ring = self.get_ring_size(compress_ratio=ratio)
+            if states_by_request(ratio):
+                count = (config.req_pool_size + FIRST_ROW) * ring
+            else:
+                count = (slots // COMPRESSED_WINDOW + 1) * ring
+            parts = 4 if ratio == 4 else 2
+            return torch.zeros(count, parts * width, dtype=dtype, device=device)
+
+        @property
+        def kv_buffer(self) -> list[torch.Tensor]:
+            return [self.plane]
+
+        def get_swa_key_bytes_per_token(self) -> int:
+            return width
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"the KV pool's stand-in has no {name!r}, which this release reads"
+            )
+
+    return Pool()
+
+
+def states_by_request(ratio: int) -> bool:
+    """Whether states lie in a ring of their request; else in one of each page of the window."""
+    planner: Any = compressor_module().CompressorDecodePlan.generate
+    return ratio == 128 and "full_to_state" in inspect.signature(planner).parameters
+
+
+def compressor_module() -> Any:
+    """Where the release loads the compressor's compiled code."""
+    return next(engine_module(name) for name in _COMPRESSORS if has_module(name))

@@ -1,0 +1,94 @@
+"""What a runner hands its backend, in a replay and in the eager run of the same step.
+
+Engines have several methods for one thing, one for each kind of step. What they share is the last
+name of a path, such as `seq_lens` of `forward_batch.seq_lens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuzzgraph.handover import Part, kind_of
+from fuzzgraph.oracles.handover.breach import Breach, Pair
+from fuzzgraph.oracles.handover.live import are_offsets, key_counts, same_part, same_scalar
+from fuzzgraph.oracles.handover.shown import calls, held_in, kinds, leaf, scalars
+from fuzzgraph.rules import handover as rules
+
+NOTHING = {kind_of(None)}
+
+
+def calls_match(pair: Pair) -> Iterator[Breach]:
+    """Live entries, numbers and flags are those of the other run."""
+    wanted = {leaf(path): parts[0][1] for path, parts in calls(pair.other.handovers).items()}
+    for path, parts in calls(pair.replay.handovers).items():
+        if (want := wanted.get(leaf(path))) is not None:
+            for to, part in parts:
+                yield from same_part(f"{to}.{path}", part, want, pair)
+    held = held_in(pair.replay)
+    for path, part in held.tensors.items():
+        root = path.partition(".")[0]
+        if root not in held.types and (want := wanted.get(leaf(path))) is not None:
+            yield from same_part(f"{held.to}.{path}", part, want, pair)
+    numbers = {leaf(path): value for path, (_, value) in scalars(pair.other.handovers).items()}
+    for path, (to, value) in scalars(pair.replay.handovers).items():
+        if (number := numbers.get(leaf(path))) is not None:
+            yield from same_scalar(f"{to}.{path}", value, number, pair)
+
+
+def forms_match(pair: Pair) -> Iterator[Breach]:
+    """Everything comes in the kind and size that it has in the eager run and at capture."""
+    yield from _odd_kinds(pair)
+    yield from _same_sizes(pair)
+
+
+def _odd_kinds(pair: Pair) -> Iterator[Breach]:
+    """A replay hands over what neither capture nor eager run does, or a capture leaves it out.
+
+    The eager run's batch may be the harness's own, so nothing is said of it.
+    """
+    now = kinds(pair.replay.handovers)
+    then, eager = kinds(pair.replay.handed_at_capture), kinds(pair.other.handovers)
+    for name in (each for each in now if each in then and each in eager):
+        (path, got), (captured_path, captured), (_, want) = now[name], then[name], eager[name]
+        if not got & (captured | want):
+            for message in rules.is_of_kind(path, min(got), want=sorted(captured | want)):
+                yield Breach("missing" if got == NOTHING else "kind", path, message)
+        elif captured == NOTHING and NOTHING != got == want:
+            for message in rules.is_captured(captured_path, want=min(want)):
+                yield Breach("missing", captured_path, message, "capture")
+
+
+def _same_sizes(pair: Pair) -> Iterator[Breach]:
+    """What has an entry for each live row or token in the eager run has one for each padded.
+
+    A replay may hand over the whole of a static buffer; its first entries count.
+    """
+    wanted = {leaf(path): parts[0][1] for path, parts in calls(pair.other.handovers).items()}
+    replay = pair.replay
+    for when, given in (("capture", replay.handed_at_capture), ("replay", replay.handovers)):
+        for path, parts in calls(given).items():
+            if (want := wanted.get(leaf(path))) is None:
+                continue
+            for to, part in parts:
+                name = f"{to}.{path}"
+                for size, sizes in _sizes(part, want, pair):
+                    least = min(sizes) if when == "replay" else None
+                    for message in rules.has_size(name, size, want=sizes, least=least, when=when):
+                        yield Breach("form", name, message, "capture" if least is None else None)
+
+
+def _sizes(got: Part, want: Part, pair: Pair) -> Iterator[tuple[int, list[int]]]:
+    """(size, sizes that it may have) of each axis whose meaning the eager run's size tells."""
+    if len(got.shape) != len(want.shape):
+        return
+    one, two = pair.replay, pair.other
+    keys = key_counts(pair.step)
+    for size, live in zip(got.shape, want.shape, strict=True):
+        offsets = are_offsets(want, pair)
+        if live in keys and not offsets:
+            continue  # it may be a list of keys
+        known = [one.padded_bs + 1] if offsets else []
+        known += [one.padded_bs] if live == two.padded_bs else []
+        known += [one.padded_tokens] if live == two.padded_tokens else []
+        if known and size != live:
+            yield size, known

@@ -1,0 +1,35 @@
+"""Padded rows of what a graph reads of its batch: nothing of an earlier batch is left in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuzzgraph.observation import Observation
+from fuzzgraph.oracles.handover.breach import Breach, Pair
+from fuzzgraph.oracles.handover.live import live_part
+from fuzzgraph.oracles.handover.shown import calls, held_in, leaf
+from fuzzgraph.rules import handover as rules
+
+
+def padding_is_fresh(pair: Pair, fresh: Observation) -> Iterator[Breach]:
+    """Padded entries are those of a graph that has replayed nothing before.
+
+    Args:
+        pair: the replay and the eager run, whose sizes tell which entries are live.
+        fresh: the same step replayed without the past.
+    """
+    wanted = {leaf(path): parts[0][1] for path, parts in calls(pair.other.handovers).items()}
+    held, other = held_in(pair.replay), held_in(fresh).tensors
+    for path, part in held.tensors.items():
+        eager, again = wanted.get(leaf(path)), other.get(path)
+        if path.partition(".")[0] in held.types or eager is None or again is None:
+            continue
+        live = live_part(part.shape, eager.shape, pair)
+        if live is None or live.table or part.values is None or again.values is None:
+            continue
+        if part.shape != again.shape:
+            continue
+        name = f"{held.to}.{path}"
+        got, want = part.values[..., live.entries :], again.values[..., live.entries :]
+        for message in rules.padding_is_that_of_a_fresh_graph(name, got, want, at=live.entries):
+            yield Breach("padding", name, message)

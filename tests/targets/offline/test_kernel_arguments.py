@@ -1,0 +1,59 @@
+"""A kernel's model refuses what the binding of the real kernel cannot convert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fuzzgraph.errors import KernelRefused
+from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
+from fuzzgraph.kernel_models.flashinfer import BatchMLAPagedAttentionWrapper
+from fuzzgraph.targets.offline.kernel_arguments import strict
+from fuzzgraph.targets.offline.stub import Stub
+
+
+def wrapper() -> Any:
+    return strict(BatchMLAPagedAttentionWrapper)(torch.empty(128, dtype=torch.uint8))
+
+
+def plan(made: Any, **changes: Any) -> None:
+    offsets = torch.tensor([0, 1], dtype=torch.int32)
+    given = {
+        "qo_indptr": offsets, "kv_indptr": offsets, "kv_indices": torch.tensor([1]).int(),
+        "kv_len_arr": torch.tensor([1]).int(), "num_heads": 1, "head_dim_ckv": 512,
+        "head_dim_kpe": 64, "page_size": 1, "causal": False, "sm_scale": 1.0,
+        "q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16,
+    }  # fmt: skip
+    made.plan(**{**given, **changes})
+
+
+def test_a_dtype_in_the_place_of_a_number_is_refused() -> None:
+    with pytest.raises(KernelRefused, match=r"plan: sm_scale must be float; got a dtype"):
+        plan(wrapper(), sm_scale=torch.bfloat16, q_data_type=1.0)
+
+
+def test_a_number_in_the_place_of_a_tensor_is_refused() -> None:
+    with pytest.raises(KernelRefused, match="kv_indptr must be Tensor; got a int"):
+        plan(wrapper(), kv_indptr=1)
+
+
+def test_whole_numbers_pass_for_other_numbers_and_flags() -> None:
+    plan(wrapper(), sm_scale=1, causal=0)
+
+
+def test_an_argument_too_few_is_refused() -> None:
+    with pytest.raises(KernelRefused, match="flash_attn_with_kvcache: missing a required argument"):
+        strict(flash_attn_with_kvcache)()
+
+
+def test_calls_of_a_package_that_is_stood_in_for_are_held_to_it() -> None:
+    package = strict(Stub(decode=Stub(attend=flash_attn_with_kvcache), version="1"))
+    assert package.version == "1"
+    with pytest.raises(KernelRefused, match="q must be Tensor; got a str"):
+        package.decode.attend("q", None, None, cache_seqlens=None, page_table=None)
+
+
+def test_a_model_has_one_strict_class() -> None:
+    assert strict(BatchMLAPagedAttentionWrapper) is strict(BatchMLAPagedAttentionWrapper)

@@ -1,0 +1,130 @@
+"""EAGLE's draft runners with one bug in what goes to the draft model or to the worker.
+
+Opened by name. Each is the released runner whose one call is changed, before graphs are captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.runners.eagle_draft import DraftTarget
+
+__all__ = [
+    "chains_of_other_rows",
+    "extend_takes_the_next_rows_token",
+    "graphs_never_captured",
+    "graphs_of_one_row_less",
+    "logits_of_other_rows",
+    "model_without_a_batch",
+    "no_hidden_states_for_a_draft",
+    "no_hidden_states_for_an_extend",
+]
+
+
+def _target(kind: str, change: Callable[[Any], None]) -> DraftTarget:
+    target = DraftTarget(f"sglang-eagle-{kind.replace('_', '-')}", kind)
+    open_session = target.open_session
+
+    def opened(config: EngineConfig, graphs: Any) -> Any:
+        session = open_session(config, graphs)
+        change(session.runner._engine)
+        return session
+
+    target.open_session = opened  # type: ignore[method-assign]
+    return target
+
+
+def _no_hidden_states(engine: Any) -> None:
+    execute = engine.execute
+
+    def forgetful(batch: Any, *more: Any) -> Any:
+        batch.spec_info.hidden_states = torch.zeros_like(batch.spec_info.hidden_states)
+        return execute(batch, *more)
+
+    engine.execute = forgetful
+
+
+def no_hidden_states_for_an_extend() -> DraftTarget:
+    """The target's hidden states never reach the graph."""
+    return _target("draft_extend", _no_hidden_states)
+
+
+def no_hidden_states_for_a_draft() -> DraftTarget:
+    """The hidden state that a draft starts from never reaches the graph."""
+    return _target("draft", _no_hidden_states)
+
+
+def extend_takes_the_next_rows_token() -> DraftTarget:
+    """Another row's last accepted token is sampled from."""
+
+    def change(engine: Any) -> None:
+        execute = engine.execute
+        engine.execute = lambda batch, select: execute(batch, select.roll(1))
+
+    return _target("draft_extend", change)
+
+
+def logits_of_other_rows() -> DraftTarget:
+    """Hidden states are in order, logits are not."""
+
+    def change(engine: Any) -> None:
+        execute = engine.execute
+
+        def mixed_up(batch: Any, *more: Any) -> Any:
+            found = execute(batch, *more)
+            found.next_token_logits = found.next_token_logits.roll(1, 0)
+            return found
+
+        engine.execute = mixed_up
+
+    return _target("draft_extend", change)
+
+
+def chains_of_other_rows() -> DraftTarget:
+    """Each row is handed another row's draft."""
+
+    def change(engine: Any) -> None:
+        execute = engine.execute
+
+        def mixed_up(batch: Any) -> Any:
+            parents, scores, tokens, *more = execute(batch)
+            return parents, scores, tokens.roll(1, 0), *more
+
+        engine.execute = mixed_up
+
+    return _target("draft", change)
+
+
+def _replays_another_graph(rows: int) -> DraftTarget:
+    def change(engine: Any) -> None:
+        key_of, replay = engine._make_graph_key, engine.backend.replay
+        engine.backend.replay = lambda key, *more, **named: replay(
+            key_of(key.size + rows), *more, **named
+        )
+
+    return _target("draft_extend", change)
+
+
+def graphs_of_one_row_less() -> DraftTarget:
+    """A graph is replayed that has a row less than the batch."""
+    return _replays_another_graph(-1)
+
+
+def graphs_never_captured() -> DraftTarget:
+    """A graph is asked for that nobody captured."""
+    return _replays_another_graph(100)
+
+
+def model_without_a_batch() -> DraftTarget:
+    """The model's forward is called without a batch."""
+
+    def change(engine: Any) -> None:
+        model = engine.model_runner.model
+        forward = model.forward
+        model.forward = lambda tokens, positions, _: forward(tokens, positions, None)
+
+    return _target("draft_extend", change)
