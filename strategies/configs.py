@@ -51,7 +51,8 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
         fields["num_kv_heads"] = 1
         drawn, heads = fields["num_q_heads"], can.latent_heads
         if drawn not in heads:
-            fields["num_q_heads"] = heads[(drawn - 1) % len(heads)] or drawn
+            # By a size that every case draws, so that each of them comes as often.
+            fields["num_q_heads"] = heads[fields["max_context_len"] % len(heads)] or drawn
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
     if fields["runner"] == "cpu_graph" or fields["recurrent_state"]:

@@ -110,6 +110,14 @@ class AttentionModel:
             layer_id=0,
             v_head_dim=config.v_head_dim,
         )
+        if config.kv_dtype != "auto":
+            self._scale_stored(content_for(config).k_scale, content_for(config).v_scale, device)
+
+    def _scale_stored(self, k_scale: float, v_scale: float, device: torch.device) -> None:
+        """What a checkpoint with scales of its KV leaves on a layer (sglang kv_cache.py)."""
+        self.layer.k_scale_float, self.layer.v_scale_float = k_scale, v_scale
+        self.layer.k_scale = torch.full((), k_scale, dtype=torch.float32, device=device)
+        self.layer.v_scale = torch.full((), v_scale, dtype=torch.float32, device=device)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any

@@ -59,9 +59,11 @@ def judged_pools(runner: ModelRunner) -> Pools:
     """The engine's own pools, with keys and values, for sessions whose outputs are judged."""
     kv = runner.token_to_kv_pool
     latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
+    planes = (kv.kv_buffer[0],) if latent else (kv.k_buffer[0], kv.v_buffer[0])
     return Pools(
         req_to_token=runner.req_to_token_pool.req_to_token,
-        kv_planes=(kv.kv_buffer[0],) if latent else (kv.k_buffer[0], kv.v_buffer[0]),
+        # FP8 lies there as bytes.
+        kv_planes=tuple(plane.view(kv.dtype) for plane in planes),
     )
 
 

@@ -7,13 +7,18 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import Mode
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.kernel_models import flashinfer
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, BackendTarget
 from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
 from fuzzgraph.targets.sglang.backends.flashinfer_mla import FLASHINFER_MLA
 
-__all__ = ["latent_verify_bidirectional", "mask_of_the_next_key", "plan_by_fewer_keys"]
+__all__ = [
+    "latent_verify_bidirectional",
+    "mask_of_the_next_key",
+    "plan_by_fewer_keys",
+    "scales_swapped",
+]
 
 
 def _with(kind: AttentionBackend, name: str, wrong: Any, mode: Mode) -> BackendTarget:
@@ -34,6 +39,22 @@ def plan_by_fewer_keys() -> BackendTarget:
         flashinfer.fast_decode_plan(*args, **named)
 
     return _with(FLASHINFER, "fast_decode_plan", plan, "decode")
+
+
+def scales_swapped() -> BackendTarget:
+    """Attention scales FP8 keys by the factor of values, and values by that of keys."""
+    target = FLASHINFER.target("sglang-flashinfer", "decode")
+    open_session = target.open
+
+    def open_swapped(config: EngineConfig, graphs: Any) -> Any:
+        session: Any = open_session(config, graphs)
+        layer = session._attention.layer
+        swapped = layer.v_scale_float, layer.k_scale_float
+        layer.k_scale_float, layer.v_scale_float = swapped
+        return session
+
+    target.open = open_swapped  # type: ignore[method-assign]
+    return target
 
 
 class _Shifted(flashinfer.BatchPrefillWithPagedKVCacheWrapper):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case import Case, EngineConfig, Mode
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
@@ -84,8 +84,9 @@ class TestReleases:
             ("plan_by_fewer_keys", "flashinfer", {}),
             ("mask_of_the_next_key", "flashinfer", {"mode": "target_verify"}),
             ("latent_verify_bidirectional", "flashinfer-mla", {"mode": "target_verify"}),
+            ("scales_swapped", "flashinfer", {"kv_dtype": "float8_e4m3fn"}),
         ],
-        ids=["plan too short", "mask shifted", "latent verify not causal"],
+        ids=["plan too short", "mask shifted", "latent verify not causal", "scales swapped"],
     )
     def test_a_wrong_call_of_flashinfer_shows_in_the_outputs(
         self, workers: Workers, mutant: str, target: str, settings: dict[str, Any]
@@ -93,6 +94,15 @@ class TestReleases:
         case = case_for(target, (5, 7), (9, 8), **settings)
         found = seen(workers, "0.5.23", case, f"tests.targets.sglang.flashinfer_mutants:{mutant}")
         assert ("reference", "attention") in found
+
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    @pytest.mark.parametrize("mode", ["decode", "target_verify"])
+    def test_keys_and_values_in_fp8_are_scaled_back(
+        self, workers: Workers, version: str, mode: Mode
+    ) -> None:
+        case = case_for("flashinfer", (5, 7), (17, 3, 9), mode=mode, kv_dtype="float8_e4m3fn")
+        target = "sglang-flashinfer-verify" if mode == "target_verify" else "sglang-flashinfer"
+        assert seen(workers, version, case, target) == set()
 
     def test_a_tree_of_two_branches_is_one_mask_on_flashinfer(self, workers: Workers) -> None:
         case = case_for("flashinfer", (5, 66, 7), (130, 6, 7), mode="target_verify", spec_topk=2)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -69,6 +69,8 @@ class AttentionBackend:
 
     name: str
     """As `--attention-backend` spells it."""
+    part: str = field(default="", kw_only=True)
+    """Which part of it, where several targets share it."""
     places: tuple[tuple[str, str], ...]
     """(module, class) under its names, the release's own first found."""
     attentions: tuple[Literal["mha", "mla"], ...]
@@ -175,7 +177,9 @@ class BackendTarget(SglangTarget):
         self.backend = backend
         self.any_page_size = backend.any_page_size
         missing = backend.missing(mode)
-        self.about = f"{backend.name}{_without_outputs(backend, missing)}, {mode} graphs"
+        self.about = (
+            f"{backend.name}{backend.part}{_without_outputs(backend, missing)}, {mode} graphs"
+        )
         self.outputs_judged = {} if missing else {mode: ""}
         self.also_stood_in_for = backend.stood_in_for
         has: dict[str, Any] = dict(

@@ -57,7 +57,7 @@ FA3 = AttentionBackend(
 FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
 """Holds a backend for each step of a draft."""
 
-FA3_MLA = replace(FA3, attentions=("mla",))
+FA3_MLA = replace(FA3, part=" over latent rows", attentions=("mla",))
 
 target = FA3.target
 mla_target = FA3_MLA.target

@@ -63,6 +63,7 @@ FLASHINFER = AttentionBackend(
     ),
     held=held_wrapper,
     read=_buffers,
+    more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),
     kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
     refuses=_one_head_dim,
     max_topk=2,

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import as_logits
@@ -201,7 +202,8 @@ def model_runner(
         prefill=prefill,
         more=arguments,
     )
-    kv = kv_pool(config, device, dtype)
+    stored = content_for(config).storage_dtype
+    kv = kv_pool(config, device, stored)
     width = config.draft_tokens if speculative else 1
     allocator = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
     runner = ModelRunner(
@@ -217,8 +219,8 @@ def model_runner(
         dtype=dtype,
         gpu_id=device.index or 0,
         is_draft_worker=drafts,
-        kv_cache_dtype=dtype,
-        kv_cache_dtype_str="auto",
+        kv_cache_dtype=stored,
+        kv_cache_dtype_str="auto" if config.kv_dtype == "auto" else "fp8_e4m3",
         max_running_requests=config.req_pool_size,
         model_config=_model_config(config, dtype, judged),
         page_size=config.page_size,
