@@ -113,24 +113,24 @@ _COUNTS = "the graph is captured for full batches; no backend of a draft reads t
 DRAFT_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
     Excuse(
-        "*.forward_batch.input_ids",
+        "*.input_ids",
         "form",
         "sglang eagle_draft_extend_cuda_graph_runner.py: the view for a replay carries the batch's",
         "no backend takes a size from it while it prepares a draft extend",
     ),
     Excuse(
-        "*.forward_batch.input_ids",
+        "*.input_ids",
         "missing",
         _DRAFT,
         "each of a draft's steps takes the tokens that the step before it chose",
     ),
     Excuse(
-        "*.forward_batch.spec_info.bonus_tokens",
+        "*.spec_info.bonus_tokens",
         "missing",
         _DRAFT,
         "no step of a draft reads it; the worker makes a draft's batch of it",
     ),
-    Excuse("*.forward_batch.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse("*.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
     Excuse(
         "*.spec_info.num_correct_drafts",
         "padding",
@@ -144,7 +144,7 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "token ids; padded rows draft from any of them",
     ),
     Excuse(
-        "*.forward_batch.out_cache_loc",
+        "*.out_cache_loc",
         "missing",
         "sglang frozen_kv_mtp_cuda_graph_runner.py: its drafts write no KV",
         "the KV cache is frozen, so that there is no place to write to",
