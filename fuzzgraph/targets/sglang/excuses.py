@@ -168,3 +168,12 @@ CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
         "lora_manager.py reads it under data parallelism, which this runner refuses",
     ),
 )
+
+_STATIC = "sglang prefill_cuda_graph_runner.py: the batch of a replay is made anew, without them"
+_AGREED = "what all groups agreed on before the graph was chosen; no backend reads it"
+
+PREFILL_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    Excuse("*.can_run_*cuda_graph", "fits", _STATIC, _AGREED),
+    Excuse("*.is_extend_in_batch", "fits", _STATIC, _AGREED),
+)

@@ -297,6 +297,7 @@ def test_a_capture_hands_over_what_replay_and_eager_run_do() -> None:
 
 def test_an_entry_for_each_live_row_becomes_one_for_each_row_of_the_graph() -> None:
     step, eager = record(), call(ids=ints(8, 9))
+    step.runs["replay"].handed_at_capture = (Handover("b", "call"),)
     assert messages(step, call(ids=ints(8, 9, 0, 0)), eager) == []
     # A view of the whole static buffer has more; the first ones count.
     assert messages(step, call(ids=ints(8, 9, 0, 0, 0, 0, 0)), eager) == []
@@ -314,8 +315,13 @@ def test_a_graph_is_captured_with_an_entry_for_each_of_its_rows() -> None:
         assert len(messages(step, replay, eager)) == count
 
 
+def test_a_backend_outside_of_the_graph_gets_live_rows() -> None:
+    assert messages(record(), call(ids=ints(8, 9)), call(ids=ints(8, 9))) == []
+
+
 def test_a_list_of_keys_may_have_any_size() -> None:
     step = record(lengths=(1, 1))  # as many keys as rows
+    step.runs["replay"].handed_at_capture = (Handover("b", "call"),)
     eager = call(kv_indices=ints(7, 8))
     assert messages(step, call(kv_indices=ints(7, 8, 0)), eager) == []
 

@@ -15,6 +15,7 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
 from fuzzgraph.targets.sglang.backends.triton import TRITON_BACKEND
+from fuzzgraph.targets.sglang.excuses import PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.release import release
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
     BREAKABLE,
@@ -29,6 +30,7 @@ class PrefillTarget(SglangTarget):
     """One kind of prefill graphs of the sglang release that this process holds."""
 
     any_page_size = True
+    excuses = PREFILL_EXCUSES
 
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
