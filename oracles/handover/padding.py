@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fuzzgraph.handover import root_of
 from fuzzgraph.observation import Observation
 from fuzzgraph.oracles.handover.breach import Breach, Pair
 from fuzzgraph.oracles.handover.live import live_part
@@ -22,7 +23,9 @@ def padding_is_fresh(pair: Pair, fresh: Observation) -> Iterator[Breach]:
     held, other = held_in(pair.replay), held_in(fresh).tensors
     for path, part in held.tensors.items():
         eager, again = wanted.get(leaf(path)), other.get(path)
-        if path.partition(".")[0] in held.types or eager is None or again is None:
+        # A declared field has a rule of its own.
+        declared = leaf(path) in pair.replay.metadata or root_of(path) in held.types
+        if declared or eager is None or again is None:
             continue
         live = live_part(part.shape, eager.shape, pair)
         if live is None or live.table or part.values is None or again.values is None:

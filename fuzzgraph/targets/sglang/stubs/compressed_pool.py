@@ -70,6 +70,7 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             if hasattr(rows, "kv_layout"):
                 self.kv_layout = rows.kv_layout
             self.plane = self.swa_kv_pool.kv_buffer[0].view(-1, 1, width)[COMPRESSED_WINDOW:]
+            self.dtype = self.plane.dtype
             # The last entry answers for the slot -1 (sglang SWATokenToKVPoolAllocator).
             shifted = torch.arange(slots + 1, device=device) + COMPRESSED_WINDOW
             shifted[-1] = -1
