@@ -13,30 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.attention import Cache, Row, Softmax, attend, below_diagonal
-from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.flashinfer.plan import (
-    MlaPlanner,
-    int_workspace,
-    int_workspace_bytes,
-    planned,
-    read_plan,
-)
+from fuzzgraph.kernel_models.flashinfer.plan import MlaPlanner, read_plan
+from fuzzgraph.kernel_models.flashinfer.wrapper import PlannedWrapper
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
 __all__ = ["BatchMLAPagedAttentionWrapper"]
 
 _SOURCE = "FlashInfer 0.6.12, flashinfer/mla/_core.py and mla.cuh"
-_MODELLED = ("auto", "fa2", "fa3")
-_PLAIN_ROWS = 16
 
 
-class BatchMLAPagedAttentionWrapper:
+class BatchMLAPagedAttentionWrapper(PlannedWrapper):
     """Latent attention of several queries in each row, causal to the bottom right if planned so."""
 
     order = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
+    source = _SOURCE
 
     def __init__(
         self,
@@ -48,46 +40,14 @@ class BatchMLAPagedAttentionWrapper:
         kv_len_arr: torch.Tensor | None = None,
         backend: str = "auto",
     ) -> None:
-        self._call = Call(type(self).__name__, _SOURCE)
-        if backend not in _MODELLED:
-            raise KernelNotModelled(
-                f"the model of {self._call.kernel} does not follow backend={backend!r}. The target"
-                " says in which configs an engine asks for it; leave those out."
-            )
-        self._backend = backend
-        self._float_workspace_buffer = float_workspace_buffer
-        self._pin_memory_int_workspace_buffer = None
-        self.device = float_workspace_buffer.device
-        self._use_cuda_graph = use_cuda_graph
-        rows = len(kv_len_arr) if use_cuda_graph and kv_len_arr is not None else _PLAIN_ROWS
-        self._int_workspace_buffer = int_workspace(rows, self.device)
+        rows = len(kv_len_arr) if use_cuda_graph and kv_len_arr is not None else None
+        super().__init__(float_workspace_buffer, backend, rows)
+        self._needs_modelled()
+        rule = "kv_len_arr must be a tensor if a graph is planned"
+        self._call.needs(rows is not None or not use_cuda_graph, rule, None)
         self._qo_indptr_buf, self._kv_indptr_buf = qo_indptr, kv_indptr
         self._kv_indices_buf, self._kv_len_arr_buf = kv_indices, kv_len_arr
-        self._cached_module: Any = None
-        self._plan_info: list[int] | None = None
-        self._causal, self._page_size, self._sm_scale = False, 1, 1.0
-
-    @property
-    def is_cuda_graph_enabled(self) -> bool:
-        """Whether its buffers are fixed."""
-        return self._use_cuda_graph
-
-    @property
-    def planned(self) -> dict[str, list[int]]:
-        """Offsets and lengths of the plan that lies in the workspace; empty if none does."""
-        plan = planned(self._int_workspace_buffer)
-        if plan is None:
-            return {}
-        return {
-            "qo_indptr": plan.queries.tolist(),
-            "kv_indptr": plan.pages.tolist(),
-            "kv_len_arr": plan.lens.tolist(),
-        }
-
-    def buffer(self, name: str) -> torch.Tensor:
-        """The buffer of one of `order`, whole."""
-        found: torch.Tensor = getattr(self, f"_{name}_buf")
-        return found
+        self._page_size, self._sm_scale = 1, 1.0
 
     def plan(
         self,
@@ -112,18 +72,8 @@ class BatchMLAPagedAttentionWrapper:
         """
         given = (qo_indptr, kv_indptr, kv_indices, kv_len_arr)
         for name, tensor in zip(self.order, given, strict=True):
-            slot = f"_{name}_buf"
-            if not self._use_cuda_graph:
-                setattr(self, slot, tensor.to(self.device))
-            elif name == "kv_indices":
-                self.buffer(name)[: len(tensor)].copy_(tensor)
-            else:
-                self.buffer(name).copy_(tensor)
-        rows = len(kv_len_arr)
-        if not self._use_cuda_graph and self._int_workspace_buffer.numel() < int_workspace_bytes(
-            rows
-        ):
-            self._int_workspace_buffer = int_workspace(rows, self.device)
+            self._bind(name, tensor)
+        self._make_room(len(kv_len_arr))
         self._causal, self._page_size, self._sm_scale = causal, page_size, sm_scale
         self._q_data_type, self._kv_data_type = q_data_type, kv_data_type
         self._cached_module = MlaPlanner()

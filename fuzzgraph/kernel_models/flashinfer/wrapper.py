@@ -14,7 +14,7 @@ from fuzzgraph.kernel_models.flashinfer.plan import int_workspace, int_workspace
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
-__all__ = ["Wrapper", "dtype_of", "packed_mask"]
+__all__ = ["PlannedWrapper", "Wrapper", "dtype_of", "packed_mask"]
 
 SOURCE = "FlashInfer 0.6.12, flashinfer/decode.py and prefill.py"
 
@@ -24,24 +24,23 @@ _PLAIN_ROWS = 16
 """Rows for which a wrapper without a graph has room at first; it is made anew for more."""
 
 
-class Wrapper:
+class PlannedWrapper:
     """State of a wrapper that its kernels, and an engine's own plans, read by these names.
 
     Args:
         float_workspace_buffer: for partial results, of which only the size is looked at.
-        kv_layout: NHD or HND.
         rows: of the graph; None without one.
     """
 
     order: tuple[str, ...]
     """Names of the first arguments of `plan`, each with a buffer."""
+    source: str
+    """Where its rules stand, with the version."""
 
     def __init__(
-        self, float_workspace_buffer: torch.Tensor, kv_layout: str, backend: str, rows: int | None
+        self, float_workspace_buffer: torch.Tensor, backend: str, rows: int | None
     ) -> None:
-        self._call = Call(type(self).__name__, SOURCE)
-        self._call.needs(kv_layout in ("NHD", "HND"), "kv_layout must be NHD or HND", kv_layout)
-        self._kv_layout = kv_layout
+        self._call = Call(type(self).__name__, self.source)
         self._backend = backend
         self._use_cuda_graph = rows is not None
         self._fixed_batch_size = rows or 0
@@ -51,16 +50,9 @@ class Wrapper:
         self._int_workspace_buffer = int_workspace(
             _PLAIN_ROWS if rows is None else rows, self.device
         )
-        self._max_total_num_rows: int | None = None
-        self._custom_mask_buf: torch.Tensor | None = None
-        self._mask_indptr_buf: torch.Tensor | None = None
         self._cached_module: Any = None
         self._plan_info: list[int] | None = None
         self._causal = False
-        self._window_left = -1
-        self._windowed = self._capped = False
-        self._logits_soft_cap: float | None = 0.0
-        self._sm_scale: float | None = None
 
     @property
     def is_cuda_graph_enabled(self) -> bool:
@@ -69,11 +61,11 @@ class Wrapper:
 
     @property
     def planned(self) -> dict[str, list[int]]:
-        """Offsets of the plan that lies in the workspace; empty if none does."""
+        """Offsets and lengths of the plan that lies in the workspace; empty if none does."""
         plan = planned(self._int_workspace_buffer)
         if plan is None:
             return {}
-        held = {"qo_indptr": plan.queries, "kv_indptr": plan.pages}
+        held = {"qo_indptr": plan.queries, "kv_indptr": plan.pages, "kv_len_arr": plan.lens}
         names = (name.removeprefix("paged_") for name in self.order)
         return {name: held[name].tolist() for name in names if name in held}
 
@@ -84,12 +76,64 @@ class Wrapper:
 
     # Steps of a plan
 
-    def _begin(self, rows: int, others: dict[str, Any], defaults: dict[str, Any]) -> None:
+    def _needs_modelled(self) -> None:
         if self._backend not in _MODELLED:
             raise KernelNotModelled(
                 f"the model of {self._call.kernel} does not follow backend={self._backend!r}. The"
                 " target says in which configs an engine asks for it; leave those out."
             )
+
+    def _make_room(self, rows: int) -> None:
+        """Without a graph the workspace holds the plan of any number of rows."""
+        needed = int_workspace_bytes(rows)
+        if not self._use_cuda_graph and self._int_workspace_buffer.numel() < needed:
+            self._int_workspace_buffer = int_workspace(rows, self.device)
+
+    def _bind(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy an argument to where a graph reads it, or keep it."""
+        if not self._use_cuda_graph:
+            setattr(self, f"_{name}_buf", tensor.to(self.device))
+            return
+        room, size = self.buffer(name), len(tensor)
+        if name.endswith("_indices"):
+            self._fits(name, tensor)
+            room = room[:size]
+        else:
+            rule = f"{name} must be as long as the graph's buffer, {len(room)}"
+            self._call.needs(size == len(room), rule, size)
+        room.copy_(tensor)
+
+    def _fits(self, name: str, indices: torch.Tensor) -> None:
+        room = len(self.buffer(name))
+        rule = f"{name} must fit the graph's buffer of {room}"
+        self._call.needs(len(indices) <= room, rule, len(indices))
+
+
+class Wrapper(PlannedWrapper):
+    """What wrappers over separate keys and values share beyond that.
+
+    Args:
+        kv_layout: NHD or HND.
+    """
+
+    source = SOURCE
+
+    def __init__(
+        self, float_workspace_buffer: torch.Tensor, kv_layout: str, backend: str, rows: int | None
+    ) -> None:
+        super().__init__(float_workspace_buffer, backend, rows)
+        self._call.needs(kv_layout in ("NHD", "HND"), "kv_layout must be NHD or HND", kv_layout)
+        self._kv_layout = kv_layout
+        self._max_total_num_rows: int | None = None
+        self._custom_mask_buf: torch.Tensor | None = None
+        self._mask_indptr_buf: torch.Tensor | None = None
+        self._window_left = -1
+        self._windowed = self._capped = False
+        self._logits_soft_cap: float | None = 0.0
+        self._sm_scale: float | None = None
+
+    def _begin(self, rows: int, others: dict[str, Any], defaults: dict[str, Any]) -> None:
+        self._needs_modelled()
         self._call.leaves_out(others, defaults)
         if self._use_cuda_graph:
             self._call.needs(
@@ -97,26 +141,7 @@ class Wrapper:
                 f"a graph of {self._fixed_batch_size} rows must be planned for as many",
                 f"{rows} rows",
             )
-        elif self._int_workspace_buffer.numel() < int_workspace_bytes(rows):
-            self._int_workspace_buffer = int_workspace(rows, self.device)
-
-    def _bind(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy an argument to where a graph reads it, or keep it."""
-        slot = f"_{name}_buf"
-        if not self._use_cuda_graph:
-            setattr(self, slot, tensor.to(self.device))
-            return
-        room: torch.Tensor = getattr(self, slot)
-        if name.endswith("_indices"):
-            self._fits(name, tensor)
-            room[: len(tensor)].copy_(tensor)
-        else:
-            room.copy_(tensor)
-
-    def _fits(self, name: str, indices: torch.Tensor) -> None:
-        room = len(getattr(self, f"_{name}_buf"))
-        rule = f"{name} must fit the graph's buffer of {room}"
-        self._call.needs(len(indices) <= room, rule, len(indices))
+        self._make_room(rows)
 
     def _bind_mask(self, mask: torch.Tensor, indptr: torch.Tensor) -> None:
         if not self._use_cuda_graph:
@@ -126,6 +151,8 @@ class Wrapper:
         rule = "custom_mask_buf and mask_indptr_buf must be tensors if a graph has a mask"
         self._call.needs(held is not None and starts is not None, rule, "none")
         assert held is not None and starts is not None
+        rule = f"custom_mask must fit the graph's buffer of {len(held)}"
+        self._call.needs(len(mask) <= len(held), rule, len(mask))
         held[: len(mask)].copy_(mask)
         starts.copy_(indptr)
 
