@@ -253,7 +253,8 @@ def kind_of(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, torch.Tensor):
-        return "a tensor"
+        numbers = "floats" if value.is_floating_point() else "whole numbers"
+        return f"a tensor of {value.ndim} dimensions, {numbers}"
     if isinstance(value, (bool, int, float)):
         return "a number"
     if isinstance(value, type) or is_record(value):

@@ -39,6 +39,8 @@ class Call:
     def needs_dtype(self, name: str, tensor: torch.Tensor | None, *dtypes: torch.dtype) -> None:
         """Refuse a tensor of another dtype; None passes."""
         if tensor is not None:
+            # Arguments that a model takes by `**` are annotated as anything.
+            self.needs(isinstance(tensor, torch.Tensor), f"{name} must be a tensor", tensor)
             wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             got = str(tensor.dtype).removeprefix("torch.")
             self.needs(tensor.dtype in dtypes, f"{name} must be {wanted}", got)

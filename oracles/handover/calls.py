@@ -89,11 +89,11 @@ def _sizes(got: Part, want: Part, pair: Pair) -> Iterator[tuple[int, list[int]]]
     one, two = pair.replay, pair.other
     keys = key_counts(pair.step)
     for size, live in zip(got.shape, want.shape, strict=True):
-        offsets = are_offsets(want, pair)
-        if live in keys and not offsets:
+        if live in keys:
             continue  # it may be a list of keys
-        known = [one.padded_bs + 1] if offsets else []
-        known += [one.padded_bs] if live == two.padded_bs else []
+        known = [one.padded_bs] if live == two.padded_bs else []
         known += [one.padded_tokens] if live == two.padded_tokens else []
+        # Positions may look like offsets, which are one more than rows.
+        known += [one.padded_bs + 1] if known and are_offsets(want, pair) else []
         if known and size != live:
             yield size, known

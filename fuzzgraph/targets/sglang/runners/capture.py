@@ -40,6 +40,8 @@ def deferred_capture(base: Any) -> type:
             if self.may_capture:
                 super().capture()
 
+    # What it lacks, the engine's constructor did not set (`execution.blame`).
+    DeferredCapture.__module__ = base.__module__
     return DeferredCapture
 
 
@@ -75,6 +77,7 @@ def recorded(base: Any, graphs: GraphEngine, on_capture: Callable[[int], None], 
             for _ in range(_WARM_UPS):
                 run_once_fn()
 
+    Recorded.__module__ = base.__module__
     return Recorded
 
 
