@@ -85,13 +85,18 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
     if step.batch.via == "graph" and not replay.declined:
         yield from against_capture(step, replay)
         if eager is not None:
-            yield from fields_shown(Pair(step, replay, eager, "the eager run"))
-        if eager is not None and eager.handovers:
-            yield from against(Pair(step, replay, eager, "the eager run"))
-            yield from forms_match(Pair(step, replay, eager, "the eager run"))
-            # The same graph without the past and in another world: two replays do not tell which
-            # entries are live, an eager run does.
-            screen = step.runs.get("screen")
-            if screen is not None and screen.handovers:
-                yield from padding_is_fresh(Pair(step, replay, eager, "the eager run"), screen)
-                yield from against(Pair(step, screen, eager, "the eager run with its past"))
+            pair = Pair(step, replay, eager, "the eager run")
+            yield from fields_shown(pair)
+            if eager.handovers:
+                yield from against(pair)
+                yield from forms_match(pair)
+                yield from _screened(pair)
+
+
+def _screened(pair: Pair) -> Iterator[Breach]:
+    """The same graph without the past and in another world: two replays do not tell which entries
+    are live, an eager run does."""
+    screen = pair.step.runs.get("screen")
+    if screen is not None and screen.handovers:
+        yield from padding_is_fresh(pair, screen)
+        yield from against(Pair(pair.step, screen, pair.other, f"{pair.called} with its past"))
