@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.kernel_models.arguments import check_arguments
 from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes.report import LaneReport
@@ -47,7 +48,9 @@ def launch(kernel: ModelKernel, **arguments: Any) -> None:
 
     Raises:
         AdapterUnavailable: its tensors lie on a device, where a graph cannot hold Python.
+        KernelRefused: an argument is of another kind than the kernel takes.
     """
+    check_arguments(kernel.name, kernel.fn, arguments)
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor) and value.device.type == "cuda":
             raise AdapterUnavailable(

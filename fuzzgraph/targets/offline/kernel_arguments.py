@@ -8,33 +8,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
-import typing
-from collections.abc import Callable, Sequence
-from numbers import Real
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from fuzzgraph.errors import KernelRefused
+from fuzzgraph.kernel_models.arguments import check_arguments
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.offline.stub import Stub
 
 __all__ = ["strict"]
 
 _MODELS = "fuzzgraph.kernel_models"
-_SOURCE = "signature of the kernel's binding"
-_KINDS: dict[Any, type | tuple[type, ...]] = {
-    torch.Tensor: torch.Tensor,
-    torch.dtype: (torch.dtype, str),  # bindings take names of dtypes as well
-    torch.device: (torch.device, str),
-    int: Real,
-    float: Real,
-    bool: Real,
-    str: str,
-    type(None): type(None),
-}
-"""What an annotation takes. Plain numbers convert into each other in a binding."""
 
 
 def strict(model: Any) -> Any:
@@ -71,8 +55,6 @@ def _strict_class(model: type) -> type:
 
 def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     signature = inspect.signature(function)
-    hints = typing.get_type_hints(function)
-    kinds = {each: kind for each, hint in hints.items() if (kind := _kinds(hint)) is not None}
 
     @functools.wraps(function)
     @relay
@@ -80,38 +62,8 @@ def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise KernelRefused(f"{name}: {error} ({_SOURCE})") from error
-        for argument, value in given.items():
-            if argument in kinds and not isinstance(value, kinds[argument]):
-                raise KernelRefused(
-                    f"{name}: {argument} must be {_named(hints[argument])}; got {_shown(value)}"
-                    f" ({_SOURCE})"
-                )
+            raise KernelRefused(f"{name}: {error} (signature of the kernel's binding)") from error
+        check_arguments(name, function, given)
         return function(*args, **kwargs)
 
     return checked
-
-
-def _kinds(hint: Any) -> tuple[type, ...] | None:
-    """Classes that an annotation takes; None where it says nothing that can be checked."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        found = [_kinds(each) for each in typing.get_args(hint)]
-        return None if None in found else tuple(kind for each in found if each for kind in each)
-    origin = typing.get_origin(hint) or hint
-    if inspect.isclass(origin) and issubclass(origin, Sequence) and origin is not str:
-        return (list, tuple)
-    try:
-        kind = _KINDS.get(origin)
-    except TypeError:  # no key
-        return None
-    if kind is None:
-        return None
-    return kind if isinstance(kind, tuple) else (kind,)
-
-
-def _named(hint: Any) -> str:
-    return str(getattr(hint, "__name__", hint)).replace("torch.", "")
-
-
-def _shown(value: Any) -> str:
-    return f"a {type(value).__name__}"

@@ -10,6 +10,8 @@ import torch
 from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
 from fuzzgraph.kernel_models.flashinfer import BatchMLAPagedAttentionWrapper
+from fuzzgraph.kernel_models.launch import ModelKernel, launch
+from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.targets.offline.kernel_arguments import strict
 from fuzzgraph.targets.offline.stub import Stub
 
@@ -57,3 +59,15 @@ def test_calls_of_a_package_that_is_stood_in_for_are_held_to_it() -> None:
 
 def test_a_model_has_one_strict_class() -> None:
     assert strict(BatchMLAPagedAttentionWrapper) is strict(BatchMLAPagedAttentionWrapper)
+
+
+def attend(memory: KernelMemory, *, scale: float, out: torch.Tensor) -> None:
+    out.fill_(scale)
+
+
+def test_a_launch_refuses_what_its_host_code_passed_on_unseen() -> None:
+    kernel, out = ModelKernel("attend", attend, "a source"), torch.zeros(1)
+    launch(kernel, scale=2, out=out)
+    assert out.item() == 2
+    with pytest.raises(KernelRefused, match="attend: scale must be float; got a dtype"):
+        launch(kernel, scale=torch.bfloat16, out=out)
