@@ -225,7 +225,8 @@ def _vary_past(fields: Fields, can: Capabilities, profile: Profile, chance: Chan
     if len(can.sparse_kernels) > 1:
         fields["sparse_kernel"] = chance.pick(can.sparse_kernels)
     others = [kind for kind in can.kv_compressions if kind != fields["kv_compression"]]
-    if others:
+    # Contexts of compressed keys are long, and a target that has others too has other features.
+    if others and ("none" not in can.kv_compressions or chance.percent(8)):
         fields["kv_compression"] = chance.pick(others)
     if fields["kv_compression"] != "none":
         # A shorter context ends within the window, or before the first of the larger groups.

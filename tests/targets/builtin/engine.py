@@ -116,8 +116,10 @@ def agrees_with_truth(batch: Batch, config: EngineConfig, seen: Observation) -> 
     if not batch.raw_bs:
         return
     truth, plain = expected(batch, config), yardstick(batch, config)
-    for name, want in truth.outputs.items():
-        got = seen.outputs[name][: len(want)]
+    assert "attention" in seen.outputs
+    for name, shown in seen.outputs.items():
+        want = truth.outputs[name]
+        got = shown[: len(want)]
         assert got.shape == want.shape, (name, got.shape, want.shape)
         if not want.numel():
             continue

@@ -112,7 +112,7 @@ def test_the_finder_is_last_and_there_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("kv_dtype", "float8_e4m3fn"), ("sliding_window", 4), ("attn_tp_size", 2),
+    [("kv_dtype", "float8_e4m3fn"), ("sliding_window", 4), ("attn_tp_size", 8),
      ("modes", ("decode", "target_verify"))],
 )  # fmt: skip
 def test_what_is_not_driven_is_said(setting: str, value: object) -> None:

@@ -85,6 +85,8 @@ class Dsv4Target(SglangTarget):
     def __init__(self, name: str, *, upgrades: bool = True) -> None:
         self.name = name
         self._upgrades = upgrades
+        if not upgrades:
+            self.outputs_judged = {}
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Dsv4Session:
         return Dsv4Session(config, graphs, upgrades=self._upgrades)
