@@ -148,22 +148,24 @@ def store_compressed(
     compress_ratio: int,
     *,
     page_size: int,
+    slot_dtype: torch.dtype = torch.int64,
 ) -> None:
     """Write the key of each group that is whole to its slot.
 
     Args:
         kv: [B, D] of `compress_decode`.
         freq_cis: [positions, D]; the row of a group's first position is added to its key.
-        out_loc: [B] slot of each row's key; int64, up to 0.5.13 int32.
+        out_loc: [B] slot of each row's key.
         kvcache: uint8 [pages, bytes]; rows of `kv`'s dtype one after the other.
         page_size: slots of a page, for which the kernel is compiled.
+        slot_dtype: of `out_loc`, for which it is compiled; int32 in its first releases.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("compress_norm_rope_store", _STORE_SOURCE)
     call.needs(is_decode, "the model follows plans of a decode", is_decode)
-    call.needs_dtype("out_loc", out_loc, torch.int32, torch.int64)
+    call.needs_dtype("out_loc", out_loc, slot_dtype)
     call.needs_dtype("plan", plan, torch.uint8)
     call.needs_dtype("kvcache", kvcache, torch.uint8)
     for name, tensor in (("out_loc", out_loc), ("plan", plan), ("kv", kv)):

@@ -172,3 +172,14 @@ def test_a_page_of_a_size_that_bits_cannot_count_is_refused() -> None:
             torch.zeros(1, 4), torch.ones(1).int(), torch.zeros(1, 1).int(),
             torch.zeros(1, 4).int(), 3,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [torch.int32, torch.int64])
+def test_slots_are_of_the_dtype_that_the_kernel_is_compiled_for(compiled: torch.dtype) -> None:
+    other = torch.int64 if compiled is torch.int32 else torch.int32
+    given = (torch.zeros(1, 4), torch.zeros(1, 16, dtype=torch.uint8), torch.ones(4), 1e-6)
+    with pytest.raises(KernelRefused, match="out_loc must be int"):
+        store_compressed(
+            *given, torch.zeros(8, 4), torch.zeros(1, dtype=other),
+            torch.zeros(1, 64, dtype=torch.uint8), True, 4, page_size=2, slot_dtype=compiled,
+        )  # fmt: skip

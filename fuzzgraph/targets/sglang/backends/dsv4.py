@@ -13,6 +13,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -51,6 +52,7 @@ _SETTINGS = {
 }
 """What the engine reads from the environment."""
 _NEEDED = "DSV4Metadata"
+_STORE = "deepseek_v4/fused_norm_rope_v2.cuh"
 _TABLE = (
     "sglang deepseek_v4_backend.py make_core_attn_metadata: pages of each row below its own "
     "length; a padded row lies in the pool's padding row"
@@ -155,9 +157,21 @@ def _put_models(device: str) -> None:
     )
     compressor._jit_compress_plan_module = lambda: Stub(plan_decode=planner)
     compressor._jit_compress_module = lambda *_: Stub(decode=kv_compressor.compress_decode)
+    slots = _slot_dtype()
     compressor._jit_compress_norm_rope_module = lambda dtype, width, rope, page_size, *_: Stub(
-        forward=functools.partial(kv_compressor.store_compressed, page_size=page_size)
+        forward=functools.partial(
+            kv_compressor.store_compressed, page_size=page_size, slot_dtype=slots
+        )
     )
+
+
+@functools.cache
+def _slot_dtype() -> torch.dtype:
+    """What slots the release's own kernel of compressed keys is compiled for, by its source."""
+    package = Path(str(engine_module("sglang").__file__)).parent
+    found = [package / folder / _STORE for folder in ("kernels/jit/csrc", "jit_kernel/csrc")]
+    text = next((path.read_text() for path in found if path.is_file()), "")
+    return torch.int32 if "const int32_t* __restrict__ out_loc;" in text else torch.int64
 
 
 class Dsv4Session(DecodeSession):
