@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.aiter.csr import kernel_scalar
 from fuzzgraph.kernel_models.attention import (
     Cache,
@@ -82,6 +83,13 @@ def unified_attention(
         "query heads must be a multiple of those of the cache",
         f"{q.shape[1]} and {k.shape[2]}",
     )
+    if not q.shape[2] == k.shape[3] == v.shape[3] == out.shape[2]:
+        # Its one HEAD_SIZE is that of the queries; it would walk the others by it.
+        raise KernelNotModelled(
+            f"the model of unified_attention does not follow heads of {q.shape[2]}, {k.shape[3]},"
+            f" {v.shape[3]} and {out.shape[2]} columns in q, k, v and out, which the kernel takes"
+            " for one width. Leave out configs in which v_head_dim is not head_dim."
+        )
     # The kernel walks these by their first strides alone.
     for name, tensor in (("q", q), ("out", out), ("block_table", block_table)):
         call.needs_contiguous_last(name, tensor)

@@ -111,8 +111,11 @@ def _refuses(config: EngineConfig) -> str | None:
         if config.num_q_heads not in _LATENT_HEADS:
             return f"num_q_heads={config.num_q_heads}: latent kernels have {_LATENT_HEADS}"
         return None
-    ragged = config.page_map == "csr" and config.modes == ("decode",)
-    if ragged and config.v_head_dim != config.head_dim:
+    if config.v_head_dim == config.head_dim:
+        return None
+    if config.page_map == "page_table":
+        return "unified attention has one width for queries, keys, values and outputs"
+    if config.modes == ("decode",):
         return "paged_attention_ragged walks values by the columns and strides of keys"
     return None
 
