@@ -205,7 +205,14 @@ def _vary_pool(fields: Fields, can: Capabilities, profile: Profile, chance: Chan
     top = fields["capture_bs"][-1]
     beyond = (max(1, top - 1), max(1, top // 2 + 1)) if can.capture_beyond_pool else ()
     sizes = (top, top + 1, *beyond)
-    fields["req_pool_size"] = min(chance.pick(sizes), fields["req_pool_size"])
+    size = min(chance.pick(sizes), fields["req_pool_size"])
+    fields["req_pool_size"] = size
+    # A server captures more rows than the pool has where it rounds the pool up to its ranks.
+    shares = [ranks for ranks in (2, 4, 8) if not top % ranks and top <= -(-size // ranks) * ranks]
+    ranks = [count for count in shares if count <= can.max_tp_size]
+    if size < top and ranks and chance.percent(50):
+        fields["attn_tp_size"] = chance.pick(tuple(ranks))
+        fields["attn_tp_rank"] = chance.below(fields["attn_tp_size"])
 
 
 def _by_its_row(row: DimensionRow) -> Vary:
