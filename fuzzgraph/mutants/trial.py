@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ class Trial:
             if time.process_time() > seconds:
                 break
             for one in _findings(execution, case):
-                shown.setdefault(finding_id(one.key), _in_a_line(one))
+                shown.setdefault(identity(one), _in_a_line(one))
             ran += 1
         return Quiet(cases=ran, seconds=time.process_time(), findings=shown)
 
@@ -98,7 +99,7 @@ class Trial:
                 if lost.hopeless:
                     break
                 continue
-            new = [one for one in findings if finding_id(one.key) not in known]
+            new = [one for one in findings if identity(one) not in known]
             new = new or lost.findings
             if new:
                 return found(mutant, new[0], ran)
@@ -151,8 +152,18 @@ class _Lost:
             self.started = True
             return False
         self._configs.add(config)
-        self.findings += [one for one in lost if finding_id(one.key) not in self._known]
+        self.findings += [one for one in lost if identity(one) not in self._known]
         return not self.started
+
+
+def identity(finding: Finding) -> str:
+    """What makes two findings the same here: of errors also their type and where they were raised.
+
+    Else one error that the unchanged engine raises at capture would hide all others.
+    """
+    error = str(finding.detail.get("error", "")).partition(":")[0]
+    where = re.sub(r":[0-9]+", "", str(finding.detail.get("where", "")))  # a mutant moves no file
+    return " ".join(filter(None, (finding_id(finding.key), error, where)))
 
 
 def is_start(finding: Finding) -> bool:

@@ -13,7 +13,7 @@ from fuzzgraph.errors import InvalidCase, TargetFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.mutants import trial
 from fuzzgraph.mutants.records import Result
-from fuzzgraph.mutants.trial import CONFIGS_TO_START, Trial
+from fuzzgraph.mutants.trial import CONFIGS_TO_START, Trial, identity
 from fuzzgraph.run.events import finding_id
 from fuzzgraph.run.spec import Setup
 from tests.fakes import FakeRunner, FakeTarget, case, finding
@@ -30,6 +30,11 @@ def lost(stage: str = "capture") -> Finding:
     return msgspec.structs.replace(raised, symptom="exception", stage=stage)
 
 
+def shows(finding: Finding) -> Bugs:
+    """An engine that shows it in every case."""
+    return lambda case: (finding,)
+
+
 def made(monkeypatch: pytest.MonkeyPatch, bugs: Bugs) -> tuple[Trial, FakeRunner]:
     runner = FakeRunner(bugs)
     monkeypatch.setattr(trial, "Execution", lambda target, setup: runner)
@@ -39,7 +44,7 @@ def made(monkeypatch: pytest.MonkeyPatch, bugs: Bugs) -> tuple[Trial, FakeRunner
 def judged(
     monkeypatch: pytest.MonkeyPatch, bugs: Bugs, *known: Finding, seconds: float = 1e9
 ) -> Result:
-    ids = frozenset(finding_id(one.key) for one in known)
+    ids = frozenset(identity(one) for one in known)
     return made(monkeypatch, bugs)[0].judged(mutant("a"), seconds, ids)
 
 
@@ -54,6 +59,20 @@ def test_what_the_unchanged_engine_shows_gives_nothing_away(
 ) -> None:
     found = judged(monkeypatch, lambda one: (finding(),), finding())
     assert (found.outcome, found.cases) == ("survived", len(CASES))
+
+
+def test_an_error_that_the_unchanged_engine_raises_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raised = {"error": "RuntimeError: sizes", "where": "/x/a.py:3 in plan"}
+    known = msgspec.structs.replace(finding("survival"), detail=raised)
+    for error, where, outcome in (
+        ("RuntimeError: other sizes", "/x/a.py:4 in plan", "survived"),
+        ("KeyError: 4", "/x/a.py:3 in plan", "found"),
+        ("RuntimeError: sizes", "/x/b.py:3 in capture", "found"),
+    ):
+        now = msgspec.structs.replace(known, detail={"error": error, "where": where})
+        assert judged(monkeypatch, shows(now), known).outcome == outcome
 
 
 def test_an_engine_that_starts_with_no_config_counts_for_nothing(
