@@ -132,6 +132,12 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
     ),
     Excuse("*.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
     Excuse(
+        "*.spec_info.capture_hidden_mode",
+        "fits",
+        "sglang eagle_info.py EagleDraftInput, up to 0.5.11: FULL unless somebody sets it",
+        "which hidden states a forward keeps is read from the batch; they are judged",
+    ),
+    Excuse(
         "*.attn_backend",
         "missing",
         "sglang eagle_worker.py draft_forward up to 0.5.12: each step sets its own on the batch",
