@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzzgraph.handover import Part, kind_of
+from fuzzgraph.handover import Part, kind_of, root_of
 from fuzzgraph.oracles.handover.breach import Breach, Pair
 from fuzzgraph.oracles.handover.live import are_offsets, key_counts, same_part, same_scalar
-from fuzzgraph.oracles.handover.shown import calls, held_in, kinds, leaf, scalars
+from fuzzgraph.oracles.handover.shown import by_leaf, calls, held_in, kinds, leaf, scalars
 from fuzzgraph.rules import handover as rules
 
 NOTHING = {kind_of(None)}
@@ -19,15 +19,14 @@ NOTHING = {kind_of(None)}
 
 def calls_match(pair: Pair) -> Iterator[Breach]:
     """Live entries, numbers and flags are those of the other run."""
-    wanted = {leaf(path): parts[0][1] for path, parts in calls(pair.other.handovers).items()}
+    wanted = by_leaf(pair.other.handovers)
     for path, parts in calls(pair.replay.handovers).items():
         if (want := wanted.get(leaf(path))) is not None:
             for to, part in parts:
                 yield from same_part(f"{to}.{path}", part, want, pair)
     held = held_in(pair.replay)
     for path, part in held.tensors.items():
-        root = path.partition(".")[0]
-        if root not in held.types and (want := wanted.get(leaf(path))) is not None:
+        if root_of(path) not in held.types and (want := wanted.get(leaf(path))) is not None:
             yield from same_part(f"{held.to}.{path}", part, want, pair)
     numbers = {leaf(path): value for path, (_, value) in scalars(pair.other.handovers).items()}
     for path, (to, value) in scalars(pair.replay.handovers).items():
@@ -68,26 +67,29 @@ def _same_sizes(pair: Pair) -> Iterator[Breach]:
 
     A replay may hand over the whole of a static buffer; its first entries count.
     """
-    wanted = {leaf(path): parts[0][1] for path, parts in calls(pair.other.handovers).items()}
-    replay = pair.replay
+    wanted = by_leaf(pair.other.handovers)
+    replay, keys = pair.replay, key_counts(pair.step)
     for when, given in (("capture", replay.handed_at_capture), ("replay", replay.handovers)):
         for path, parts in calls(given).items():
             if (want := wanted.get(leaf(path))) is None:
                 continue
             for to, part in parts:
                 name = f"{to}.{path}"
-                for size, sizes in _sizes(part, want, pair):
+                for size, sizes in _sizes(part, want, pair, keys):
                     least = min(sizes) if when == "replay" else None
                     for message in rules.has_size(name, size, want=sizes, least=least, when=when):
                         yield Breach("form", name, message, "capture" if least is None else None)
 
 
-def _sizes(got: Part, want: Part, pair: Pair) -> Iterator[tuple[int, list[int]]]:
-    """(size, sizes that it may have) of each axis whose meaning the eager run's size tells."""
+def _sizes(got: Part, want: Part, pair: Pair, keys: set[int]) -> Iterator[tuple[int, list[int]]]:
+    """(size, sizes that it may have) of each axis whose meaning the eager run's size tells.
+
+    Args:
+        keys: how many keys, or pages of them, the batch has.
+    """
     if len(got.shape) != len(want.shape):
         return
     one, two = pair.replay, pair.other
-    keys = key_counts(pair.step)
     for size, live in zip(got.shape, want.shape, strict=True):
         if live in keys:
             continue  # it may be a list of keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fuzzgraph.handover import root_of
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.oracles.handover.breach import Breach
 from fuzzgraph.oracles.handover.live import key_counts
@@ -14,14 +15,14 @@ from fuzzgraph.rules import handover as rules
 def against_capture(step: StepRecord, replay: Observation) -> Iterator[Breach]:
     held = held_in(replay)
     for path, captured in held.bound.items():
-        if path.partition(".")[0] not in held.types:
+        if root_of(path) not in held.types:
             continue  # the batch of the capture is gone; its buffers are judged by their content
         name = f"{held.to}.{path}"
         if path in held.rebound:
             for message in rules.keeps_address(name, held.rebound[path], captured=captured):
                 yield Breach("address", name, message)
     # A record without a tensor, of a feature that this batch does not use, is no loss.
-    used = {path.partition(".")[0] for path in held.bound}
+    used = {root_of(path) for path in held.bound}
     for root in used.intersection(held.dropped):
         for message in rules.is_there(f"{held.to}.{root}", False, other="its capture"):
             yield Breach("missing", f"{held.to}.{root}", message)

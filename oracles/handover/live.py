@@ -129,4 +129,4 @@ def key_counts(step: StepRecord) -> set[int]:
     """How many keys, and pages of keys, all rows of a batch have together."""
     batch, page = step.batch, step.config.page_size
     lens = (batch.seq_lens, batch.cached_lens)
-    return {int(sum(-(-each // size))) for each in lens for size in (1, page)}
+    return {int((-(-each // size)).sum()) for each in lens for size in (1, page)}

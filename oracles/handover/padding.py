@@ -8,7 +8,7 @@ from fuzzgraph.handover import root_of
 from fuzzgraph.observation import Observation
 from fuzzgraph.oracles.handover.breach import Breach, Pair
 from fuzzgraph.oracles.handover.live import live_part
-from fuzzgraph.oracles.handover.shown import calls, held_in, leaf
+from fuzzgraph.oracles.handover.shown import by_leaf, held_in, leaf
 from fuzzgraph.rules import handover as rules
 
 
@@ -19,7 +19,7 @@ def padding_is_fresh(pair: Pair, fresh: Observation) -> Iterator[Breach]:
         pair: the replay and the eager run, whose sizes tell which entries are live.
         fresh: the same step replayed without the past.
     """
-    wanted = {leaf(path): parts[0][1] for path, parts in calls(pair.other.handovers).items()}
+    wanted = by_leaf(pair.other.handovers)
     held, other = held_in(pair.replay), held_in(fresh).tensors
     for path, part in held.tensors.items():
         eager, again = wanted.get(leaf(path)), other.get(path)

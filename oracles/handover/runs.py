@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzzgraph.handover import Handover, Part
+from fuzzgraph.handover import Handover, Part, root_of
 from fuzzgraph.observation import Observation
 from fuzzgraph.oracles.handover.breach import Breach, Pair, missing_in
 from fuzzgraph.oracles.handover.calls import calls_match
@@ -96,7 +96,7 @@ def _held_match(pair: Pair) -> Iterator[Breach]:
                 yield Breach("missing", name, message)
     for path, part in two.tensors.items():
         name = f"{one.to}.{path}"
-        if path.partition(".")[0] not in one.types:
+        if root_of(path) not in one.types:
             continue  # the record itself is missing
         if path not in one.tensors:
             yield from missing_in(name, pair)

@@ -23,6 +23,11 @@ def calls(handovers: Iterable[Handover]) -> Mapping[str, list[tuple[str, Part]]]
     return found
 
 
+def by_leaf(handovers: Iterable[Handover]) -> dict[str, Part]:
+    """Last name of a path -> the first tensor that a call handed over under it."""
+    return {leaf(path): parts[0][1] for path, parts in calls(handovers).items()}
+
+
 def scalars(handovers: Iterable[Handover]) -> dict[str, tuple[str, object]]:
     """Path -> (method, plain value) of the last call that handed it over."""
     return {
