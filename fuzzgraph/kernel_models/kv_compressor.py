@@ -275,14 +275,14 @@ def _compress_groups(
         if length % ratio:
             continue
         at = np.full_like(inside, own), inside
-        kept = as_numbers(memory.rows("kv_score_buffer", states, *at))
+        kept = memory.numbers("kv_score_buffer", states, *at)
         if overlap:
             # | value for the next sum | value | score for the next sum | score |
             values, scores = kept[:, width : 2 * width], kept[:, 3 * width :]
             earlier = np.zeros((ratio, width)), np.full((ratio, width), -np.inf)
             if length > ratio:
                 at = np.full_like(inside, before), inside
-                kept = as_numbers(memory.rows("kv_score_buffer", states, *at))
+                kept = memory.numbers("kv_score_buffer", states, *at)
                 earlier = kept[:, :width], kept[:, 2 * width : 3 * width]
             values = np.concatenate((earlier[0], values))
             scores = np.concatenate((earlier[1], scores))
@@ -309,8 +309,8 @@ def _store_groups(
     whole = np.flatnonzero(lens % ratio == 0)
     if not len(whole):
         return
-    placed = as_numbers(memory.rows("freq_cis", positions, lens[whole] - ratio))
-    rows = as_numbers(memory.rows("kv", kv, whole)) + placed
+    placed = memory.numbers("freq_cis", positions, lens[whole] - ratio)
+    rows = memory.numbers("kv", kv, whole) + placed
     width = kv.shape[-1]
     by_slot = cache[:, : page_size * width].unflatten(1, (page_size, width))
     at = slots[whole] // page_size, slots[whole] % page_size
