@@ -203,11 +203,13 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def held_bytes(self, images: int) -> int:
         """Roughly what this memory costs, in bytes, with so many images taken of it.
 
-        It counts bytes and the Python objects that belong to each persistent allocation.
+        It counts bytes, what red zones must hold, and the Python objects that belong to each
+        persistent allocation.
         """
         touched = self._layout.touched
         copied = touched["engine"] + (touched["graph"] if self._keep_pool else 0)
-        return sum(touched.values()) + images * copied + _OBJECTS * len(self._layout.persistent)
+        objects = _OBJECTS * len(self._layout.persistent)
+        return sum(touched.values()) + images * copied + self._worlds.held_bytes + objects
 
     def release(self) -> None:
         """Give the arena's memory back; every tensor in it is dead from then on."""
