@@ -74,6 +74,11 @@ class Worlds:
         self._pool_world = self._resident = world
         self._expected = self._zone_plan().expected(world)
 
+    @property
+    def held_bytes(self) -> int:
+        """What the red zones must hold, and the memory that they are compared in."""
+        return sum(plan.held_bytes for plan in (self._plan, *self._scratch_plans.values()))
+
     # ---- red zones
 
     def _zone_plan(self) -> ZonePlan:
