@@ -15,7 +15,6 @@ __all__ = [
     "has_captured_size",
     "has_graph_size",
     "has_size",
-    "is_captured",
     "is_of_kind",
     "is_there",
     "keeps_address",
@@ -134,15 +133,16 @@ def is_there(name: str, there: bool, *, other: str) -> Iterator[str]:
         yield f"{name} is missing in the graph step; {other} had it"
 
 
-def is_of_kind(name: str, got: str, *, want: Sequence[str]) -> Iterator[str]:
-    """What a replay hands over is of the kind that capture or eager run hand over."""
+def is_of_kind(name: str, got: str, *, want: Sequence[str], when: str) -> Iterator[str]:
+    """What a replay hands over is of the kind that capture or eager run hand over; what a capture
+    hands over, of the kind of replay or eager run.
+
+    Args:
+        when: "a replay" or "capture".
+    """
     if got not in want:
-        yield f"{name} is {got} at a replay; capture and eager run have {' or '.join(want)}"
-
-
-def is_captured(name: str, *, want: str) -> Iterator[str]:
-    """What replay and eager run hand over is there at capture."""
-    yield f"{name} is missing at capture; replay and eager run have {want}"
+        others = "replay" if when == "capture" else "capture"
+        yield f"{name} is {got} at {when}; {others} and eager run have {' or '.join(want)}"
 
 
 def has_size(
