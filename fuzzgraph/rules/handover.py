@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 __all__ = [
+    "RULES",
     "ascends",
     "fits",
     "has_captured_size",
@@ -28,6 +29,20 @@ __all__ = [
     "sees_the_same_keys",
     "stays_counts",
 ]
+
+RULES = {
+    "live": "live entries are those of the eager run",
+    "keys": "a query sees its row's keys",
+    "form": "sizes are those that the graph was captured with",
+    "missing": "what capture or eager run had is there",
+    "kind": "replay, capture and eager run hand over things of one kind",
+    "address": "what the graph reads lies where the engine writes",
+    "side": "kernels get the device's memory",
+    "fits": "numbers handed over are large enough, and flags the same",
+    "meaning": "padded lengths and offsets are lengths and offsets",
+    "padding": "padded entries of a graph's inputs hold nothing of an earlier batch",
+}
+"""What must hold, by the name of the rule."""
 
 Entries = Any
 
