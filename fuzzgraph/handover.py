@@ -53,14 +53,7 @@ Kind = Literal["kernel", "call", "held"]
 HandoverRule = Literal[
     "live", "keys", "form", "missing", "kind", "address", "side", "fits", "meaning", "padding"
 ]
-"""The rules of `oracles.handover`, by the name that an excuse cites.
-
-live: live entries are those of the eager run. keys: a query sees its row's keys. form: sizes are
-those that the graph was captured with. missing: what capture or eager run had is there. kind:
-what is handed over is of the kind that it has in capture and eager run. address: what the graph
-reads lies where the engine writes. side: kernels get device memory. fits: numbers handed over are
-large enough, and flags the same. meaning: padded lengths and offsets are lengths and offsets.
-padding: padded entries of a graph's inputs hold nothing of an earlier batch."""
+"""The rules of `oracles.handover`, by the name that an excuse cites; `rules.handover` has them."""
 
 
 # Not frozen: a step makes hundreds, and making one would take four times as long.

@@ -256,6 +256,13 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         return self._worlds.unwritten(world)
 
     @_unguarded
+    def is_unwritten(self, address: int) -> bool:
+        """Whether an address lies in an engine buffer without initial content that nothing has
+        written."""
+        region = self.region_at(address)
+        return region is not None and self._worlds.is_unwritten(region)
+
+    @_unguarded
     def poison_graph_pool(self) -> None:
         """Poison all graph intermediates, as the replay of another graph may clobber them."""
         self._worlds.poison_pool()

@@ -102,7 +102,8 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
             q_data_type or data_type, kv_data_type or data_type, o_data_type, window_left,
             logits_soft_cap, sm_scale,
         )  # fmt: skip
-        self._cached_module = PrefillPlanner() if self.use_tensor_cores else DecodePlanner()
+        planner = PrefillPlanner if self.use_tensor_cores else DecodePlanner
+        self._cached_module = planner(self._use_cuda_graph)
         _plan_decode(
             self, indptr, rows, num_qo_heads, num_kv_heads, head_dim, page_size, window_left,
             fixed_split_size, disable_split_kv,

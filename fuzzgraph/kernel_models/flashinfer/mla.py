@@ -76,7 +76,7 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
         self._make_room(len(kv_len_arr))
         self._causal, self._page_size, self._sm_scale = causal, page_size, sm_scale
         self._q_data_type, self._kv_data_type = q_data_type, kv_data_type
-        self._cached_module = MlaPlanner()
+        self._cached_module = MlaPlanner(self._use_cuda_graph)
         self._plan_info = self._cached_module.plan(
             self._float_workspace_buffer, self._int_workspace_buffer,
             self._pin_memory_int_workspace_buffer, qo_indptr, kv_indptr, kv_len_arr, num_heads,

@@ -114,7 +114,7 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
             q_data_type, kv_data_type, o_data_type, window_left, logits_soft_cap, sm_scale
         )
         self._causal = causal
-        self._cached_module = PrefillPlanner()
+        self._cached_module = PrefillPlanner(self._use_cuda_graph)
         self._plan_info = self._cached_module.plan(
             self._float_workspace_buffer, self._int_workspace_buffer,
             self._pin_memory_int_workspace_buffer, qo_indptr, paged_kv_indptr, None,
