@@ -230,6 +230,8 @@ def store_rows(
     call.needs_dtype("indices", indices, torch.int32, torch.int64)
     call.needs_shape("input", input, None, None)
     call.needs_shape("cache", cache, None, None)
+    room = page_size * input.shape[1]
+    call.needs(cache.shape[1] >= room, f"a page must hold {room} numbers", cache.shape[1])
     call.needs_shape("indices", indices, len(input))
     launch(_ROW_STORE, rows=input, cache=cache, slots=indices, page_size=page_size)
 
