@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fuzzgraph.case import Case, EngineConfig
@@ -14,6 +15,7 @@ from fuzzgraph.errors import TargetFailed, UsageError
 from fuzzgraph.run.environment import UNKNOWN, Environment, read_environment
 from fuzzgraph.run.runner import Runner
 from fuzzgraph.run.spec import Setup
+from fuzzgraph.source_tree import package_of, tree_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -93,7 +95,7 @@ def _own_apart(setup: Setup) -> bool:
 
 def _open_own(setup: Setup, *, branches: bool) -> Opened:
     """Open it there first: code that ends its process at import must not end this one."""
-    if setup.release:  # the target says which package that is of
+    if setup.release or setup.source:  # the target says which package that is of
         return _in_worker(setup, _target(setup), branches=branches)
     from fuzzgraph import worker
     from fuzzgraph.targets.own import see_current_folder
@@ -112,10 +114,11 @@ def open_target_object(target: Target, setup: Setup, *, branches: bool = False) 
     """The same for a target at hand."""
     if _isolated(target, setup):
         return _in_worker(setup, target, branches=branches)
-    if setup.release:
+    if setup.release or setup.source:
+        option = "source" if setup.source else "release"
         raise UsageError(
-            f"release={setup.release!r}: target {setup.target!r} runs in this process, as it is "
-            "installed. Drop --release."
+            f"{option}={getattr(setup, option)!r}: target {setup.target!r} runs in this process, "
+            f"as it is installed. Drop --{option}."
         )
     from fuzzgraph.execution import Execution
     from fuzzgraph.execution.branches import TracedExecution
@@ -173,20 +176,26 @@ def _target(setup: Setup) -> Target:
     return open_target(setup.target)
 
 
-def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
-    """Run the target in a process of its own, with the release that was asked for."""
-    from fuzzgraph import releases, worker
+def engine_paths(setup: Setup, target: Target) -> list[Path]:
+    """What goes first on the path of the process that runs the engine of a setup.
 
-    paths = []
+    Raises:
+        UsageError: no such release or tree, or another tree than the setup asks for.
+    """
+    if setup.source:
+        return [tree_of(setup, target).root]
     if setup.release:
-        package = str(getattr(target, "package", ""))
-        if not package:
-            raise UsageError(
-                f"release={setup.release!r}: target {setup.target!r} belongs to no package with "
-                "releases. Drop --release."
-            )
-        paths = [releases.ensure(package, setup.release)]
-    client = worker.open_client(setup, paths=paths, branches=branches)
+        from fuzzgraph import releases
+
+        return [releases.ensure(package_of(setup, target), setup.release)]
+    return []
+
+
+def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
+    """Run the target in a process of its own, with the release or tree that was asked for."""
+    from fuzzgraph import worker
+
+    client = worker.open_client(setup, paths=engine_paths(setup, target), branches=branches)
     return _opened_in(client, setup, target)
 
 

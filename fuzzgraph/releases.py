@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock
 
 from fuzzgraph.errors import AdapterUnavailable, UsageError
+from fuzzgraph.process.cache import cache_root
 
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")
@@ -46,8 +47,7 @@ class Release:
 
 def cache_folder() -> Path:
     """Where releases lie: <cache>/releases/<package>/<version>."""
-    root = os.environ.get("FUZZGRAPH_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "fuzzgraph") / "releases"
+    return cache_root() / "releases"
 
 
 def parse(requirement: str) -> tuple[str, str]:

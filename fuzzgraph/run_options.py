@@ -13,6 +13,7 @@ import msgspec
 from fuzzgraph.errors import AdapterUnavailable, UsageError
 from fuzzgraph.run.option import OptionRow
 from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
+from fuzzgraph.source_tree import with_tree
 from fuzzgraph.targets.own import import_root
 
 _SECONDS = 60.0
@@ -40,7 +41,7 @@ def checked_setup(target: str = "builtin", *, here: bool = True, **given: Any) -
     if here and setup.device == "cuda":
         _require_device()
     _refuse_contradictions(setup)
-    return setup
+    return with_tree(setup) if here else setup
 
 
 def _refuse_contradictions(setup: Setup) -> None:
@@ -58,6 +59,21 @@ def _refuse_contradictions(setup: Setup) -> None:
         raise UsageError(
             f"release={setup.release!r}: target 'builtin' has no releases. Drop --release, or name "
             "a target that has them (see 'fuzzgraph targets')."
+        )
+
+    if setup.source and setup.release:
+        raise UsageError(
+            f"source={setup.source!r}, release={setup.release!r}: name one of them, a tree or a "
+            "release."
+        )
+    if setup.source and setup.target == "builtin":
+        raise UsageError(
+            f"source={setup.source!r}: target 'builtin' is FuzzGraph's own. Drop --source, or name "
+            "a target of an engine (see 'fuzzgraph targets')."
+        )
+    if setup.tree and not setup.source:
+        raise UsageError(
+            f"tree={setup.tree!r} says what a source tree has to hold. Name the tree with --source."
         )
 
 

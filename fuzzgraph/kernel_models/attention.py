@@ -170,7 +170,8 @@ def _row(
         never: Bools = np.asarray(hidden.all(0))
         visible = np.where(never[:, None, None], 0.0, values)
     flat = weights.reshape(kv_heads, heads // kv_heads * tokens, seen)
-    result = np.matmul(flat, visible.transpose(1, 0, 2)).reshape(heads, tokens, -1)
+    result = np.matmul(flat, visible.transpose(1, 0, 2))
+    result = result.reshape(heads, tokens, values.shape[-1])
     with np.errstate(divide="ignore"):
         sums = base + np.log(total)
     result = result / np.where(total == 0.0, 1.0, total)[..., None]

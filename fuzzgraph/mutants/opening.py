@@ -25,10 +25,9 @@ def load_target(begin: Begin) -> Target:
         AdapterUnavailable: there is no such engine.
     """
     from fuzzgraph.targets import open_target
-    from fuzzgraph.worker.bytecode import keep_bytecode
+    from fuzzgraph.worker.bytecode import import_engine_from
 
-    keep_bytecode(begin.paths)
-    sys.path[:0] = begin.paths
+    import_engine_from(begin.paths, begin.sought.setup)
     gc.disable()  # an engine's imports make half a million objects that stay
     try:
         target = open_target(begin.sought.setup.target)

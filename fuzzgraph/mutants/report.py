@@ -51,7 +51,7 @@ def record(score: Score) -> dict[str, Any]:
 def markdown(score: Score) -> str:
     """The whole report."""
     setup = score.sought.setup
-    engine = f", release {setup.release}" if setup.release else ""
+    engine = f", {setup.engine}" if setup.engine else ""
     ground = score.ground
     parts = [
         f"# Mutants of {visible(setup.target)}{engine}",

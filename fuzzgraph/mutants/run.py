@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from fuzzgraph import errors, releases
+from fuzzgraph import errors
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.mutants import judgements, log, report
 from fuzzgraph.mutants.messages import Begin, Finished, FromHost, Refused
@@ -157,17 +157,10 @@ def _measured(begin: Begin, said: Path) -> Iterator[Ground | Result | Done]:
 
 
 def _paths(setup: Setup) -> tuple[str, ...]:
-    if not setup.release:
-        return ()
+    from fuzzgraph.open_target import engine_paths
     from fuzzgraph.targets import open_target
 
-    package = str(getattr(open_target(setup.target), "package", ""))
-    if not package:
-        raise UsageError(
-            f"release={setup.release!r}: target {setup.target!r} belongs to no package with "
-            "releases. Drop --release."
-        )
-    return (str(releases.ensure(package, setup.release)),)
+    return tuple(map(str, engine_paths(setup, open_target(setup.target))))
 
 
 @contextlib.contextmanager

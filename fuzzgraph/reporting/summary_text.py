@@ -31,10 +31,10 @@ def stop_reason(summary: RunSummary) -> str:
 
 
 def setup_line(setup: Setup) -> str:
-    """Target, release, fault, graph engine and device in a few words."""
+    """Target, release or tree, fault, graph engine and device in a few words."""
     words = [setup.target]
-    if setup.release:
-        words.append(setup.release)
+    if setup.engine:
+        words.append(setup.engine.removeprefix("release "))
     if setup.fault:
         words.append(f"with planted fault {setup.fault}")
     return f"{' '.join(words)}, {setup.graphs} on {setup.device}"

@@ -16,6 +16,9 @@ from fuzzgraph.run.events import Setup
 from fuzzgraph.targets.own import import_root
 from fuzzgraph.text.finding_text import headline
 
+_NAMED = {"source": "FUZZGRAPH_SOURCE", "tree": "FUZZGRAPH_TREE"}
+"""Parts of a setup that are another on the receiver's machine, and what names them there."""
+
 
 def setup_words(setup: Setup) -> list[str]:
     """The parts of a setup that differ from the defaults, as keyword arguments."""
@@ -23,11 +26,34 @@ def setup_words(setup: Setup) -> list[str]:
     return [f"{name}={value!r}" for name, value in given.items()]
 
 
+def _setup_code(setup: Setup) -> str:
+    """The same as code of a file: a tree is found where its receiver says."""
+    words = {name: repr(value) for name, value in msgspec.to_builtins(setup).items()}
+    for name, variable in _NAMED.items():
+        if name in words:
+            words[name] = f"os.environ.get({variable!r}, {words[name]})"
+    items = [f"{name}={code}" for name, code in words.items()]
+    if not setup.source:
+        return f"SETUP = dict({', '.join(items)})"
+    return "\n".join(["SETUP = dict(", *(f"    {item}," for item in items), ")"])
+
+
+def _imports(setup: Setup, *names: str) -> list[str]:
+    own = ("os", *names) if setup.source else names
+    head = [f"import {name}" for name in own]
+    return [*head, *([""] if head else []), "import fuzzgraph", ""]
+
+
 def install_lines(setup: Setup) -> list[str]:
     """What has to be installed, one line each."""
     lines = [f"FuzzGraph {fuzzgraph.__version__}: pip install . in a clone of it"]
-    if setup.release:
-        lines.append(f"{setup.target}, release {setup.release}: 'fuzzgraph targets' says how")
+    if setup.source:
+        lines += [
+            f"{setup.target}, {setup.engine}: name a checkout of it in FUZZGRAPH_SOURCE",
+            "    (another tree is refused; FUZZGRAPH_TREE=any takes it as it is)",
+        ]
+    elif setup.release:
+        lines.append(f"{setup.target}, {setup.engine}: 'fuzzgraph targets' says how")
     elif ":" in setup.target:
         lines += _own_target(setup.target)
     elif setup.target != "builtin":
@@ -50,7 +76,7 @@ def _constants(headline: str, case: Case, setup: Setup) -> list[str]:
     return [
         headline,
         "NEEDS_FUZZGRAPH = True",
-        f"SETUP = dict({', '.join(setup_words(setup))})",
+        _setup_code(setup),
         "CASE = (",
         *_chunks(encode_case(case).decode()),
         ")",
@@ -90,7 +116,7 @@ def fuzzgraph_script(case: Case, finding: Finding, setup: Setup, reason: str) ->
     ]
     key = f"KEY = {finding.key!r}  # oracle, clause, target, buffer, mode"
     said = f"HEADLINE = {headline(finding)!r}"
-    imports = ["import sys", "", "import fuzzgraph", "", *_constants(said, case, setup), key]
+    imports = [*_imports(setup, "sys"), *_constants(said, case, setup), key]
     return _file(case, finding, why, imports, _MAIN)
 
 
@@ -112,5 +138,5 @@ def {test_name(case, finding)}():
     fuzzgraph.check(fuzzgraph.decode_case(CASE), **SETUP)
 """
     said = 'HEADLINE = "FindingError"  # in what pytest prints when the case shows a finding'
-    imports = ["import fuzzgraph", "", *_constants(said, case, setup)]
+    imports = [*_imports(setup), *_constants(said, case, setup)]
     return _file(case, finding, why, imports, test)

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    distributions,
+)
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from fuzzgraph.checkout import GitFailed, read_checkout
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.text.escaping import one_line
 
 _OURS = "fuzzgraph"
-_COMMIT = re.compile(r"[0-9a-f]{7,64}(-dirty)?")
-_GIT_SECONDS = 5.0
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,7 +38,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Package of the engine, e.g. 'sglang'; 'fuzzgraph' for the built-in engine."""
     engine_version: str = ""
     engine_commit: str = ""
-    """Of a checkout or an installation from one; '-dirty' where files were changed."""
+    """Of a checkout or an installation from one."""
+    engine_branch: str = ""
+    engine_changes: str = ""
+    """Digest of what differs from the commit; '' for nothing."""
+    engine_below: str = ""
+    """Path of the package's folder below the root of the checkout."""
     torch: str = ""
     triton: str = ""
     """'' also where there is none."""
@@ -60,7 +69,7 @@ def read_environment(packages: Sequence[str], device: str) -> Environment:
     return Environment(
         engine=engine,
         engine_version=_version(engine),
-        engine_commit=_commit(engine, found) if engine != _OURS else "",
+        **(_checkout_of(engine, found) if engine != _OURS else {}),
         torch=_version("torch"),
         triton=_version("triton"),
         python=platform.python_version(),
@@ -86,15 +95,36 @@ def _engine_line(environment: Environment) -> str:
     version = environment.engine_version or "of unknown version"
     if environment.engine == _OURS:
         return f"built-in engine of FuzzGraph {version}"
-    commit = environment.engine_commit or "unknown"
-    return f"{environment.engine or 'unknown engine'} {version}, commit {commit}"
+    name = f"{environment.engine or 'unknown engine'} {version}"
+    branch = f" on {environment.engine_branch}" if environment.engine_branch else ""
+    changes = f" with changes {environment.engine_changes}" if environment.engine_changes else ""
+    below = f" in {environment.engine_below}" if environment.engine_below else ""
+    return f"{name}, commit {environment.engine_commit or 'unknown'}{branch}{changes}{below}"
 
 
 def _distribution(package: str) -> Distribution | None:
+    """Its installation; None for a tree that lies before an installed one on the path."""
+    folder = _loaded_from(package)
+    if folder is not None:
+        for beside in distributions(name=package, path=[str(folder.parent)]):
+            return beside
     try:
-        return distribution(package) if package else None
+        found = distribution(package) if package else None
     except (PackageNotFoundError, ValueError):
         return None
+    another = found is not None and folder is not None and _holds(found, package)
+    return None if another else found
+
+
+def _holds(found: Distribution, package: str) -> bool:
+    """Whether an installation has the package's files; an editable one has them elsewhere."""
+    return Path(str(found.locate_file(package))).is_dir()
+
+
+def _loaded_from(package: str) -> Path | None:
+    """Folder of a package that is loaded in this process."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return Path(file).parent if isinstance(file, str) else None
 
 
 def _version(package: str) -> str:
@@ -106,7 +136,7 @@ def _version(package: str) -> str:
     return told if isinstance(told, str) else ""
 
 
-def _commit(package: str, found: Distribution | None) -> str:
+def _checkout_of(package: str, found: Distribution | None) -> dict[str, str]:
     """Of an installation from a repository (PEP 610), or of the checkout that it runs from."""
     if found is not None:
         try:
@@ -114,27 +144,32 @@ def _commit(package: str, found: Distribution | None) -> str:
             commit = str(record.get("vcs_info", {}).get("commit_id", ""))
             editable = bool(record.get("dir_info", {}).get("editable"))
         except (AttributeError, OSError, *UNREADABLE):
-            return ""
-        if not editable:
-            return commit if _COMMIT.fullmatch(commit) else ""
-    return _checkout_commit(package)
+            return {}
+        if _COMMIT.fullmatch(commit) and not editable:
+            return {"engine_commit": commit}
+    return _checkout_here(package)
 
 
-def _checkout_commit(package: str) -> str:
-    """What git says of the folder of a package; '' where it says nothing."""
+def _checkout_here(package: str) -> dict[str, str]:
+    """What git says of the folder of a package; nothing where it says nothing."""
     try:
-        spec = find_spec(package) if package else None
-        if spec is None or not spec.origin:
-            return ""
-        folder = str(Path(spec.origin).parent)
-        command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40"]
-        done = subprocess.run(
-            [*command, "--exclude=*"], capture_output=True, text=True, timeout=_GIT_SECONDS
-        )
-    except (OSError, ValueError, ImportError, AttributeError, subprocess.SubprocessError):
-        return ""
-    commit = done.stdout.strip()
-    return commit if not done.returncode and _COMMIT.fullmatch(commit) else ""
+        folder = _loaded_from(package) or _found_in(package)
+        seen = read_checkout(folder) if folder else None
+    except (OSError, ValueError, ImportError, AttributeError, GitFailed):
+        return {}
+    if seen is None:
+        return {}
+    return {
+        "engine_commit": seen.commit,
+        "engine_branch": seen.branch,
+        "engine_changes": seen.difference,
+        "engine_below": seen.below,
+    }
+
+
+def _found_in(package: str) -> Path | None:
+    spec = find_spec(package) if package else None
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 
 def _device(device: str) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from fuzzgraph.errors import UsageError
+from fuzzgraph.run.identity import checked_identity, identity_words
 from fuzzgraph.run.option import Option, rows_of
 
 Device = Literal["cpu", "cuda"]
@@ -65,6 +66,24 @@ class Setup(
             without="as installed",
         ),
     ] = ""
+    source: Annotated[
+        str,
+        Option(
+            "Checkout or unpacked wheel of the engine to take in the place of a release.",
+            metavar="DIR",
+            without="none",
+        ),
+    ] = ""
+    tree: Annotated[
+        str,
+        Option(
+            "What --source has to hold, as findings name it; another tree is refused.",
+            metavar="IDENTITY",
+            without="whatever it holds",
+            check=checked_identity,
+        ),
+    ] = ""
+    """Identity of the tree that was run (`source_tree`)."""
     fault: Annotated[
         str, Option("Plant this fault in the built-in engine.", metavar="NAME", without="none")
     ] = ""
@@ -104,6 +123,13 @@ class Setup(
             "over lanes."
         ),
     ] = False
+
+    @property
+    def engine(self) -> str:
+        """Which engine it is in a few words: release, or tree; '' as it is installed."""
+        if self.source:
+            return f"tree at {identity_words(self.tree)}" if self.tree else "a tree of sources"
+        return f"release {self.release}" if self.release else ""
 
 
 DEFAULT_SETUP = Setup()

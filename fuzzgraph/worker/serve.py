@@ -18,7 +18,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.process.device_faults import fault_in
 from fuzzgraph.run.environment import read_environment
 from fuzzgraph.run.spec import Setup
-from fuzzgraph.worker.bytecode import keep_bytecode
+from fuzzgraph.worker.bytecode import import_engine_from
 from fuzzgraph.worker.messages import (
     Answer,
     Channel,
@@ -158,8 +158,7 @@ def _loaded_target(message: Open) -> Target:
     from fuzzgraph.targets import open_target
 
     setup = message.setup
-    keep_bytecode(message.paths)
-    sys.path[:0] = message.paths
+    import_engine_from(message.paths, setup)
     target = _faulty(setup.fault) if setup.fault else open_target(setup.target)
     load = getattr(target, "load", None)
     if load is not None:

@@ -72,7 +72,9 @@ def test_of_a_checkout_the_commit_is_told(tmp_path: Path, monkeypatch: pytest.Mo
         found = read_environment(("some_engine",), "cpu")
         assert found.engine_version == "7" and len(found.engine_commit) == 40
         (tmp_path / "some_engine.py").write_text("__version__ = '8'\n")
-        assert read_environment(("some_engine",), "cpu").engine_commit.endswith("-dirty")
+        changed = read_environment(("some_engine",), "cpu")
+        assert changed.engine_commit == found.engine_commit and not found.engine_changes
+        assert f" with changes {changed.engine_changes}" in environment_lines(changed)[0]
     finally:
         del sys.modules["some_engine"]
 

@@ -36,7 +36,11 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = {point.name for point in entry_points(group="pytest11")}
 PLUGIN = () if "fuzzgraph" in INSTALLED else ("-p", "fuzzgraph.pytest_plugin")
 NAMES = [row.name for row in OPTIONS]
-TEXTS = {"database": "dir:a folder", "target": "engine_of_mine:make"}
+TEXTS = {
+    "database": "dir:a folder",
+    "target": "engine_of_mine:make",
+    "tree": "0123456789abcdef0123456789abcdef01234567+0123456789ab",
+}
 
 
 def another(row: OptionRow) -> Any:
@@ -75,6 +79,7 @@ def no_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each option by itself, also one that asks for a GPU or goes with another one only."""
     monkeypatch.setattr("fuzzgraph.run_options._require_device", lambda: None)
     monkeypatch.setattr("fuzzgraph.run_options._refuse_contradictions", lambda setup: None)
+    monkeypatch.setattr("fuzzgraph.run_options.with_tree", lambda setup: setup)
 
 
 def parsed(decorate: Callable[[Any], Any], words: list[str]) -> Any:
@@ -164,7 +169,10 @@ class Engine:
     package = "engine"
 
 
-@pytest.mark.parametrize("name", [name for name in SETUPS if name not in ("release", "device")])
+IN_THIS_PROCESS = [name for name in SETUPS if name not in ("release", "source", "device")]
+
+
+@pytest.mark.parametrize("name", IN_THIS_PROCESS)
 def test_an_execution_in_this_process_gets_the_setup_that_was_asked(
     name: str, seen: list[Setup]
 ) -> None:
@@ -184,7 +192,7 @@ def test_a_worker_is_sent_the_setup_that_was_asked(
         RequestHandler(lambda stage, step: None).answer(sent)
 
     monkeypatch.setattr(WorkerClient, "start", start)
-    monkeypatch.setattr("fuzzgraph.releases.ensure", lambda package, version: Path("/r"))
+    monkeypatch.setattr("fuzzgraph.open_target.engine_paths", lambda setup, target: [Path("/r")])
     monkeypatch.setattr("fuzzgraph.targets.own.see_current_folder", lambda: None)
     setup = SETUPS[name]
     if not setup.isolation:

@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -73,8 +74,9 @@ class EnginePackage:
 
     def release(self) -> str:
         """Version of the package, '' where it does not say."""
-        found = importlib.metadata.distributions(name=self.name, path=[str(self.root().parent)])
-        return next((dist.version for dist in found), "")
+        root = self.root()
+        found = importlib.metadata.distributions(name=self.name, path=[str(root.parent)])
+        return next((dist.version for dist in found), "") or _written_version(root)
 
     def has_module(self, name: str) -> bool:
         """Whether this release has the module, without importing it."""
@@ -143,7 +145,7 @@ class EnginePackage:
         package = types.ModuleType(self.name)
         package.__path__ = [str(root)]
         package.__file__ = str(root / "__init__.py")
-        package.__dict__["__version__"] = self.release()
+        package.__dict__["__version__"] = self.release() or _NO_VERSION
         sys.modules[self.name] = package
 
     def _refuse_settings(self) -> None:
@@ -169,6 +171,21 @@ class EnginePackage:
         )
 
 
+def _written_version(root: Path) -> str:
+    """What a tree without metadata writes down of its version; '' for nothing."""
+    for name in ("_version.py", "version.py"):
+        path = root / name
+        if path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            written = _VERSION.search(text)
+            if written is not None:
+                return written[1]
+    return ""
+
+
+_VERSION = re.compile(r"""^(?:__version__|version)\b[^"'\n]*=\s*["']([^"'\n]+)["']""", re.MULTILINE)
+_NO_VERSION = "0.0.0.dev0"
+"""Engines compare versions at import; this is what build tools write where they know none."""
 _loaded: set[str] = set()
 """Modules that `EnginePackage.load` has imported in this process."""
 

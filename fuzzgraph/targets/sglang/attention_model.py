@@ -165,7 +165,7 @@ class AttentionModel:
         else:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
             out = self.layer(q, k, k_nope, forward_batch, **more)
-        return out.reshape(len(out), -1)  # some backends keep heads apart, as a model takes either
+        return out.flatten(1)  # some backends keep heads apart, as a model takes either
 
 
 class _Body(torch.nn.Module):

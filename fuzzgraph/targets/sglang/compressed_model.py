@@ -120,7 +120,7 @@ class CompressedModel(AttentionModel):
             compress_ratio=self._ratio,
             attn_sink=self.sink,
         )
-        return with_mixed(out.reshape(len(out), -1), config)
+        return with_mixed(out.flatten(1), config)
 
     # ---- the past
 

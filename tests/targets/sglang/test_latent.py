@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+import msgspec
 import pytest
 
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case import Case, EngineConfig, ReplayStep
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
 from tests.targets.sglang.released import Workers, decode_case, release_path
@@ -83,6 +84,15 @@ class TestReleases:
     ) -> None:
         case = latent_case(page_size, (5, 66), (17, 3, 9), mode="target_verify", spec_topk=topk)
         assert seen(workers, version, case, "sglang-fa3-mla-verify") == set()
+
+    @pytest.mark.parametrize("target", ["sglang-fa3-mla", "sglang-trtllm-mla"])
+    def test_an_eager_step_without_a_request_computes_nothing(
+        self, workers: Workers, target: str
+    ) -> None:
+        idle = ReplayStep(mode="idle", via="eager")
+        case = latent_case(16 if "fa3" in target else 32, (5, 66))
+        case = msgspec.structs.replace(case, steps=(*case.steps, idle))
+        assert seen(workers, "0.5.23", case, target) == set()
 
     def test_slots_of_branches_are_taken_for_pages_of_latent_rows(self, workers: Workers) -> None:
         """In 0.5.13 to 0.5.23; of a model's own heads the second pass has pages of one token."""
