@@ -163,20 +163,18 @@ def test_a_plan_larger_than_its_buffers_is_written_beyond_them() -> None:
     assert {access.buffer for access in found} >= {"work_info_set", "reduce_final_map"}
 
 
-def test_a_map_of_another_shape_is_written_through_its_pointer() -> None:
-    plan, shaped = _buffers(2, 1), _planned([40, 9], 1)
-    plan["reduce_final_map"] = torch.zeros(4, dtype=torch.int32)
-    _make(plan, _call([40, 9], 1), 1)
-    assert plan["reduce_final_map"].tolist() == shaped["reduce_final_map"].flatten().tolist()
-
-
-def test_a_map_that_is_too_small_for_its_results_is_written_beyond_its_end() -> None:
-    memory = GuardedMemory()
-    with memory.intercept("engine"):
-        plan = _buffers(2, 1) | {"reduce_final_map": torch.zeros(3, dtype=torch.int32)}
-        _make(plan, _call([40, 9], 1), 1)
-    found = memory.lanes.report.take_accesses()
-    assert {access.buffer for access in found} == {"reduce_final_map"}
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("reduce_final_map", r"reduce_final_map must be \[any, 2\]; got \[4\]"),
+        ("work_info_set", r"work_info_set must be \[any, 8\]; got \[4\]"),
+        ("reduce_indptr", r"reduce_indptr must be \[any\]; got \[2, 2\]"),
+    ],
+)
+def test_a_plan_of_other_shapes_than_documented_is_refused(name: str, rule: str) -> None:
+    wrong = torch.zeros((2, 2) if name == "reduce_indptr" else 4, dtype=torch.int32)
+    with pytest.raises(KernelRefused, match=rule):
+        _make(_buffers(2, 1) | {name: wrong}, _call([40, 9], 1), 1)
 
 
 @pytest.mark.parametrize(

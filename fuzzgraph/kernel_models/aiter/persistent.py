@@ -34,8 +34,6 @@ _SOURCE = "ROCm/aiter, aiter/ops/attention.py and metadata/v1_2_device.cuh, 2026
 _UNITS = 4
 """Compute units; a device has hundreds, and short rows would never be split."""
 _COLUMNS = 8
-_PAIR = 2
-"""Columns of reduce_final_map."""
 # Of an entry of work_info_set: which row, where its partial result goes (-1: it is the result), its
 # queries, its keys, and how many keys of the row come behind them.
 _ROW = 0
@@ -45,6 +43,12 @@ _STOP = 3
 _KEY = 4
 _END = 5
 _BEHIND = 6
+_SHAPES: dict[str, tuple[int | None, ...]] = {
+    "work_info_set": (None, _COLUMNS),
+    "reduce_final_map": (None, 2),
+}
+"""Of a plan's tensors, as `get_mla_metadata_v1` documents them; the others are lists. With heads
+that are folded into rows of 16 a kernel needs all of the entries that these shapes announce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def check_plan(call: Call, plan: PersistentPlan) -> None:
         tensor = getattr(plan, name)
         call.needs(tensor is not None, f"a persistent call needs {name}", None)
         call.needs_dtype(name, tensor, torch.int32)
+        call.needs_shape(name, tensor, *_SHAPES.get(name, (None,)))
         call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
 
 
@@ -239,18 +244,13 @@ def _plan(
     firsts += [len(items)] * (_UNITS + 1 - len(firsts))
     results += [len(parts)] * (len(plan.reduce_indptr) - len(results))
     _write_numbers(memory, "work_indptr", plan.work_indptr, firsts)
-    _write_numbers(memory, "work_info_set", _as_table(plan.work_info_set, _COLUMNS), items)
+    _write_numbers(memory, "work_info_set", plan.work_info_set, items)
     _write_numbers(memory, "reduce_indptr", plan.reduce_indptr, results)
-    _write_numbers(memory, "reduce_final_map", _as_table(plan.reduce_final_map, _PAIR),
+    _write_numbers(memory, "reduce_final_map", plan.reduce_final_map,
            list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)))  # fmt: skip
     _write_numbers(memory, "reduce_partial_map", plan.reduce_partial_map, parts)
     memory.store("work_metadata_ptrs", plan.work_meta_data.view(torch.int64), plan.addresses(),
                  np.arange(2))  # fmt: skip
-
-
-def _as_table(tensor: torch.Tensor, columns: int) -> torch.Tensor:
-    """Rows of so many entries behind a pointer, whatever shape its tensor has."""
-    return tensor.as_strided((tensor.numel() // columns, columns), (columns, 1))
 
 
 def _write_numbers(
@@ -282,15 +282,13 @@ def persistent_rows(
             found.append(_row(memory, kv_indices, [item], item[_FIRST], causal))
         else:
             parts[item[_INTO]] = item
-    final_map = _as_table(plan.reduce_final_map, _PAIR)
     firsts = memory.ints(plan.reduce_indptr)
     check_offsets(memory, "reduce_indptr", firsts, len(plan.reduce_partial_map))
     for tile in np.flatnonzero(np.diff(firsts) > 1):  # reduce.cu: one part is no result
         count = min(firsts[tile + 1] - firsts[tile], len(plan.reduce_partial_map) + 1)
         span = firsts[tile] + np.arange(count)
         places = memory.entries("reduce_partial_map", plan.reduce_partial_map, span).tolist()
-        ends = memory.entries("reduce_final_map", final_map, np.array([tile, tile]), np.arange(2))
-        low, high = ends.tolist()
+        low, high = memory.ints(plan.reduce_final_map[tile]).tolist()
         group = [parts[place] for place in places if place in parts]
         queries = {item[_STOP] - item[_FIRST] for item in group}
         if len(group) < len(places) or queries != {high - low}:
@@ -308,11 +306,10 @@ def _work(memory: KernelMemory, plan: PersistentPlan, keys: int) -> list[list[in
     Args:
         keys: that all rows have together. An item with more is recorded and left out.
     """
-    info = _as_table(plan.work_info_set, _COLUMNS)
-    firsts, most = memory.ints(plan.work_indptr), len(info)
+    firsts, most = memory.ints(plan.work_indptr), len(plan.work_info_set)
     check_offsets(memory, "work_indptr", firsts, most)
     taken = firsts[0] + np.arange(min(max(0, firsts[-1] - firsts[0]), most))
-    found = memory.entries("work_info_set", info, taken)
+    found = memory.entries("work_info_set", plan.work_info_set, taken)
     wrong = (found[:, _END] - found[:, _KEY] > keys) | (found[:, _STOP] - found[:, _FIRST] > keys)
     if wrong.any():
         rule = f"work_info_set must share out the {keys} keys of all rows"
