@@ -199,7 +199,7 @@ def _executed(
             again.append(target)
     if again:
         say(f"recording what {len(again)} of {len(again) + len(executed)} targets execute")
-        executed |= known.record(again, spec.jobs, lambda target, made: None)
+        executed |= known.record(again, spec.jobs)
     return executed
 
 
