@@ -96,8 +96,8 @@ def _line(setup: Setup, checkout: Checkout, good: str, bad: str) -> Line:
 
 def _about(checkout: Checkout, walked: int, *, merges: bool) -> str:
     return (
-        f"commits to ask: of {walked}, the older end and those that change {checkout.below}"
-        + (", first parents only (a merge is one commit)" if merges else "")
+        f"commits to ask, of {walked}: those that change {checkout.below}, and the older end"
+        + ("; first parents only, a merge is one commit" if merges else "")
         + ("; what is not committed is left out" if checkout.difference else "")
     )
 

@@ -61,7 +61,7 @@ def test_the_commit_that_brought_the_finding_is_named_and_one_that_does_not_open
     before = everything(tree)
     assert run_command(words("--json")) == 1
     said = capsys.readouterr()
-    assert said.err.startswith(f"{COMMITS} commits to ask: of 7, the older end and those that ")
+    assert said.err.startswith(f"{COMMITS} commits to ask, of 7: those that change python/engine")
     assert "; what is not committed is left out; at most 4 runs if each can" in said.err
     found = json.loads(said.out)["bisection"]
     answers = {one["subject"]: one for one in found["answers"]}
