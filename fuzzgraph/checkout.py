@@ -15,6 +15,8 @@ from pathlib import Path
 
 _SECONDS = 60.0
 """What one question may take; a large checkout on a slow disk needs some."""
+_READ_ONLY = ("-c", "diff.autoRefreshIndex=false")
+"""`git diff` refreshes the index whatever GIT_OPTIONAL_LOCKS says."""
 _NONE = ("not a git repository", "no git on this machine")
 _DIGITS = 12
 """Of the digest of a difference: enough to tell two edits apart."""
@@ -52,7 +54,7 @@ def git(folder: Path | str, *words: str) -> bytes:
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            ["git", "-C", str(folder), *_READ_ONLY, *words],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=_SECONDS,

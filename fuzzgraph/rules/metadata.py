@@ -211,6 +211,9 @@ def names_own_pages(
             owner = f"row {row}" if live else f"padded row {row}"
             yield f"{name} of {owner} holds page {stranger}, which is not its own"
             return
+        if in_order and used > len(own):
+            yield f"{name} has {used} pages for row {row}, which owns {len(own)}"
+            return
         if in_order and part != own[:used]:
             at = _first_unequal(part, own)
             yield f"{name}[{row}, {at}] is page {part[at]}, the row's page there is {own[at]}"

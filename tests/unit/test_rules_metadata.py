@@ -1,0 +1,28 @@
+"""What is demanded of metadata, as pure functions of what was seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuzzgraph.rules.metadata import names_own_pages
+
+
+@pytest.mark.parametrize(
+    ("table", "lens", "told"),
+    [
+        ([[3, 4]], [4], []),
+        ([[4, 3]], [4], ["t[0, 0] is page 4, the row's page there is 3"]),
+        ([[3, 9]], [4], ["t of row 0 holds page 9, which is not its own"]),
+        ([[3]], [4], ["t has 1 pages for row 0, whose 4 tokens lie in 2"]),
+        ([[3, 4, 3]], [6], ["t has 3 pages for row 0, which owns 2"]),
+    ],
+)
+def test_a_row_of_a_page_table_names_its_own_pages(
+    table: list[list[int]], lens: list[int], told: list[str]
+) -> None:
+    """The lengths are the engine's, so that they may say more pages than the row has."""
+    found = names_own_pages(
+        "t", np.array(table), pages=[[3, 4]], seq_lens=lens, page_size=2, reserved=0, in_order=True
+    )
+    assert list(found) == told
