@@ -36,6 +36,7 @@ _VERBS = {
     "faults": "fuzzgraph.cli.faults:faults",
     "known-bugs": "fuzzgraph.cli.known_bugs:known_bugs",
     "mutants": "fuzzgraph.cli.mutants:mutants",
+    "gate": "fuzzgraph.cli.gate:gate",
     "bisect": "fuzzgraph.cli.bisect:bisect",
     "corpus": "fuzzgraph.cli.corpus:corpus",
     "check-target": "fuzzgraph.cli.check_target:check_target",

@@ -70,7 +70,7 @@ class Host:
         self._begin = begin
         self._sought = begin.sought
         self._tell = tell
-        self._target = load_target(begin)
+        self._target = load_target(begin.sought.setup, begin.paths)
         self._cases = draw_cases(self._target, self._sought.seed, CASES)
         self._sources: dict[str, Source] = {}
         self._live: dict[str, list[FunctionType]] = {}

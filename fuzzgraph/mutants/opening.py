@@ -5,20 +5,21 @@ from __future__ import annotations
 import gc
 import importlib.util
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fuzzgraph.case import Case
 from fuzzgraph.errors import UsageError
-from fuzzgraph.mutants.messages import Begin
+from fuzzgraph.run.spec import Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.ports import Target
 
 
-def load_target(begin: Begin) -> Target:
-    """The target, its engine imported.
+def load_target(setup: Setup, paths: Sequence[str]) -> Target:
+    """The target of a setup, its engine imported from these folders.
 
     Raises:
         UsageError: the engine's import has started threads.
@@ -27,10 +28,10 @@ def load_target(begin: Begin) -> Target:
     from fuzzgraph.targets import open_target
     from fuzzgraph.worker.bytecode import import_engine_from
 
-    import_engine_from(begin.paths, begin.sought.setup)
+    import_engine_from(paths, setup)
     gc.disable()  # an engine's imports make half a million objects that stay
     try:
-        target = open_target(begin.sought.setup.target)
+        target = open_target(setup.target)
         load = getattr(target, "load", None)
         if load is not None:
             load()

@@ -1,0 +1,93 @@
+"""`fuzzgraph gate`: what a change of an engine breaks and mends."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from fuzzgraph.cli.options import as_json, duration, option_of, say_json, whole_number
+from fuzzgraph.run.spec import OPTIONS
+
+_SECONDS = 120.0
+_ROW = {row.name: row for row in OPTIONS}
+
+
+@click.command()
+@click.option("--source", default=".", metavar="DIR", show_default=True,
+              help="Checkout of the engine with the change, committed or not.")  # fmt: skip
+@click.option("--base", required=True, metavar="REF",
+              help="What the change is for, e.g. origin/main.")  # fmt: skip
+@click.option("--target", "targets", multiple=True, metavar="TARGET",
+              help="Run this one; may be given again.  [default: all that execute it]")  # fmt: skip
+@click.option("--time", "seconds", metavar="TIME", callback=duration,
+              help="How long to search in all, e.g. 90s, 10m.  [default: 2m]")  # fmt: skip
+@option_of(_ROW["examples"], help="Generated cases of each target, at most.  [default: no limit]")
+@option_of(_ROW["seed"])
+@option_of(_ROW["corpus"])
+@option_of(_ROW["ledger"])
+@click.option("--jobs", metavar="N", callback=whole_number(1),
+              help="Processes at a time.  [default: one a core]")  # fmt: skip
+@option_of(_ROW["out"], help="New or empty folder.  [default: reports/gates/TIME-SEED]")
+@as_json
+def gate(
+    source: str,
+    base: str,
+    targets: tuple[str, ...],
+    seconds: float | None,
+    examples: int | None,
+    seed: int | None,
+    corpus: str | None,
+    ledger: str | None,
+    jobs: int | None,
+    out: str | None,
+    as_json: bool,
+) -> int:
+    """Judge a change of an engine by its base.
+
+    Each case runs on the tree and on the commit where it left --base. What only the tree shows is
+    a finding of the change: shrunk, and confirmed in fresh sessions of both. What both show stands
+    and is not blamed on the change; what only the base shows is mended.
+    """
+    import sys
+
+    from fuzzgraph.campaign import fresh_folder
+    from fuzzgraph.gate.records import GateSpec
+    from fuzzgraph.gate.run import run_gate
+    from fuzzgraph.gate.write import write_gate
+    from fuzzgraph.reporting import progress_on
+
+    seed = secrets.randbelow(1 << 31) if seed is None else seed
+    spec = GateSpec(
+        source=source, base=base, targets=targets, seconds=seconds or _SECONDS,
+        examples=examples, seed=seed,
+        jobs=jobs or os.cpu_count() or 1, corpus=corpus or "", ledger=ledger or "",
+        out=str(fresh_folder(Path(out) if out else None, seed, Path("reports/gates"))),
+    )  # fmt: skip
+    stream = sys.stderr if as_json else sys.stdout
+
+    def say(line: str) -> None:
+        click.echo(line, file=stream)
+
+    try:
+        with closing(progress_on(stream)) as progress:
+            summary = run_gate(spec, say=say, emit=progress)
+    except BaseException:
+        _leave_no_empty_folder(Path(spec.out))
+        raise
+    write_gate(summary, Path(spec.out))
+    if as_json:
+        say_json(summary)
+    else:
+        from fuzzgraph.gate.report import text
+
+        click.echo(f"\n{text(summary)}\n  report in {spec.out}")
+    return summary.exit_code
+
+
+def _leave_no_empty_folder(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

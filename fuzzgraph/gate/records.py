@@ -1,0 +1,107 @@
+"""What a gate is asked, and what it came to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fuzzgraph.case import Case
+from fuzzgraph.finding import Finding
+from fuzzgraph.run.events import RunSummary
+
+
+class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One pull request, or one working tree, against its base."""
+
+    source: str
+    base: str
+    """A ref; the tree is compared with the commit where it left it."""
+    targets: tuple[str, ...] = ()
+    """() for those that execute what changed."""
+    seconds: float
+    """Of search, over all targets."""
+    examples: int | None = None
+    """Generated cases of each target, at most."""
+    seed: int
+    jobs: int
+    corpus: str = ""
+    ledger: str = ""
+    out: str = ""
+
+
+class StandingFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A finding of the base that the tree shows as well."""
+
+    id: str
+    finding: Finding
+    cases: int
+    was: str = ""
+    """Id that it has on the base, where something was renamed."""
+
+
+class MendedFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding of the base that the tree does not show on the same case."""
+
+    id: str
+    finding: Finding
+    case: Case
+    case_path: str
+    confirmed: str
+    """Fresh sessions of the base that show it."""
+    on_head: str
+    """Fresh sessions of the tree that show it."""
+
+
+class GateTarget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One target of a gate."""
+
+    target: str
+    touched: tuple[str, ...] = ()
+    """Functions of the change that it executes; () where it was named."""
+    seconds: float = 0.0
+    folder: str = ""
+    """Folder of its run, below that of the gate."""
+    summary: RunSummary | None = None
+    """Of what the tree alone shows; None where it did not run."""
+    standing: tuple[StandingFinding, ...] = ()
+    mended: tuple[MendedFinding, ...] = ()
+    why: str = ""
+    """Why it did not run."""
+
+
+class GateSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a change breaks and mends."""
+
+    fuzzgraph: str
+    package: str
+    base: str
+    """Commit."""
+    head: str
+    """Identity of the tree."""
+    branch: str = ""
+    spec: GateSpec
+    touched: tuple[str, ...] = ()
+    """Python files of the package that run differently."""
+    same: tuple[str, ...] = ()
+    """Files whose text differs and whose code does not."""
+    other: tuple[str, ...] = ()
+    """Files that are no Python: no target runs them."""
+    targets: tuple[GateTarget, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Targets that execute what changed, for which the budget is too small."""
+    not_driven: dict[str, str] = {}
+    """Target -> why it does not run on this engine, so that nobody knows what it executes."""
+    seconds: float = 0.0
+    first_case_seconds: float = 0.0
+    """From the start to the first case."""
+    exit_code: int = 0
+
+    @property
+    def new(self) -> tuple[tuple[GateTarget, str], ...]:
+        """(target, id) of each finding that the change brings."""
+        return tuple(
+            (one, reported.id)
+            for one in self.targets
+            if one.summary is not None
+            for reported in one.summary.findings
+            if not reported.flaky
+        )

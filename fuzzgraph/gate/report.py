@@ -1,0 +1,167 @@
+"""A gate as text: for the terminal, for the comment on a pull request, and as SARIF."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzzgraph.gate.records import GateSummary, GateTarget, MendedFinding
+from fuzzgraph.reporting.plain_text import finding_text
+from fuzzgraph.reporting.sarif import SCHEMA, sarif
+from fuzzgraph.run.events import ReportedFinding
+from fuzzgraph.run.identity import identity_words
+from fuzzgraph.text.escaping import code_block, code_span, one_line
+from fuzzgraph.text.escaping import markdown_text as plain
+from fuzzgraph.text.finding_text import sentence
+from fuzzgraph.text.numbers import counted
+
+COMMENT = 60_000
+"""Characters of a page that is to fit into a comment; GitHub takes 65,536."""
+
+
+def findings_of(summary: GateSummary) -> list[ReportedFinding]:
+    """What the change brings, as it is reported."""
+    return [
+        reported
+        for one in summary.targets
+        if one.summary is not None
+        for reported in one.summary.findings
+    ]
+
+
+def verdict(summary: GateSummary) -> str:
+    """The outcome in one line."""
+    new = len(findings_of(summary))
+    mended = sum(len(one.mended) for one in summary.targets)
+    standing = sum(len(one.standing) for one in summary.targets)
+    parts = [f"this change brings {counted(new, 'finding')}" if new else "nothing new found"]
+    if mended:
+        parts.append(f"this change mends {counted(mended, 'finding')}")
+    if standing:
+        verb = "stands" if standing == 1 else "stand"
+        parts.append(f"{counted(standing, 'finding')} of the base {verb}")
+    if not summary.targets:
+        parts = [_nothing_to_run(summary)]
+    failed = [one.target for one in summary.targets if one.why]
+    if failed:
+        parts.append(f"not judged: {', '.join(failed)}")
+    return "; ".join(parts)
+
+
+def _nothing_to_run(summary: GateSummary) -> str:
+    if not summary.touched:
+        return "no Python of the engine runs differently"
+    return "no target executes what changed"
+
+
+def trees_line(summary: GateSummary) -> str:
+    """Which trees were compared."""
+    branch = f" on {summary.branch}" if summary.branch else ""
+    base = f"commit {summary.base[:12]} ({summary.spec.base})"
+    return f"{summary.package}: {identity_words(summary.head)}{branch}, against {base}"
+
+
+def text(summary: GateSummary) -> str:
+    """For a terminal or a log."""
+    lines = [finding_text(reported) + "\n" for reported in findings_of(summary)]
+    for one in summary.targets:
+        lines += [f"mended: {_mended_line(mended, one)}" for mended in one.mended]
+    lines.append(one_line(verdict(summary)))
+    lines += [f"  {one_line(_target_line(one))}" for one in summary.targets]
+    if summary.left_out:
+        lines.append(f"  no time left for: {', '.join(summary.left_out)} (a longer --time has it)")
+    lines.append(f"  {one_line(trees_line(summary))}; {summary.seconds:.0f} s")
+    return "\n".join(lines)
+
+
+def _mended_line(mended: MendedFinding, one: GateTarget) -> str:
+    asked = f"base {mended.confirmed}, this tree {mended.on_head}"
+    rates = asked if mended.confirmed else "not confirmed"
+    return one_line(f"{sentence(mended.finding)} ({one.target}; {rates}; {mended.case_path})")
+
+
+def _target_line(one: GateTarget) -> str:
+    if one.summary is None:
+        return f"{one.target}: not judged: {one.why}"
+    found = (
+        f"{one.summary.cases} cases on both, {counted(len(one.summary.findings), 'new finding')}"
+    )
+    standing = f", {len(one.standing)} stand in both" if one.standing else ""
+    return f"{one.target}: {found}{standing}, {one.seconds:.0f} s"
+
+
+def markdown(summary: GateSummary) -> str:
+    """For the comment on a pull request or the summary of a job."""
+    new = findings_of(summary)
+    parts = [f"# FuzzGraph: {plain(verdict(summary))}", plain(trees_line(summary)) + "."]
+    parts += [
+        f"## {plain(sentence(reported.finding))}\n\n{code_block(finding_text(reported))}"
+        for reported in new
+    ]
+    mended = [(one, fixed) for one in summary.targets for fixed in one.mended]
+    if mended:
+        rows = "\n".join(f"- {plain(_mended_line(fixed, one))}" for one, fixed in mended)
+        parts.append(f"## This change mends\n\n{rows}")
+    if summary.targets:
+        parts.append(_table(summary))
+    standing = [(one, still) for one in summary.targets for still in one.standing]
+    if standing:
+        rows = "\n".join(
+            f"- {code_span(still.id)} ({plain(one.target)}): {plain(sentence(still.finding))}"
+            + (f"; on the base {code_span(still.was)}" if still.was else "")
+            for one, still in standing
+        )
+        parts.append(f"## Found on the base as well, not blamed on this change\n\n{rows}")
+    parts.append(_rest(summary))
+    return _fitting(parts)
+
+
+def _table(summary: GateSummary) -> str:
+    rows = [
+        f"| {plain(one.target)} | {_figure(one)} | {len(one.mended)} | {len(one.standing)} "
+        f"| {one.seconds:.0f} s | {plain(', '.join(one.touched[:4]))} |"
+        for one in summary.targets
+    ]
+    head = (
+        "| target | new | mended | stand | time | what it executes of the change |\n"
+        "|---|---|---|---|---|---|"
+    )
+    return "\n".join([head, *rows])
+
+
+def _figure(one: GateTarget) -> str:
+    if one.summary is None:
+        return f"not judged: {plain(one.why)}"
+    return f"{len(one.summary.findings)} in {one.summary.cases} cases"
+
+
+def _rest(summary: GateSummary) -> str:
+    lines = [f"Python files that run differently: {len(summary.touched)}."]
+    if summary.same:
+        lines.append(f"Files that differ in comments and blank lines only: {len(summary.same)}.")
+    if summary.other:
+        lines.append(f"Files that no target runs, since they are no Python: {len(summary.other)}.")
+    if summary.left_out:
+        lines.append(f"No time left for {plain(', '.join(summary.left_out))}.")
+    lines.append(f"Seed {summary.spec.seed}, FuzzGraph {plain(summary.fuzzgraph)}.")
+    return " ".join(lines)
+
+
+def _fitting(parts: list[str]) -> str:
+    """As many parts as fit into a comment; the rest is counted."""
+    page = parts[0]
+    for number, part in enumerate(parts[1:], start=1):
+        if len(page) + len(part) > COMMENT:
+            return f"{page}\n\n{len(parts) - number} more parts are in gate.json.\n"
+        page = f"{page}\n\n{part}"
+    return page + "\n"
+
+
+def sarif_log(summary: GateSummary) -> dict[str, Any]:
+    """All targets as one log, a run for each."""
+    runs = [
+        run
+        for one in summary.targets
+        if one.summary is not None
+        for run in sarif(one.summary)["runs"]
+    ]
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
