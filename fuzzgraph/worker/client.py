@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fuzzgraph.case import Case, encode_case
+from fuzzgraph.errors import FuzzGraphError, OutOfTime
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import EngineLine, Finding
 from fuzzgraph.repro.not_standalone import NotStandalone
@@ -294,7 +295,9 @@ class WorkerClient:
             return self._sender.ask(message, Located, 3 * self._limits.case_seconds).lines
         except Ending as ending:
             self._count(ending)
-        except WorkerFailed as error:  # of no report is this the end
+        except OutOfTime:
+            raise
+        except FuzzGraphError as error:  # of no report is this the end
             print(f"no line of the engine: {error}", file=sys.stderr)
         return ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import fuzzgraph
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import EngineLine, Finding
 from fuzzgraph.memory.source_lines import innermost_source, lines_below
+from fuzzgraph.open_target import open_target_object
 from fuzzgraph.repro import engine_lines
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets.builtin import BuiltinTarget
@@ -118,3 +120,23 @@ def test_a_path_that_leaves_the_checkout_is_refused(path: str) -> None:
     assert msgspec.convert(values | {"path": "a/b-c.py"}, EngineLine).line == 1
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(values | {"path": path}, EngineLine)
+
+
+def test_an_open_target_adds_the_lines_to_a_finding() -> None:
+    kind = next(kind for kind in KINDS if kind.name == "red-zone")
+    with closing(open_target_object(kind.target(), Setup())) as opened:
+        lines = opened.located(kind.case, kind.finding()).lines
+    assert code(lines[1]).startswith(BUFFER)
+
+
+def test_no_report_ends_because_lines_cannot_be_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no way")
+
+    monkeypatch.setattr("fuzzgraph.repro.locating.engine_lines", fails)
+    kind = next(kind for kind in KINDS if kind.name == "red-zone")
+    with closing(open_target_object(kind.target(), Setup())) as opened:
+        assert opened.located(kind.case, kind.finding()) == kind.finding()
+    assert "no line of the engine: RuntimeError: no way" in capsys.readouterr().err
