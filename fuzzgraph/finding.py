@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -41,6 +41,32 @@ _SEVERITY_OF: dict[Clause, Severity] = {
 }
 
 FindingKey = tuple[str, str, str, str, str]
+LineRole = Literal["called", "raised", "written", "allocated"]
+"""What a line has to do with a finding, in the order of what helps most."""
+LINE_ROLES: tuple[LineRole, ...] = get_args(LineRole)
+
+
+class EngineLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of the engine's own Python that a finding is about."""
+
+    role: LineRole
+    # Relative, without '.' or '..' as a name: it goes into reports that others resolve.
+    path: Annotated[
+        str, msgspec.Meta(pattern=r"\A(?:(?!\.{1,2}/)[^/\\:\s]+/)*[^/\\:\s]+\.py\Z", max_length=400)
+    ]
+    """Below the root of the engine's checkout; of a release below the folder of the package."""
+    line: Annotated[int, msgspec.Meta(ge=1)]
+    function: str
+    does: str
+    """What it does, e.g. 'allocates kv_indices'."""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} in {self.function}"
+
+    @property
+    def short(self) -> str:
+        """As the message of a finding names it, by the file's last name."""
+        return str(self).rpartition("/")[2]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +86,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One sentence with the values: what was expected, what was seen, where."""
     detail: dict[str, str | int | float | list[int]] = {}
     """Machine-readable facts behind the message, e.g. offset, elements, region, allocated_at."""
+    lines: tuple[EngineLine, ...] = ()
+    """Of the engine, the most telling first; found once, for the shrunk case."""
     confirmed: str = ""
     """Rate in fresh sessions, e.g. '3/3'; '' before it was tried."""
     severity: Severity = "low"

@@ -5,13 +5,18 @@ Every name a user can get wrong is checked here, before anything expensive.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import TargetFailed, UsageError
+from fuzzgraph.finding import EngineLine, Finding
 from fuzzgraph.run.environment import UNKNOWN, Environment, read_environment
 from fuzzgraph.run.runner import Runner
 from fuzzgraph.run.spec import Setup
@@ -52,8 +57,18 @@ class Opened:
     """How often it was killed from outside and its case run again."""
     environment: Environment = UNKNOWN
     """Of the process that runs the engine."""
+    lines_of: Callable[[Case, Finding], tuple[EngineLine, ...]] = lambda case, finding: ()
+    """The engine's lines that a finding is about, found by running its case once more."""
     record: Recorder | None = None
     """Writes standalone scripts where the engine is; None where it is in this process."""
+
+    def located(self, case: Case, finding: Finding) -> Finding:
+        """The finding with the engine's lines that it is about.
+
+        Raises:
+            OutOfTime: it was cut off.
+        """
+        return msgspec.structs.replace(finding, lines=self.lines_of(case, finding))
 
 
 def check_names(setup: Setup) -> None:
@@ -127,7 +142,26 @@ def open_target_object(target: Target, setup: Setup, *, branches: bool = False) 
     from fuzzgraph.ports import engine_packages
 
     environment = read_environment(engine_packages(target), setup.device)
-    return Opened(setup, target, execution, execution.close, environment=environment)
+    return Opened(
+        setup,
+        target,
+        execution,
+        execution.close,
+        environment=environment,
+        lines_of=partial(_lines_here, target, setup, environment.engine_below),
+    )
+
+
+def _lines_here(
+    target: Target, setup: Setup, below: str, case: Case, finding: Finding
+) -> tuple[EngineLine, ...]:
+    from fuzzgraph.repro import engine_lines
+
+    try:
+        return engine_lines(case, finding, target, setup, below)
+    except Exception as error:  # of no report is this the end
+        print(f"no line of the engine: {type(error).__name__}: {error}", file=sys.stderr)
+        return ()
 
 
 def _isolated(target: Target, setup: Setup) -> bool:
@@ -209,6 +243,7 @@ def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
         killed=lambda: client.killed,
         environment=client.environment,
         cut_off=client.cut_off,
+        lines_of=client.engine_lines,
         record=client.standalone_script if setup.graphs == "recorder" else None,
     )
 

@@ -132,7 +132,9 @@ class Campaign:
             live.count_quarantined,
         )
         export = self.tools.export or Exporting(self.spec.setup, opened.record, opened.environment)
-        triage = Triage(live, quarantining, self.tools.minimise, export, self.policy)
+        triage = Triage(
+            live, quarantining, self.tools.minimise, export, self.policy, opened.located
+        )
         runner = CaseRunner(live, quarantining, triage, self.tools.dimensions, opened.cut_off)
         ended = live.state.ended
 

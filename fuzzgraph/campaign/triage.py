@@ -44,6 +44,7 @@ from fuzzgraph.run_options import replay_command
 
 Say = Callable[[str], object]
 """Takes a few words on what is being done."""
+Locate = Callable[[Case, Finding], Finding]
 Exporter = Callable[[ReportedFinding, RunFolder, Allowance, Say], tuple[Export, ...]]
 """Writes the repros of a finding, as far as it is allowed to."""
 
@@ -56,6 +57,7 @@ class Triage:
         minimise: shrinks a case while a condition holds.
         export: writes the repros of a finding.
         policy: how a finding counts.
+        locate: adds the engine's lines that a finding is about.
     """
 
     def __init__(
@@ -65,12 +67,14 @@ class Triage:
         minimise: Minimise,
         export: Exporter,
         policy: FindingPolicy,
+        locate: Locate,
     ) -> None:
         self._run = run
         self._state = run.state
         self._shrinker = Shrinker(run, runner, minimise, self._notice)
         self._export = export
         self._policy = policy
+        self._locate = locate
         self._dedup = Deduplicator(run.state, run.folder.companions)
         self._exported = {
             reported.id
@@ -211,7 +215,7 @@ class Triage:
         with budget.shrinking():
             done = self._shrinker.shrink(new, until)
             also = self._companions(new, done)
-            done = self._with_effect(done, also)
+            done = self._with_lines(self._with_effect(done, also))
             rate = done.finding.confirmed
             if rate and not is_full_rate(rate):
                 self._run.emit(FindingFlaky(shard=self._run.spec.shard, id=new.id, rate=rate))
@@ -224,6 +228,14 @@ class Triage:
         with contextlib.suppress(OutOfTime):
             told = with_effect(done.case, done.finding, also, self._shrinker.findings)
             return replace(done, finding=told)
+        return done
+
+    def _with_lines(self, done: ShrunkFinding) -> ShrunkFinding:
+        """The finding with the engine's lines, once it showed again and if there was time."""
+        if "confirm" in done.left or done.finding.confirmed.startswith("0/"):
+            return done
+        with contextlib.suppress(OutOfTime):
+            return replace(done, finding=self._locate(done.case, done.finding))
         return done
 
     def _reported(

@@ -79,7 +79,10 @@ def replay(case: str, setup: Setup, times: int, as_json: bool) -> int:
     path, loaded = _load(case)
     with closing(open_setup(setup)) as opened:
         verdict = _judged(opened, path, loaded)
-        confirmed = [opened.runner.confirm(loaded, seen, times) for seen in verdict.findings[:1]]
+        confirmed = [
+            opened.located(loaded, opened.runner.confirm(loaded, seen, times))
+            for seen in verdict.findings[:1]
+        ]
     found = [*confirmed, *verdict.findings[1:]]
     if as_json:
         say_json(_replayed(setup, path, loaded, verdict, found))
@@ -144,7 +147,7 @@ def shrink(case: str, setup: Setup, finding: str, out: Path | None, as_json: boo
         kept = _chosen(verdict.findings, finding)
         small, tries = _minimised(opened, loaded, kept)
         final = next(f for f in opened.runner.run_case(small).findings if f.key == kept.key)
-        final = opened.runner.confirm(small, final)
+        final = opened.located(small, opened.runner.confirm(small, final))
     target = out or path.parent / f"{digest(small)}.json"
     write_atomically(target, readable_json(small))
     reported = msgspec.structs.replace(_reported(setup, target, small, final), shrink_tries=tries)
@@ -231,7 +234,8 @@ def export(
         verdict = _judged(opened, path, loaded)
         if not verdict.findings:
             return _nothing(path, setup, as_json=as_json)
-        shown = opened.runner.confirm(loaded, _chosen(verdict.findings, finding))
+        chosen = _chosen(verdict.findings, finding)
+        shown = opened.located(loaded, opened.runner.confirm(loaded, chosen))
         text = export_text(
             kind, loaded, shown, setup, record=opened.record, environment=opened.environment
         )

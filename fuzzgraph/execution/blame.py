@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 
 from fuzzgraph.errors import EngineError
+from fuzzgraph.memory.source_lines import file_name
 from fuzzgraph.ports import Session, Target, defining_modules, engine_packages, names_its_engine
 from fuzzgraph.relays import is_relay
 
@@ -56,7 +57,8 @@ class Frame:
     line: int
 
     def __str__(self) -> str:
-        return f"{Path(self.code.co_filename).name}:{self.line} in {self.code.co_name}"
+        file = self.code.co_filename
+        return f"{file_name(file) or Path(file).name}:{self.line} in {self.code.co_name}"
 
 
 def frames_of(error: BaseException) -> list[Frame]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import CodeType, FrameType
 
 import torch
@@ -42,6 +44,35 @@ _NAMES: dict[str, str] = {}
 _LINES: dict[tuple[int, int], tuple[CodeType, str]] = {}
 # Source lines kept, so that a long run stays flat.
 _REMEMBERED = 1 << 16
+# While `lines_below` is active: path of a folder or file -> what a line calls it.
+_BELOW: dict[str, str] = {}
+
+
+@contextmanager
+def lines_below(folders: Mapping[str, str]) -> Iterator[None]:
+    """Inside, a source line is one of these folders and begins with its whole path.
+
+    Frames elsewhere are passed over, also those of other packages that the engine calls.
+
+    Args:
+        folders: folder, or single file -> what its path is called, e.g.
+            {"/releases/sglang": "python/sglang"}. FuzzGraph's own files count where they are named.
+    """
+    kept = _NAMES.copy(), _LINES.copy(), _BELOW.copy()
+    _forget({name.rstrip(os.sep): called for name, called in folders.items()})
+    try:
+        yield
+    finally:
+        names, lines, below = kept
+        _forget(below)
+        _NAMES.update(names)
+        _LINES.update(lines)
+
+
+def _forget(below: Mapping[str, str]) -> None:
+    for known in (_NAMES, _LINES, _BELOW):
+        known.clear()
+    _BELOW.update(below)
 
 
 def innermost_source(depth: int = 1) -> str:
@@ -59,10 +90,25 @@ def innermost_source(depth: int = 1) -> str:
     return ""
 
 
+def file_name(filename: str) -> str:
+    """What a source line calls a file: its last name; the whole path inside `lines_below`.
+
+    '' for one that is passed over there.
+    """
+    if not _BELOW:
+        return os.path.basename(filename)
+    for folder, called in _BELOW.items():
+        if filename == folder or filename.startswith(folder + os.sep):
+            return called + filename[len(folder) :].replace(os.sep, "/")
+    return ""
+
+
 def _name_of(filename: str) -> str:
-    name = os.path.basename(filename)
     if filename.startswith(_SKIPPED):
         return ""
+    name = file_name(filename)
+    if _BELOW:
+        return name
     # A target's own file must not be taken for one of the engine that it drives.
     ours = filename.startswith(_PACKAGE + os.sep) and not filename.startswith(_BUILTIN)
     return f"fuzzgraph/{name}" if ours else name

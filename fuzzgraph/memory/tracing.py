@@ -63,25 +63,40 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+def _nothing(op: RecordedOp) -> None:
+    """What `tracing` does before a launch, unless told otherwise."""
+
+
 @contextmanager
-def tracing(callback: Callable[[RecordedOp], None]) -> Iterator[None]:
-    """Report every dispatched operation and interpreted launch; allocates nothing in the arena."""
+def tracing(
+    callback: Callable[[RecordedOp], None], before: Callable[[RecordedOp], None] = _nothing
+) -> Iterator[None]:
+    """Report every dispatched operation and interpreted launch; allocates nothing in the arena.
+
+    Args:
+        callback: gets each one after it ran.
+        before: gets each launch before it runs, too.
+    """
 
     @relay
     def launched(launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        op = launched_op(executor, args, kwargs)
         # The interpreter copies arguments by torch operations, which are not the engine's.
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            before(op)
             result = launch(executor, *args, **kwargs)
-        callback(launched_op(executor, args, kwargs))
+        callback(op)
         return result
 
     run_model = current_route()
 
     @relay
     def launched_model(kernel: ModelKernel, **arguments: Any) -> None:
+        op = launched_op(kernel, (), arguments)
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            before(op)
             run_model(kernel, **arguments)
-        callback(launched_op(kernel, (), arguments))
+        callback(op)
 
     hook = LaunchHook()
     hook.install(launched)

@@ -86,7 +86,7 @@ class CorpusItem(_SuiteItem):
         if tolerated:
             pytest.xfail(f"tolerated: {tolerated[0].name}")
         if verdict.findings:
-            first = opened.runner.confirm(case, verdict.findings[0])
+            first = opened.located(case, opened.runner.confirm(case, verdict.findings[0]))
             reported = ReportedFinding(
                 id=finding_id(first.key),
                 finding=first,

@@ -1,10 +1,10 @@
-"""A run as a Markdown page, fit for the summary of a CI job."""
+"""A run as a Markdown page, fit for the summary of a CI job and the comment on a pull request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzzgraph.finding import CLAUSES
+from fuzzgraph.finding import CLAUSES, Finding
 from fuzzgraph.reporting.causes import causes, ranked
 from fuzzgraph.reporting.plain_text import finding_text
 from fuzzgraph.reporting.skipped import not_run, unchecked
@@ -21,38 +21,85 @@ from fuzzgraph.run.events import ReportedFinding, RunSummary
 from fuzzgraph.text.escaping import code_block, code_cell, code_span, web_link
 from fuzzgraph.text.escaping import markdown_text as plain
 from fuzzgraph.text.finding_text import sentence
+from fuzzgraph.text.numbers import counted
 
 _DAMAGE = "see *What did not run, and why*."
-_IN_FULL = 20
-"""Findings told in full; GitHub shows one megabyte of a summary."""
+LONGEST = 65_536
+"""Characters of the page: GitHub takes as many in a comment."""
+_LONGEST_LINE, _LONGEST_PART, _LONGEST_TABLE = 2_000, 8_000, 16_000
+_ALL = "`report.html` has all."
 
 
 def markdown(summary: RunSummary, nights: Sequence[TrendPoint] = ()) -> str:
-    """Figures, a table of findings, the first of them in full, what did not run, the trend."""
-    parts = [f"# FuzzGraph run: {plain(verdict_line(summary))}", _figures(summary)]
+    """Findings in a table and as many in full as fit, figures, what did not run, the trend.
+
+    At most `LONGEST` characters; what is left out for that is said.
+    """
+    head = [f"# FuzzGraph run: {_cut(plain(verdict_line(summary)))}"]
     if summary.error:
-        parts.append(f"**The run failed:** {code_span(summary.error)}")
-    parts += [f"**Not checked:** {plain(line)}" for line in unchecked(summary.unchecked)]
+        head.append(f"**The run failed:** {code_span(_cut(summary.error))}")
+    missed = [f"**Not checked:** {_cut(plain(line))}" for line in unchecked(summary.unchecked)]
+    if missed:
+        head.append(_within("\n\n".join(missed), _LONGEST_PART))
     if summary.damaged:
-        parts.append(f"**The log is damaged,** so that this is not all: {_DAMAGE}")
+        head.append(f"**The log is damaged,** so that this is not all: {_DAMAGE}")
     if summary.findings:
-        parts.append(_table(summary))
-    parts += [
-        f"## {plain(sentence(reported.finding))}\n\n{code_block(finding_text(reported))}"
-        for reported in ranked(summary.findings)[:_IN_FULL]
-    ]
-    if summary.findings:
-        parts.append(f"**Next:** {plain(NEXT)}.")
+        head.append(_within(_table(summary), _LONGEST_TABLE))
+    tail = [_within(part, _LONGEST_PART) for part in _after_findings(summary, nights)]
+    room = LONGEST - sum(len(part) + 2 for part in (*head, *tail))
+    return "\n\n".join([*head, *_in_full(summary, room), *tail]) + "\n"
+
+
+def _after_findings(summary: RunSummary, nights: Sequence[TrendPoint]) -> list[str]:
+    parts = [f"**Next:** {plain(NEXT)}."] if summary.findings else []
+    parts.append(_figures(summary))
     if summary.mended:
-        lines = "\n".join(f"- {plain(line)}" for line in summary.mended)
+        lines = "\n".join(f"- {_cut(plain(line))}" for line in summary.mended)
         parts.append(f"## Tolerated, and no longer failing\n\n{lines}")
     if len(nights) > 1:
         parts.append(_nights(nights))
     missing = not_run(summary)
     if missing:
-        rows = "\n".join(f"| {plain(what)} | {plain(why)} |" for what, why in missing)
+        rows = "\n".join(f"| {_cut(plain(what))} | {_cut(plain(why))} |" for what, why in missing)
         parts.append(f"## What did not run, and why\n\n| | |\n|---|---|\n{rows}")
-    return "\n\n".join(parts) + "\n"
+    return parts
+
+
+def _in_full(summary: RunSummary, room: int) -> list[str]:
+    """The findings that fit, the worst first, and how many do not."""
+    parts: list[str] = []
+    found = ranked(summary.findings)
+    room -= len(_left_out(len(found), len(found))) + 2
+    for reported in found:
+        title = _cut(plain(sentence(reported.finding)))
+        text = "\n".join(map(_cut, finding_text(reported).splitlines()))
+        part = f"## {title}\n\n{code_block(_within(text, _LONGEST_TABLE))}"
+        room -= len(part) + 2
+        if room < 0:
+            return [*parts, _left_out(len(found) - len(parts), len(found))]
+        parts.append(part)
+    return parts
+
+
+def _left_out(count: int, of: int) -> str:
+    return f"**Left out here:** the text of {count} of {counted(of, 'finding')}; {_ALL}"
+
+
+def _cut(line: str) -> str:
+    """The beginning of a very long line."""
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
+
+
+def _within(text: str, most: int) -> str:
+    """The first lines of a text, and how many more there are."""
+    lines, size = text.split("\n"), 0
+    for kept, line in enumerate(lines):
+        size += len(line) + 1
+        if size > most:
+            return "\n".join(
+                [*lines[:kept], "", f"{counted(len(lines) - kept, 'more line')}; {_ALL}"]
+            )
+    return text
 
 
 def _figures(summary: RunSummary) -> str:
@@ -85,9 +132,9 @@ def _figures(summary: RunSummary) -> str:
 
 def _table(summary: RunSummary) -> str:
     head = [
-        "| finding | severity | broken clause | buffer | oracle | steps | rate | cases with it"
-        " | cause | status |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| finding | severity | broken clause | buffer | line | oracle | steps | rate"
+        " | cases with it | cause | status |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     rows = [
         _row(summary, reported, number)
@@ -104,6 +151,7 @@ def _row(summary: RunSummary, reported: ReportedFinding, cause: int) -> str:
         finding.severity,
         CLAUSES[finding.clause],
         code_cell(finding.buffer),
+        _line_cell(finding),
         plain(finding.oracle),
         str(len(reported.case.steps)),
         plain(finding.confirmed),
@@ -112,6 +160,11 @@ def _row(summary: RunSummary, reported: ReportedFinding, cause: int) -> str:
         " ".join(filter(None, (reported.status, web_link(reported.issue)))),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _line_cell(finding: Finding) -> str:
+    """The engine's line that tells most."""
+    return code_cell(f"{finding.lines[0].path}:{finding.lines[0].line}") if finding.lines else ""
 
 
 def _nights(nights: Sequence[TrendPoint]) -> str:

@@ -16,10 +16,12 @@ from fuzzgraph.text.finding_text import (
     buffer_text,
     confirmation,
     headline,
+    line_text,
     observed,
     place,
     rule,
     sentence,
+    untold_lines,
 )
 from fuzzgraph.text.numbers import counted
 
@@ -53,6 +55,7 @@ def finding_head(finding: Finding) -> list[str]:
         ("observed", observed(finding)),
         ("rule", f"{rule(finding)} (oracle {finding.oracle})"),
         ("buffer", buffer_text(finding)),
+        *(("" if n else "lines", line_text(one)) for n, one in enumerate(untold_lines(finding))),
         ("where", f"{place(finding)}, target {finding.target}"),
         ("sure", confirmation(finding)),
     ]

@@ -1,9 +1,9 @@
 """Findings as SARIF 2.1.0, for code hosts that show and compare them.
 
 One rule for each clause of the law. A result is the same from night to night by its fingerprint,
-which is the key of the finding; the level follows the severity, flaky ones are warnings, tolerated
-ones are suppressed with their issue. Locations are the case files, relative to the folder of the
-run.
+which is the key of the finding and holds no line. The level follows the severity, flaky ones are
+warnings, tolerated ones are suppressed with their issue. A result lies at the engine's line that
+tells most, else at its case; the history of the case is its code flow.
 """
 
 from __future__ import annotations
@@ -13,6 +13,14 @@ from typing import Any
 
 from fuzzgraph.finding import CLAUSES, SEVERITIES, Clause, Severity, severity_of
 from fuzzgraph.reporting.causes import causes
+from fuzzgraph.reporting.sarif_places import (
+    at_case,
+    base_ids,
+    each_text,
+    locations,
+    related,
+    without_folders,
+)
 from fuzzgraph.reporting.skipped import killed_text
 from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import ReportedFinding, RunSummary
@@ -21,7 +29,6 @@ from fuzzgraph.text.escaping import visible
 from fuzzgraph.text.finding_text import LAW, observed, sentence
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_BASE = "RUN"
 _RULES: tuple[Clause, ...] = tuple(CLAUSES)
 _LEVELS: dict[Severity, str] = {
     "critical": "error",
@@ -41,9 +48,7 @@ def sarif(summary: RunSummary) -> dict[str, Any]:
             {
                 "tool": {"driver": _driver(summary)},
                 "automationDetails": {"id": f"fuzzgraph/{summary.setup.target}/"},
-                "originalUriBaseIds": {
-                    _BASE: {"description": {"text": "The folder of the run."}},
-                },
+                "originalUriBaseIds": base_ids(summary),
                 "invocations": [_invocation(summary)],
                 "properties": {"environment": environment_lines(summary.environment)},
                 "results": [
@@ -55,17 +60,8 @@ def sarif(summary: RunSummary) -> dict[str, Any]:
             }
         ],
     }
-    shown: dict[str, Any] = _visible(log)
+    shown: dict[str, Any] = each_text(without_folders(log, summary), visible)
     return shown
-
-
-def _visible(value: Any) -> Any:
-    """The same with every text as it may be shown."""
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, dict):
-        return {name: _visible(one) for name, one in value.items()}
-    return [_visible(one) for one in value] if isinstance(value, list) else value
 
 
 def _driver(summary: RunSummary) -> dict[str, Any]:
@@ -118,8 +114,8 @@ def _result(summary: RunSummary, reported: ReportedFinding, cause: str) -> dict[
         "level": _level(reported),
         "rank": _rank(finding.severity),
         "message": {"text": _message(reported)},
-        "locations": [_location(reported)],
-        "partialFingerprints": {"findingKey/v1": _fingerprint(reported)},
+        "locations": locations(reported),
+        "partialFingerprints": _fingerprints(reported),
         "baselineState": "unchanged" if reported.status == "known" else "new",
         "codeFlows": [{"threadFlows": [{"locations": _steps(reported)}]}],
         "occurrenceCount": 1 + summary.repeats.get(reported.id, 0),
@@ -139,6 +135,8 @@ def _result(summary: RunSummary, reported: ReportedFinding, cause: str) -> dict[
             "replay": reported.replay,
         },
     }
+    if places := related(reported):
+        result["relatedLocations"] = places
     if reported.status == "tolerated":
         result["suppressions"] = [
             {"kind": "external", "status": "accepted", "justification": reported.issue}
@@ -163,30 +161,13 @@ def _message(reported: ReportedFinding) -> str:
     return f"{sentence(finding)}. {observed(finding)}.{rate}"
 
 
-def _fingerprint(reported: ReportedFinding) -> str:
-    return hashlib.sha256("\0".join(reported.finding.key).encode()).hexdigest()
+def _fingerprints(reported: ReportedFinding) -> dict[str, str]:
+    """The key of the finding, also under the one name that GitHub compares.
 
-
-def _location(reported: ReportedFinding) -> dict[str, Any]:
-    finding = reported.finding
-    location: dict[str, Any] = {
-        "physicalLocation": {
-            "artifactLocation": {
-                "uri": f"findings/{reported.id}/case.json",
-                "uriBaseId": _BASE,
-            },
-            "region": {"startLine": 1},
-        }
-    }
-    if finding.buffer:
-        location["logicalLocations"] = [
-            {
-                "name": finding.buffer,
-                "fullyQualifiedName": f"{finding.target}.{finding.buffer}",
-                "kind": "variable",
-            }
-        ]
-    return location
+    GitHub's uploader would compute that from the text of the line, which an edit changes.
+    """
+    key = hashlib.sha256("\0".join(reported.finding.key).encode()).hexdigest()
+    return {"findingKey/v1": key, "primaryLocationLineHash": f"{key[:16]}:1"}
 
 
 def _steps(reported: ReportedFinding) -> list[dict[str, Any]]:
@@ -194,7 +175,7 @@ def _steps(reported: ReportedFinding) -> list[dict[str, Any]]:
     _, *lines = case_table(reported.case)
     flow = []
     for index, line in enumerate(lines):
-        location = _location(reported) | {"message": {"text": " ".join(line.split())}}
+        location = at_case(reported) | {"message": {"text": " ".join(line.split())}}
         broken = index == max(reported.finding.step, 0)
         flow.append(
             {

@@ -19,12 +19,13 @@ from fuzzgraph.run.events import Setup
 
 if TYPE_CHECKING:
     from fuzzgraph.case import Case
-    from fuzzgraph.finding import Finding
+    from fuzzgraph.finding import EngineLine, Finding
     from fuzzgraph.ports import Target
 
 __all__ = [
     "NotStandalone",
     "Recorder",
+    "engine_lines",
     "export_issue",
     "export_pytest",
     "export_script",
@@ -98,6 +99,19 @@ def standalone_script(case: Case, finding: Finding, target: Target) -> str:
     from fuzzgraph.repro.script import standalone_script
 
     return standalone_script(case, finding, target)
+
+
+def engine_lines(
+    case: Case, finding: Finding, target: Target, setup: Setup, below: str = ""
+) -> tuple[EngineLine, ...]:
+    """The engine's own lines that a finding is about, found by running its case here once more.
+
+    Args:
+        below: path of the engine's package below the root of its checkout; '' outside of one.
+    """
+    from fuzzgraph.repro.locating import engine_lines
+
+    return engine_lines(case, finding, target, setup, below)
 
 
 def _recorded_here(case: Case, finding: Finding, on: Setup | Target) -> str:

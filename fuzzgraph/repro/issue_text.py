@@ -13,7 +13,7 @@ from fuzzgraph.run.events import Setup, finding_id
 from fuzzgraph.text.case_text import case_cells, config_line
 from fuzzgraph.text.escaping import code_span as code
 from fuzzgraph.text.escaping import markdown_text
-from fuzzgraph.text.finding_text import confirmation, law, sentence
+from fuzzgraph.text.finding_text import confirmation, law, sentence, untold_lines, with_paths
 
 _KNOWN = {
     "engine_buffer": "Engine's buffer",
@@ -42,7 +42,7 @@ def issue_text(
         "",
         "## What breaks",
         "",
-        markdown_text(plain(finding.message)),
+        markdown_text(plain(with_paths(finding.message, finding))),
         "",
         law(finding),
         "",
@@ -91,10 +91,19 @@ def _table(case: Case, step: int) -> list[str]:
 
 def _measured(finding: Finding) -> list[str]:
     """Expected, got and lines, as far as the oracle told them apart."""
-    known = [(_KNOWN[name], value) for name, value in finding.detail.items() if name in _KNOWN]
-    if not known:
-        return []
+    told = {line.short for line in finding.lines}
+    known = [
+        (_KNOWN[name], value)
+        for name, value in finding.detail.items()
+        if name in _KNOWN and str(value) not in told
+    ]
     facts = [f"- {name}: {code(plain(str(value)))}" for name, value in known]
+    facts += [
+        f"- {code(plain(str(line)))} {markdown_text(plain(line.does))}"
+        for line in untold_lines(finding)
+    ]
+    if not facts:
+        return []
     return ["## Measured", "", *facts, ""]
 
 

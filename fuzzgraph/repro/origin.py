@@ -29,8 +29,8 @@ def leading_to(events: Sequence[Event], value: torch.Tensor) -> list[Event]:
     for event in reversed(events):
         if isinstance(event, RecordedGraph):
             continue  # a replay while opening: warm-up of a graph that is already captured
-        written = _written(event)
-        if not any(_overlap(one, two) for one in written for two in wanted):
+        written = written_by(event)
+        if not any(overlap(one, two) for one in written for two in wanted):
             continue
         found.append(event)
         if _overwrites(event):
@@ -41,7 +41,8 @@ def leading_to(events: Sequence[Event], value: torch.Tensor) -> list[Event]:
     return found[::-1]
 
 
-def _written(op: RecordedOp) -> list[torch.Tensor]:
+def written_by(op: RecordedOp) -> list[torch.Tensor]:
+    """What an operation writes as its schema says; of a launch all that it was passed."""
     if op.kind != "operation":
         return tensors_in([*op.args, *op.kwargs.values()])
     facts = facts_of(op.func)
@@ -55,7 +56,7 @@ def _read(op: RecordedOp) -> list[torch.Tensor]:
     """Tensors that an operation reads; of a view or a fill none but its own base."""
     every = tensors_in([*op.args, *op.kwargs.values()])
     if _overwrites(op):
-        written = set(map(id, _written(op)))
+        written = set(map(id, written_by(op)))
         return [tensor for tensor in every if id(tensor) not in written]
     return every
 
@@ -83,13 +84,20 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
-def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+def overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether two tensors share bytes, gaps of strides included; no view of all memory does."""
     if not one.numel() or not two.numel():
         return False
     (start, end), (first, last) = _span(one), _span(two)
     if max(end - start, last - first) > _ALL_MEMORY:
-        return False
+        return False  # as `is_of_all_memory`
     return start < last and first < end
+
+
+def is_of_all_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor spans so much that what is written through it lies in pools."""
+    start, end = _span(tensor) if tensor.numel() else (0, 0)
+    return end - start > _ALL_MEMORY
 
 
 def _covers(one: torch.Tensor, two: torch.Tensor) -> bool:

@@ -79,19 +79,34 @@ class _LastAttempt(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+class Watcher:
+    """Told of the operations of a recording, those inside of a replay one by one."""
+
+    def before(self, op: RecordedOp) -> None:
+        """A launch, or an operation inside of a replay, is about to run."""
+
+    def after(self, op: RecordedOp) -> None:
+        """An operation or a launch ran."""
+
+
 class _WatchedTarget:
     """A target whose opening, warm-up and capture are traced."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, watcher: Watcher) -> None:
         self.name, self.capabilities = target.name, target.capabilities
         self.unwrapped = self._target = target
         self.events: list[Event] = []
+        self._watcher = watcher
+
+    def _took_place(self, op: RecordedOp) -> None:
+        self.events.append(op)
+        self._watcher.after(op)
 
     def unsupported(self, config: EngineConfig) -> str | None:
         return self._target.unsupported(config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
-        with tracing(self.events.append):
+        with tracing(self._took_place, self._watcher.before):
             session = self._target.open(config, graphs)
         for name in ("warm_up", "capture"):
             setattr(session, name, self._traced(getattr(session, name)))
@@ -99,7 +114,7 @@ class _WatchedTarget:
 
     def _traced(self, method: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
-            with tracing(self.events.append):
+            with tracing(self._took_place, self._watcher.before):
                 method()
 
         return call
@@ -108,8 +123,9 @@ class _WatchedTarget:
 class Recording:
     """A session with everything that was run on it."""
 
-    def __init__(self, opened: OpenSession) -> None:
+    def __init__(self, opened: OpenSession, watcher: Watcher) -> None:
         self.opened = opened
+        self.watcher = watcher
         self.memory = opened.memory
         self.runs: list[Run] = []
         self.graphs: dict[str, Graph] = {}
@@ -131,18 +147,27 @@ class Recording:
 
     @classmethod
     @torch.no_grad()
-    def of(cls, config: EngineConfig, target: Target, *, opening: bool) -> Recording:
+    def of(
+        cls,
+        config: EngineConfig,
+        target: Target,
+        *,
+        opening: bool,
+        watcher: Watcher | None = None,
+    ) -> Recording:
         """Open a fresh session of `target`.
 
         Args:
             opening: whether to keep the operations of that as well.
+            watcher: told of every operation.
 
         Raises:
             SessionFailed: the engine raised.
         """
-        watched = _WatchedTarget(target)
+        watcher = watcher or Watcher()
+        watched = _WatchedTarget(target, watcher)
         opened = open_session(watched if opening else target, config, Setup())
-        recording = cls(opened)
+        recording = cls(opened, watcher)
         recording.opening = watched.events
         return recording
 
@@ -235,13 +260,14 @@ class Recording:
         def on_op(op: RecordedOp) -> None:
             self._note(op)
             events.append(op)
+            self.watcher.after(op)
 
         def on_replay(graph: Graph) -> None:
             self.graphs.setdefault(graph.key, graph)
             events.append(graph)
             self._replay(graph)
 
-        with _replays_told(on_replay), tracing(on_op):
+        with _replays_told(on_replay), tracing(on_op, self.watcher.before):
             yield
 
     def _replay(self, graph: Graph) -> None:
@@ -253,7 +279,9 @@ class Recording:
                 for op, step in zip(work, graph._steps, strict=True):
                     self._failed = op
                     self._note_reach(op)
+                    self.watcher.before(op)
                     step()
+                    self.watcher.after(op)
                     if op.kind == "model":
                         self._note_strays(op)
                 self._failed = None

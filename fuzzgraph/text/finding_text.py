@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fuzzgraph.finding import CLAUSES, Clause, Finding
+from fuzzgraph.finding import CLAUSES, Clause, EngineLine, Finding
 from fuzzgraph.text.escaping import one_line
 from fuzzgraph.text.numbers import counted, plural
 
@@ -73,7 +73,7 @@ def rule(finding: Finding) -> str:
 def buffer_text(finding: Finding) -> str:
     """The engine's buffer and the line that allocated it; '' where the message or nobody has it."""
     line = str(finding.detail.get("allocated_at", ""))
-    if line in finding.message:
+    if line in finding.message or any(one.role == "allocated" for one in finding.lines):
         return ""
     name = finding.detail.get("engine_buffer") or finding.detail.get("too_small") or finding.buffer
     return f"{name}, allocated at {line}" if line else ""
@@ -97,7 +97,32 @@ def confirmation(finding: Finding) -> str:
 
 def observed(finding: Finding) -> str:
     """The oracle's message without the step and sizes that open it."""
+    return with_paths(_said(finding), finding)
+
+
+def _said(finding: Finding) -> str:
     return re.sub(r"^(before any step|step -?\d+)( \([^)]*\))?: ", "", finding.message)
+
+
+def with_paths(text: str, finding: Finding) -> str:
+    """A text of the finding in which the engine's known lines have their whole paths."""
+    for short, line in {one.short: one for one in finding.lines}.items():
+        # Not within a path or a longer name.
+        parts = re.split(rf"(?<![\w./-]){re.escape(short)}(?!\w)", text)
+        text = str(line).join(parts)
+    return text
+
+
+def line_text(line: EngineLine) -> str:
+    """What a line of the engine does: 'a.py:5 in f allocates kv_indices'."""
+    return f"{line} {line.does}"
+
+
+def untold_lines(finding: Finding) -> list[EngineLine]:
+    """The engine's lines that its message does not name; of equal ones the first."""
+    told = with_paths(finding.message, finding)
+    lines = {str(line): line for line in reversed(finding.lines)}
+    return [line for line in finding.lines if str(line) not in told and lines[str(line)] is line]
 
 
 def _doer(finding: Finding) -> str:
@@ -158,7 +183,7 @@ def _of_contract(finding: Finding) -> str:
 
 def _told(finding: Finding) -> str:
     """What was observed, naming the buffer; the source of a rule stays in the message."""
-    told = re.sub(r" \([^()]*\)$", "", observed(finding))
+    told = re.sub(r" \([^()]*\)$", "", _said(finding))
     return told if finding.buffer in told else f"{finding.buffer}: {told}"
 
 
@@ -173,7 +198,7 @@ def _of_end(finding: Finding) -> str:
         "device_fault": "ends in a device fault",
         "missing": "does not return a result",
     }
-    how = finding.detail.get("child") or finding.detail.get("error") or observed(finding)
+    how = finding.detail.get("child") or finding.detail.get("error") or _said(finding)
     small = finding.detail.get("too_small", "")
     blamed = f" ({small} is too small)" if small else ""
     return f"{_doer(finding)} {ways.get(finding.symptom, 'fails')}{blamed}: {how}"
@@ -226,7 +251,7 @@ def _of_computes(finding: Finding) -> str:
     if finding.detail.get("indices"):
         return f"{_doer(finding)} writes wrong values to {_places(finding)} of {finding.buffer}"
     if got is None or want is None:
-        return f"{_doer(finding)} computes a wrong {finding.buffer}: {observed(finding)}"
+        return f"{_doer(finding)} computes a wrong {finding.buffer}: {_said(finding)}"
     index = finding.detail.get("index")
     where = f"[{', '.join(map(str, index))}]" if isinstance(index, list) and index else ""
     values = [f"{value:g}" if isinstance(value, float) else str(value) for value in (got, want)]

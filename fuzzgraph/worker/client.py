@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fuzzgraph.case import Case, encode_case
+from fuzzgraph.errors import FuzzGraphError, OutOfTime
 from fuzzgraph.execution.verdict import Verdict
-from fuzzgraph.finding import Finding
+from fuzzgraph.finding import EngineLine, Finding
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.run.environment import UNKNOWN
 from fuzzgraph.run.spec import Setup
@@ -28,6 +30,8 @@ from fuzzgraph.worker.messages import (
     ExportRequest,
     Inspect,
     Inspected,
+    Locate,
+    Located,
     Open,
     Ready,
     RunCase,
@@ -275,6 +279,27 @@ class WorkerClient:
         if answer.reason:
             raise NotStandalone(answer.reason)
         return answer.script
+
+    def engine_lines(self, case: Case, finding: Finding) -> tuple[EngineLine, ...]:
+        """The engine's lines that a finding is about; none for one that ends its process.
+
+        Raises:
+            OutOfTime: the client was cut off.
+        """
+        if finding.detail.get("child") is not None or finding.symptom == "device_fault":
+            return ()
+        self._save(case)
+        self.start()
+        message = Locate(case=case, finding=finding)
+        try:
+            return self._sender.ask(message, Located, 3 * self._limits.case_seconds).lines
+        except Ending as ending:
+            self._count(ending)
+        except OutOfTime:
+            raise
+        except FuzzGraphError as error:  # of no report is this the end
+            print(f"no line of the engine: {error}", file=sys.stderr)
+        return ()
 
     def _confirm_by_restart(self, case: Case, finding: Finding, times: int) -> Finding:
         seen = 0

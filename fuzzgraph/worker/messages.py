@@ -15,7 +15,7 @@ import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.errors import UNREADABLE
-from fuzzgraph.finding import Finding, Stage
+from fuzzgraph.finding import EngineLine, Finding, Stage
 from fuzzgraph.run.environment import UNKNOWN, Environment
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strict_json import decode_json
@@ -76,6 +76,17 @@ class ExportReply(_Message, frozen=True):
     """Why there is none."""
 
 
+class Locate(_Message, frozen=True):
+    """Run a case again and say which of the engine's lines its finding is about."""
+
+    case: Case
+    finding: Finding
+
+
+class Located(_Message, frozen=True):
+    lines: tuple[EngineLine, ...] = ()
+
+
 class Entered(_Message, frozen=True):
     """The child enters a stage; sent unasked, while the parent waits for an answer.
 
@@ -126,9 +137,9 @@ class Failed(_Message, frozen=True):
     traceback: str
 
 
-ToChild: TypeAlias = Open | RunCase | Confirm | Inspect | ExportRequest
+ToChild: TypeAlias = Open | RunCase | Confirm | Inspect | ExportRequest | Locate
 FromChild: TypeAlias = (
-    Entered | Ready | Answer | Confirmed | Inspected | ExportReply | Refused | Failed
+    Entered | Ready | Answer | Confirmed | Inspected | ExportReply | Located | Refused | Failed
 )
 
 Received = TypeVar("Received")

@@ -16,7 +16,7 @@ import msgspec
 from fuzzgraph.errors import FuzzGraphError, HarnessFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.process.device_faults import fault_in
-from fuzzgraph.run.environment import read_environment
+from fuzzgraph.run.environment import UNKNOWN, read_environment
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker.bytecode import import_engine_from
 from fuzzgraph.worker.messages import (
@@ -31,6 +31,8 @@ from fuzzgraph.worker.messages import (
     FromChild,
     Inspect,
     Inspected,
+    Locate,
+    Located,
     Open,
     Ready,
     Refused,
@@ -61,6 +63,7 @@ class RequestHandler:
         self._enter = enter
         self._execution: Execution | None = None
         self._setup = Setup()
+        self._environment = UNKNOWN
         self._probe: Callable[[], None] = lambda: None
 
     def answer(self, message: ToChild) -> FromChild:
@@ -85,7 +88,8 @@ class RequestHandler:
             from fuzzgraph.ports import engine_packages
 
             packages = engine_packages(target)
-            return Ready(environment=read_environment(packages, message.setup.device))
+            self._environment = read_environment(packages, message.setup.device)
+            return Ready(environment=self._environment)
         execution = self._execution
         assert execution is not None, "the parent opens before it asks"
         if isinstance(message, Inspect):
@@ -94,6 +98,8 @@ class RequestHandler:
             return Inspected(report=inspect_target(execution.target, message.cases, self._setup))
         if isinstance(message, ExportRequest):
             return _exported(execution.target, message)
+        if isinstance(message, Locate):
+            return self._located(execution.target, message)
         if isinstance(message, Confirm):
             found = execution.confirm(message.case, message.finding, message.times)
             return Confirmed(finding=found)
@@ -109,6 +115,13 @@ class RequestHandler:
             unchecked=dict(verdict.unchecked),
             branches=verdict.branches,
         )
+
+    def _located(self, target: Target, message: Locate) -> Located:
+        from fuzzgraph.repro import engine_lines
+
+        below = self._environment.engine_below
+        lines = engine_lines(message.case, message.finding, target, self._setup, below)
+        return Located(lines=lines)
 
     def _device_lost(self, findings: tuple[Finding, ...]) -> bool:
         """Whether the device's context is lost: a fault leaves every later call failing too."""

@@ -57,9 +57,13 @@ _SPLITS = (
 def evidence(finding: Finding) -> Evidence:
     """The two sides of a finding; every one has both."""
     expected, got = _sides(finding)
+    lines = {f"{line.role} at": str(line) for line in finding.lines}
     facts = [
-        (name, _plain(finding.detail[key])) for key, name in _FACTS.items() if key in finding.detail
+        (name, _plain(finding.detail[key]))
+        for key, name in _FACTS.items()
+        if key in finding.detail and name not in lines
     ]
+    facts += lines.items()
     rule, _, source = expected.partition(" (") if expected.endswith(")") else (expected, "", "")
     if source:
         facts.append(("promised by", source.removesuffix(")")))

@@ -46,6 +46,14 @@ class Workers:
         """Why the target does not run a case; "" if it does."""
         return self._client(version, target).run_case(case).skipped
 
+    def lines(self, version: str, case: Case, target: str) -> tuple[tuple[str, str], ...]:
+        """The lines that the first finding is about: role, and the code that stands there."""
+        client = self._client(version, target)
+        lines = client.engine_lines(case, client.run_case(case).findings[0])
+        root = release_path(version)
+        files = {line.path: (root / line.path).read_text().splitlines() for line in lines}
+        return tuple((line.role, files[line.path][line.line - 1].strip()) for line in lines)
+
     def _client(self, version: str, target: str) -> WorkerClient:
         if version not in self._open:
             paths, folder = [release_path(version)], self._folder / version

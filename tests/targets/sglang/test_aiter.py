@@ -30,6 +30,13 @@ def test_pages_for_tokens_overrun_kv_indices(workers: Workers, version: str) -> 
     assert "init_cuda_graph_state" in str(first.detail["allocated_at"])
 
 
+def test_the_lines_of_an_overrun_are_the_launch_and_the_buffer(workers: Workers) -> None:
+    assert workers.lines("0.5.12", decode_case(_FULL, page_size=16), _DECODE) == (
+        ("written", "create_flashinfer_kv_indices_triton[(bs,)]("),
+        ("allocated", "self.cuda_graph_kv_indices = torch.zeros("),
+    )
+
+
 @pytest.mark.parametrize(
     ("version", "page_size"), [("0.5.12", 1), ("0.5.13", 1), ("0.5.13", 16), ("0.5.13", 64)]
 )

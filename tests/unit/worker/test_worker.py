@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, load_case
@@ -113,6 +114,27 @@ def test_what_the_engine_prints_is_in_the_log_and_not_in_the_protocol(
     log = shared.folder / "worker.log"
     assert comes_to_say(log, '{"type": "Ready"}')
     assert comes_to_say(log, "noise on stderr")
+
+
+def test_an_engine_that_dies_while_its_lines_are_looked_for_has_none_and_goes_on(
+    shared: WorkerClient,
+) -> None:
+    (deadly,) = shared.run_case(case(CRASHES)).findings
+    assert shared.engine_lines(case(CRASHES), deadly) == ()
+    detail = {name: value for name, value in deadly.detail.items() if name != "child"}
+    finding = msgspec.structs.replace(deadly, detail=detail)
+    pid = shared.run_case(case(HEALTHY)) and shared.pid
+    assert shared.engine_lines(case(CRASHES), finding) == ()
+    assert shared.run_case(case(HEALTHY)).findings == () and shared.pid != pid
+
+
+def test_a_refusal_while_lines_are_looked_for_ends_nothing(
+    shared: WorkerClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finding,) = shared.run_case(case(CRASHES)).findings
+    asked = msgspec.structs.replace(finding, detail={})
+    assert shared.engine_lines(case(REFUSES), asked) == ()
+    assert "no line of the engine: " in capsys.readouterr().err
 
 
 def test_a_deadly_finding_is_confirmed_in_a_fresh_child_each_time(shared: WorkerClient) -> None:

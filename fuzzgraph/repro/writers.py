@@ -1,0 +1,96 @@
+"""Who wrote a piece of memory last: the operations of a recording, in order, and what each wrote.
+
+Torch says what an operation writes. Of a kernel's launch nobody does: it counts as the writer of
+those arguments whose content it changed, so one that writes what was there already goes unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from fuzzgraph.graphs import RecordedOp
+from fuzzgraph.memory.operator_facts import facts_of, tensors_in
+from fuzzgraph.repro.origin import is_of_all_memory, overlap, written_by
+from fuzzgraph.repro.trace import Watcher
+from fuzzgraph.rules.comparison import same_bits
+
+_COMPARED = 16 << 20
+"""Bytes of an argument up to which it is looked at whether a launch changed it."""
+
+
+@dataclass(slots=True)
+class Write:
+    """One operation or launch, and the memory that it wrote."""
+
+    op: RecordedOp
+    memory: list[torch.Tensor]
+
+
+@dataclass(slots=True)
+class Writers(Watcher):
+    """Keeps all that was run; `watch` also finds writes that no argument tells of."""
+
+    writes: list[Write] = field(default_factory=list)
+    changed_by: RecordedOp | None = None
+    """The last one after which the watched bytes were others than before."""
+    _look: Callable[[], torch.Tensor] | None = None
+    _then: torch.Tensor | None = None
+    _before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def watch(self, look: Callable[[], torch.Tensor]) -> None:
+        """From now on compare what `look` gives after each operation."""
+        self._look, self._then = look, look().clone()
+
+    def before(self, op: RecordedOp) -> None:
+        if op.kind != "operation":
+            self._before = [(one, one.clone()) for one in _arguments(op) if one.nbytes <= _COMPARED]
+
+    def after(self, op: RecordedOp) -> None:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            if op.kind == "operation":
+                memory = _written(op)
+            else:
+                memory = [one for one, then in self._before if not same_bits(one, then)]
+                self._before = []
+            self.writes.append(Write(op, memory))
+            if self._look is not None and self._then is not None:
+                now = self._look()
+                if not same_bits(now, self._then):
+                    self.changed_by, self._then = op, now.clone()
+
+    @property
+    def wrote_anywhere(self) -> bool:
+        """Whether something was written through a view of all memory: nobody knows where."""
+        return any(is_of_all_memory(one) for write in self.writes for one in write.memory)
+
+    def last(self, memory: torch.Tensor) -> RecordedOp | None:
+        """The last operation that wrote to some of this memory; None if none was seen."""
+        for write in reversed(self.writes):
+            if any(overlap(one, memory) for one in write.memory):
+                return write.op
+        return None
+
+    def last_launch(self, chosen: Callable[[RecordedOp], bool]) -> RecordedOp | None:
+        """The last launch that is meant; None if there was none."""
+        for write in reversed(self.writes):
+            if write.op.kind != "operation" and chosen(write.op):
+                return write.op
+        return None
+
+
+def _arguments(op: RecordedOp) -> list[torch.Tensor]:
+    return tensors_in([*op.args, *op.kwargs.values()])
+
+
+def _written(op: RecordedOp) -> list[torch.Tensor]:
+    """What an operation wrote: its own memory, unless its result is a view or has no content."""
+    facts = facts_of(op.func)
+    if facts.writes:
+        return written_by(op)
+    if facts.is_empty:
+        return []
+    given = _arguments(op)
+    return [one for one in op.outputs if not any(overlap(one, other) for other in given)]

@@ -1,0 +1,142 @@
+"""The engine's lines that a finding is about: each is the one that did it."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+import fuzzgraph
+from fuzzgraph.execution import Execution
+from fuzzgraph.finding import EngineLine, Finding
+from fuzzgraph.memory.source_lines import innermost_source, lines_below
+from fuzzgraph.open_target import open_target_object
+from fuzzgraph.repro import engine_lines
+from fuzzgraph.run.spec import Setup
+from fuzzgraph.targets.builtin import BuiltinTarget
+from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.world import Batch
+from tests.unit.repro.faulty import KINDS, once
+
+ROOT = Path(fuzzgraph.__file__).parent.parent
+BUFFER = "self.indices = torch.zeros(self.indices_capacity()"
+INPUTS = "self.buffers[key] = torch.full(shape"
+
+
+class OfTheTests(BuiltinTarget):
+    """Its engine is this file alone, so that lines of the built-in engine are passed over."""
+
+    engine_packages = ("test_locating",)
+
+
+class Overwrites(GraphRunner):
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        lengths = self.current().static.registry.buffers["seq_lens"]
+        lengths.sub_(torch.ones_like(lengths))  # the line that breaks it
+        lengths.add_(0).mean(dtype=torch.float32)
+
+
+def code(line: EngineLine) -> str:
+    return (ROOT / line.path).read_text().splitlines()[line.line - 1].strip()
+
+
+def found(kind_name: str) -> dict[str, EngineLine]:
+    kind = next(kind for kind in KINDS if kind.name == kind_name)
+    lines = engine_lines(kind.case, kind.finding(), kind.target(), Setup())
+    return {line.role: line for line in lines}
+
+
+def first(target: BuiltinTarget) -> Finding:
+    return Execution(target, cache_size=0).run_case(once(4, 3)).findings[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "text"),
+    [
+        ("red-zone", "written", "torch.where(view.beyond, view.indices"),
+        ("red-zone", "allocated", BUFFER),
+        ("foreign-write", "written", "self.windows.index_copy_(0, places, values)"),
+        ("contract", "written", "foreach_copy(targets, sources)"),
+        ("contract", "allocated", INPUTS),
+        ("left-over", "written", "torch.searchsorted("),
+        ("computes", "written", "out.copy_(result)"),
+        ("kernel-model", "written", "self.attention(q, out, metadata.attention[0])"),
+        ("triton", "allocated", BUFFER),
+    ],
+)
+def test_a_line_is_the_one_that_did_it(kind: str, role: str, text: str) -> None:
+    assert code(found(kind)[role]).startswith(text)
+
+
+def test_the_line_of_a_value_at_capture_is_not_that_of_a_later_replay() -> None:
+    assert "prepare_replay" not in found("at-capture")["written"].function
+
+
+def test_what_helps_most_comes_first() -> None:
+    kind = next(kind for kind in KINDS if kind.name == "red-zone")
+    lines = engine_lines(kind.case, kind.finding(), kind.target(), Setup())
+    assert [line.role for line in lines] == ["written", "allocated"]
+    assert lines[0].does == "writes outside of decode.kv_indices"
+
+
+def test_a_path_begins_where_the_checkout_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = OfTheTests(replace(Components(), decode=Overwrites))
+    monkeypatch.setitem(sys.modules, "test_locating", sys.modules[__name__])
+    line, *_ = engine_lines(once(4, 3), first(target), target, Setup())
+    assert (line.role, line.path) == ("written", "test_locating.py")
+    text = Path(__file__).read_text().splitlines()[line.line - 1]
+    assert text.strip().startswith("lengths.add_(0)")
+
+
+def test_a_line_outside_of_the_engine_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = OfTheTests(replace(Components(), decode=Overwrites))
+    finding = first(target)
+    monkeypatch.setattr(OfTheTests, "engine_packages", ("no_such_package",))
+    assert engine_lines(once(4, 3), finding, target, Setup()) == ()
+
+
+def test_lines_have_their_usual_names_afterwards() -> None:
+    before = innermost_source()
+    with lines_below({str(Path(__file__).parent): "engine/of/mine"}):
+        inside = innermost_source()
+    assert inside.startswith("engine/of/mine/test_locating.py:")
+    assert innermost_source().startswith("test_locating.py:") and before.startswith("test_loc")
+    with lines_below({"/elsewhere": "x"}):
+        assert innermost_source() == ""
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/a.py", "../a.py", "a/../b.py", "a/./b.py", "a b.py", "c:a.py"]
+)
+def test_a_path_that_leaves_the_checkout_is_refused(path: str) -> None:
+    values = {"role": "written", "line": 1, "function": "f", "does": "writes"}
+    assert msgspec.convert(values | {"path": "a/b-c.py"}, EngineLine).line == 1
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(values | {"path": path}, EngineLine)
+
+
+def test_an_open_target_adds_the_lines_to_a_finding() -> None:
+    kind = next(kind for kind in KINDS if kind.name == "red-zone")
+    with closing(open_target_object(kind.target(), Setup())) as opened:
+        lines = opened.located(kind.case, kind.finding()).lines
+    assert code(lines[1]).startswith(BUFFER)
+
+
+def test_no_report_ends_because_lines_cannot_be_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no way")
+
+    monkeypatch.setattr("fuzzgraph.repro.locating.engine_lines", fails)
+    kind = next(kind for kind in KINDS if kind.name == "red-zone")
+    with closing(open_target_object(kind.target(), Setup())) as opened:
+        assert opened.located(kind.case, kind.finding()) == kind.finding()
+    assert "no line of the engine: RuntimeError: no way" in capsys.readouterr().err
