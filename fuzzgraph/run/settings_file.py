@@ -146,7 +146,8 @@ def _parsed(path: Path, root: Path) -> dict[str, Any]:
     except (OSError, *UNREADABLE) as error:
         said = " ".join((getattr(error, "strerror", None) or str(error)).split())
         raise UsageError(
-            f"{path}: cannot be read ({said}). Mend it, or pass over it by --no-settings."
+            f"{path}: cannot be read ({said}). Mend it, or pass over it: --no-settings, in "
+            "pytest --fuzz-no-settings."
         ) from None
 
 
@@ -193,7 +194,8 @@ def _inside(where: str, told: str, folder: Path, root: Path) -> str:
     """A path of the file, absolute; it may lead to nothing outside the checkout."""
     try:
         place = (folder / told).resolve()
-        inside = place.is_relative_to(root) and ".git" not in place.relative_to(root).parts
+        parts = place.relative_to(root).parts
+        inside = ".git" not in [part.lower() for part in parts]  # a disk may know no capitals
     except (OSError, RuntimeError, ValueError):
         inside = False
     if not inside:

@@ -155,6 +155,7 @@ def test_the_table_of_a_pyproject_counts_where_no_file_of_its_own_lies_beside_it
         ('ledger = "link/ledger.toml"', "leads out of"),
         ('ledger = "a\\u0000b"', "leads out of"),
         ('out = ".git/hooks/x"', "leads out of"),
+        ('out = ".GIT/x"', "leads out of"),
     ],
 )
 def test_what_it_may_not_say_is_one_line(top: Path, text: str, said: str) -> None:
