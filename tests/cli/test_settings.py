@@ -88,3 +88,36 @@ def test_a_replay_takes_the_projects_setup_unless_the_call_names_its_target(
     run_command(["replay", path, "--no-settings"])
     assert "settings of" not in capsys.readouterr().err
     assert seen == [Setup(strict_nan=True), Setup(), Setup()]
+
+
+def test_what_is_read_can_be_seen(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = project / "fuzzgraph.toml"
+    file.write_text(TEXT + 'targets = ["sglang-fa3", "sglang-aiter"]\ntime = "2m"\n')
+    assert run_command(["settings"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"settings of {file}",
+        "  time = 120.0",
+        "  examples = 30",
+        "  seed = 4",
+        f"  ledger = {project / 'ledger.toml'}",
+        "  targets = sglang-fa3 sglang-aiter",
+    ]
+    assert run_command(["settings", "--targets"]) == 0
+    assert capsys.readouterr().out == "sglang-fa3\nsglang-aiter\n"
+    assert run_command(["settings", "--source", str(project), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["path"], told["options"]["time"]) == (str(file), 120.0)
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_a_loop_over_no_targets_is_an_error(
+    project: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "fuzzgraph.toml"
+    file.unlink() if text is None else file.write_text(text)
+    assert run_command(["settings", "--targets"]) == 2
+    assert "names no targets. Write targets" in capsys.readouterr().err
+    assert run_command(["settings", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["path"] == ("" if text is None else str(file))
+    assert (told["options"], told["targets"]) == ({}, [])
