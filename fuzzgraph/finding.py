@@ -64,7 +64,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Rate in fresh sessions, e.g. '3/3'; '' before it was tried."""
     severity: Severity = "low"
     """Computed from the clause; low where only NaN in unowned memory shows it. At least that of its
-    `effect` in the detail, where it reaches live rows through a layer that mixes rows."""
+    `effect` in the detail: what the same step does to live rows, or what reaches them through a
+    layer that mixes rows."""
 
     def __post_init__(self) -> None:
         # 0 * NaN behind a mask is a bug to some engines and none to others

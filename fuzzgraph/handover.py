@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
@@ -36,6 +36,7 @@ __all__ = [
     "part_of",
     "root_of",
     "scalar_of",
+    "still_holds",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -52,19 +53,13 @@ Kind = Literal["kernel", "call", "held"]
 HandoverRule = Literal[
     "live", "keys", "form", "missing", "kind", "address", "side", "fits", "meaning", "padding"
 ]
-"""The rules of `oracles.handover`, by the name that an excuse cites.
-
-live: live entries are those of the eager run. keys: a query sees its row's keys. form: sizes are
-those that the graph was captured with. missing: what capture or eager run had is there. kind:
-what is handed over is of the kind that it has in capture and eager run. address: what the graph
-reads lies where the engine writes. side: kernels get device memory. fits: numbers handed over are
-large enough, and flags the same. meaning: padded lengths and offsets are lengths and offsets.
-padding: padded entries of a graph's inputs hold nothing of an earlier batch."""
+"""The rules of `oracles.handover`, by the name that an excuse cites; `rules.handover` has them."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: a step makes hundreds, and making one would take four times as long.
+@dataclass(slots=True, eq=False)
 class Part:
-    """One tensor, as it was handed over."""
+    """One tensor, as it was handed over; nobody changes it."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -153,6 +148,16 @@ def as_it_is() -> Iterator[None]:
         yield
 
 
+_NAMES: dict[torch.dtype, str] = {}
+"""What a part calls a dtype."""
+# Complex numbers and quantised ones are left out: their content is never kept.
+_INTEGERS = frozenset(
+    getattr(torch, name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64")
+    if hasattr(torch, name)
+)
+
+
 def part_of(tensor: torch.Tensor, side: str = "", *, values: bool = True) -> Part:
     """A tensor as it is now; call it inside `as_it_is`.
 
@@ -160,11 +165,21 @@ def part_of(tensor: torch.Tensor, side: str = "", *, values: bool = True) -> Par
         side: of its memory, if the caller knows it.
         values: whether to keep its content; a capture on a device allows no read.
     """
-    kept = None
-    if values and not tensor.is_floating_point() and tensor.numel() <= MOST_VALUES:
+    dtype, kept = tensor.dtype, None
+    if values and dtype in _INTEGERS and tensor.numel() <= MOST_VALUES:
         kept = _integers(tensor)
-    name = str(tensor.dtype)[len("torch.") :]
+    name = _NAMES.get(dtype)
+    if name is None:
+        name = _NAMES[dtype] = str(dtype)[len("torch.") :]
     return Part(tuple(tensor.shape), name, tensor.data_ptr(), side, kept)
+
+
+def still_holds(part: Part, tensor: torch.Tensor) -> bool:
+    """Whether a tensor has the content that was taken down of it; call it inside `as_it_is`."""
+    now, then = _integers(tensor), part.values
+    if now is None or then is None or now.shape != then.shape:
+        return now is then
+    return bool((now == then).all())
 
 
 # Of the base class: `torch.Tensor.numpy` is replaced where host and device are kept apart.
@@ -172,10 +187,10 @@ _NUMPY: Any = torch._C.TensorBase.numpy
 
 
 def _integers(tensor: torch.Tensor) -> Ints | None:
-    if tensor.is_complex() or tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided:
         return None
-    here = tensor if tensor.device.type == "cpu" else torch._C.TensorBase.cpu(tensor)
-    found: Ints = _NUMPY(here.detach()).astype(np.int64)  # a copy, always
+    here = tensor if tensor.is_cpu else torch._C.TensorBase.cpu(tensor)
+    found: Ints = _NUMPY(here).astype(np.int64)  # a copy, always
     return found
 
 
@@ -253,13 +268,17 @@ def kind_of(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, torch.Tensor):
-        numbers = "floats" if value.is_floating_point() else "whole numbers"
-        return f"a tensor of {value.ndim} dimensions, {numbers}"
+        return _kind_of_tensor(value.ndim, value.is_floating_point())
     if isinstance(value, (bool, int, float)):
         return "a number"
     if isinstance(value, type) or is_record(value):
         return "a record"
     return "a text" if isinstance(value, str) else type(value).__name__
+
+
+@cache
+def _kind_of_tensor(dimensions: int, floats: bool) -> str:
+    return f"a tensor of {dimensions} dimensions, {'floats' if floats else 'whole numbers'}"
 
 
 def scalar_of(value: object) -> bool | int | float | str | None:

@@ -1,8 +1,11 @@
-"""What a finding that shows on padded rows alone does to live rows, behind a layer that mixes rows.
+"""What a finding about metadata or padded rows does to live rows.
+
+Wrong metadata harms nobody by itself. Where the same step of its smallest case shows wrong results
+or memory of others overwritten, that is its effect, and decides its severity.
 
 Attention keeps rows apart: what is wrong with a padded row harms nobody until a layer behind it
 mixes rows, as those of real models do. A finding without an effect on live rows is tried once
-behind each such layer; what shows there is its effect, and decides its severity.
+behind each such layer; what shows there is its effect.
 """
 
 from __future__ import annotations
@@ -19,16 +22,17 @@ Run = Callable[[Case], Sequence[Finding]]
 
 
 def with_effect(case: Case, finding: Finding, others: Iterable[Finding], run: Run) -> Finding:
-    """The finding; with its effect told, and the severity of that, if it reaches live rows only
-    through a layer that mixes rows.
+    """The finding; with its effect told, and the severity of that, if it is about metadata alone,
+    or reaches live rows only through a layer that mixes rows.
 
     Args:
         case: the smallest one that shows it.
         others: what the case shows besides.
     """
+    others = tuple(others)
     shown = [finding, *others]
     if any(_concerns_live_rows(one) and not _is_behind(case, one) for one in shown):
-        return finding
+        return _with_harm(case, finding, others)
     mixing = case.config.row_mixing
     if mixing != "none":
         return _told(finding, mixing, [one for one in shown if _is_effect(case, one)])
@@ -38,6 +42,26 @@ def with_effect(case: Case, finding: Finding, others: Iterable[Finding], run: Ru
         effects = [one for one in run(tried) if _is_effect(tried, one)]
         worst = min(worst, _told(finding, kind, effects), key=_by_effect)
     return worst
+
+
+def _with_harm(case: Case, finding: Finding, others: Iterable[Finding]) -> Finding:
+    """What is wrong with metadata, with the worst that the same step does to live rows."""
+    harms = [
+        one
+        for one in others
+        if one.step == finding.step and _concerns_live_rows(one) and not _is_behind(case, one)
+    ]
+    worst = min(harms, key=by_severity, default=finding)
+    if finding.clause != "metadata" or by_severity(worst) >= by_severity(finding):
+        return finding
+    detail = {**finding.detail, "effect": worst.severity}
+    message = f"{finding.message}; its step shows what that does to live rows: {_said(worst)}"
+    return msgspec.structs.replace(finding, detail=detail, message=message)
+
+
+def _said(finding: Finding) -> str:
+    """Its message without the step that opens it."""
+    return finding.message.partition(": ")[2]
 
 
 def _behind(case: Case, kind: str) -> Case:
@@ -68,7 +92,7 @@ def _told(finding: Finding, kind: str, effects: Sequence[Finding]) -> Finding:
     detail = {**finding.detail, "mixed_by": kind, "effect": worst.severity}
     message = (
         f"{finding.message}; it reaches live rows through a layer that mixes rows"
-        f" (row_mixing={kind!r}): {worst.message.partition(': ')[2]}"
+        f" (row_mixing={kind!r}): {_said(worst)}"
     )
     return msgspec.structs.replace(finding, detail=detail, message=message)
 

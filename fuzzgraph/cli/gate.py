@@ -25,6 +25,7 @@ _ROW = {row.name: row for row in OPTIONS}
               help="Run this one; may be given again.  [default: all that execute it]")  # fmt: skip
 @click.option("--time", "seconds", metavar="TIME", callback=duration,
               help="How long to search in all, e.g. 90s, 10m.  [default: 2m]")  # fmt: skip
+@option_of(_ROW["examples"], help="Generated cases of each target, at most.  [default: no limit]")
 @option_of(_ROW["seed"])
 @option_of(_ROW["corpus"])
 @option_of(_ROW["ledger"])
@@ -37,6 +38,7 @@ def gate(
     base: str,
     targets: tuple[str, ...],
     seconds: float | None,
+    examples: int | None,
     seed: int | None,
     corpus: str | None,
     ledger: str | None,
@@ -60,7 +62,8 @@ def gate(
 
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     spec = GateSpec(
-        source=source, base=base, targets=targets, seconds=seconds or _SECONDS, seed=seed,
+        source=source, base=base, targets=targets, seconds=seconds or _SECONDS,
+        examples=examples, seed=seed,
         jobs=jobs or os.cpu_count() or 1, corpus=corpus or "", ledger=ledger or "",
         out=str(fresh_folder(Path(out) if out else None, seed, Path("reports/gates"))),
     )  # fmt: skip

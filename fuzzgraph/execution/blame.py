@@ -8,12 +8,14 @@ purpose about the engine have a type of their own, `EngineError`.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from inspect import isabstract
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Literal
@@ -94,7 +96,8 @@ class Blame:
         if isinstance(error, EngineError):
             return "engine"
         if isinstance(error, AttributeError) and self._is_targets(type(error.obj).__module__):
-            return "target"  # the engine asked the target's stand-in for something it lacks
+            # The engine asked the target's stand-in for something that it lacks.
+            return "engine" if self._nobody_has(error.obj, str(error.name)) else "target"
         frames = frames_of(error)
         # Which frame hits the limit is chance; which code fills the stack is not.
         if isinstance(error, RecursionError):
@@ -122,6 +125,13 @@ class Blame:
         beside = _below(module, self._packages) and not _below(module, self._engine)
         return module in self._own or beside or _below(module, (_STUBS,))
 
+    def _nobody_has(self, stand_in: object, name: str) -> bool:
+        """Whether it stands for an interface of the engine's, beside whose classes none has it."""
+        kinds = [each for each in type(stand_in).__mro__ if _below(each.__module__, self._engine)]
+        interfaces = filter(isabstract, kinds)
+        folders = {folder for each in interfaces if (folder := _folder_of(each)) is not None}
+        return bool(folders) and not any(_defined_in(folder, name) for folder in folders)
+
     def _most_frequent(self, frames: Iterable[Frame]) -> Side:
         """Whose code fills the stack."""
         sides: Counter[Side] = Counter()
@@ -131,6 +141,22 @@ class Blame:
             if side is not None or _below(frame.module, (_OURS,)):
                 sides[side or "harness"] += 1
         return max(sides, key=lambda side: sides[side], default="engine")
+
+
+def _folder_of(kind: type) -> Path | None:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return Path(file).parent if file else None
+
+
+def _defined_in(folder: Path, name: str) -> bool:
+    """Whether code below a folder defines a method or sets an attribute of that name.
+
+    By its text: most of an engine's classes are in modules that nobody has imported.
+    """
+    defined = re.compile(rf"\bdef {name}\b|\bself\.{name}\b[^=\n]*=|^ +{name}\b[^=\n(]*=", re.M)
+    files = sorted(folder.rglob("*.py"))
+    # Without a source nothing can be said against the engine.
+    return not files or any(defined.search(each.read_text("utf-8", "replace")) for each in files)
 
 
 def _below(module: str, packages: Iterable[str]) -> bool:

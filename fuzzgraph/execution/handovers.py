@@ -1,8 +1,11 @@
-"""Puts launches into the words of the batch: where a key lies, as a slot of the KV pool."""
+"""Puts what was handed over into the words of the batch: where a key lies, as a slot of the KV
+pool, and which memory has no meaning.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,6 +13,7 @@ import torch
 
 from fuzzgraph.handover import Attended, Handover, Ints, QueryRow
 from fuzzgraph.kernel_models.attention import Row, Softmax
+from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.memory.launch_record import Launched
 
 
@@ -27,6 +31,21 @@ def launches(taken: Iterable[Launched], planes: Sequence[torch.Tensor]) -> tuple
         )
         found.append(each.handover)
     return tuple(found)
+
+
+def drop_unwritten(taken: Iterable[Handover], memory: GuardedMemory) -> None:
+    """Drop the content of memory that nobody wrote: it has no meaning that could be wrong.
+
+    That it is read shows elsewhere, since it differs between worlds.
+    """
+    for each in taken:
+        for name, part in each.tensors.items():
+            values = part.values
+            # Such memory holds one value throughout, which is quickly seen.
+            if values is None or not values.size or values.flat[0] != values.flat[-1]:
+                continue
+            if memory.is_unwritten(part.address):
+                each.tensors[name] = replace(part, values=None)
 
 
 def _attended(

@@ -25,8 +25,9 @@ from fuzzgraph.ports import GraphEngine, Session
 from fuzzgraph.text.finding_text import LEFT_OVER
 from fuzzgraph.world import TRAPS
 
-# Images of a session besides those of other worlds: after capture, before and after a replay.
-_OWN_IMAGES = 3
+# Images of a cached session besides those of other worlds: the one after capture. Those before and
+# after a replay belong to the case that is being run.
+_OWN_IMAGES = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
-from fuzzgraph.execution.handovers import launches
+from fuzzgraph.execution.handovers import drop_unwritten, launches
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.memory import NAN_WORLD
@@ -141,6 +141,7 @@ class StepRunner:
                 stage = "check"
                 seen = session.observe(batch)
             seen.handovers = (*seen.handovers, *launches(launched, session.pools.kv_planes))
+            drop_unwritten(seen.handovers, self._opened.memory)
             return seen
         except BaseException as error:
             self._opened.border.judge(error, stage, run)

@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from fuzzgraph.case import Case
+from fuzzgraph.errors import OutOfTime
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding, FindingKey
 from fuzzgraph.run.records import is_full_rate
@@ -94,9 +95,15 @@ class AgainstBase:
         return msgspec.structs.replace(head, confirmed=rate, detail=detail)
 
     def confirm_mended(self, times: int = 3) -> None:
-        """Ask for each finding that seems mended; those that do not hold are dropped."""
+        """Ask for each finding that seems mended; those that do not hold are dropped.
+
+        What there is no time for stays without rates.
+        """
         for key, one in list(self.differences.mended.items()):
-            head, base = self._confirmed(one.case, one.finding, times)
+            try:
+                head, base = self._confirmed(one.case, one.finding, times)
+            except OutOfTime:
+                return
             one.confirmed, one.on_head = base.confirmed, head.confirmed
             if not is_full_rate(one.confirmed) or not one.on_head.startswith("0/"):
                 del self.differences.mended[key]

@@ -19,6 +19,8 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """() for those that execute what changed."""
     seconds: float
     """Of search, over all targets."""
+    examples: int | None = None
+    """Generated cases of each target, at most."""
     seed: int
     jobs: int
     corpus: str = ""

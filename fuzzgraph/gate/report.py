@@ -37,7 +37,8 @@ def verdict(summary: GateSummary) -> str:
     if mended:
         parts.append(f"this change mends {counted(mended, 'finding')}")
     if standing:
-        parts.append(f"{counted(standing, 'finding')} of the base stand")
+        verb = "stands" if standing == 1 else "stand"
+        parts.append(f"{counted(standing, 'finding')} of the base {verb}")
     if not summary.targets:
         parts = [_nothing_to_run(summary)]
     failed = [one.target for one in summary.targets if one.why]
@@ -73,7 +74,8 @@ def text(summary: GateSummary) -> str:
 
 
 def _mended_line(mended: MendedFinding, one: GateTarget) -> str:
-    rates = f"base {mended.confirmed}, this tree {mended.on_head}"
+    asked = f"base {mended.confirmed}, this tree {mended.on_head}"
+    rates = asked if mended.confirmed else "not confirmed"
     return one_line(f"{sentence(mended.finding)} ({one.target}; {rates}; {mended.case_path})")
 
 

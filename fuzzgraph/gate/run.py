@@ -29,7 +29,7 @@ from fuzzgraph.gate.records import (
     MendedFinding,
     StandingFinding,
 )
-from fuzzgraph.open_target import Opened, open_setup
+from fuzzgraph.open_target import Opened, check_names, open_setup
 from fuzzgraph.policy import load_policy
 from fuzzgraph.run.events import CaseRun, Emit, Event, finding_id
 from fuzzgraph.run.spec import Budget, RunSpec, Setup
@@ -37,6 +37,8 @@ from fuzzgraph.source_tree import SourceTree, find_tree, package_of
 from fuzzgraph.worktrees import commit_of, merge_base, worktree
 
 Say = Callable[[str], object]
+_MENDED_SECONDS = 60.0
+"""For confirming, after the search, what seems mended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ def run_gate(spec: GateSpec, *, say: Say, emit: Emit) -> GateSummary:
         UsageError: no checkout, no such base, no such package; nothing is left behind.
     """
     clock = _Clock()
+    for target in spec.targets:
+        check_names(Setup(target=target))
     with _trees(spec) as trees:
         changes = read_changes(
             trees.checkout, trees.base.root / trees.base.package,
@@ -248,6 +252,7 @@ def _run_one(
                 run, see, seeds=load_corpus(_named(spec.corpus)), opened=opened,
                 policy=load_policy(_named(spec.ledger)),
             )  # fmt: skip
+            opened.cut_off(time.monotonic() + _MENDED_SECONDS)
             against.confirm_mended()
     except UsageError as error:
         return msgspec.structs.replace(told, why=str(error))
@@ -268,7 +273,7 @@ def _run_spec(spec: GateSpec, setup: Setup, chosen: Chosen, folder: Path) -> Run
     return RunSpec(
         setup=setup,
         seed=spec.seed,
-        budget=Budget(seconds=chosen.seconds),
+        budget=Budget(seconds=chosen.seconds, examples=spec.examples),
         corpus=spec.corpus,
         ledger=spec.ledger,
         out=str(folder),

@@ -15,7 +15,7 @@ generator's present state, as eager ones do; a device graph advances a state of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -224,10 +224,10 @@ class RecordedGraph(WatchedGraph[Outputs]):
 
     @relay
     def _run(self) -> None:
-        # Inside an `intercept`, as when an engine replays while it captures, the replay's own
-        # operations must not be guarded or recorded.
-        unguarded = self._memory.unguarded() if self._memory.intercepting else nullcontext()
-        with torch.inference_mode(), unguarded:
+        # Past every mode: inside an `intercept`, as when an engine replays while it captures, the
+        # replay's own operations must not be guarded or recorded; and elsewhere each operation
+        # would go through the modes that its capture went through already.
+        with torch.inference_mode(), self._memory.unguarded():
             for step in self._steps:
                 step()
 

@@ -45,9 +45,28 @@ class Call:
             got = str(tensor.dtype).removeprefix("torch.")
             self.needs(tensor.dtype in dtypes, f"{name} must be {wanted}", got)
 
+    def needs_shape(self, name: str, tensor: torch.Tensor | None, *sizes: int | None) -> None:
+        """Refuse a tensor of another shape; None passes.
+
+        Args:
+            sizes: one for each dimension; None takes any size.
+        """
+        if tensor is None:
+            return
+        self.needs(isinstance(tensor, torch.Tensor), f"{name} must be a tensor", tensor)
+        fits = tensor.dim() == len(sizes) and all(
+            size is None or size == got for size, got in zip(sizes, tensor.shape, strict=True)
+        )
+        if not fits:
+            wanted = ", ".join("any" if size is None else str(size) for size in sizes)
+            self.needs(False, f"{name} must be [{wanted}]", list(tensor.shape))
+
     def needs_contiguous_last(self, name: str, tensor: torch.Tensor | None) -> None:
         """Refuse a tensor whose last dimension is not contiguous; None passes."""
-        if tensor is not None and tensor.shape[-1] > 1:
+        if tensor is None:
+            return
+        self.needs(tensor.dim() > 0, f"{name} must have a dimension", list(tensor.shape))
+        if tensor.shape[-1] > 1:
             rule = f"{name} must be contiguous in its last dimension"
             self.needs(tensor.stride(-1) == 1, rule, f"strides {list(tensor.stride())}")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3
 from fuzzgraph.kernel_models.attention import Row, Softmax, attend
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.latent import latent, needs_one_width
@@ -42,11 +43,11 @@ def cutlass_mla_get_workspace_size(
 
 
 def cutlass_mla_decode(
-    q_nope: torch.Tensor,
-    q_pe: torch.Tensor,
-    kv_c_and_k_pe_cache: torch.Tensor,
-    seq_lens: torch.Tensor,
-    page_table: torch.Tensor,
+    q_nope: Tensor3,
+    q_pe: Tensor3,
+    kv_c_and_k_pe_cache: Tensor3,
+    seq_lens: Tensor1,
+    page_table: Tensor2,
     workspace: torch.Tensor,
     sm_scale: float,
     num_kv_splits: int = 1,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3, Tensor3Or4, Tensor4
 from fuzzgraph.kernel_models.attention import (
     Cache,
     Floats,
@@ -47,13 +48,13 @@ Descales = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
 
 def flash_attn_with_kvcache(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    q: Tensor3Or4,
+    k_cache: Tensor4,
+    v_cache: Tensor4,
     *,
     cache_seqlens: torch.Tensor,
-    page_table: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None = None,
+    page_table: Tensor2,
+    cu_seqlens_q: Tensor1 | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     qv: torch.Tensor | None = None,
@@ -122,14 +123,14 @@ def flash_attn_with_kvcache(
 
 
 def flash_attn_varlen_func(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
+    q: Tensor3,
+    k: Tensor3,
+    v: Tensor3,
+    cu_seqlens_q: Tensor1,
+    cu_seqlens_k: Tensor1,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    seqused_k: torch.Tensor | None = None,
+    seqused_k: Tensor1 | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     qv: torch.Tensor | None = None,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
@@ -30,10 +31,10 @@ def get_scheduler_metadata(
     num_heads: int,
     num_heads_k: int,
     headdim: int,
-    cache_seqlens: torch.Tensor,
+    cache_seqlens: Tensor1,
     qkv_dtype: torch.dtype = torch.bfloat16,
     headdim_v: int | None = None,
-    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_q: Tensor1 | None = None,
     page_size: int | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor4
 from fuzzgraph.kernel_models.attention import Row, Softmax, attend
 from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.latent import (
@@ -57,7 +58,7 @@ class FlashMLASchedMeta:
 
 
 def get_mla_metadata(
-    cache_seqlens: torch.Tensor,
+    cache_seqlens: Tensor1,
     num_q_tokens_per_head_k: int,
     num_heads_k: int,
     num_heads_q: int | None = None,
@@ -135,10 +136,10 @@ _PLANNER = ModelKernel("get_mla_metadata", _plan_tiles, "FlashMLA 1408756, get_m
 
 
 def flash_mla_with_kvcache(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    cache_seqlens: torch.Tensor,
+    q: Tensor4,
+    k_cache: Tensor4,
+    block_table: Tensor2,
+    cache_seqlens: Tensor1,
     head_dim_v: int,
     tile_scheduler_metadata: torch.Tensor | FlashMLASchedMeta,
     num_splits: torch.Tensor | None = None,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor3, Tensor4
 from fuzzgraph.kernel_models.attention import Row, Softmax, attend
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.flash_mla import FlashMLASchedMeta
@@ -32,7 +33,7 @@ _BLOCK = 64
 
 
 def flash_mla_sparse_with_kvcache(
-    q: torch.Tensor,
+    q: Tensor4,
     k_cache: torch.Tensor,
     block_table: torch.Tensor | None = None,
     cache_seqlens: torch.Tensor | None = None,
@@ -142,9 +143,9 @@ def flash_mla_sparse_with_kvcache(
 
 
 def flash_mla_sparse_fwd(
-    q: torch.Tensor,
-    kv: torch.Tensor,
-    indices: torch.Tensor,
+    q: Tensor3,
+    kv: Tensor3,
+    indices: Tensor3,
     sm_scale: float,
     d_v: int = 512,
     attn_sink: torch.Tensor | None = None,

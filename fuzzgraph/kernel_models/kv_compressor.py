@@ -68,9 +68,10 @@ def plan_compress_decode(
     ):
         call.needs_dtype(name, tensor, dtype)
         call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
-    shape = [len(seq_lens)]
-    rule = f"req_pool_indices must be {shape}, as seq_lens"
-    call.needs(list(req_pool_indices.shape) == shape, rule, list(req_pool_indices.shape))
+    call.needs_shape("seq_lens", seq_lens, None)
+    call.needs_shape("req_pool_indices", req_pool_indices, len(seq_lens))
+    call.needs_shape("req_to_token", req_to_token, None, None)
+    call.needs_shape("full_to_state", full_to_state, None)
     ring_for_4 = not use_req_ring or compress_ratio == _OVERLAPS
     call.needs(ring_for_4, "use_req_ring needs groups of 4", compress_ratio)
     plan = torch.empty((len(seq_lens), _PLAN_BYTES), dtype=torch.uint8, device=seq_lens.device)
@@ -95,6 +96,10 @@ def compress_decode(
     out: torch.Tensor,
     ape: torch.Tensor,
     plan: torch.Tensor,
+    *,
+    ratio: int,
+    width: int,
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
 ) -> None:
     """Keep each row's state, and sum up the states of the groups that it completes.
 
@@ -105,26 +110,33 @@ def compress_decode(
         out: [B, D]; written where a group is whole.
         ape: [states of a sum, D] added to the scores.
         plan: of `plan_compress_decode`.
+        ratio: tokens of a group; width: D; dtypes: of the buffer, of what comes in, and of `out`.
+            The kernel is compiled for these.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("compress_forward", _SUM_SOURCE)
-    rows, width = len(kv_score_input), out.shape[-1]
-    ratio = kv_score_buffer.shape[1]
     overlap = ratio == _OVERLAPS
     element = width * (4 if overlap else 2)
-    for name, tensor, shape in (
-        ("kv_score_buffer", kv_score_buffer, [len(kv_score_buffer), ratio, element]),
-        ("kv_score_input", kv_score_input, [rows, element]),
-        ("out", out, [rows, width]),
-        ("ape", ape, [ratio * (2 if overlap else 1), width]),
-        ("plan", plan, [rows, _PLAN_BYTES]),
-    ):
-        call.needs(list(tensor.shape) == shape, f"{name} must be {shape}", list(tensor.shape))
+    call.needs_shape("kv_score_input", kv_score_input, None, element)
+    rows = len(kv_score_input)
+    sizes: dict[str, tuple[torch.Tensor, tuple[int | None, ...]]] = {
+        "kv_score_buffer": (kv_score_buffer, (None, ratio, element)),
+        "kv_score_input": (kv_score_input, (rows, element)),
+        "out": (out, (rows, width)),
+        "ape": (ape, (ratio * (2 if overlap else 1), width)),
+        "plan": (plan, (rows, _PLAN_BYTES)),
+    }
+    for name, (tensor, shape) in sizes.items():
+        call.needs_shape(name, tensor, *shape)
         call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
     call.needs_dtype("plan", plan, torch.uint8)
-    call.needs_dtype("ape", ape, kv_score_input.dtype)
+    stored, given, made = dtypes
+    call.needs_dtype("kv_score_buffer", kv_score_buffer, stored)
+    call.needs_dtype("kv_score_input", kv_score_input, given)
+    call.needs_dtype("ape", ape, given)
+    call.needs_dtype("out", out, made)
     launch(
         _COMPRESSION,
         states=kv_score_buffer,
@@ -148,7 +160,9 @@ def store_compressed(
     compress_ratio: int,
     *,
     page_size: int,
-    slot_dtype: torch.dtype = torch.int64,
+    width: int,
+    dtype: torch.dtype,
+    slot_dtype: torch.dtype,
 ) -> None:
     """Write the key of each group that is whole to its slot.
 
@@ -157,8 +171,8 @@ def store_compressed(
         freq_cis: [positions, D]; the row of a group's first position is added to its key.
         out_loc: [B] slot of each row's key.
         kvcache: uint8 [pages, bytes]; rows of `kv`'s dtype one after the other.
-        page_size: slots of a page, for which the kernel is compiled.
-        slot_dtype: of `out_loc`, for which it is compiled; int32 in its first releases.
+        page_size: slots of a page; width: D; dtype: of `kv`; slot_dtype: of `out_loc`, int32 in its
+            first releases. The kernel is compiled for these.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
@@ -168,9 +182,16 @@ def store_compressed(
     call.needs_dtype("out_loc", out_loc, slot_dtype)
     call.needs_dtype("plan", plan, torch.uint8)
     call.needs_dtype("kvcache", kvcache, torch.uint8)
+    for name, tensor in (("kv", kv), ("norm_weight", norm_weight)):
+        call.needs_dtype(name, tensor, dtype)
+    call.needs_dtype("freq_cis", freq_cis, torch.float32)
+    call.needs_shape("kv", kv, None, width)
+    call.needs_shape("plan", plan, len(kv), _PLAN_BYTES)
+    call.needs_shape("norm_weight", norm_weight, width)
+    call.needs_shape("freq_cis", freq_cis, None, width)
+    call.needs_shape("out_loc", out_loc, len(kv))
+    call.needs_shape("kvcache", kvcache, None, None)
     for name, tensor in (("out_loc", out_loc), ("plan", plan), ("kv", kv)):
-        rule = f"{name} must have {len(kv)} rows, as kv"
-        call.needs(len(tensor) == len(kv), rule, len(tensor))
         call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
     launch(
         _COMPRESSED_STORE,
@@ -207,11 +228,11 @@ def store_rows(
     call.leaves_out({"type": type, **others}, {"type": "flashmla", "layout": "v4"})
     call.needs_dtype("cache", cache, input.dtype)
     call.needs_dtype("indices", indices, torch.int32, torch.int64)
-    call.needs(
-        list(indices.shape) == [len(input)],
-        f"indices must be [{len(input)}], one slot for each row",
-        list(indices.shape),
-    )
+    call.needs_shape("input", input, None, None)
+    call.needs_shape("cache", cache, None, None)
+    room = page_size * input.shape[1]
+    call.needs(cache.shape[1] >= room, f"a page must hold {room} numbers", cache.shape[1])
+    call.needs_shape("indices", indices, len(input))
     launch(_ROW_STORE, rows=input, cache=cache, slots=indices, page_size=page_size)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor2, Tensor3
 from fuzzgraph.kernel_models.attention import Floats
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
@@ -24,10 +25,10 @@ Merged = tuple[torch.Tensor, torch.Tensor]
 
 
 def merge_state_v2(
-    v_a: torch.Tensor,
-    s_a: torch.Tensor,
-    v_b: torch.Tensor,
-    s_b: torch.Tensor,
+    v_a: Tensor3,
+    s_a: Tensor2,
+    v_b: Tensor3,
+    s_b: Tensor2,
     v_merged: torch.Tensor | None = None,
     s_merged: torch.Tensor | None = None,
 ) -> Merged:
@@ -48,9 +49,7 @@ def merge_state_v2(
     )
 
 
-def merge_state(
-    v_a: torch.Tensor, s_a: torch.Tensor, v_b: torch.Tensor, s_b: torch.Tensor
-) -> Merged:
+def merge_state(v_a: Tensor3, s_a: Tensor2, v_b: Tensor3, s_b: Tensor2) -> Merged:
     """The same as FlashInfer has it: logarithms to base 2, and zeros where no part has keys."""
     return _merge_call(Call("merge_state", _FLASHINFER), _BASE_2, v_a, s_a, v_b, s_b, None, None)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
@@ -21,12 +22,12 @@ _MOST_KEYS = 1024  # kMaxTopK
 
 
 def topk_transform_paged(
-    scores: torch.Tensor,
-    seq_lens: torch.Tensor,
-    page_tables: torch.Tensor,
-    out_page_indices: torch.Tensor,
+    scores: Tensor2,
+    seq_lens: Tensor1,
+    page_tables: Tensor2,
+    out_page_indices: Tensor2,
     page_size: int,
-    out_raw_indices: torch.Tensor | None = None,
+    out_raw_indices: Tensor2 | None = None,
 ) -> None:
     """The slots of each row's best keys, as many as the output has columns; -1 behind them.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2
 from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
@@ -29,7 +30,7 @@ _NONE = -1
 
 
 def fast_topk_v2(
-    score: torch.Tensor, lengths: torch.Tensor, topk: int, row_starts: torch.Tensor | None = None
+    score: Tensor2, lengths: Tensor1, topk: int, row_starts: Tensor1 | None = None
 ) -> torch.Tensor:
     """Where the `topk` largest scores of each row stand; -1 behind a row with fewer.
 
@@ -52,12 +53,12 @@ def fast_topk_v2(
 
 
 def fast_topk_transform_fused(
-    score: torch.Tensor,
-    lengths: torch.Tensor,
-    page_table_size_1: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
+    score: Tensor2,
+    lengths: Tensor1,
+    page_table_size_1: Tensor2,
+    cu_seqlens_q: Tensor1,
     topk: int,
-    row_starts: torch.Tensor | None = None,
+    row_starts: Tensor1 | None = None,
 ) -> torch.Tensor:
     """The slots of the `topk` best keys of each query; -1 behind a query with fewer.
 
@@ -100,11 +101,11 @@ def fast_topk_transform_fused(
 
 
 def fast_topk_transform_ragged_fused(
-    score: torch.Tensor,
-    lengths: torch.Tensor,
-    topk_indices_offset: torch.Tensor,
+    score: Tensor2,
+    lengths: Tensor1,
+    topk_indices_offset: Tensor1,
     topk: int,
-    row_starts: torch.Tensor | None = None,
+    row_starts: Tensor1 | None = None,
 ) -> torch.Tensor:
     """`fast_topk_v2` with an offset added to each row's places, those of no key left at -1.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3
 from fuzzgraph.kernel_models.attention import (
     Cache,
     Row,
@@ -66,11 +67,11 @@ def counter_bytes(batch_size: int, num_qo_heads: int, sm_count: int = SM_COUNT) 
 
 
 def trtllm_batch_decode_with_kv_cache(
-    query: torch.Tensor,
+    query: Tensor3,
     kv_cache: tuple[torch.Tensor, torch.Tensor],
     workspace_buffer: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
+    block_tables: Tensor2,
+    seq_lens: Tensor1,
     max_seq_len: int,
     bmm1_scale: float | torch.Tensor = 1.0,
     bmm2_scale: float | torch.Tensor = 1.0,
@@ -80,7 +81,7 @@ def trtllm_batch_decode_with_kv_cache(
     sinks: torch.Tensor | None = None,
     q_len_per_req: int | None = 1,
     max_q_len: int | None = None,
-    cum_seq_lens_q: torch.Tensor | None = None,
+    cum_seq_lens_q: Tensor1 | None = None,
     multi_ctas_kv_counter_buffer: torch.Tensor | None = None,
     **others: Any,
 ) -> torch.Tensor:
@@ -136,18 +137,18 @@ def trtllm_batch_decode_with_kv_cache(
 
 
 def trtllm_batch_context_with_kv_cache(
-    query: torch.Tensor,
+    query: Tensor3,
     kv_cache: tuple[torch.Tensor, torch.Tensor],
     workspace_buffer: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
+    block_tables: Tensor2,
+    seq_lens: Tensor1,
     max_q_len: int,
     max_kv_len: int,
     bmm1_scale: float | torch.Tensor,
     bmm2_scale: float | torch.Tensor,
     batch_size: int,
-    cum_seq_lens_q: torch.Tensor,
-    cum_seq_lens_kv: torch.Tensor,
+    cum_seq_lens_q: Tensor1,
+    cum_seq_lens_kv: Tensor1,
     window_left: int = -1,
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3, Tensor4
 from fuzzgraph.kernel_models.attention import (
     Cache,
     Row,
@@ -54,14 +55,14 @@ _DEFAULTS = {
 
 
 def trtllm_batch_decode_with_kv_cache_mla(
-    query: torch.Tensor,
+    query: Tensor4,
     kv_cache: torch.Tensor,
     workspace_buffer: torch.Tensor,
     qk_nope_head_dim: int,
     kv_lora_rank: int,
     qk_rope_head_dim: int,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
+    block_tables: Tensor2,
+    seq_lens: Tensor1,
     max_seq_len: int,
     out: torch.Tensor | None = None,
     bmm1_scale: float | torch.Tensor = 1.0,
@@ -197,11 +198,11 @@ _DECODE = ModelKernel("trtllm_batch_decode_with_kv_cache_mla", _trtllm_gen_laten
 
 
 def trtllm_ragged_attention_deepseek(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor3,
+    key: Tensor3,
+    value: Tensor3,
     workspace_buffer: torch.Tensor,
-    seq_lens: torch.Tensor,
+    seq_lens: Tensor1,
     max_q_len: int,
     max_kv_len: int,
     bmm1_scale: float | torch.Tensor,
@@ -209,8 +210,8 @@ def trtllm_ragged_attention_deepseek(
     o_sf_scale: float,
     batch_size: int,
     window_left: int,
-    cum_seq_lens_q: torch.Tensor,
-    cum_seq_lens_kv: torch.Tensor,
+    cum_seq_lens_q: Tensor1,
+    cum_seq_lens_kv: Tensor1,
     enable_pdl: bool | None,
     is_causal: bool,
     return_lse: bool,

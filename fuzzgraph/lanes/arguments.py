@@ -175,8 +175,10 @@ class Arguments:
 
     def constants_key(self, kernel: Any) -> Any:
         """The kernel and the constants on which the sizes of its intermediates depend."""
-        values = [self._bound.get(name) for name in sorted(self._constants)]
-        return kernel, *(value if isinstance(value, (int, str)) else None for value in values)
+        # In the order of the kernel's parameters, which is that of `bound` in every launch.
+        constants = self._constants
+        values = [value for name, value in self._bound.items() if name in constants]
+        return kernel, *[value if isinstance(value, (int, str)) else None for value in values]
 
 
 # No operation changes an array or a type in place.

@@ -86,8 +86,11 @@ class LaneBuilder(CheckedBuilder):
         return Handle(first, arg.dtype.scalar, tag_of(arg))
 
     def create_broadcast(self, arg: Any, shape: Any) -> Any:
-        full = (len(arg.data), *self._expand(shape))
-        return Handle(np.broadcast_to(arg.data, full), arg.dtype.scalar, tag_of(arg))
+        data = arg.data
+        full = (len(data), *self._expand(shape))
+        if data.shape != full:
+            data = np.broadcast_to(data, full)
+        return Handle(data, arg.dtype.scalar, tag_of(arg))
 
     def create_expand_dims(self, arg: Any, axis: int) -> Any:
         data = arg.data

@@ -22,6 +22,7 @@ from fuzzgraph.lanes.handles import Tag
 from fuzzgraph.lanes.journal import Journal
 
 Array = npt.NDArray[Any]
+_GREATEST = np.maximum.reduce
 
 
 class LaneMemory:
@@ -224,7 +225,8 @@ def _inside(offsets: Array, mask: Array | None, last: int) -> bool:
     # A view smaller than one access: no active offset can be inside.
     if last < 0:
         return not (offsets.size if mask is None else mask.any())
-    if not offsets.size or offsets.max() <= last:
+    # By the ufunc: an array's own `max` goes through a layer of Python, at each access.
+    if not offsets.size or _GREATEST(offsets, axis=None) <= last:
         return True
     if mask is None:
         return False

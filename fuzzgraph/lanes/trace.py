@@ -140,7 +140,9 @@ def outcome(result: Any) -> Any:
     if kind is int:
         return "int", result
     if kind is range:
-        return "range", result.start, result.stop, result.step
+        # Equal as sequences: a kernel can only iterate over it. Loops over blocks of keys mostly
+        # have few rounds and as many bounds as there are lengths.
+        return result
     if kind is float:
         return "float", result.hex()
     if kind is str or result is NotImplemented:

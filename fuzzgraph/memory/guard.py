@@ -40,6 +40,10 @@ def _off(stock_kernels: bool, device: torch.device) -> str:
     return "stock kernels were asked for (--stock-kernels)" if stock_kernels else ""
 
 
+def _same_size(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return one is other if one is None or other is None else len(one) == len(other)
+
+
 def _unguarded(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Run a method without guarding what it allocates: the harness's own tensors."""
 
@@ -146,11 +150,13 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         arena, layout = self.arena, self._layout
         engine = arena.bytes[arena.front : layout.engine_top]
         pool = arena.bytes[arena.graph_front : layout.graph_top] if self._keep_pool else None
-        # An image is reused only if the engine allocated nothing since, and if it holds no pool:
-        # pools grow with every capture.
-        if into is None or len(into.engine) != len(engine) or pool is not None:
+        # An image is reused only if nothing was allocated since. Fresh blocks of this size come
+        # from the system page by page, which takes several times as long as the copy.
+        if into is None or not _same_size(into.engine, engine) or not _same_size(into.pool, pool):
             return Image(engine.clone(), None if pool is None else pool.clone())
         into.engine.copy_(engine)
+        if into.pool is not None and pool is not None:
+            into.pool.copy_(pool)
         return into
 
     def _put_back(self, image: Image) -> None:
@@ -203,11 +209,13 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def held_bytes(self, images: int) -> int:
         """Roughly what this memory costs, in bytes, with so many images taken of it.
 
-        It counts bytes and the Python objects that belong to each persistent allocation.
+        It counts bytes, what red zones must hold, and the Python objects that belong to each
+        persistent allocation.
         """
         touched = self._layout.touched
         copied = touched["engine"] + (touched["graph"] if self._keep_pool else 0)
-        return sum(touched.values()) + images * copied + _OBJECTS * len(self._layout.persistent)
+        objects = _OBJECTS * len(self._layout.persistent)
+        return sum(touched.values()) + images * copied + self._worlds.held_bytes + objects
 
     def release(self) -> None:
         """Give the arena's memory back; every tensor in it is dead from then on."""
@@ -246,6 +254,13 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def unwritten_perturbation(self, world: int) -> list[Perturbation]:
         """One change for each engine buffer without initial content that nothing has written."""
         return self._worlds.unwritten(world)
+
+    @_unguarded
+    def is_unwritten(self, address: int) -> bool:
+        """Whether an address lies in an engine buffer without initial content that nothing has
+        written."""
+        region = self.region_at(address)
+        return region is not None and self._worlds.is_unwritten(region)
 
     @_unguarded
     def poison_graph_pool(self) -> None:

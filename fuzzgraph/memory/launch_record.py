@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from fuzzgraph.handover import Handover, as_it_is, part_of
+from fuzzgraph.handover import Handover, as_it_is, part_of, still_holds
 from fuzzgraph.kernel_models.memory import KernelMemory
 
 __all__ = ["Launched", "taken_down", "without_results"]
@@ -52,7 +51,5 @@ def without_results(taken: Handover, arguments: Mapping[str, Any]) -> None:
     """Drop the content of what the launch wrote, now that it ran: it was not handed over."""
     with as_it_is():
         for name, part in taken.tensors.items():
-            if part.values is not None:
-                now = part_of(arguments[name], part.side)
-                if now.values is None or not np.array_equal(now.values, part.values):
-                    taken.tensors[name] = replace(part, values=None)
+            if part.values is not None and not still_holds(part, arguments[name]):
+                taken.tensors[name] = replace(part, values=None)

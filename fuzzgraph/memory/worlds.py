@@ -74,6 +74,11 @@ class Worlds:
         self._pool_world = self._resident = world
         self._expected = self._zone_plan().expected(world)
 
+    @property
+    def held_bytes(self) -> int:
+        """What the red zones must hold, and the memory that they are compared in."""
+        return sum(plan.held_bytes for plan in (self._plan, *self._scratch_plans.values()))
+
     # ---- red zones
 
     def _zone_plan(self) -> ZonePlan:
@@ -193,16 +198,21 @@ class Worlds:
         return [
             self._payload_of(region, world)
             for region in self._layout.engine
-            if region.born_empty
-            and region.nbytes
-            and not region.touched
-            and self._holds_poison(region)
+            if self._is_unwritten(region, self._home)
         ]
 
-    def _holds_poison(self, region: Region) -> bool:
-        """Whether the payload is still poison."""
+    def is_unwritten(self, region: Region) -> bool:
+        """Whether an engine buffer without initial content holds what nobody has written."""
+        worlds = {self._home, self._resident}  # another world changes it on purpose
+        return any(self._is_unwritten(region, world) for world in worlds)
+
+    def _is_unwritten(self, region: Region, world: int) -> bool:
+        if region.segment != "engine" or not region.born_empty or not region.nbytes:
+            return False
         # `touched` alone does not tell: no mode sees what NumPy and compiled kernels write.
-        return torch.equal(self._payload(region), self._poison_bytes(region, self._home))
+        return not region.touched and torch.equal(
+            self._payload(region), self._poison_bytes(region, world)
+        )
 
     def _payload(self, region: Region) -> torch.Tensor:
         return self._layout.arena.bytes[region.offset : region.offset + region.nbytes]

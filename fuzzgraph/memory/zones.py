@@ -49,6 +49,11 @@ class ZonePlan:
         self._edges_seen = self._seen[: self._partial]
         self._expected: dict[int, torch.Tensor] = {}
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the tensors that this plan keeps, the edges' masks left out."""
+        return self.index.nbytes + self._seen.nbytes * (1 + len(self._expected))
+
     def expected(self, world: int) -> torch.Tensor:
         """int64 [rows, 8]: untouched zones in `world`, payload bytes zero."""
         found = self._expected.get(world)

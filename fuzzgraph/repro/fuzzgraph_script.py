@@ -12,6 +12,7 @@ from fuzzgraph.case import Case, digest, encode_case
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.naming import identifier
 from fuzzgraph.repro.wording import docstring, opening, plain
+from fuzzgraph.rules import handover
 from fuzzgraph.run.events import Setup
 from fuzzgraph.targets.own import import_root
 from fuzzgraph.text.finding_text import headline
@@ -109,6 +110,7 @@ def _file(case: Case, finding: Finding, why: list[str], imports: list[str], *par
 def fuzzgraph_script(case: Case, finding: Finding, setup: Setup, reason: str) -> str:
     """A script that runs the case through FuzzGraph and says why it needs it."""
     why = [
+        *_broken_rule(finding),
         f"Requires FuzzGraph: {plain(reason)}. Install:",
         *(f"    {line}" for line in install_lines(setup)),
         "",
@@ -118,6 +120,14 @@ def fuzzgraph_script(case: Case, finding: Finding, setup: Setup, reason: str) ->
     said = f"HEADLINE = {headline(finding)!r}"
     imports = [*_imports(setup, "sys"), *_constants(said, case, setup), key]
     return _file(case, finding, why, imports, _MAIN)
+
+
+def _broken_rule(finding: Finding) -> list[str]:
+    """The rule of handing over; the message has the values of both sides."""
+    broken = str(finding.detail.get("rule"))
+    if finding.oracle != "handover" or broken not in handover.RULES:
+        return []
+    return [f"The rule {broken!r}: {handover.RULES[broken]} (docs/oracles.md, handover).", ""]
 
 
 def test_name(case: Case, finding: Finding) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 __all__ = [
+    "RULES",
     "ascends",
     "fits",
     "has_captured_size",
     "has_graph_size",
     "has_size",
-    "is_captured",
     "is_of_kind",
     "is_there",
     "keeps_address",
@@ -29,6 +29,20 @@ __all__ = [
     "sees_the_same_keys",
     "stays_counts",
 ]
+
+RULES = {
+    "live": "live entries are those of the eager run",
+    "keys": "a query sees its row's keys",
+    "form": "sizes are those that the graph was captured with",
+    "missing": "what capture or eager run had is there",
+    "kind": "replay, capture and eager run hand over things of one kind",
+    "address": "what the graph reads lies where the engine writes",
+    "side": "kernels get the device's memory",
+    "fits": "numbers handed over are large enough, and flags the same",
+    "meaning": "padded lengths and offsets are lengths and offsets",
+    "padding": "padded entries of a graph's inputs hold nothing of an earlier batch",
+}
+"""What must hold, by the name of the rule."""
 
 Entries = Any
 
@@ -134,15 +148,16 @@ def is_there(name: str, there: bool, *, other: str) -> Iterator[str]:
         yield f"{name} is missing in the graph step; {other} had it"
 
 
-def is_of_kind(name: str, got: str, *, want: Sequence[str]) -> Iterator[str]:
-    """What a replay hands over is of the kind that capture or eager run hand over."""
+def is_of_kind(name: str, got: str, *, want: Sequence[str], when: str) -> Iterator[str]:
+    """What a replay hands over is of the kind that capture or eager run hand over; what a capture
+    hands over, of the kind of replay or eager run.
+
+    Args:
+        when: "a replay" or "capture".
+    """
     if got not in want:
-        yield f"{name} is {got} at a replay; capture and eager run have {' or '.join(want)}"
-
-
-def is_captured(name: str, *, want: str) -> Iterator[str]:
-    """What replay and eager run hand over is there at capture."""
-    yield f"{name} is missing at capture; replay and eager run have {want}"
+        others = "replay" if when == "capture" else "capture"
+        yield f"{name} is {got} at {when}; {others} and eager run have {' or '.join(want)}"
 
 
 def has_size(

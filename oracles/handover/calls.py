@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzzgraph.handover import Part, kind_of, root_of
+from fuzzgraph.finding import Stage
+from fuzzgraph.handover import HandoverRule, Part, kind_of, root_of
 from fuzzgraph.oracles.handover.breach import Breach, Pair
 from fuzzgraph.oracles.handover.live import are_offsets, key_counts, same_part, same_scalar
 from fuzzgraph.oracles.handover.shown import by_leaf, calls, held_in, kinds, leaf, scalars
@@ -46,20 +47,25 @@ def forms_match(pair: Pair) -> Iterator[Breach]:
 
 
 def _odd_kinds(pair: Pair) -> Iterator[Breach]:
-    """A replay hands over what neither capture nor eager run does, or a capture leaves it out.
+    """One of the three, replay, capture or eager run, hands over what the other two do not.
 
-    The eager run's batch may be the harness's own, so nothing is said of it.
+    Where it is the eager run, nothing is said: its batch may be the harness's own.
     """
     now = kinds(pair.replay.handovers)
     then, eager = kinds(pair.replay.handed_at_capture), kinds(pair.other.handovers)
     for name in (each for each in now if each in then and each in eager):
         (path, got), (captured_path, captured), (_, want) = now[name], then[name], eager[name]
         if not got & (captured | want):
-            for message in rules.is_of_kind(path, min(got), want=sorted(captured | want)):
-                yield Breach("missing" if got == NOTHING else "kind", path, message)
-        elif captured == NOTHING and NOTHING != got == want:
-            for message in rules.is_captured(captured_path, want=min(want)):
-                yield Breach("missing", captured_path, message, "capture")
+            yield from _odd_kind(path, got, captured | want, "a replay")
+        elif not captured & (got | want):
+            yield from _odd_kind(captured_path, captured, got | want, "capture")
+
+
+def _odd_kind(name: str, got: set[str], want: set[str], when: str) -> Iterator[Breach]:
+    rule: HandoverRule = "missing" if got == NOTHING else "kind"
+    stage: Stage | None = "capture" if when == "capture" else None
+    for message in rules.is_of_kind(name, min(got), want=sorted(want), when=when):
+        yield Breach(rule, name, message, stage)
 
 
 def _same_sizes(pair: Pair) -> Iterator[Breach]:

@@ -164,6 +164,20 @@ def test_a_plan_larger_than_its_buffers_is_written_beyond_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("reduce_final_map", r"reduce_final_map must be \[any, 2\]; got \[4\]"),
+        ("work_info_set", r"work_info_set must be \[any, 8\]; got \[4\]"),
+        ("reduce_indptr", r"reduce_indptr must be \[any\]; got \[2, 2\]"),
+    ],
+)
+def test_a_plan_of_other_shapes_than_documented_is_refused(name: str, rule: str) -> None:
+    wrong = torch.zeros((2, 2) if name == "reduce_indptr" else 4, dtype=torch.int32)
+    with pytest.raises(KernelRefused, match=rule):
+        _make(_buffers(2, 1) | {name: wrong}, _call([40, 9], 1), 1)
+
+
+@pytest.mark.parametrize(
     ("changes", "rule"),
     [
         ({"work_meta_data": torch.zeros(2)}, "work_meta_data must be uint64; got float32"),

@@ -69,8 +69,22 @@ def test_a_plan_of_other_arguments_is_refused(changed: dict[str, Any], rule: str
         planned(**{"ratio": changed.pop("compress_ratio", 4), **changed})
 
 
+STORE: dict[str, Any] = {
+    "page_size": 2,
+    "width": WIDTH,
+    "dtype": torch.float32,
+    "slot_dtype": torch.int64,
+}
+"""What the kernel that stores keys is compiled for."""
+
+
 def plan_of(*rows: tuple[int, int, int, int]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int32).view(torch.uint8)
+
+
+def built(ratio: int) -> dict[str, Any]:
+    """What the kernel of the sums is compiled for."""
+    return {"ratio": ratio, "width": WIDTH, "dtypes": (torch.float32,) * 3}
 
 
 def weighted(states: list[tuple[float, float]]) -> float:
@@ -83,7 +97,7 @@ def test_a_whole_group_of_4_is_summed_with_the_one_before() -> None:
     ape, out = torch.randn(8, WIDTH), torch.zeros(2, WIDTH)
     kept = states.clone()
     # row 0 completes its second group, whose last state goes to page 1; row 1 none
-    compress_decode(states, new, out, ape, plan_of((8, 7, 0, 1), (6, 9, 2, 2)))
+    compress_decode(states, new, out, ape, plan_of((8, 7, 0, 1), (6, 9, 2, 2)), **built(4))
     kept[1, 3], kept[2, 1] = new
     assert torch.equal(states, kept)
     for column in range(WIDTH):
@@ -101,7 +115,7 @@ def test_the_first_group_of_4_has_none_before_it() -> None:
         torch.zeros(8, WIDTH),
     )
     out = torch.zeros(1, WIDTH)
-    compress_decode(states, new, out, ape, plan_of((4, 7, 0, 1)))
+    compress_decode(states, new, out, ape, plan_of((4, 7, 0, 1)), **built(4))
     pairs = [(float(states[1, at, WIDTH]), float(states[1, at, 3 * WIDTH])) for at in range(4)]
     assert float(out[0, 0]) == pytest.approx(weighted(pairs), rel=1e-5)
 
@@ -109,7 +123,7 @@ def test_the_first_group_of_4_has_none_before_it() -> None:
 def test_a_group_of_128_is_summed_by_itself() -> None:
     states, new = torch.randn(2, 128, 2 * WIDTH), torch.randn(1, 2 * WIDTH)
     out, ape = torch.zeros(1, WIDTH), torch.randn(128, WIDTH)
-    compress_decode(states, new, out, ape, plan_of((256, 255, 1, 1)))
+    compress_decode(states, new, out, ape, plan_of((256, 255, 1, 1)), **built(128))
     assert torch.equal(states[1, 127], new[0])
     pairs = [
         (float(states[1, at, 0]), float(states[1, at, WIDTH] + ape[at, 0])) for at in range(128)
@@ -123,7 +137,7 @@ def test_only_whole_groups_are_stored_each_at_its_slot() -> None:
     plan = plan_of((8, 0, 0, 0), (7, 0, 0, 0), (4, 0, 0, 0))
     norm = torch.ones(WIDTH), 0.0
     to = longs(3, 2, 6), cache.view(torch.uint8)
-    store_compressed(kv, plan, *norm, positions, *to, True, 4, page_size=2)
+    store_compressed(kv, plan, *norm, positions, *to, True, 4, **STORE)
     want = torch.zeros(8, WIDTH)
     want[3], want[6] = kv[0] + positions[4], kv[2] + positions[0]
     torch.testing.assert_close(cache.view(8, WIDTH), want)
@@ -181,5 +195,27 @@ def test_slots_are_of_the_dtype_that_the_kernel_is_compiled_for(compiled: torch.
     with pytest.raises(KernelRefused, match="out_loc must be int"):
         store_compressed(
             *given, torch.zeros(8, 4), torch.zeros(1, dtype=other),
-            torch.zeros(1, 64, dtype=torch.uint8), True, 4, page_size=2, slot_dtype=compiled,
+            torch.zeros(1, 64, dtype=torch.uint8), True, 4, **STORE | {"slot_dtype": compiled},
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("built_for", "rule"),
+    [
+        ({"ratio": 128}, "kv_score_input must be"),
+        ({"width": 2 * WIDTH}, "kv_score_input must be"),
+        (
+            {"dtypes": (torch.bfloat16, torch.float32, torch.float32)},
+            "buffer must be bfloat16",
+        ),
+        ({"dtypes": (torch.float32, torch.float32, torch.float16)}, "out must be float16"),
+    ],
+)
+def test_sums_of_another_kind_than_the_kernel_is_compiled_for_are_refused(
+    built_for: dict[str, Any], rule: str
+) -> None:
+    given = torch.zeros(2, 4, 4 * WIDTH), torch.zeros(1, 4 * WIDTH), torch.zeros(1, WIDTH)
+    with pytest.raises(KernelRefused, match=rule):
+        compress_decode(
+            *given, torch.zeros(8, WIDTH), plan_of((4, 3, 0, 0)), **built(4) | built_for
+        )

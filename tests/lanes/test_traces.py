@@ -96,6 +96,16 @@ def test_loops_of_other_lengths_are_other_paths() -> None:
         assert target.tolist() == expected
 
 
+def test_bounds_that_give_the_same_rounds_are_one_path() -> None:
+    played = []
+    for length in (9, 16, 17):
+        target = torch.zeros(2, dtype=torch.int32)
+        report = run(traced.rows, 2, torch.full((2,), length, dtype=torch.int32), target, 1)
+        assert target.tolist() == [row + sum(range(0, length, 8)) for row in range(2)]
+        played.append(report.played)
+    assert played == [0, 1, 0]
+
+
 def test_arguments_of_one_value_are_told_apart_in_the_next_launch() -> None:
     source, target = torch.arange(8.0), torch.zeros(8)
     run(traced.scaled, 1, source, target, 8)

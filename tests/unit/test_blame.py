@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -181,6 +182,37 @@ def test_a_shared_stub_that_lacks_what_the_engine_asks_for_is_the_targets_fault(
 ) -> None:
     assert side(target, lambda: engine.asks(Stub(present=1))) == "target"
     assert side(target, lambda: engine.asks(SimpleNamespace(present=1))) == "engine"
+
+
+BACKENDS = """
+from abc import ABC, abstractmethod
+
+class Backend(ABC):
+    @abstractmethod
+    def replay(self):
+        pass
+
+class OneBackend(Backend):
+    def replay(self):
+        self.graphs = self.made()
+
+    def made(self):
+        return {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "whose"), [("prepare", "engine"), ("made", "target"), ("graphs", "target")]
+)
+def test_what_no_class_of_an_interface_has_is_the_fault_of_whoever_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: Any, asked: str, whose: str
+) -> None:
+    backends = made(monkeypatch, "made_engine.backends", BACKENDS, str(tmp_path))
+    (tmp_path / "made_engine").mkdir()
+    (tmp_path / "made_engine" / "backends.py").write_text(BACKENDS)
+    mine = {"replay": lambda self: None, "__module__": "made_target"}
+    stand_in = type("StandIn", (backends.Backend,), mine)()
+    assert side(target, lambda: getattr(stand_in, asked)) == whose
 
 
 def test_where_engine_and_target_share_a_module_nobody_can_tell(target: Any) -> None:

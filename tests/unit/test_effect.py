@@ -55,6 +55,19 @@ def test_a_broken_contract_whose_rows_reach_live_ones_is_no_longer_low() -> None
     assert (told.severity, told.detail["mixed_by"]) == ("medium", "fp8_scale")
 
 
+def test_a_breach_of_what_is_handed_over_has_the_severity_of_wrong_results_in_its_step() -> None:
+    breach = finding("handover", "metadata", "flash_attn_with_kvcache.cache_seqlens")
+    wrong = [reads(rows="live"), computes("attention")]
+    told = with_effect(case(1), breach, wrong, nothing)
+    assert (breach.severity, told.severity, told.key) == ("low", "high", breach.key)
+    assert told.message.endswith(
+        "; its step shows what that does to live rows: attention[0]: got nan"
+    )
+    later = [msgspec.structs.replace(each, step=breach.step + 1) for each in wrong]
+    assert with_effect(case(1), breach, later, nothing) == breach
+    assert with_effect(case(1), breach, (), nothing) == breach
+
+
 def test_what_stays_on_padded_rows_keeps_its_severity() -> None:
     assert with_effect(case(1), reads(), (), nothing) == reads()
     still_padded = lambda tried: [reads("mixed"), computes("kv_pool.k")]  # noqa: E731

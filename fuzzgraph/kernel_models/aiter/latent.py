@@ -18,6 +18,7 @@ from fuzzgraph.kernel_models.aiter.persistent import (
     persistent_rows,
     plan_of,
 )
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3, Tensor4
 from fuzzgraph.kernel_models.attention import (
     Row,
     Softmax,
@@ -39,13 +40,13 @@ _LATENT_DEFAULTS = {"cp_world_size": 1, "cp_rank": 0, "causal": True}
 
 
 def mla_decode_fwd(
-    q: torch.Tensor,
-    kv_buffer: torch.Tensor,
-    o: torch.Tensor,
-    qo_indptr: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_indices: torch.Tensor,
-    kv_last_page_lens: torch.Tensor,
+    q: Tensor3,
+    kv_buffer: Tensor4,
+    o: Tensor3,
+    qo_indptr: Tensor1,
+    kv_indptr: Tensor1,
+    kv_indices: Tensor1,
+    kv_last_page_lens: Tensor1,
     max_seqlen_q: int,
     page_size: int = 1,
     nhead_kv: int = 1,
@@ -97,13 +98,13 @@ def mla_decode_fwd(
 
 
 def mla_prefill_fwd(
-    q: torch.Tensor,
-    kv_buffer: torch.Tensor,
-    o: torch.Tensor,
-    qo_indptr: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_indices: torch.Tensor,
-    kv_last_page_lens: torch.Tensor,
+    q: Tensor3,
+    kv_buffer: Tensor4,
+    o: Tensor3,
+    qo_indptr: Tensor1,
+    kv_indptr: Tensor1,
+    kv_indices: Tensor1,
+    kv_last_page_lens: Tensor1,
     max_seqlen_q: int,
     sm_scale: float | None = None,
     logit_cap: float = 0.0,
@@ -162,6 +163,7 @@ def _launch_aiter_latent(
     call.needs_dtype("kv_buffer", kv_buffer, torch.bfloat16, *FP8, *ALSO)
     call.needs(logit_cap <= 0, "logit_cap is not supported", logit_cap)
     call.needs(nhead_kv == 1, "there must be one head of keys", nhead_kv)
+    call.needs_shape("o", o, *q.shape[:2], None)
     columns = kv_buffer.shape[-1]
     call.needs(q.shape[-1] == columns, f"q must have {columns} columns", q.shape[-1])
     scaled = q.dtype in FP8

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1
 from fuzzgraph.kernel_models.attention import Row
 from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
@@ -42,6 +43,12 @@ _STOP = 3
 _KEY = 4
 _END = 5
 _BEHIND = 6
+_SHAPES: dict[str, tuple[int | None, ...]] = {
+    "work_info_set": (None, _COLUMNS),
+    "reduce_final_map": (None, 2),
+}
+"""Of a plan's tensors, as `get_mla_metadata_v1` documents them; the others are lists. With heads
+that are folded into rows of 16 a kernel needs all of the entries that these shapes announce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ def check_plan(call: Call, plan: PersistentPlan) -> None:
         tensor = getattr(plan, name)
         call.needs(tensor is not None, f"a persistent call needs {name}", None)
         call.needs_dtype(name, tensor, torch.int32)
+        call.needs_shape(name, tensor, *_SHAPES.get(name, (None,)))
         call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
 
 
@@ -130,9 +138,9 @@ def get_mla_metadata_info_v1(
 
 
 def get_mla_metadata_v1(
-    seqlens_qo_indptr: torch.Tensor,
-    seqlens_kv_indptr: torch.Tensor,
-    kv_last_page_lens: torch.Tensor,
+    seqlens_qo_indptr: Tensor1,
+    seqlens_kv_indptr: Tensor1,
+    kv_last_page_lens: Tensor1,
     num_heads_per_head_k: int,
     num_heads_k: int,
     is_causal: bool,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.aiter.csr import ALSO, HALVES, csr_keys, csr_length
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
 from fuzzgraph.kernel_models.attention import (
     Cache,
     Row,
@@ -34,12 +35,12 @@ _MHA_DEFAULTS = {"dropout_p": 0.0, "deterministic": False, "return_attn_probs": 
 
 
 def mha_batch_prefill_func(
-    q: torch.Tensor,
+    q: Tensor3,
     k: torch.Tensor,
     v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    kv_indptr: torch.Tensor,
-    kv_page_indices: torch.Tensor,
+    cu_seqlens_q: Tensor1,
+    kv_indptr: Tensor1,
+    kv_page_indices: Tensor1,
     max_seqlen_q: int,
     max_seqlen_k: int,
     *,
@@ -48,9 +49,9 @@ def mha_batch_prefill_func(
     causal: bool = False,
     window_size: tuple[int, ...] = (-1, -1),
     return_lse: bool = False,
-    out: torch.Tensor | None = None,
+    out: Tensor3 | None = None,
     sink_ptr: torch.Tensor | None = None,
-    kv_last_page_lens: torch.Tensor | None = None,
+    kv_last_page_lens: Tensor1 | None = None,
     **others: Any,
 ) -> Any:
     """Attention of new queries over pages that a CSR lists, aligned at the last token and key.
@@ -88,11 +89,11 @@ def mha_batch_prefill_func(
 
 
 def flash_attn_varlen_func_aiter(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
+    q: Tensor3,
+    k: Tensor3,
+    v: Tensor3,
+    cu_seqlens_q: Tensor1,
+    cu_seqlens_k: Tensor1,
     max_seqlen_q: int,
     max_seqlen_k: int,
     *,
@@ -101,7 +102,7 @@ def flash_attn_varlen_func_aiter(
     causal: bool = False,
     window_size: tuple[int, ...] = (-1, -1),
     return_lse: bool = False,
-    out: torch.Tensor | None = None,
+    out: Tensor3 | None = None,
     **others: Any,
 ) -> Any:
     """AITER's `flash_attn_varlen_func`: keys of all rows lie one behind the other.

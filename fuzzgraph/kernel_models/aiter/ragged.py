@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.aiter.csr import ALSO, HALVES, csr_keys, csr_length, kernel_scalar
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3, Tensor4
 from fuzzgraph.kernel_models.attention import Cache, Row, Softmax, attend, rows_between
 from fuzzgraph.kernel_models.checks import Call, check_offsets
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
@@ -24,15 +25,15 @@ _LEAST_COLUMNS = 64
 
 
 def paged_attention_ragged(
-    out: torch.Tensor,
+    out: Tensor3,
     workspace_buffer: torch.Tensor,
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
+    query: Tensor3,
+    key_cache: Tensor4,
+    value_cache: Tensor4,
     scale: float,
-    kv_indptr: torch.Tensor,
-    kv_page_indices: torch.Tensor,
-    kv_last_page_lens: torch.Tensor,
+    kv_indptr: Tensor1,
+    kv_page_indices: Tensor1,
+    kv_last_page_lens: Tensor1,
     block_size: int,
     max_num_partitions: int,
     alibi_slopes: torch.Tensor | None,
@@ -67,6 +68,7 @@ def paged_attention_ragged(
     call.leaves_out(unfollowed, {"mtp": 1})
     call.needs_dtype("query", query, *HALVES, *ALSO)
     call.needs_dtype("out", out, *HALVES, *ALSO)
+    call.needs_shape("out", out, *query.shape)
     # The pointers of these are read as int32, whatever their tensors hold.
     call.needs_dtype("kv_indptr", kv_indptr, torch.int32)
     call.needs_dtype("kv_page_indices", kv_page_indices, torch.int32)

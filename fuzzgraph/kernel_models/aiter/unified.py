@@ -11,6 +11,7 @@ import torch
 
 from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.aiter.csr import kernel_scalar
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3, Tensor4
 from fuzzgraph.kernel_models.attention import (
     Cache,
     Row,
@@ -30,18 +31,18 @@ _UNIFIED = "ROCm/aiter, aiter/ops/triton/attention/unified_attention.py, 2026"
 
 
 def unified_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
+    q: Tensor3,
+    k: Tensor4,
+    v: Tensor4,
+    out: Tensor3,
+    cu_seqlens_q: Tensor1,
     max_seqlen_q: int,
-    seqused_k: torch.Tensor,
+    seqused_k: Tensor1,
     max_seqlen_k: int,
     softmax_scale: float,
     causal: bool,
     window_size: tuple[int, int],
-    block_table: torch.Tensor,
+    block_table: Tensor2,
     softcap: float,
     q_descale: torch.Tensor | None,
     k_descale: torch.Tensor | None,

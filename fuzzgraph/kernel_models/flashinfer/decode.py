@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
 from fuzzgraph.kernel_models.flashinfer.kernels import DECODE, PREFILL
 from fuzzgraph.kernel_models.flashinfer.paged import (
     PLAN_DEFAULTS,
@@ -35,9 +36,9 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
         kv_layout: str = "NHD",
         use_cuda_graph: bool = False,
         use_tensor_cores: bool = False,
-        paged_kv_indptr_buffer: torch.Tensor | None = None,
-        paged_kv_indices_buffer: torch.Tensor | None = None,
-        paged_kv_last_page_len_buffer: torch.Tensor | None = None,
+        paged_kv_indptr_buffer: Tensor1 | None = None,
+        paged_kv_indices_buffer: Tensor1 | None = None,
+        paged_kv_last_page_len_buffer: Tensor1 | None = None,
         backend: str = "auto",
         jit_args: Any = None,
     ) -> None:
@@ -64,9 +65,9 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
 
     def plan(
         self,
-        indptr: torch.Tensor,
-        indices: torch.Tensor,
-        last_page_len: torch.Tensor,
+        indptr: Tensor1,
+        indices: Tensor1,
+        last_page_len: Tensor1,
         num_qo_heads: int,
         num_kv_heads: int,
         head_dim: int,
@@ -102,7 +103,8 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
             q_data_type or data_type, kv_data_type or data_type, o_data_type, window_left,
             logits_soft_cap, sm_scale,
         )  # fmt: skip
-        self._cached_module = PrefillPlanner() if self.use_tensor_cores else DecodePlanner()
+        planner = PrefillPlanner if self.use_tensor_cores else DecodePlanner
+        self._cached_module = planner(self._use_cuda_graph)
         _plan_decode(
             self, indptr, rows, num_qo_heads, num_kv_heads, head_dim, page_size, window_left,
             fixed_split_size, disable_split_kv,
@@ -112,7 +114,7 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
 
     def forward(
         self,
-        q: torch.Tensor,
+        q: Tensor3,
         paged_kv_cache: Any,
         *,
         q_scale: float | None = None,
@@ -137,13 +139,13 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
 
     def run(
         self,
-        q: torch.Tensor,
+        q: Tensor3,
         paged_kv_cache: Any,
         *,
         q_scale: float | None = None,
         k_scale: float | None = None,
         v_scale: float | None = None,
-        out: torch.Tensor | None = None,
+        out: Tensor3 | None = None,
         lse: torch.Tensor | None = None,
         return_lse: bool = False,
         enable_pdl: bool | None = None,
@@ -186,9 +188,9 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
 
 def fast_decode_plan(
     wrapper: BatchDecodeWithPagedKVCacheWrapper,
-    indptr: torch.Tensor,
-    indices: torch.Tensor,
-    last_page_len: torch.Tensor,
+    indptr: Tensor1,
+    indices: Tensor1,
+    last_page_len: Tensor1,
     num_qo_heads: int,
     num_kv_heads: int,
     head_dim: int,
@@ -199,7 +201,7 @@ def fast_decode_plan(
     sm_scale: float | None = None,
     fixed_split_size: int | None = None,
     disable_split_kv: bool = False,
-    global_override_indptr_cpu: torch.Tensor | None = None,
+    global_override_indptr_cpu: Tensor1 | None = None,
     **others: Any,
 ) -> None:
     """A decode's plan that copies nothing to where a graph reads, by the host's offsets if given.

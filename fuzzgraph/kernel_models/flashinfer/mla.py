@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
 from fuzzgraph.kernel_models.attention import Cache, Row, Softmax, attend, below_diagonal
 from fuzzgraph.kernel_models.flashinfer.plan import MlaPlanner, read_plan
 from fuzzgraph.kernel_models.flashinfer.wrapper import PlannedWrapper
@@ -34,10 +35,10 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
         self,
         float_workspace_buffer: torch.Tensor,
         use_cuda_graph: bool = False,
-        qo_indptr: torch.Tensor | None = None,
-        kv_indptr: torch.Tensor | None = None,
-        kv_indices: torch.Tensor | None = None,
-        kv_len_arr: torch.Tensor | None = None,
+        qo_indptr: Tensor1 | None = None,
+        kv_indptr: Tensor1 | None = None,
+        kv_indices: Tensor1 | None = None,
+        kv_len_arr: Tensor1 | None = None,
         backend: str = "auto",
     ) -> None:
         rows = len(kv_len_arr) if use_cuda_graph and kv_len_arr is not None else None
@@ -51,10 +52,10 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
 
     def plan(
         self,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
-        kv_indices: torch.Tensor,
-        kv_len_arr: torch.Tensor,
+        qo_indptr: Tensor1,
+        kv_indptr: Tensor1,
+        kv_indices: Tensor1,
+        kv_len_arr: Tensor1,
         num_heads: int,
         head_dim_ckv: int,
         head_dim_kpe: int,
@@ -76,7 +77,7 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
         self._make_room(len(kv_len_arr))
         self._causal, self._page_size, self._sm_scale = causal, page_size, sm_scale
         self._q_data_type, self._kv_data_type = q_data_type, kv_data_type
-        self._cached_module = MlaPlanner()
+        self._cached_module = MlaPlanner(self._use_cuda_graph)
         self._plan_info = self._cached_module.plan(
             self._float_workspace_buffer, self._int_workspace_buffer,
             self._pin_memory_int_workspace_buffer, qo_indptr, kv_indptr, kv_len_arr, num_heads,
@@ -85,11 +86,11 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
 
     def run(
         self,
-        q_nope: torch.Tensor,
-        q_pe: torch.Tensor,
-        ckv_cache: torch.Tensor,
-        kpe_cache: torch.Tensor,
-        out: torch.Tensor | None = None,
+        q_nope: Tensor3,
+        q_pe: Tensor3,
+        ckv_cache: Tensor3,
+        kpe_cache: Tensor3,
+        out: Tensor3 | None = None,
         lse: torch.Tensor | None = None,
         return_lse: bool = False,
         return_lse_base_on_e: bool = False,
@@ -109,6 +110,7 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
             KernelNotModelled: an argument that the model does not follow.
         """
         self._call.leaves_out(others, {})
+        self._call.needs(self._plan_info is not None, "plan must be called before run", None)
         # mla/_core.py from 0.6.18 on checks them; before, the launch reads them as the plan's.
         self._call.needs_dtype("q_nope", q_nope, self._q_data_type)
         self._call.needs_dtype("q_pe", q_pe, self._q_data_type)
@@ -123,6 +125,11 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
             ("kpe_cache", kpe_cache),
         ):
             self._call.needs_contiguous_last(name, tensor)
+        tokens, heads, columns = q_nope.shape
+        pages, keys = ckv_cache.shape[:2]
+        self._call.needs_shape("ckv_cache", ckv_cache, None, None, columns)
+        self._call.needs_shape("kpe_cache", kpe_cache, pages, keys, None)
+        self._call.needs_shape("q_pe", q_pe, tokens, heads, kpe_cache.shape[-1])
         if out is None:
             out = torch.empty_like(q_nope)
         rule = f"out must be {list(q_nope.shape)}"

@@ -9,6 +9,7 @@ that was planned, so a plan that is too short shows in short rows as it would in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.flashinfer.first_plan import FirstPlan, held_to_first
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
 __all__ = ["DecodePlanner", "MlaPlanner", "Plan", "PrefillPlanner", "host_ints", "int_workspace",
@@ -113,9 +115,18 @@ def _parsed_plan(workspace: torch.Tensor, rows: int) -> Plan | None:
 
 
 class _Planner:
-    """The compiled module of a wrapper, as its plans and the engine's own fast plans call it."""
+    """The compiled module of a wrapper, as its plans and the engine's own fast plans call it.
+
+    Args:
+        graph: whether a graph's kernels follow its plans.
+    """
 
     name: str
+    plan: Callable[..., list[int]]
+
+    def __init__(self, graph: bool) -> None:
+        if graph:
+            self.plan = held_to_first(self.plan, FirstPlan(self.name))
 
     def _call(self) -> Call:
         return Call(self.name, SOURCE)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
 from fuzzgraph.kernel_models.flashinfer.kernels import PREFILL
 from fuzzgraph.kernel_models.flashinfer.paged import (
     PLAN_DEFAULTS,
@@ -35,12 +36,12 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
         float_workspace_buffer: torch.Tensor,
         kv_layout: str = "NHD",
         use_cuda_graph: bool = False,
-        qo_indptr_buf: torch.Tensor | None = None,
-        paged_kv_indptr_buf: torch.Tensor | None = None,
-        paged_kv_indices_buf: torch.Tensor | None = None,
-        paged_kv_last_page_len_buf: torch.Tensor | None = None,
-        custom_mask_buf: torch.Tensor | None = None,
-        mask_indptr_buf: torch.Tensor | None = None,
+        qo_indptr_buf: Tensor1 | None = None,
+        paged_kv_indptr_buf: Tensor1 | None = None,
+        paged_kv_indices_buf: Tensor1 | None = None,
+        paged_kv_last_page_len_buf: Tensor1 | None = None,
+        custom_mask_buf: Tensor1 | None = None,
+        mask_indptr_buf: Tensor1 | None = None,
         backend: str = "auto",
         jit_args: Any = None,
         jit_kwargs: Any = None,
@@ -62,10 +63,10 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
 
     def plan(
         self,
-        qo_indptr: torch.Tensor,
-        paged_kv_indptr: torch.Tensor,
-        paged_kv_indices: torch.Tensor,
-        paged_kv_last_page_len: torch.Tensor,
+        qo_indptr: Tensor1,
+        paged_kv_indptr: Tensor1,
+        paged_kv_indices: Tensor1,
+        paged_kv_last_page_len: Tensor1,
         num_qo_heads: int,
         num_kv_heads: int,
         head_dim_qk: int,
@@ -114,7 +115,7 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
             q_data_type, kv_data_type, o_data_type, window_left, logits_soft_cap, sm_scale
         )
         self._causal = causal
-        self._cached_module = PrefillPlanner()
+        self._cached_module = PrefillPlanner(self._use_cuda_graph)
         self._plan_info = self._cached_module.plan(
             self._float_workspace_buffer, self._int_workspace_buffer,
             self._pin_memory_int_workspace_buffer, qo_indptr, paged_kv_indptr, None,
@@ -127,7 +128,7 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
 
     def forward(
         self,
-        q: torch.Tensor,
+        q: Tensor3,
         paged_kv_cache: Any,
         causal: bool = False,
         *,
@@ -149,13 +150,13 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
 
     def run(
         self,
-        q: torch.Tensor,
+        q: Tensor3,
         paged_kv_cache: Any,
         *,
         q_scale: float | None = None,
         k_scale: float | None = None,
         v_scale: float | None = None,
-        out: torch.Tensor | None = None,
+        out: Tensor3 | None = None,
         lse: torch.Tensor | None = None,
         return_lse: bool = False,
         enable_pdl: bool | None = None,

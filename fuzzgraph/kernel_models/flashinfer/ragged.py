@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
 from fuzzgraph.kernel_models.flashinfer.kernels import RAGGED
 from fuzzgraph.kernel_models.flashinfer.paged import (
     PLAN_DEFAULTS,
@@ -35,10 +36,10 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         float_workspace_buffer: torch.Tensor,
         kv_layout: str = "NHD",
         use_cuda_graph: bool = False,
-        qo_indptr_buf: torch.Tensor | None = None,
-        kv_indptr_buf: torch.Tensor | None = None,
-        custom_mask_buf: torch.Tensor | None = None,
-        mask_indptr_buf: torch.Tensor | None = None,
+        qo_indptr_buf: Tensor1 | None = None,
+        kv_indptr_buf: Tensor1 | None = None,
+        custom_mask_buf: Tensor1 | None = None,
+        mask_indptr_buf: Tensor1 | None = None,
         backend: str = "auto",
         jit_args: Any = None,
         jit_kwargs: Any = None,
@@ -54,8 +55,8 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
 
     def plan(
         self,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
+        qo_indptr: Tensor1,
+        kv_indptr: Tensor1,
         num_qo_heads: int,
         num_kv_heads: int,
         head_dim_qk: int,
@@ -97,7 +98,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
             q_data_type, kv_data_type, o_data_type, window_left, logits_soft_cap, sm_scale
         )
         self._causal = causal
-        self._cached_module = PrefillPlanner()
+        self._cached_module = PrefillPlanner(self._use_cuda_graph)
         self._plan_info = self._cached_module.plan(
             self._float_workspace_buffer, self._int_workspace_buffer,
             self._pin_memory_int_workspace_buffer, qo_indptr, kv_indptr, None,
@@ -110,9 +111,9 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
 
     def forward(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        q: Tensor3,
+        k: Tensor3,
+        v: Tensor3,
         causal: bool = False,
         *,
         window_left: int = -1,
@@ -131,11 +132,11 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
 
     def run(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        q: Tensor3,
+        k: Tensor3,
+        v: Tensor3,
         *,
-        out: torch.Tensor | None = None,
+        out: Tensor3 | None = None,
         lse: torch.Tensor | None = None,
         return_lse: bool = False,
         enable_pdl: bool | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.flashinfer.first_plan import FirstPlan, held_to_first
 from fuzzgraph.kernel_models.flashinfer.plan import int_workspace, int_workspace_bytes, planned
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
@@ -20,6 +22,8 @@ SOURCE = "FlashInfer 0.6.12, flashinfer/decode.py and prefill.py"
 
 _MODELLED = ("auto", "fa2", "fa3")
 """Backends of one meaning; they differ in speed."""
+_PLANS = ("plan", "begin_forward")
+"""Names of what plans a wrapper, to which engines bind faster plans of their own."""
 _PLAIN_ROWS = 16
 """Rows for which a wrapper without a graph has room at first; it is made anew for more."""
 
@@ -36,6 +40,7 @@ class PlannedWrapper:
     """Names of the first arguments of `plan`, each with a buffer."""
     source: str
     """Where its rules stand, with the version."""
+    plan: Callable[..., None]
 
     def __init__(
         self, float_workspace_buffer: torch.Tensor, backend: str, rows: int | None
@@ -53,6 +58,16 @@ class PlannedWrapper:
         self._cached_module: Any = None
         self._plan_info: list[int] | None = None
         self._causal = False
+        if self._use_cuda_graph:
+            self._first_plan = FirstPlan(f"{type(self).__name__}.plan")
+            for name in _PLANS:
+                if hasattr(self, name):
+                    setattr(self, name, getattr(self, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _PLANS and self._use_cuda_graph:
+            value = held_to_first(value, self._first_plan)
+        super().__setattr__(name, value)
 
     @property
     def is_cuda_graph_enabled(self) -> bool:

@@ -138,7 +138,7 @@ class BackendWatch:
         return () if graph is None else graph.calls
 
     def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        signature = _signature(method)
+        signature = _signature(_of_the_engine(self._backend, name) or method)
         plain = _plain_names(signature)
         to = f"{self._name}.{name}"
 
@@ -199,6 +199,20 @@ def _engine_class(backend: Any) -> type:
     """Its class, or the one that a stand-in of ours derives from."""
     kinds = type(backend).__mro__
     return next((kind for kind in kinds if not kind.__module__.startswith("fuzzgraph.")), kinds[0])
+
+
+def _of_the_engine(backend: Any, name: str) -> Callable[..., Any] | None:
+    """The engine's own method, which names the arguments of a stand-in that overrides it."""
+    owner = next(
+        (
+            kind
+            for kind in type(backend).__mro__
+            if name in vars(kind) and not kind.__module__.startswith("fuzzgraph.")
+        ),
+        None,
+    )
+    method = None if owner is None else vars(owner)[name]
+    return method.__get__(backend) if inspect.isfunction(method) else None
 
 
 def _public_methods(backend: Any) -> Iterator[str]:

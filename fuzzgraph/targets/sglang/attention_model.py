@@ -27,6 +27,7 @@ ROW_MIXINGS = ("none", "fp8_scale", "nan")
 FORWARD = "the model's forward"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 _CONTEXT = "sglang.srt.model_executor.forward_context"
+_LOGITS = "sglang.srt.layers.logits_processor"
 
 
 Rope = Literal["apart", "joined"]
@@ -49,7 +50,7 @@ def in_forward_context(backend: Any, forward_batch: Any) -> contextlib.AbstractC
 
 def as_logits(hidden: torch.Tensor | None) -> Any:
     """What the engine's runners take from a model, with this in the place of logits."""
-    logits = engine_module("sglang.srt.layers.logits_processor")
+    logits = engine_module(_LOGITS)
     return logits.LogitsProcessorOutput(next_token_logits=hidden)
 
 
@@ -81,6 +82,19 @@ def _demand_backend() -> None:
     found = engine_module(_CONTEXT).get_attn_backend()
     kind = engine_module("sglang.srt.layers.attention.base_attn_backend").AttentionBackend
     demand_instance(found, kind, "attn_backend of the forward context", FORWARD)
+
+
+def _rows_for_logits(hidden: torch.Tensor, forward_batch: Any) -> torch.Tensor:
+    """The rows that the engine's own logits processor makes logits of, by what it reads in a batch.
+
+    The projection behind it is left out: it would cost more than all that it could show.
+    """
+    logits = engine_module(_LOGITS)
+    metadata = logits.LogitsMetadata.from_forward_batch(forward_batch)
+    rows: torch.Tensor = logits.LogitsProcessor._get_pruned_states(
+        Stub(), hidden, None, None, metadata
+    )[0]
+    return rows
 
 
 class AttentionModel:
@@ -124,7 +138,8 @@ class AttentionModel:
     ) -> Any:
         """The outputs where a model would give logits."""
         demand_forward(input_ids, positions, forward_batch)
-        return as_logits(self.attend(input_ids, positions, forward_batch))
+        attended = self.attend(input_ids, positions, forward_batch)
+        return as_logits(_rows_for_logits(attended, forward_batch))
 
     def attend(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any

@@ -13,6 +13,8 @@ _WORK = "ROCm/aiter v1_2_device.cuh: the keys of all rows of a batch are shared 
 
 _TILES = "FlashMLA get_mla_metadata: parts of the work are shared out over all rows of a batch"
 
+_NO_SPEC = "sglang 0.5.9 cuda_graph_runner.py get_spec_info: a capture's has no batch behind it"
+
 EXCUSES: tuple[Excuse, ...] = (
     Excuse("*.tiles", "live", _TILES, "padded rows take part; the model follows the plan it gets"),
     Excuse(
@@ -105,10 +107,18 @@ EXCUSES: tuple[Excuse, ...] = (
         "sglang decode_cuda_graph_runner.py get_spec_info: draft_token=None at capture",
         "what is verified comes by the input ids, which have a buffer of their own",
     ),
+    Excuse("*.spec_info.positions", "missing", _NO_SPEC, "positions have a buffer of their own"),
+    Excuse(
+        "*.spec_info.seq_lens_*",
+        "missing",
+        _NO_SPEC,
+        "a capture's lengths are those of the runner's buffers, which come beside it",
+    ),
 )
 
 _DRAFT = "sglang eagle_draft_cuda_graph_runner.py: the batch that a graph is captured with"
 _COUNTS = "the graph is captured for full batches; no backend of a draft reads the count"
+_BUFFERS = "the graph reads buffers of its own"
 
 DRAFT_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
@@ -131,6 +141,26 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "no step of a draft reads it; the worker makes a draft's batch of it",
     ),
     Excuse("*.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse("*.sampling_info", "kind", _DRAFT, f"{_BUFFERS}, filled where drafts are sampled"),
+    Excuse("*.extend_seq_lens*", "kind", _DRAFT, "a draft's step is a decode; extends read them"),
+    Excuse(
+        "*.mrope_positions",
+        "kind",
+        _DRAFT,
+        f"{_BUFFERS}, filled for models with such positions",
+    ),
+    Excuse(
+        "*.dp_padding_mode",
+        "kind",
+        "sglang forward_batch_info.py prepare_mlp_sync_batch: sets it under data parallelism alone",
+        "the sizes of a data-parallel gather are frozen in the graph; no backend reads the mode",
+    ),
+    Excuse(
+        "*.spec_info.select_index",
+        "kind",
+        "sglang eagle_draft_extend_cuda_graph_runner.py execute: takes it by itself",
+        f"{_BUFFERS}, filled before the replay; what is taken by it is judged",
+    ),
     Excuse(
         "*.spec_info.capture_hidden_mode",
         "fits",

@@ -19,3 +19,4 @@ SGLANG = EnginePackage(
 engine_module = SGLANG.module
 has_module = SGLANG.has_module
 release = SGLANG.release
+package_root = SGLANG.root

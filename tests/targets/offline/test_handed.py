@@ -204,3 +204,14 @@ def test_arguments_have_the_names_that_python_gives_them(
     with contextlib.suppress(TypeError):
         getattr(watched.backend, name)(*args, **kwargs)
     assert watched.watch.take(None)[0].scalars == scalars
+
+
+def test_arguments_of_a_stand_in_have_the_names_that_the_engine_gives_them() -> None:
+    def plan_ahead(self: Backend, *given: Any) -> None:
+        """Takes whatever the method of any release does."""
+
+    mine = {"plan_ahead": plan_ahead, "__module__": "fuzzgraph.targets.stand_in"}
+    stand_in: Any = type("StandIn", (Backend,), mine)()
+    call, _ = Watched(stand_in).step(4, 5)
+    assert call.to == "Backend.plan_ahead"
+    assert list(call.tensors) == ["batch.seq_lens"] and call.scalars["rows"] == 4

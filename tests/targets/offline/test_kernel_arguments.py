@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
 import torch
 
 from fuzzgraph.errors import KernelRefused
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3Or4, check_arguments
 from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
 from fuzzgraph.kernel_models.flashinfer import BatchMLAPagedAttentionWrapper
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
-from fuzzgraph.targets.offline.kernel_arguments import strict
+from fuzzgraph.targets.offline.kernel_arguments import put_model, strict
 from fuzzgraph.targets.offline.stub import Stub
 
 
@@ -71,3 +73,38 @@ def test_a_launch_refuses_what_its_host_code_passed_on_unseen() -> None:
     assert out.item() == 2
     with pytest.raises(KernelRefused, match="attend: scale must be float; got a dtype"):
         launch(kernel, scale=torch.bfloat16, out=out)
+
+
+@pytest.mark.parametrize("changed", ["qo_indptr", "kv_indices", "kv_len_arr"])
+def test_a_tensor_of_other_dimensions_than_documented_is_refused(changed: str) -> None:
+    table = torch.zeros(2, 2, dtype=torch.int32)
+    with pytest.raises(KernelRefused, match=rf"{changed} must have 1 dimensions; got \[2, 2\]"):
+        plan(wrapper(), **{changed: table})
+
+
+def test_a_tensor_of_one_of_several_numbers_of_dimensions_passes() -> None:
+    def model(q: Tensor3Or4, sinks: Tensor1 | None = None) -> None: ...
+
+    check_arguments("model", model, {"q": torch.zeros(1, 1, 1), "sinks": None})
+    check_arguments("model", model, {"q": torch.zeros(1, 1, 1, 1), "sinks": torch.zeros(2)})
+    with pytest.raises(KernelRefused, match="q must have 3 or 4 dimensions"):
+        check_arguments("model", model, {"q": torch.zeros(2)})
+    with pytest.raises(KernelRefused, match="sinks must have 1 dimensions"):
+        check_arguments("model", model, {"q": torch.zeros(1, 1, 1), "sinks": torch.zeros(())})
+
+
+def test_a_call_that_the_engines_own_function_would_not_take_is_refused() -> None:
+    module = types.SimpleNamespace(attend=lambda q, cache: None)
+    put_model(module, "attend", lambda q, cache, more=None: q)
+    assert module.attend(1, cache=2) == 1
+    with pytest.raises(KernelRefused, match="attend: too many positional arguments"):
+        module.attend(1, 2, 3)
+
+
+def test_a_second_stand_in_is_held_to_the_engines_own_function_too() -> None:
+    module = types.SimpleNamespace(attend=lambda q: None)
+    for _ in range(2):
+        put_model(module, "attend", lambda q, more=None: q)
+    with pytest.raises(KernelRefused, match="too many positional arguments"):
+        module.attend(1, 2)
+    assert module.attend(1) == 1

@@ -277,7 +277,6 @@ def test_a_replay_hands_over_what_capture_or_eager_run_do() -> None:
     step = record()
     step.runs["replay"].handed_at_capture = (kinds(plan="a record", lens="a tensor"),)
     eager = kinds(plan="nothing", lens="a tensor")
-    assert messages(step, kinds(plan="nothing", lens="a tensor"), eager) == []
     assert messages(step, kinds(plan="a record", lens="a tensor"), eager) == []
     assert messages(step, kinds(plan="a tensor", lens="nothing"), eager) == [
         "b.batch.plan is a tensor at a replay; capture and eager run have a record or nothing",
@@ -291,8 +290,13 @@ def test_a_capture_hands_over_what_replay_and_eager_run_do() -> None:
     assert messages(step, kinds(seq_lens_cpu="nothing"), kinds(seq_lens_cpu="a tensor")) == []
     (found,) = messages(step, kinds(seq_lens_cpu="a tensor"), kinds(seq_lens_cpu="a tensor"))
     assert found == (
-        "b.batch.seq_lens_cpu is missing at capture; replay and eager run have a tensor"
+        "b.batch.seq_lens_cpu is nothing at capture; replay and eager run have a tensor"
     )
+    step.runs["replay"].handed_at_capture = (kinds(spec_info="a record"),)
+    assert messages(step, kinds(spec_info="a record"), kinds(spec_info="nothing")) == []
+    assert messages(step, kinds(spec_info="nothing"), kinds(spec_info="nothing")) == [
+        "b.batch.spec_info is a record at capture; replay and eager run have nothing"
+    ]
 
 
 def test_an_entry_for_each_live_row_becomes_one_for_each_row_of_the_graph() -> None:

@@ -9,17 +9,20 @@ import msgspec
 import pytest
 
 from fuzzgraph.errors import NotExecuted
+from fuzzgraph.execution import Execution
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro import export_issue, export_pytest, export_script, verify
 from fuzzgraph.repro.files import file_names
 from fuzzgraph.run.events import Setup, finding_id
 from fuzzgraph.targets.builtin import BuiltinTarget
+from tests.quality.test_oracles_find_their_faults import EXCLUSIVES
 from tests.unit.repro.faulty import KINDS, once, shrinking
 
 READS = next(kind for kind in KINDS if kind.name == "history")
 ENGINE = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from tests.quality.test_oracles_find_their_faults import EXCLUSIVES
 from tests.unit.repro.faulty import KINDS
 def make():
     return next(kind for kind in KINDS if kind.name == "history").target()
@@ -74,6 +77,29 @@ def test_what_operations_cannot_show_becomes_a_script_through_fuzzgraph(
     path = tmp_path / "repro.py"
     path.write_text(text)
     assert "Requires FuzzGraph" in text
+    assert verify(path, times=1) == "1/1"
+
+
+HANDING_OVER = next(each for each in EXCLUSIVES if each.oracle == "handover")
+
+
+def test_a_script_about_what_is_handed_over_says_the_rule_and_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ENGINE.partition("from tests")[0] + (
+        "from tests.unit.repro.test_through import HANDING_OVER\n"
+        "def make():\n    return HANDING_OVER.opened()\n"
+    )
+    (tmp_path / "engine_handing_over.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    (finding,) = Execution(HANDING_OVER.opened()).run_case(HANDING_OVER.case).findings
+    finding = msgspec.structs.replace(finding, target="builtin")
+    setup = Setup(target="engine_handing_over:make", isolation="off")
+    path = tmp_path / "repro.py"
+    path.write_text(text := export_script(HANDING_OVER.case, finding, setup))
+    assert "The rule 'fits': numbers handed over are large enough" in text
+    assert "no operation shows it" in text
+    assert "max_kv_len is 8 in the graph, the eager run of the same batch has 16" in text
     assert verify(path, times=1) == "1/1"
 
 

@@ -23,7 +23,7 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
-from fuzzgraph.targets.offline.kernel_arguments import strict
+from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel, Rope
@@ -283,7 +283,7 @@ def open_backend(
         for holder, name, stub in (*kind.stubs, *kind.kernels):
             # Packages of compiled kernels are none of the release's own.
             if has_module(holder) or not holder.startswith("sglang."):
-                setattr(engine_module(holder), name, strict(stub))
+                put_model(engine_module(holder), name, stub)
         for name in kind.asserts_gpu:
             if hasattr(module, name):
                 setattr(module, name, tensors_claim_cuda(getattr(module, name)))

@@ -13,7 +13,6 @@ import contextlib
 import functools
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +24,7 @@ from fuzzgraph.kernel_models import flash_mla, flash_mla_sparse, kv_compressor, 
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
@@ -32,6 +32,12 @@ from fuzzgraph.targets.sglang.compressed_model import ENGINE_HEAD_DIM, Compresse
 from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.compiled_modules import (
+    Compiled,
+    Makers,
+    compile_to_models,
+    source_of,
+)
 from fuzzgraph.targets.sglang.stubs.compressed_pool import (
     compressed_pool,
     compressor_module,
@@ -144,34 +150,59 @@ def _put_models(device: str) -> None:
         engine_module(wrapper).FlashMLASchedMeta = flash_mla.FlashMLASchedMeta  # type: ignore[attr-defined]
     for name in packages:
         for function in ("get_mla_metadata", "flash_mla_with_kvcache"):
-            setattr(engine_module(name), function, getattr(package, function))
-    engine_module(_POOL).fused_store_cache = kv_compressor.store_rows  # type: ignore[attr-defined]
+            put_model(engine_module(name), function, getattr(package, function))
+    put_model(engine_module(_POOL), "fused_store_cache", kv_compressor.store_rows)
     indexer: Any = engine_module(_INDEXER)
-    indexer.fp8_paged_mqa_logits_torch = _no_scores
+    put_model(indexer, "fp8_paged_mqa_logits_torch", _no_scores)
     for name in ("topk_transform_paged", "topk_transform_512"):
         if hasattr(indexer, name):
-            setattr(indexer, name, paged_topk.topk_transform_paged)
-    compressor = compressor_module()
-    planner = functools.partial(
+            put_model(indexer, name, paged_topk.topk_transform_paged)
+    compile_to_models(compressor_module(), _COMPILED)
+
+
+def _planner(compiled: Compiled) -> Any:
+    return functools.partial(
         kv_compressor.plan_compress_decode, rings_of_requests=states_by_request(128)
     )
-    compressor._jit_compress_plan_module = lambda: Stub(plan_decode=planner)
-    compressor._jit_compress_module = lambda *_: Stub(decode=kv_compressor.compress_decode)
-    slots = _slot_dtype()
-    compressor._jit_compress_norm_rope_module = lambda dtype, width, rope, page_size, *_: Stub(
-        forward=functools.partial(
-            kv_compressor.store_compressed, page_size=page_size, slot_dtype=slots
+
+
+def _compression(ratio: int) -> Any:
+    def made(compiled: Compiled) -> Any:
+        # Up to 0.5.13 states have the dtype of what comes in.
+        stored = compiled.dtype("BufferFloat", "InFloat")
+        return functools.partial(
+            kv_compressor.compress_decode,
+            ratio=ratio,
+            width=compiled.number("kHeadDim"),
+            dtypes=(stored, compiled.dtype("InputFloat", "InFloat"), compiled.dtype("OutFloat")),
         )
+
+    return made
+
+
+def _compressed_store(compiled: Compiled) -> Any:
+    return functools.partial(
+        kv_compressor.store_compressed,
+        page_size=compiled.number("kPageSize"),
+        width=compiled.number("kHeadDim"),
+        dtype=compiled.dtype("DType"),
+        slot_dtype=_slot_dtype(),
     )
 
 
-@functools.cache
+_COMPILED: Makers = {
+    "plan_compress_decode": _planner,
+    "FlashCompress4Kernel::run_decode": _compression(4),
+    "FlashCompress128Kernel::run_decode": _compression(128),
+    "FusedNormRopeKernel::forward": _compressed_store,
+}
+"""What the compressor compiles."""
+
+
 def _slot_dtype() -> torch.dtype:
     """What slots the release's own kernel of compressed keys is compiled for, by its source."""
-    package = Path(str(engine_module("sglang").__file__)).parent
-    found = [package / folder / _STORE for folder in ("kernels/jit/csrc", "jit_kernel/csrc")]
-    text = next((path.read_text() for path in found if path.is_file()), "")
-    return torch.int32 if "const int32_t* __restrict__ out_loc;" in text else torch.int64
+    int32 = "const int32_t* __restrict__ out_loc;" in source_of(_STORE)
+    return torch.int32 if int32 else torch.int64
 
 
 class Dsv4Session(DecodeSession):

@@ -25,6 +25,7 @@ from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import as_logits
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
@@ -34,6 +35,10 @@ _EXTRA_CONTEXT = 4
 _MLA_HEADS = 16
 """AITER's MLA takes 4, 8 or multiples of 16 heads; metadata does not depend on the number, so this
 one stands in where no output is judged."""
+
+
+_ON_HIP = ("aiter",)
+"""Backends that only servers on AMD's GPUs have."""
 
 
 class ModelRunner:
@@ -203,6 +208,8 @@ def model_runner(
         more=arguments,
     )
     stored = content_for(config).storage_dtype
+    if (judged or prefill) and device.type == "cpu":
+        store_kv_as_on("hip" if backend in _ON_HIP else "cuda")
     kv = kv_pool(config, device, stored)
     width = config.draft_tokens if speculative else 1
     allocator = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
