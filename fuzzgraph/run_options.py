@@ -111,7 +111,7 @@ def checked_spec(
         UsageError: options that exclude each other; AdapterUnavailable: no such device here.
     """
     with _blaming(settings, given):
-        asked = settings.below(given) if settings else _said(given)
+        asked = settings.of_one_target(given) if settings else _said(given)
         spec = _checked_spec({**(defaults or {}), **asked}, dash, here)
     return msgspec.structs.replace(spec, settings=str(settings.path)) if settings else spec
 
@@ -123,7 +123,7 @@ def setup_of_project(given: Mapping[str, Any], settings: Settings | None) -> Set
         UsageError: as `checked_setup`.
     """
     with _blaming(settings, given):
-        asked = settings.below(given) if settings else _said(given)
+        asked = settings.of_one_target(given) if settings else _said(given)
         return checked_setup(**_of(Setup, asked))
 
 

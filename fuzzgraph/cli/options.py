@@ -79,7 +79,7 @@ new_budget = option_of(*_rows("seconds"), help="A new budget in all, what is spe
 """For verbs that resume."""
 
 
-_no_settings = click.option(
+no_settings = click.option(
     "--no-settings",
     is_flag=True,
     help="Pass over fuzzgraph.toml and [tool.fuzzgraph] of pyproject.toml.",
@@ -121,7 +121,7 @@ def case_options(command: F) -> F:
         return setup_of_project(_without_switch(given), settings)
 
     fields = {row.name for row in SETUP_OPTIONS} | {"no_settings"}
-    return _taking(_no_settings(command), "setup", fields, SETUP_OPTIONS, build)
+    return _taking(no_settings(command), "setup", fields, SETUP_OPTIONS, build)
 
 
 def _without_switch(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def spec_options(command: F, *, verb: str, here: bool = True, **defaults: str) -
 
     rows = [row for row in OPTIONS if verb in (row.option.verbs or (verb,))]
     fields = {row.name for row in rows} | {"no_settings"}
-    return _taking(_no_settings(command), "spec", fields, rows, build, defaults)
+    return _taking(no_settings(command), "spec", fields, rows, build, defaults)
 
 
 def trusted_options(command: F) -> F:

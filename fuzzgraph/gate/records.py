@@ -17,6 +17,8 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A ref; the tree is compared with the commit where it left it."""
     targets: tuple[str, ...] = ()
     """() for those that execute what changed."""
+    among: tuple[str, ...] = ()
+    """What those are chosen from; () for all of the engine's."""
     seconds: float
     """Of search, over all targets."""
     examples: int | None = None
@@ -26,6 +28,8 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     corpus: str = ""
     ledger: str = ""
     out: str = ""
+    settings: str = ""
+    """File of settings that had a part in it; '' for none."""
 
 
 class StandingFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -191,7 +191,7 @@ def _executed(
     known = ExecutedMap(base.package, base.root, setup)
     executed: dict[str, Executed] = {}
     again: list[str] = []
-    for target in targets_of(base.package):
+    for target in _candidates(spec, base.package):
         record, fresh = known.kept(target)
         if record is not None and (fresh or choose(changes, {target: record}, 1.0, 1).chosen):
             executed[target] = record
@@ -201,6 +201,22 @@ def _executed(
         say(f"recording what {len(again)} of {len(again) + len(executed)} targets execute")
         executed |= known.record(again, spec.jobs, lambda target, made: None)
     return executed
+
+
+def _candidates(spec: GateSpec, package: str) -> tuple[str, ...]:
+    """The targets to choose from.
+
+    Raises:
+        UsageError: a file of settings names one that is no target of this engine.
+    """
+    names = targets_of(package)
+    for name in spec.among:
+        if name not in names:
+            raise UsageError(
+                f"{spec.settings}: targets names {name!r}, which is no target of {package}. "
+                f"'fuzzgraph targets' lists them."
+            )
+    return tuple(name for name in names if not spec.among or name in spec.among)
 
 
 def _change_words(changes: Changes) -> str:

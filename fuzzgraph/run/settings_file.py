@@ -53,17 +53,23 @@ class Settings:
 
         Args:
             named: field -> value; None for what was not given.
-
-        Raises:
-            UsageError: the file names several targets, and nothing says which one is meant.
         """
         said = {name: value for name, value in named.items() if value is not None}
         mine = dict(self.given)
         if "source" in said:  # it stands in the place of a release
             mine.pop("release", None)
-        if "target" not in said | mine and self.targets:
-            mine["target"] = self._only_target()
         return mine | said
+
+    def of_one_target(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """The same for what runs one target: an only one of `targets` is meant.
+
+        Raises:
+            UsageError: the file names several targets, and nothing says which one is meant.
+        """
+        asked = self.below(named)
+        if "target" not in asked and self.targets:
+            asked["target"] = self._only_target()
+        return asked
 
     def _only_target(self) -> str:
         if len(self.targets) > 1:
