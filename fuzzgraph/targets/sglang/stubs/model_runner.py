@@ -71,16 +71,20 @@ def no_forward(*_: Any, **__: Any) -> Any:
 
 
 def _hf_config(config: EngineConfig) -> Any:
-    """A real model description, by which the engine tells architectures apart."""
+    """A real model description, by which the engine tells architectures apart.
+
+    It counts the heads of all ranks, where a case says those of one.
+    """
     from transformers import LlamaConfig
 
+    ranks = config.attn_tp_size
     described = LlamaConfig(
         architectures=["LlamaForCausalLM"],
-        hidden_size=config.num_q_heads * config.head_dim,
+        hidden_size=ranks * config.num_q_heads * config.head_dim,
         intermediate_size=1,
-        num_attention_heads=config.num_q_heads,
+        num_attention_heads=ranks * config.num_q_heads,
         num_hidden_layers=1,
-        num_key_value_heads=config.num_kv_heads,
+        num_key_value_heads=ranks * config.num_kv_heads,
         vocab_size=32,
     )
     described.max_source_positions = config.max_encoder_len
