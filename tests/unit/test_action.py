@@ -28,7 +28,7 @@ for word in "$@"; do
 done
 case $1 in
   gate) mkdir -p "$out/runs/one target/mended" "$out/runs/another"
-        echo "# verdict" > "$out/summary.md"; echo {} > "$out/report.sarif"
+        echo "# verdict" > "$out/summary.md"; echo "$SARIF" > "$out/report.sarif"
         exit "$GATE_ENDS" ;;
 esac
 """
@@ -69,6 +69,7 @@ class Runner:
             "GITHUB_ACTION_PATH": str(ROOT),
             "GITHUB_STEP_SUMMARY": str(folder / "summary"),
             "CALLS": str(folder / "calls"),
+            "SARIF": '{"runs": [{"tool": {"driver": {}}}]}',
         }
 
     def value(self, text: str) -> str:
@@ -126,6 +127,11 @@ def test_the_gate_ends_as_its_command_does_and_shows_its_summary(runner: Runner,
     assert (runner.folder / "summary").read_text() == "# verdict\n"
     assert runner.values["steps.gate.outputs.exit-code"] == code
     assert Path(runner.values["steps.gate.outputs.sarif"]).is_file()
+
+
+def test_a_gate_that_ran_no_target_has_nothing_to_upload(runner: Runner) -> None:
+    assert runner.run("Gate", GATE_ENDS="0", SARIF='{"runs": []}').returncode == 0
+    assert "steps.gate.outputs.sarif" not in runner.values
 
 
 def test_without_inputs_gate_decides_time_jobs_and_targets(runner: Runner) -> None:
