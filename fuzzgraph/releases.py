@@ -21,6 +21,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -95,6 +96,11 @@ def _version_key(version: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
+def oldest_first(versions: Iterable[str]) -> list[str]:
+    """Each version once, in the order of releases."""
+    return sorted(set(versions), key=_version_key)
+
+
 def available(package: str) -> list[str]:
     """Versions of a package, oldest first: those of the index and of the cache, no pre-releases."""
     _check_names(package, "0")
@@ -108,7 +114,7 @@ def available(package: str) -> list[str]:
     listed = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
     cached = {entry.version for entry in installed() if entry.package == package}
     known = {version.strip() for version in listed[1].split(",")} if listed else set()
-    return sorted(known | cached, key=_version_key)
+    return oldest_first(known | cached)
 
 
 def ensure(package: str, version: str) -> Path:

@@ -6,11 +6,13 @@ another content, and is then made anew. It is made in a process of its own, over
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from fuzzgraph.strict_json import decode_json
 from fuzzgraph.worker.messages import Channel, InvalidMessage
 
 _FORMAT = 1
-SECONDS = 5.0
+SECONDS = 2.5
 """Processor seconds of cases for one record; most functions run in the first case."""
 
 
@@ -44,9 +46,11 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
-    """What a process is to record."""
+    """What a process is to record, an answer for each target."""
 
     setup: Setup
+    """Its target is replaced."""
+    targets: tuple[str, ...]
     root: str
     """Folder to import the engine from."""
     package: str
@@ -54,8 +58,9 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
 
 
 class Traced(msgspec.Struct, frozen=True, kw_only=True, tag="traced"):
-    """What it saw."""
+    """What it saw of one target."""
 
+    target: str
     files: list[str]
     functions: dict[str, list[str]]
     cases: int
@@ -98,18 +103,12 @@ class ExecutedMap:
             self._digests[name] = digest_of(self._root / self._package / name)
         return self._digests[name]
 
-    def record(
-        self, targets: Sequence[str], jobs: int, told: Callable[[str, Executed], None]
-    ) -> dict[str, Executed]:
-        """Record these targets anew, side by side."""
-
-        def one(target: str) -> Executed:
-            made = self._record(target)
-            told(target, made)
-            return made
-
-        with ThreadPoolExecutor(jobs) as pool:
-            return dict(zip(targets, pool.map(one, targets), strict=True))
+    def record(self, targets: Sequence[str], jobs: int) -> dict[str, Executed]:
+        """Record these targets anew, in so many processes side by side."""
+        parts = [targets[number::jobs] for number in range(min(jobs, len(targets)))]
+        with ThreadPoolExecutor(max(len(parts), 1)) as pool:
+            made = [one for part in pool.map(self._recorded, parts) for one in part]
+        return {one.target: one for one in made}
 
     def _path(self, target: str) -> Path:
         name = hashlib.sha256(target.encode()).hexdigest()[:8]
@@ -124,27 +123,47 @@ class ExecutedMap:
         sound = (found.format, found.target) == (_FORMAT, target)
         return found if sound and set(found.functions) <= set(found.files) else None
 
-    def _record(self, target: str) -> Executed:
-        setup = msgspec.structs.replace(self._setup, target=target)
+    def _recorded(self, targets: Sequence[str]) -> list[Executed]:
         request = TraceRequest(
-            setup=setup, root=str(self._root), package=self._package, seconds=SECONDS
-        )
-        seen = _asked(request)
+            setup=self._setup, targets=tuple(targets), root=str(self._root),
+            package=self._package, seconds=SECONDS,
+        )  # fmt: skip
+        return [self._kept(seen) for seen in _answers(request)]
+
+    def _kept(self, seen: Traced) -> Executed:
+        names = sorted({*seen.files, *seen.functions})
         made = Executed(
-            target=target,
-            files={name: self._digest(name) for name in sorted({*seen.files, *seen.functions})},
+            target=seen.target,
+            files={name: digest_of(self._root / self._package / name) for name in names},
             functions=seen.functions,
             cases=seen.cases,
             why=seen.why,
         )
-        path = self._path(target)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, msgspec.json.encode(made))
+        write_atomically(self._path(seen.target), msgspec.json.encode(made))
         return made
 
 
-def _asked(request: TraceRequest) -> Traced:
-    """What the process says; why there is nothing where it dies."""
+def _answers(request: TraceRequest) -> Iterator[Traced]:
+    """One for each target; why there is nothing where the process died before it."""
+    left = list(request.targets)
+    with _process(request) as (channel, process):
+        while left:
+            try:
+                answer = channel.receive()
+            except (EOFError, InvalidMessage):
+                break
+            if answer.target in left:
+                left.remove(answer.target)
+                yield answer
+        for target in left:
+            why = f"the process that records it ended with exit code {process.wait()}"
+            yield Traced(target=target, files=[], functions={}, cases=0, why=why)
+
+
+@contextlib.contextmanager
+def _process(
+    request: TraceRequest,
+) -> Iterator[tuple[Channel[Traced], subprocess.Popen[bytes]]]:
     ours, theirs = socket.socketpair()
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     if request.setup.device == "cpu":
@@ -161,15 +180,13 @@ def _asked(request: TraceRequest) -> Traced:
         )
     channel: Channel[Traced] = Channel(ours, Traced)
     try:
-        channel.send(request)
-        return channel.receive()
-    except (EOFError, InvalidMessage, ConnectionError):
-        why = f"its process ended with exit code {process.wait()}"
-        return Traced(files=[], functions={}, cases=0, why=why)
+        with contextlib.suppress(ConnectionError):  # seen when it is asked
+            channel.send(request)
+        yield channel, process
     finally:
         channel.close()
-        if process.poll() is None:
-            process.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # its forks as well
         process.wait()
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.finding import Finding
-from fuzzgraph.run.events import RunSummary
+from fuzzgraph.run.events import ReportedFinding, RunSummary, is_full_rate
 
 
 class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,12 +100,20 @@ class GateSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     exit_code: int = 0
 
     @property
-    def new(self) -> tuple[tuple[GateTarget, str], ...]:
-        """(target, id) of each finding that the change brings."""
-        return tuple(
-            (one, reported.id)
+    def new(self) -> list[ReportedFinding]:
+        """What the change brings: fresh sessions of the tree all show it, none of the base."""
+        return [one for one in self._reported() if is_full_rate(one.finding.confirmed)]
+
+    @property
+    def doubtful(self) -> list[ReportedFinding]:
+        """What came up on the tree alone, and not in every fresh session, or on the base once."""
+        return [one for one in self._reported() if not is_full_rate(one.finding.confirmed)]
+
+    def _reported(self) -> list[ReportedFinding]:
+        return [
+            reported
             for one in self.targets
             if one.summary is not None
             for reported in one.summary.findings
-            if not reported.flaky
-        )
+            if one.summary.counts(reported)
+        ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.gate.records import GateSummary, GateTarget, MendedFinding
-from fuzzgraph.reporting.plain_text import finding_text
+from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.sarif import SCHEMA, sarif
+from fuzzgraph.reporting.summary_text import findings_texts
 from fuzzgraph.run.events import ReportedFinding
 from fuzzgraph.run.identity import identity_words
 from fuzzgraph.text.escaping import code_block, code_span, one_line
@@ -18,33 +19,31 @@ COMMENT = 60_000
 """Characters of a page that is to fit into a comment; GitHub takes 65,536."""
 
 
-def findings_of(summary: GateSummary) -> list[ReportedFinding]:
-    """What the change brings, as it is reported."""
-    return [
-        reported
-        for one in summary.targets
-        if one.summary is not None
-        for reported in one.summary.findings
-    ]
-
-
 def verdict(summary: GateSummary) -> str:
     """The outcome in one line."""
-    new = len(findings_of(summary))
+    new = len(summary.new)
     mended = sum(len(one.mended) for one in summary.targets)
     standing = sum(len(one.standing) for one in summary.targets)
-    parts = [f"this change brings {counted(new, 'finding')}" if new else "nothing new found"]
+    parts = [_brought(summary.new) if new else "nothing new found"]
     if mended:
         parts.append(f"this change mends {counted(mended, 'finding')}")
     if standing:
         verb = "stands" if standing == 1 else "stand"
         parts.append(f"{counted(standing, 'finding')} of the base {verb}")
+    if summary.doubtful:
+        parts.append(f"{counted(len(summary.doubtful), 'finding')} not confirmed")
     if not summary.targets:
         parts = [_nothing_to_run(summary)]
     failed = [one.target for one in summary.targets if one.why]
     if failed:
         parts.append(f"not judged: {', '.join(failed)}")
     return "; ".join(parts)
+
+
+def _brought(new: list[ReportedFinding]) -> str:
+    several = counted(len(causes(new)), "cause")
+    likely = f" (probably {several})" if len(new) > 1 else ""
+    return f"this change brings {counted(len(new), 'finding')}{likely}"
 
 
 def _nothing_to_run(summary: GateSummary) -> str:
@@ -62,7 +61,7 @@ def trees_line(summary: GateSummary) -> str:
 
 def text(summary: GateSummary) -> str:
     """For a terminal or a log."""
-    lines = [finding_text(reported) + "\n" for reported in findings_of(summary)]
+    lines = [f"{found}\n" for found in findings_texts(summary.new)]
     for one in summary.targets:
         lines += [f"mended: {_mended_line(mended, one)}" for mended in one.mended]
     lines.append(one_line(verdict(summary)))
@@ -91,12 +90,15 @@ def _target_line(one: GateTarget) -> str:
 
 def markdown(summary: GateSummary) -> str:
     """For the comment on a pull request or the summary of a job."""
-    new = findings_of(summary)
+    new = summary.new
     parts = [f"# FuzzGraph: {plain(verdict(summary))}", plain(trees_line(summary)) + "."]
     parts += [
-        f"## {plain(sentence(reported.finding))}\n\n{code_block(finding_text(reported))}"
-        for reported in new
+        f"## {plain(sentence(entry.lead.finding))}\n\n{code_block(text)}"
+        for entry, text in zip(causes(new), findings_texts(new), strict=True)
     ]
+    if summary.doubtful:
+        rows = "\n".join(f"- {plain(_doubt(one))}" for one in summary.doubtful)
+        parts.append(f"## Seen on this tree alone, and not confirmed\n\n{rows}")
     mended = [(one, fixed) for one in summary.targets for fixed in one.mended]
     if mended:
         rows = "\n".join(f"- {plain(_mended_line(fixed, one))}" for one, fixed in mended)
@@ -113,6 +115,13 @@ def markdown(summary: GateSummary) -> str:
         parts.append(f"## Found on the base as well, not blamed on this change\n\n{rows}")
     parts.append(_rest(summary))
     return _fitting(parts)
+
+
+def _doubt(reported: ReportedFinding) -> str:
+    finding = reported.finding
+    base = f", of the base {on_base}" if (on_base := finding.detail.get("on_base")) else ""
+    rate = f"{finding.confirmed or 'no'} fresh sessions of this tree{base}"
+    return one_line(f"{sentence(finding)} ({finding.target}; {rate})")
 
 
 def _table(summary: GateSummary) -> str:

@@ -17,7 +17,7 @@ from fuzzgraph.campaign import load_corpus, run_campaign
 from fuzzgraph.case import digest
 from fuzzgraph.checkout import Checkout
 from fuzzgraph.corpus import readable_json, write_atomically
-from fuzzgraph.errors import FuzzGraphError, UsageError
+from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
 from fuzzgraph.gate.against_base import AgainstBase
 from fuzzgraph.gate.changes import Changes, read_changes
 from fuzzgraph.gate.choose import Choice, Chosen, choose
@@ -31,14 +31,14 @@ from fuzzgraph.gate.records import (
 )
 from fuzzgraph.open_target import Opened, check_names, open_setup
 from fuzzgraph.policy import load_policy
-from fuzzgraph.run.events import CaseRun, Emit, Event, finding_id
+from fuzzgraph.run.events import CaseRun, Emit, Event, RunSummary, finding_id
 from fuzzgraph.run.spec import Budget, RunSpec, Setup
 from fuzzgraph.source_tree import SourceTree, find_tree, package_of
 from fuzzgraph.worktrees import commit_of, merge_base, worktree
 
 Say = Callable[[str], object]
-_MENDED_SECONDS = 60.0
-"""For confirming, after the search, what seems mended."""
+_CONFIRM_SECONDS = 60.0
+"""For confirming, after the search, what there was no time for and what seems mended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +99,22 @@ def run_gate(spec: GateSpec, *, say: Say, emit: Emit) -> GateSummary:
         )
         choice, not_driven = _choice(spec, trees, changes, say)
         targets = _all_run(spec, trees, choice, clock, say, emit)
-    return msgspec.structs.replace(
+    summary = msgspec.structs.replace(
         summary,
         targets=targets,
         left_out=choice.left_out,
         not_driven=not_driven,
         seconds=round(clock.seconds, 1),
         first_case_seconds=round(clock.first_case, 1),
-        exit_code=_exit_code(targets),
     )
+    return msgspec.structs.replace(summary, exit_code=_exit_code(summary))
 
 
-def _exit_code(targets: tuple[GateTarget, ...]) -> int:
-    codes = [one.summary.exit_code for one in targets if one.summary is not None]
-    if 1 in codes:
+def _exit_code(summary: GateSummary) -> int:
+    if summary.new:
         return 1
-    failed = any(code not in (0, 1) for code in codes) or any(one.why for one in targets)
-    return 3 if failed else 0
+    runs = [one.summary for one in summary.targets]
+    return 3 if any(one is None or one.error or one.damaged for one in runs) else 0
 
 
 @contextlib.contextmanager
@@ -199,7 +198,7 @@ def _executed(
             again.append(target)
     if again:
         say(f"recording what {len(again)} of {len(again) + len(executed)} targets execute")
-        executed |= known.record(again, spec.jobs, lambda target, made: None)
+        executed |= known.record(again, spec.jobs)
     return executed
 
 
@@ -268,7 +267,8 @@ def _run_one(
                 run, see, seeds=load_corpus(_named(spec.corpus)), opened=opened,
                 policy=load_policy(_named(spec.ledger)),
             )  # fmt: skip
-            opened.cut_off(time.monotonic() + _MENDED_SECONDS)
+            opened.cut_off(time.monotonic() + _CONFIRM_SECONDS)
+            summary = _confirmed(summary, against)
             against.confirm_mended()
     except UsageError as error:
         return msgspec.structs.replace(told, why=str(error))
@@ -282,6 +282,18 @@ def _run_one(
         standing=_standing(against),
         mended=_mended(against, folder, Path(spec.out)),
     )
+
+
+def _confirmed(summary: RunSummary, against: AgainstBase) -> RunSummary:
+    """With a rate for findings that the search had no time to confirm."""
+    found = []
+    for reported in summary.findings:
+        if not reported.finding.confirmed:
+            with contextlib.suppress(OutOfTime):
+                finding = against.confirm(reported.case, reported.finding)
+                reported = msgspec.structs.replace(reported, finding=finding)
+        found.append(reported)
+    return msgspec.structs.replace(summary, findings=tuple(found))
 
 
 def _run_spec(spec: GateSpec, setup: Setup, chosen: Chosen, folder: Path) -> RunSpec:

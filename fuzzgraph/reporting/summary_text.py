@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fuzzgraph.reporting.causes import Cause, causes
 from fuzzgraph.reporting.plain_text import finding_brief, finding_text
 from fuzzgraph.reporting.skipped import killed_text, unchecked, undone_of_run
 from fuzzgraph.run.environment import environment_lines
-from fuzzgraph.run.events import Reason, RunSummary, Setup
+from fuzzgraph.run.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.text.escaping import one_line
 from fuzzgraph.text.numbers import counted, short
 
@@ -42,8 +44,12 @@ def setup_line(setup: Setup) -> str:
 
 def run_text(summary: RunSummary) -> str:
     """How a run ended, for a terminal or a log: findings, worst first, then the figures."""
-    parts = [_entry_text(entry) for entry in causes(summary.findings)]
-    return "\n\n".join([*parts, figures_text(summary)])
+    return "\n\n".join([*findings_texts(summary.findings), figures_text(summary)])
+
+
+def findings_texts(findings: Sequence[ReportedFinding]) -> list[str]:
+    """A text for each cause: its worst finding in full, the others in brief."""
+    return [_entry_text(entry) for entry in causes(findings)]
 
 
 def figures_text(summary: RunSummary) -> str:

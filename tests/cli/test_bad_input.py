@@ -115,22 +115,6 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
     "findings": (["run", "--findings", "0"], "--findings='0' is not a whole number >= 1", "Use"),
     "seed": (["run", "--seed", "abc"], "--seed='abc' is not a whole number >= 0", "Use one"),
     "target": (["run", "--target", "vlm"], "target='vlm' is unknown", "builtin"),
-    "bisect of another package": (
-        [
-            "bisect",
-            "CASE",
-            "--package",
-            "vllm",
-            "--good",
-            "1",
-            "--bad",
-            "2",
-            "--target",
-            "sglang-aiter",
-        ],
-        "--package='vllm': target 'sglang-aiter' comes in 'sglang'",
-        "Name a target of that package",
-    ),
     "targets to nowhere": (
         ["targets", "--write", "t.md"],
         "--write needs --releases",

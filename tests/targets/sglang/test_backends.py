@@ -152,7 +152,7 @@ class TestReleases:
 
     def test_a_model_counts_the_heads_of_all_ranks(self, workers: Workers) -> None:
         """fa3 plans its splits by a rank's share of them."""
-        heads = {"num_q_heads": 4, "num_kv_heads": 2, "attn_tp_size": 4}
+        heads: dict[str, Any] = {"num_q_heads": 4, "num_kv_heads": 2, "attn_tp_size": 4}
         case = decode_case((5, 6, 7), capture_bs=(4,), **heads)
         assert not workers.findings("0.5.23", case, "sglang-fa3")
 

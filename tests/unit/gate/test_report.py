@@ -1,0 +1,91 @@
+"""A gate as text: what counts, what is doubtful, and a page that fits into a comment."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fuzzgraph.finding import Finding
+from fuzzgraph.gate.records import GateSpec, GateSummary, GateTarget, StandingFinding
+from fuzzgraph.gate.report import COMMENT, markdown, sarif_log, text, verdict
+from fuzzgraph.gate.run import _exit_code
+from fuzzgraph.run.events import ReportedFinding, RunSummary, finding_id
+from fuzzgraph.run.spec import RunSpec, Setup
+from tests.unit.reporting.runs import reported
+
+SPEC = GateSpec(source=".", base="origin/main", seconds=60.0, seed=3, jobs=2)
+
+
+def with_rate(one: ReportedFinding, rate: str, on_base: str = "0/3") -> ReportedFinding:
+    detail = {**one.finding.detail, "on_base": on_base}
+    finding = msgspec.structs.replace(one.finding, confirmed=rate, detail=detail)
+    return msgspec.structs.replace(one, finding=finding)
+
+
+def gate(*found: ReportedFinding, **fields: object) -> GateSummary:
+    run = RunSummary(
+        fuzzgraph="0", spec=RunSpec(setup=Setup(target="engine"), seed=3), findings=found, cases=9
+    )
+    target = GateTarget(target="engine", touched=("runner.py:prepare",), summary=run, seconds=9.0)
+    target = msgspec.structs.replace(target, **fields)
+    return GateSummary(
+        fuzzgraph="0", package="engine", base="0" * 40, head="1" * 40 + "+" + "2" * 12,
+        branch="topic", spec=SPEC, touched=("runner.py",), targets=(target,),
+    )  # fmt: skip
+
+
+def test_what_fresh_sessions_confirm_is_the_changes_and_decides_the_exit_code() -> None:
+    summary = gate(with_rate(reported(), "3/3"))
+    assert verdict(summary) == "this change brings 1 finding"
+    assert _exit_code(summary) == 1
+    assert len(sarif_log(summary)["runs"][0]["results"]) == 1
+
+
+@pytest.mark.parametrize("rate", ["", "0/3", "2/3"])
+def test_what_is_not_confirmed_is_told_and_condemns_nobody(rate: str) -> None:
+    summary = gate(with_rate(reported(), rate, on_base="1/3"))
+    assert verdict(summary) == "nothing new found; 1 finding not confirmed"
+    assert _exit_code(summary) == 0
+    assert "## Seen on this tree alone, and not confirmed" in markdown(summary)
+    assert "of the base 1/3" in markdown(summary)
+
+
+def test_what_stands_is_linked_and_not_blamed() -> None:
+    finding: Finding = reported().finding
+    standing = StandingFinding(
+        id=finding_id(finding.key), finding=finding, cases=4, was="footprint-old-decode-123456"
+    )
+    summary = gate(standing=(standing,))
+    assert verdict(summary) == "nothing new found; 1 finding of the base stands"
+    page = markdown(summary)
+    assert "not blamed on this change" in page and "on the base `footprint-old-decode" in page
+
+
+def test_a_target_that_could_not_be_judged_is_no_pass() -> None:
+    summary = gate(summary=None, why="no such module")
+    assert _exit_code(summary) == 3
+    assert "not judged: engine" in verdict(summary) and "no such module" in text(summary)
+
+
+def test_trees_and_what_was_executed_are_named() -> None:
+    page = markdown(gate())
+    assert "engine: commit 111111111111 with changes 222222222222 on topic" in page
+    assert "against commit 000000000000 (origin/main)" in page
+    assert "runner.py:prepare" in page
+
+
+def test_a_page_of_many_findings_fits_into_a_comment_and_says_what_is_cut() -> None:
+    first = with_rate(reported(), "3/3")
+    page = markdown(gate(*(another(first, number) for number in range(300))))
+    assert len(page) < COMMENT + 200
+    assert "more parts are in gate.json" in page
+
+
+def another(one: ReportedFinding, number: int) -> ReportedFinding:
+    """A finding of another buffer, in a case of its own."""
+    finding = msgspec.structs.replace(
+        one.finding, buffer=f"buffer_{number}", detail={"on_base": "0/3"}
+    )
+    return msgspec.structs.replace(
+        one, id=finding_id(finding.key), finding=finding, digest=f"{number:064}", also=()
+    )
