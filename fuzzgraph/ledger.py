@@ -7,13 +7,11 @@ ledger which nobody reads hides nothing for ever.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,11 +19,7 @@ from fuzzgraph.errors import UNREADABLE, UsageError
 from fuzzgraph.finding import Finding
 from fuzzgraph.run.records import finding_id
 from fuzzgraph.text.escaping import web_link
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # the same parser under its older name
-    import tomli as tomllib
+from fuzzgraph.text.toml import parse_toml
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,8 +189,7 @@ def _entries(text: str) -> Iterator[tuple[int, Tolerated | Quarantined | Excepti
 
 def _tables(block: str) -> Iterator[tuple[type[Tolerated | Quarantined], object]]:
     """The tables of a block: none in one of comments, several where their headers are indented."""
-    found: dict[str, Any] = tomllib.loads(block)
-    for name, tables in found.items():
+    for name, tables in parse_toml(block).items():
         if name not in _KINDS or not isinstance(tables, list):
             raise ValueError(f"{name!r} is unknown: write [[tolerated]] or [[quarantined]]")
         yield from ((_KINDS[name], table) for table in tables)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from fuzzgraph.errors import AdapterUnavailable, UsageError
 from fuzzgraph.run.option import OptionRow
+from fuzzgraph.run.settings_file import Settings
 from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
 from fuzzgraph.source_tree import with_tree
 from fuzzgraph.targets.own import import_root
@@ -87,7 +89,14 @@ def _require_device() -> None:
         )
 
 
-def checked_spec(given: Mapping[str, Any], *, dash: str = "--", here: bool = True) -> RunSpec:
+def checked_spec(
+    given: Mapping[str, Any],
+    *,
+    dash: str = "--",
+    here: bool = True,
+    settings: Settings | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> RunSpec:
     """The run that options ask for; one without a seed gets a random one.
 
     Args:
@@ -95,10 +104,45 @@ def checked_spec(given: Mapping[str, Any], *, dash: str = "--", here: bool = Tru
             given. Other names are passed over.
         dash: what the caller's options begin with, for messages.
         here: whether it runs on this machine, which then must have the device.
+        settings: of the project's file, for what was not given.
+        defaults: of the caller, for what is in neither.
 
     Raises:
         UsageError: options that exclude each other; AdapterUnavailable: no such device here.
     """
+    with _blaming(settings, given):
+        asked = settings.of_one_target(given) if settings else _said(given)
+        spec = _checked_spec({**(defaults or {}), **asked}, dash, here)
+    return msgspec.structs.replace(spec, settings=str(settings.path)) if settings else spec
+
+
+def setup_of_project(given: Mapping[str, Any], settings: Settings | None) -> Setup:
+    """The same for a setup alone.
+
+    Raises:
+        UsageError: as `checked_setup`.
+    """
+    with _blaming(settings, given):
+        asked = settings.of_one_target(given) if settings else _said(given)
+        return checked_setup(**_of(Setup, asked))
+
+
+def _said(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@contextmanager
+def _blaming(settings: Settings | None, given: Mapping[str, Any]) -> Iterator[None]:
+    """An error about options says which of them a file has given."""
+    try:
+        yield
+    except UsageError as error:
+        if settings is None:
+            raise
+        raise settings.blamed(error, given) from None
+
+
+def _checked_spec(given: Mapping[str, Any], dash: str, here: bool) -> RunSpec:
     if given.get("only_new") and not given.get("baseline"):
         raise UsageError(
             f"{dash}only-new needs a baseline to be new against. Name it with {dash}baseline."

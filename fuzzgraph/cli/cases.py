@@ -14,9 +14,9 @@ from fuzzgraph.cli.options import (
     as_json,
     case_argument,
     case_folders,
+    case_options,
     one_of,
     say_json,
-    setup_options,
     whole_number,
 )
 from fuzzgraph.corpus import find, readable_json, write_atomically
@@ -62,7 +62,7 @@ def _reported(setup: Setup, path: Path, case: Case, finding: Finding) -> Reporte
 
 @click.command()
 @case_argument
-@setup_options
+@case_options
 @click.option(
     "--times",
     metavar="N",
@@ -131,7 +131,7 @@ def _replay_text(
 
 @click.command()
 @case_argument
-@setup_options
+@case_options
 @click.option("--finding", default="", help="Which finding to keep: its id or oracle. [the first]")
 @click.option("--out", type=Path, help="File of the shrunk case. [DIGEST.json beside CASE]")
 @as_json
@@ -208,7 +208,7 @@ def _minimised(opened: Opened, case: Case, kept: Finding) -> tuple[Case, int]:
     required=True,
     help="A script that needs no FuzzGraph, a pytest file, or the text of an issue.",
 )
-@setup_options
+@case_options
 @click.option("--finding", default="", help="Which finding to show: its id or oracle. [the first]")
 @click.option("--out", type=Path, help="File to write. [stdout]")
 @click.option("--verify/--no-verify", default=True, help="Execute it three times. [with --out]")

@@ -40,6 +40,7 @@ _VERBS = {
     "bisect": "fuzzgraph.cli.bisect:bisect",
     "corpus": "fuzzgraph.cli.corpus:corpus",
     "check-target": "fuzzgraph.cli.check_target:check_target",
+    "settings": "fuzzgraph.cli.settings:settings",
     "targets": "fuzzgraph.cli.targets:targets",
     "releases": "fuzzgraph.cli.about:releases",
     "doctor": "fuzzgraph.cli.about:doctor",

@@ -6,11 +6,20 @@ import os
 import secrets
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fuzzgraph.cli.options import as_json, duration, option_of, say_json, whole_number
+from fuzzgraph.cli.options import (
+    as_json,
+    duration,
+    no_settings,
+    option_of,
+    say_json,
+    whole_number,
+)
 from fuzzgraph.run.spec import OPTIONS
+from fuzzgraph.text.escaping import visible
 
 _SECONDS = 120.0
 _ROW = {row.name: row for row in OPTIONS}
@@ -32,6 +41,7 @@ _ROW = {row.name: row for row in OPTIONS}
 @click.option("--jobs", metavar="N", callback=whole_number(1),
               help="Processes at a time.  [default: one a core]")  # fmt: skip
 @option_of(_ROW["out"], help="New or empty folder.  [default: reports/gates/TIME-SEED]")
+@no_settings
 @as_json
 def gate(
     source: str,
@@ -44,6 +54,7 @@ def gate(
     ledger: str | None,
     jobs: int | None,
     out: str | None,
+    no_settings: bool,
     as_json: bool,
 ) -> int:
     """Judge a change of an engine by its base.
@@ -59,19 +70,39 @@ def gate(
     from fuzzgraph.gate.run import run_gate
     from fuzzgraph.gate.write import write_gate
     from fuzzgraph.reporting import progress_on
+    from fuzzgraph.run.settings_file import find_settings
 
-    seed = secrets.randbelow(1 << 31) if seed is None else seed
+    found = None if no_settings else find_settings(source)
+    given: dict[str, Any] = {
+        "seconds": seconds, "examples": examples, "seed": seed, "corpus": corpus,
+        "ledger": ledger, "out": out,
+    }  # fmt: skip
+    if found is not None:
+        given = found.below(given)
+    drawn = given.get("seed")
+    drawn = secrets.randbelow(1 << 31) if drawn is None else int(drawn)
+    named = given.get("out")
     spec = GateSpec(
-        source=source, base=base, targets=targets, seconds=seconds or _SECONDS,
-        examples=examples, seed=seed,
-        jobs=jobs or os.cpu_count() or 1, corpus=corpus or "", ledger=ledger or "",
-        out=str(fresh_folder(Path(out) if out else None, seed, Path("reports/gates"))),
-    )  # fmt: skip
+        source=source,
+        base=base,
+        targets=targets,
+        among=found.targets if found else (),
+        seconds=given.get("seconds") or _SECONDS,
+        examples=given.get("examples"),
+        seed=drawn,
+        jobs=jobs or os.cpu_count() or 1,
+        corpus=given.get("corpus") or "",
+        ledger=given.get("ledger") or "",
+        out=str(fresh_folder(Path(named) if named else None, drawn, Path("reports/gates"))),
+        settings=str(found.path) if found else "",
+    )
     stream = sys.stderr if as_json else sys.stdout
 
     def say(line: str) -> None:
         click.echo(line, file=stream)
 
+    if found is not None:
+        say(visible(found.words))
     try:
         with closing(progress_on(stream)) as progress:
             summary = run_gate(spec, say=say, emit=progress)

@@ -12,6 +12,7 @@ from fuzzgraph import shipped
 from fuzzgraph.errors import UsageError
 from fuzzgraph.run.option import OptionRow, parse_number, parse_time
 from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS
+from fuzzgraph.text.escaping import visible
 
 if TYPE_CHECKING:
     from fuzzgraph.run.events import RunSummary
@@ -78,6 +79,13 @@ new_budget = option_of(*_rows("seconds"), help="A new budget in all, what is spe
 """For verbs that resume."""
 
 
+no_settings = click.option(
+    "--no-settings",
+    is_flag=True,
+    help="Pass over fuzzgraph.toml and [tool.fuzzgraph] of pyproject.toml.",
+)
+
+
 def setup_options(command: F, *, leave: tuple[str, ...] = ()) -> F:
     """Everything that a case is run on, as one `setup`.
 
@@ -94,6 +102,32 @@ def setup_options(command: F, *, leave: tuple[str, ...] = ()) -> F:
     return _taking(command, "setup", {row.name for row in SETUP_OPTIONS}, rows, build)
 
 
+def case_options(command: F) -> F:
+    """The same for the verbs that take a saved case, with the project's settings where the call
+    names no target.
+
+    A call that names its target says all of the setup: a replay command that was printed for a
+    finding means the same in every folder.
+    """
+
+    def build(given: Mapping[str, Any]) -> Setup:
+        from fuzzgraph.run.settings_file import find_settings
+        from fuzzgraph.run_options import setup_of_project
+
+        apart = given["no_settings"] or given["target"] is not None
+        settings = None if apart else find_settings(given["source"] or "")
+        if settings is not None:
+            click.echo(f"fuzzgraph: {visible(settings.words)}", err=True)
+        return setup_of_project(_without_switch(given), settings)
+
+    fields = {row.name for row in SETUP_OPTIONS} | {"no_settings"}
+    return _taking(no_settings(command), "setup", fields, SETUP_OPTIONS, build)
+
+
+def _without_switch(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != "no_settings"}
+
+
 def spec_options(command: F, *, verb: str, here: bool = True, **defaults: str) -> F:
     """Everything that a run is asked, as one `spec`.
 
@@ -104,13 +138,15 @@ def spec_options(command: F, *, verb: str, here: bool = True, **defaults: str) -
     """
 
     def build(given: Mapping[str, Any]) -> RunSpec:
+        from fuzzgraph.run.settings_file import find_settings
         from fuzzgraph.run_options import checked_spec
 
-        named = {name: value for name, value in given.items() if value is not None}
-        return checked_spec(defaults | named, here=here)
+        settings = None if given["no_settings"] else find_settings(given["source"] or "")
+        return checked_spec(_without_switch(given), here=here, settings=settings, defaults=defaults)
 
     rows = [row for row in OPTIONS if verb in (row.option.verbs or (verb,))]
-    return _taking(command, "spec", {row.name for row in rows}, rows, build, defaults)
+    fields = {row.name for row in rows} | {"no_settings"}
+    return _taking(no_settings(command), "spec", fields, rows, build, defaults)
 
 
 def trusted_options(command: F) -> F:

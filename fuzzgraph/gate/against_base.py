@@ -52,6 +52,9 @@ class Differences:
     """What came up beside new findings."""
 
     standing: dict[FindingKey, Standing] = field(default_factory=dict)
+    uncovered: dict[FindingKey, Standing] = field(default_factory=dict)
+    """Shown by the tree, at a step where the base failed in a way that is mended: that failure may
+    have hidden it."""
     mended: dict[FindingKey, Mended] = field(default_factory=dict)
 
 
@@ -140,14 +143,24 @@ class AgainstBase:
         for one in gone:
             if _reached(head, one.step):
                 self._seems_mended(case, one)
-        return tuple(new)
+        hidden = {one.step for one in gone}
+        for one in new:
+            if one.step in hidden:
+                _count(self.differences.uncovered, one)
+        return tuple(one for one in new if one.step not in hidden)
 
     def _stands(self, finding: Finding, was: Finding | None) -> None:
-        self.differences.standing.setdefault(finding.key, Standing(finding, was=was)).cases += 1
+        _count(self.differences.standing, finding, was)
 
     def _seems_mended(self, case: Case, finding: Finding) -> None:
         if finding.key not in self.differences.standing:
             self.differences.mended.setdefault(finding.key, Mended(finding, case)).cases += 1
+
+
+def _count(
+    counts: dict[FindingKey, Standing], finding: Finding, was: Finding | None = None
+) -> None:
+    counts.setdefault(finding.key, Standing(finding, was=was)).cases += 1
 
 
 def _reached(findings: Iterable[Finding], step: int) -> bool:

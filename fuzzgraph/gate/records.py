@@ -17,6 +17,8 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A ref; the tree is compared with the commit where it left it."""
     targets: tuple[str, ...] = ()
     """() for those that execute what changed."""
+    among: tuple[str, ...] = ()
+    """What those are chosen from; () for all of the engine's."""
     seconds: float
     """Of search, over all targets."""
     examples: int | None = None
@@ -26,10 +28,12 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     corpus: str = ""
     ledger: str = ""
     out: str = ""
+    settings: str = ""
+    """File of settings that had a part in it; '' for none."""
 
 
 class StandingFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A finding of the base that the tree shows as well."""
+    """A finding of the tree that is not blamed on the change: the base shows it as well."""
 
     id: str
     finding: Finding
@@ -63,6 +67,9 @@ class GateTarget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: RunSummary | None = None
     """Of what the tree alone shows; None where it did not run."""
     standing: tuple[StandingFinding, ...] = ()
+    uncovered: tuple[StandingFinding, ...] = ()
+    """Shown by the tree only where the base failed in a way that is mended, which may have hidden
+    it: not blamed on the change."""
     mended: tuple[MendedFinding, ...] = ()
     why: str = ""
     """Why it did not run."""

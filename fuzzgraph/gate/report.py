@@ -30,6 +30,8 @@ def verdict(summary: GateSummary) -> str:
     if standing:
         verb = "stands" if standing == 1 else "stand"
         parts.append(f"{counted(standing, 'finding')} of the base {verb}")
+    if uncovered := sum(len(one.uncovered) for one in summary.targets):
+        parts.append(f"{counted(uncovered, 'finding')} uncovered by what is mended")
     if summary.doubtful:
         parts.append(f"{counted(len(summary.doubtful), 'finding')} not confirmed")
     if not summary.targets:
@@ -113,6 +115,14 @@ def markdown(summary: GateSummary) -> str:
             for one, still in standing
         )
         parts.append(f"## Found on the base as well, not blamed on this change\n\n{rows}")
+    uncovered = [(one, seen) for one in summary.targets for seen in one.uncovered]
+    if uncovered:
+        rows = "\n".join(
+            f"- {code_span(seen.id)} ({plain(one.target)}): {plain(sentence(seen.finding))}"
+            for one, seen in uncovered
+        )
+        said = "Seen only where the base fails in a way that is mended, which may have hidden it"
+        parts.append(f"## {said}\n\n{rows}")
     parts.append(_rest(summary))
     return _fitting(parts)
 

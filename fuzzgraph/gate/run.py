@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,8 @@ from fuzzgraph.case import digest
 from fuzzgraph.checkout import Checkout
 from fuzzgraph.corpus import readable_json, write_atomically
 from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
-from fuzzgraph.gate.against_base import AgainstBase
+from fuzzgraph.finding import FindingKey
+from fuzzgraph.gate.against_base import AgainstBase, Standing
 from fuzzgraph.gate.changes import Changes, read_changes
 from fuzzgraph.gate.choose import Choice, Chosen, choose
 from fuzzgraph.gate.executed import Executed, ExecutedMap, targets_of
@@ -190,7 +191,7 @@ def _executed(
     known = ExecutedMap(base.package, base.root, setup)
     executed: dict[str, Executed] = {}
     again: list[str] = []
-    for target in targets_of(base.package):
+    for target in _candidates(spec, base.package):
         record, fresh = known.kept(target)
         if record is not None and (fresh or choose(changes, {target: record}, 1.0, 1).chosen):
             executed[target] = record
@@ -200,6 +201,22 @@ def _executed(
         say(f"recording what {len(again)} of {len(again) + len(executed)} targets execute")
         executed |= known.record(again, spec.jobs)
     return executed
+
+
+def _candidates(spec: GateSpec, package: str) -> tuple[str, ...]:
+    """The targets to choose from.
+
+    Raises:
+        UsageError: a file of settings names one that is no target of this engine.
+    """
+    names = targets_of(package)
+    for name in spec.among:
+        if name not in names:
+            raise UsageError(
+                f"{spec.settings}: targets names {name!r}, which is no target of {package}. "
+                f"'fuzzgraph targets' lists them."
+            )
+    return tuple(name for name in names if not spec.among or name in spec.among)
 
 
 def _change_words(changes: Changes) -> str:
@@ -263,7 +280,8 @@ def _run_one(
         folder=str(folder.relative_to(spec.out)),
         seconds=round(clock.seconds - begin, 1),
         summary=summary,
-        standing=_standing(against),
+        standing=_standing(against.differences.standing),
+        uncovered=_uncovered(against, summary),
         mended=_mended(against, folder, Path(spec.out)),
     )
 
@@ -329,7 +347,7 @@ def _both_opened(head: Setup, base: Setup) -> Iterator[tuple[Opened, AgainstBase
         )
 
 
-def _standing(against: AgainstBase) -> tuple[StandingFinding, ...]:
+def _standing(counts: Mapping[FindingKey, Standing]) -> tuple[StandingFinding, ...]:
     return tuple(
         StandingFinding(
             id=finding_id(key),
@@ -337,8 +355,16 @@ def _standing(against: AgainstBase) -> tuple[StandingFinding, ...]:
             cases=one.cases,
             was=finding_id(one.was.key) if one.was else "",
         )
-        for key, one in against.differences.standing.items()
+        for key, one in counts.items()
     )
+
+
+def _uncovered(against: AgainstBase, summary: RunSummary) -> tuple[StandingFinding, ...]:
+    """Those that no other case shows to be the change's own, or to stand."""
+    told = {reported.finding.key for reported in summary.findings}
+    seen = told | against.differences.standing.keys()
+    uncovered = against.differences.uncovered
+    return _standing({key: one for key, one in uncovered.items() if key not in seen})
 
 
 def _mended(against: AgainstBase, folder: Path, out: Path) -> tuple[MendedFinding, ...]:

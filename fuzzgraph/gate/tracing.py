@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fuzzgraph.ports import Target
 
 _CASES = 60
+_LEAST = 6
+"""Cases that run whatever they take."""
 _SEED = 0
 _LONGEST = 300
 """Characters of the reason why a target does not run."""
@@ -103,9 +105,10 @@ def _run(target: Target, setup: Setup, seconds: float, calls: _Calls) -> int:
     from fuzzgraph.execution import Execution
 
     execution = Execution(target, setup)
+    cases = draw_cases(target, _SEED, _CASES)
     begin, count = time.process_time(), 0
-    for case in draw_cases(target, _SEED, _CASES):
-        if time.process_time() - begin > seconds:
+    for case in cases:
+        if count >= _LEAST and time.process_time() - begin > seconds:
             break
         sys.settrace(calls.called)
         try:

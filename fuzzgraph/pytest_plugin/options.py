@@ -11,11 +11,13 @@ import pytest
 
 if TYPE_CHECKING:
     from fuzzgraph.run.option import OptionRow
+    from fuzzgraph.run.settings_file import Settings
     from fuzzgraph.run.spec import RunSpec
 
 WORKER_KEY = "fuzzgraph"
 """In xdist's `workerinput`."""
 _DASH = "--fuzz-"
+_NO_SETTINGS = "--fuzz-no-settings"
 
 
 class Options:
@@ -71,6 +73,12 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(_DASH + row.word, metavar=row.metavar.strip("[]"), help=said)
         if row.option.ini:
             parser.addini(row.option.ini, said)
+    group.addoption(
+        _NO_SETTINGS,
+        action="store_true",
+        default=None,
+        help="Pass over fuzzgraph.toml and [tool.fuzzgraph] of pyproject.toml.",
+    )
     group.addoption("--fuzz-corpus", metavar="DIR", help="Run the cases of this folder as tests.")
     parser.addini("fuzzgraph_corpus", "folder of cases that plain pytest runs as tests")
 
@@ -86,20 +94,35 @@ def options_of(config: pytest.Config) -> Options | None:
         plain = workerinput.get(WORKER_KEY)
         return Options.of_plain(plain) if plain else None
     fuzz = bool(config.getoption("--fuzz"))
-    corpus = _corpus(config, fuzz)
     if not fuzz:
         _refuse_without_fuzz(config)
-        if not corpus:
+        if not _corpus(config, fuzz, None):
             return None
+    settings = _settings(config)
+    corpus = _corpus(config, fuzz, settings)
     _refuse_without_torch()
-    return Options(fuzz, corpus, _spec(config))
+    return Options(fuzz, corpus, _spec(config, settings))
 
 
-def _corpus(config: pytest.Config, fuzz: bool) -> str:
+def _settings(config: pytest.Config) -> Settings | None:
+    from fuzzgraph.errors import UsageError
+    from fuzzgraph.run.settings_file import find_settings
+
+    if config.getoption(_NO_SETTINGS):
+        return None
+    try:
+        return find_settings(config.getoption("--fuzz-source") or "")
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _corpus(config: pytest.Config, fuzz: bool, settings: Settings | None) -> str:
     """The folder whose cases become tests; '' for none."""
     if named := config.getoption("--fuzz-corpus"):
         return str(named)
     configured = config.getini("fuzzgraph_corpus")
+    if fuzz and not configured and settings is not None and "corpus" in settings.given:
+        return str(settings.given["corpus"])
     folder = config.rootpath / str(configured or "corpus/cases")
     if fuzz and not configured:
         return str(folder) if folder.is_dir() else ""
@@ -126,13 +149,13 @@ def _refuse_without_torch() -> None:
         raise pytest.UsageError(str(problem))
 
 
-def _spec(config: pytest.Config) -> RunSpec:
+def _spec(config: pytest.Config, settings: Settings | None) -> RunSpec:
     from fuzzgraph.errors import UsageError
     from fuzzgraph.run_options import checked_spec
 
     try:
         given = {row.name: _given(config, row) for row in _rows()}
-        return checked_spec(given, dash=_DASH)
+        return checked_spec(given, dash=_DASH, settings=settings)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 

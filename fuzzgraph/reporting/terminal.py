@@ -20,6 +20,7 @@ from fuzzgraph.run.events import (
     Progress,
     Shrunk,
 )
+from fuzzgraph.run.settings_file import settings_words
 from fuzzgraph.text.escaping import one_line
 from fuzzgraph.text.finding_text import sentence
 from fuzzgraph.text.numbers import counted, short
@@ -33,6 +34,8 @@ def start_line(event: CampaignStarted) -> str:
     """What is about to run."""
     budget = event.spec.budget
     begin = f"fuzzing {setup_line(event.spec.setup)}; seed {event.spec.seed}; "
+    if event.spec.settings:
+        begin += f"{settings_words(event.spec.settings)}; "
     if budget.examples == 0:
         return f"{begin}the corpus only, {counted(event.corpus_cases, 'case')}"
     limits = []

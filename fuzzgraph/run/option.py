@@ -80,6 +80,10 @@ class Option:
     """Whether the plugin has it, as `--fuzz-NAME`."""
     ini: str = ""
     """Its name in pytest's ini file; '' for none."""
+    path: bool = False
+    """Whether its value is a place on this machine."""
+    refused: str = ""
+    """Why a file of settings may not give it; '' where it may."""
 
 
 @dataclass(frozen=True, slots=True)

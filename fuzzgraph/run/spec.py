@@ -72,6 +72,8 @@ class Setup(
             "Checkout or unpacked wheel of the engine to take in the place of a release.",
             metavar="DIR",
             without="none",
+            path=True,
+            refused="it is looked for there. Give it by --source",
         ),
     ] = ""
     tree: Annotated[
@@ -81,6 +83,7 @@ class Setup(
             metavar="IDENTITY",
             without="whatever it holds",
             check=checked_identity,
+            refused="a tree cannot name itself. Give it by --tree",
         ),
     ] = ""
     """Identity of the tree that was run (`source_tree`)."""
@@ -178,6 +181,7 @@ class RunSpec(
             metavar="DIR",
             without="those that come with FuzzGraph, and those of corpus/cases where it exists",
             pytest=False,
+            path=True,
         ),
     ] = ""
     ledger: Annotated[
@@ -186,6 +190,7 @@ class RunSpec(
             "File of tolerated and quarantined findings.",
             metavar="FILE",
             without="corpus/ledger.toml where it exists",
+            path=True,
         ),
     ] = ""
     baseline: Annotated[
@@ -194,6 +199,7 @@ class RunSpec(
             "File of findings known before, as 'fuzzgraph baseline' writes it.",
             metavar="FILE",
             without="none",
+            path=True,
         ),
     ] = ""
     database: Annotated[
@@ -203,14 +209,22 @@ class RunSpec(
             metavar="URL",
             without="none",
             check=checked_database,
+            refused="it is written to and reached over a network. Give it by --database",
         ),
     ] = ""
     only_new: Annotated[bool, Option("Exit with 1 only for findings not in --baseline.")] = False
     out: Annotated[
         str,
-        Option("New or empty folder of the run.", metavar="DIR", without="reports/runs/TIME-SEED"),
+        Option(
+            "New or empty folder of the run.",
+            metavar="DIR",
+            without="reports/runs/TIME-SEED",
+            path=True,
+        ),
     ] = ""
     """Its shards share it. '' until it is made, once nothing can be refused any more."""
+    settings: str = ""
+    """File of settings that had a part in it (`settings_file`); '' for none."""
     shard: int = 0
     shards: int = 1
     finish_only: bool = False

@@ -159,3 +159,34 @@ def test_a_killed_gate_leaves_the_checkout_and_the_next_one_cleans_up(
     write(tree, "")
     assert gate(*BUDGET, "--out", "out") == 0
     assert everything(tree) == clean
+
+
+def test_a_gate_takes_the_settings_of_the_tree_and_chooses_among_its_targets(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tree / "fuzzgraph.toml"
+    file.write_text('examples = 20\ntime = "60s"\nseed = 3\nledger = "l.toml"\n')
+    (tree / "l.toml").write_text("")
+    assert gate("--target", "made:Made", "--seed", "4", "--out", "out") == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"settings of {file}"
+    asked = record(tmp_path)["spec"]
+    assert (asked["settings"], asked["ledger"]) == (str(file), str(tree / "l.toml"))
+    assert (asked["examples"], asked["seconds"], asked["seed"]) == (20, 60.0, 4)
+
+    write(tree, FAULT)
+    file.write_text('targets = ["sglang-fa3"]\n')
+    monkeypatch.setattr("fuzzgraph.gate.run._packages", lambda: ["engine"])
+    monkeypatch.setattr("fuzzgraph.gate.run.targets_of", lambda package: ("made", "other"))
+    assert gate("--out", "second") == 2
+    assert "names 'sglang-fa3', which is no target of engine" in capsys.readouterr().err
+    assert not (tmp_path / "second").exists()
+    tried: list[str] = []
+
+    def keep(known: object, names: list[str], *rest: object) -> dict[str, object]:
+        tried.extend(names)
+        return {}
+
+    monkeypatch.setattr("fuzzgraph.gate.run.ExecutedMap.record", keep)
+    file.write_text('targets = ["other"]\n')
+    assert gate("--out", "third") == 0
+    assert tried == ["other"]

@@ -160,6 +160,37 @@ def test_the_corpus_of_an_option_runs_without_fuzzing(
     assert runner.ran == [case(1)]
 
 
+def test_the_projects_settings_are_those_of_its_tests(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = use(monkeypatch, FakeRunner())
+    (pytester.path / ".git").mkdir()
+    settings = pytester.path / "fuzzgraph.toml"
+    settings.write_text('examples = 20\nseed = 3\ncorpus = "kept"\n')
+    corpus.add(pytester.path / "kept", case(1))
+    result = run(pytester, "--fuzz")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines([f"*settings of {settings}*", "*in 20 cases*seed 3; report in *"])
+    assert run_summary(pytester).spec.settings == str(settings)
+
+    runner.ran.clear()
+    run(pytester, "--fuzz", "--fuzz-examples", "5", "--fuzz-out", "r").assert_outcomes(passed=2)
+    assert len(runner.ran) == 6
+    result = run(pytester, "--fuzz", "--fuzz-no-settings", "--fuzz-examples", "5", "--fuzz-out=s")
+    result.assert_outcomes(passed=1)
+
+
+def test_a_bad_file_of_settings_matters_only_where_something_fuzzes(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(ONE_TEST)
+    (pytester.path / "fuzzgraph.toml").write_text("tiem = 3\n")
+    run(pytester).assert_outcomes(passed=1)
+    result = run(pytester, "--fuzz")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*Did you mean 'time'?"])
+
+
 def test_a_bad_corpus_entry_fails_under_its_name_and_costs_no_other(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,8 @@ def test_files_that_are_named_exist(path: Path) -> None:
 
 
 def named_modules(text: str) -> list[str]:
-    return re.findall(r"\bfuzzgraph(?:\.[A-Za-z_]\w*)+", text)
+    """`fuzzgraph.toml` is a file, and `tool.fuzzgraph` a table of one."""
+    return re.findall(r"\bfuzzgraph(?!\.toml\b)(?:\.[A-Za-z_]\w*)+", text)
 
 
 def is_there(name: str) -> bool:

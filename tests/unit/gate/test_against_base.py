@@ -70,8 +70,17 @@ def names(against: AgainstBase) -> tuple[list[str], list[str], list[str]]:
 
 def test_new_standing_and_mended_findings_are_told_apart(pair: Pair) -> None:
     head = Fixed(finding("new", oracle="eager"), finding("old"))
+    assert names(pair(head, Fixed(finding("old")))) == (["new"], ["old"], [])
     base = Fixed(finding("old"), finding("mended", oracle="history"))
-    assert names(pair(head, base)) == (["new"], ["old"], ["mended"])
+    assert names(pair(Fixed(finding("old")), base)) == ([], ["old"], ["mended"])
+
+
+def test_what_a_mended_failure_of_the_step_may_have_hidden_is_not_blamed(pair: Pair) -> None:
+    head, base = Fixed(finding("seen now", oracle="eager")), Fixed(finding("mended"))
+    against = pair(head, base)
+    assert names(against) == ([], [], ["mended"])
+    (one,) = against.differences.uncovered.values()
+    assert (one.finding.buffer, one.cases) == ("seen now", 1)
 
 
 def test_an_engine_that_shows_the_same_is_silent(pair: Pair) -> None:
