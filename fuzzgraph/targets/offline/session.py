@@ -15,6 +15,7 @@ import torch
 from fuzzgraph.case import Mode
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.targets.offline.demands import demand_instance
 from fuzzgraph.targets.offline.handed import BackendWatch
 from fuzzgraph.targets.offline.used import used_part
 from fuzzgraph.world import Batch
@@ -126,6 +127,8 @@ class GraphSession:
         if self._handed is not None:
             self._handed.captured(key)
         buffers = self.static_buffers(key)
+        for name, buffer in buffers.items():
+            demand_instance(buffer, torch.Tensor, name, "what a graph reads")
         self._frozen[key] = {name: buffer.data_ptr() for name, buffer in buffers.items()}
         self._at_capture[key] = self.values_at_capture(key)
 

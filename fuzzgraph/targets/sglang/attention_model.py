@@ -25,6 +25,7 @@ from fuzzgraph.targets.sglang.release import engine_module, has_module
 ROW_MIXINGS = ("none", "fp8_scale", "nan")
 """The layers that the models below can have behind attention, for the target's `Capabilities`."""
 FORWARD = "the model's forward"
+_ATTENDED = "what attention computed"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 _LOGITS = "sglang.srt.layers.logits_processor"
@@ -155,6 +156,7 @@ class AttentionModel:
             out = self._attend_latent(q, k, forward_batch, **self.more(positions, forward_batch))
         else:
             out = self.layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
+            demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
         return with_mixed(out, self._config)
 
     def more(self, positions: torch.Tensor, forward_batch: Any) -> dict[str, Any]:
@@ -180,6 +182,7 @@ class AttentionModel:
         else:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
             out = self.layer(q, k, k_nope, forward_batch, **more)
+        demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
 
 

@@ -54,3 +54,9 @@ def test_a_number_outside_of_a_table_is_the_engines_error() -> None:
 def test_a_graph_that_was_never_captured_is_the_engines_error() -> None:
     with pytest.raises(EngineError, match="never captured"):
         RecordedCudaGraph().replay()
+
+
+def test_what_attention_hands_out_must_be_a_tensor() -> None:
+    """A backend that returns its sums as well is the engine's mistake, not the target's."""
+    with pytest.raises(EngineError, match="got a tuple for what attention computed"):
+        demand_instance((torch.ones(1), None), torch.Tensor, "what attention computed", "forward")
