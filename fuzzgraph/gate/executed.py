@@ -26,7 +26,7 @@ from fuzzgraph.run.spec import Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.worker.messages import Channel, InvalidMessage
 
-_FORMAT = 1
+_FORMAT = 2
 SECONDS = 2.5
 """Processor seconds of cases for one record; most functions run in the first case."""
 
