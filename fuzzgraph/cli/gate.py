@@ -39,7 +39,7 @@ _ROW = {row.name: row for row in OPTIONS}
 @option_of(_ROW["corpus"])
 @option_of(_ROW["ledger"])
 @click.option("--jobs", metavar="N", callback=whole_number(1),
-              help="Processes at a time.  [default: one a core]")  # fmt: skip
+              help="Processes that record what targets run.  [default: one a core]")  # fmt: skip
 @option_of(_ROW["out"], help="New or empty folder.  [default: reports/gates/TIME-SEED]")
 @no_settings
 @as_json
