@@ -24,7 +24,7 @@ def verdict(summary: GateSummary) -> str:
     new = len(summary.new)
     mended = sum(len(one.mended) for one in summary.targets)
     standing = sum(len(one.standing) for one in summary.targets)
-    parts = [_brought(summary.new) if new else "nothing new found"]
+    parts = [f"this change brings {counted(new, 'finding')}" if new else "nothing new found"]
     if mended:
         parts.append(f"this change mends {counted(mended, 'finding')}")
     if standing:
@@ -40,12 +40,6 @@ def verdict(summary: GateSummary) -> str:
     if failed:
         parts.append(f"not judged: {', '.join(failed)}")
     return "; ".join(parts)
-
-
-def _brought(new: list[ReportedFinding]) -> str:
-    several = counted(len(causes(new)), "cause")
-    likely = f" (probably {several})" if len(new) > 1 else ""
-    return f"this change brings {counted(len(new), 'finding')}{likely}"
 
 
 def _nothing_to_run(summary: GateSummary) -> str:

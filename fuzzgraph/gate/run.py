@@ -38,6 +38,8 @@ from fuzzgraph.source_tree import SourceTree, find_tree, package_of
 from fuzzgraph.worktrees import commit_of, merge_base, worktree
 
 Say = Callable[[str], object]
+_ENOUGH = 3
+"""Findings that condemn a change on one target: more of them cost time and tell little."""
 _CONFIRM_SECONDS = 60.0
 """For confirming, after the search, what there was no time for and what seems mended."""
 
@@ -303,7 +305,7 @@ def _run_spec(spec: GateSpec, setup: Setup, chosen: Chosen, folder: Path) -> Run
     return RunSpec(
         setup=setup,
         seed=spec.seed,
-        budget=Budget(seconds=chosen.seconds, examples=spec.examples),
+        budget=Budget(seconds=chosen.seconds, examples=spec.examples, findings=_ENOUGH),
         corpus=spec.corpus,
         ledger=spec.ledger,
         out=str(folder),
