@@ -29,6 +29,8 @@ class Standing:
 
     finding: Finding
     """As the tree shows it."""
+    case: Case
+    """The first that shows it; not shrunk."""
     cases: int = 0
     was: Finding | None = None
     """As the base shows it, where that has another name."""
@@ -134,10 +136,10 @@ class AgainstBase:
         new = []
         for one in own.values():
             if one.key in shown:
-                self._stands(one, None)
+                self._stands(case, one, None)
             elif was := _under_another_name(one, gone):
                 gone.remove(was)
-                self._stands(one, was)
+                self._stands(case, one, was)
             elif _reached(base, one.step):
                 new.append(one)
         for one in gone:
@@ -146,11 +148,11 @@ class AgainstBase:
         hidden = {one.step for one in gone}
         for one in new:
             if one.step in hidden:
-                _count(self.differences.uncovered, one)
+                _count(self.differences.uncovered, case, one)
         return tuple(one for one in new if one.step not in hidden)
 
-    def _stands(self, finding: Finding, was: Finding | None) -> None:
-        _count(self.differences.standing, finding, was)
+    def _stands(self, case: Case, finding: Finding, was: Finding | None) -> None:
+        _count(self.differences.standing, case, finding, was)
 
     def _seems_mended(self, case: Case, finding: Finding) -> None:
         if finding.key not in self.differences.standing:
@@ -158,9 +160,12 @@ class AgainstBase:
 
 
 def _count(
-    counts: dict[FindingKey, Standing], finding: Finding, was: Finding | None = None
+    counts: dict[FindingKey, Standing],
+    case: Case,
+    finding: Finding,
+    was: Finding | None = None,
 ) -> None:
-    counts.setdefault(finding.key, Standing(finding, was=was)).cases += 1
+    counts.setdefault(finding.key, Standing(finding, case, was=was)).cases += 1
 
 
 def _reached(findings: Iterable[Finding], step: int) -> bool:

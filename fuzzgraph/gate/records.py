@@ -37,6 +37,8 @@ class StandingFinding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     id: str
     finding: Finding
+    case_path: str
+    """Of the first case that shows it, below the folder of the gate; not shrunk."""
     cases: int
     was: str = ""
     """Id that it has on the base, where something was renamed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.gate.records import GateSummary, GateTarget, MendedFinding
+from fuzzgraph.gate.records import GateSummary, GateTarget, MendedFinding, StandingFinding
 from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.sarif import SCHEMA, sarif
 from fuzzgraph.reporting.summary_text import findings_texts
@@ -104,17 +104,14 @@ def markdown(summary: GateSummary) -> str:
     standing = [(one, still) for one in summary.targets for still in one.standing]
     if standing:
         rows = "\n".join(
-            f"- {code_span(still.id)} ({plain(one.target)}): {plain(sentence(still.finding))}"
+            f"{_linked(still, one)}"
             + (f"; on the base {code_span(still.was)}" if still.was else "")
             for one, still in standing
         )
         parts.append(f"## Found on the base as well, not blamed on this change\n\n{rows}")
     uncovered = [(one, seen) for one in summary.targets for seen in one.uncovered]
     if uncovered:
-        rows = "\n".join(
-            f"- {code_span(seen.id)} ({plain(one.target)}): {plain(sentence(seen.finding))}"
-            for one, seen in uncovered
-        )
+        rows = "\n".join(_linked(seen, one) for one, seen in uncovered)
         said = "Seen only where the base fails in a way that is mended, which may have hidden it"
         parts.append(f"## {said}\n\n{rows}")
     parts.append(_rest(summary))
@@ -126,6 +123,12 @@ def _doubt(reported: ReportedFinding) -> str:
     base = f", of the base {on_base}" if (on_base := finding.detail.get("on_base")) else ""
     rate = f"{finding.confirmed or 'no'} fresh sessions of this tree{base}"
     return one_line(f"{sentence(finding)} ({finding.target}; {rate})")
+
+
+def _linked(seen: StandingFinding, one: GateTarget) -> str:
+    """A finding that is not blamed on the change, with its case."""
+    link = f"[{seen.id}]({seen.case_path})"
+    return f"- {link} ({plain(one.target)}): {plain(sentence(seen.finding))}"
 
 
 def _table(summary: GateSummary) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,12 +13,10 @@ import msgspec
 
 import fuzzgraph
 from fuzzgraph.campaign import load_corpus, run_campaign
-from fuzzgraph.case import digest
 from fuzzgraph.checkout import Checkout
-from fuzzgraph.corpus import readable_json, write_atomically
 from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
-from fuzzgraph.finding import FindingKey
-from fuzzgraph.gate.against_base import AgainstBase, Standing
+from fuzzgraph.gate.against_base import AgainstBase
+from fuzzgraph.gate.beside import beside
 from fuzzgraph.gate.changes import Changes, read_changes
 from fuzzgraph.gate.choose import Choice, Chosen, choose
 from fuzzgraph.gate.executed import Executed, ExecutedMap, targets_of
@@ -27,12 +24,10 @@ from fuzzgraph.gate.records import (
     GateSpec,
     GateSummary,
     GateTarget,
-    MendedFinding,
-    StandingFinding,
 )
 from fuzzgraph.open_target import Opened, check_names, open_setup
 from fuzzgraph.policy import load_policy
-from fuzzgraph.run.events import CaseRun, Emit, Event, RunSummary, finding_id
+from fuzzgraph.run.events import CaseRun, Emit, Event, RunSummary
 from fuzzgraph.run.spec import Budget, RunSpec, Setup
 from fuzzgraph.source_tree import SourceTree, find_tree, package_of
 from fuzzgraph.worktrees import commit_of, merge_base, worktree
@@ -282,9 +277,7 @@ def _run_one(
         folder=str(folder.relative_to(spec.out)),
         seconds=round(clock.seconds - begin, 1),
         summary=summary,
-        standing=_standing(against.differences.standing),
-        uncovered=_uncovered(against, summary),
-        mended=_mended(against, folder, Path(spec.out)),
+        **beside(against.differences, summary, folder, Path(spec.out)),
     )
 
 
@@ -347,41 +340,3 @@ def _both_opened(head: Setup, base: Setup) -> Iterator[tuple[Opened, AgainstBase
             replace(first, runner=against, cut_off=cut_off),
             against,
         )
-
-
-def _standing(counts: Mapping[FindingKey, Standing]) -> tuple[StandingFinding, ...]:
-    return tuple(
-        StandingFinding(
-            id=finding_id(key),
-            finding=one.finding,
-            cases=one.cases,
-            was=finding_id(one.was.key) if one.was else "",
-        )
-        for key, one in counts.items()
-    )
-
-
-def _uncovered(against: AgainstBase, summary: RunSummary) -> tuple[StandingFinding, ...]:
-    """Those that no other case shows to be the change's own, or to stand."""
-    told = {reported.finding.key for reported in summary.findings}
-    seen = told | against.differences.standing.keys()
-    uncovered = against.differences.uncovered
-    return _standing({key: one for key, one in uncovered.items() if key not in seen})
-
-
-def _mended(against: AgainstBase, folder: Path, out: Path) -> tuple[MendedFinding, ...]:
-    found = []
-    for key, one in against.differences.mended.items():
-        path = folder / "mended" / f"{digest(one.case)[:12]}.json"
-        write_atomically(path, readable_json(one.case))
-        found.append(
-            MendedFinding(
-                id=finding_id(key),
-                finding=one.finding,
-                case=one.case,
-                case_path=os.path.relpath(path, out),
-                confirmed=one.confirmed,
-                on_head=one.on_head,
-            )  # fmt: skip
-        )
-    return tuple(found)

@@ -53,11 +53,16 @@ def test_what_is_not_confirmed_is_told_and_condemns_nobody(rate: str) -> None:
 def test_what_stands_is_linked_and_not_blamed() -> None:
     finding: Finding = reported().finding
     standing = StandingFinding(
-        id=finding_id(finding.key), finding=finding, cases=4, was="footprint-old-decode-123456"
+        id=finding_id(finding.key),
+        finding=finding,
+        case_path="runs/t/standing/0.json",
+        cases=4,
+        was="footprint-old-decode-123456",
     )
     summary = gate(standing=(standing,))
     assert verdict(summary) == "nothing new found; 1 finding of the base stands"
     page = markdown(summary)
+    assert f"- [{standing.id}](runs/t/standing/0.json) (engine)" in page
     assert "not blamed on this change" in page and "on the base `footprint-old-decode" in page
 
 
