@@ -72,11 +72,17 @@ def export_script(
         if not recorded:
             raise NotStandalone("there was no time to record its operations")
         text = _recorded(case, finding, on, record)
+        text = f"{_engine_comment(_setup_of(on))}{text}"
         if proven and not shows(text, seconds=seconds):
             raise NotStandalone("the recorded operations alone did not show the finding when run")
     except NotStandalone as error:
         return fuzzgraph_script(case, finding, _setup_of(on), str(error))
     return text
+
+
+def _engine_comment(setup: Setup) -> str:
+    """Says which engine the operations are from, since a script of them needs none."""
+    return f"# Recorded from {setup.target}, {setup.engine}.\n" if setup.engine else ""
 
 
 def _recorded(case: Case, finding: Finding, on: Setup | Target, record: Recorder | None) -> str:

@@ -73,6 +73,7 @@ def test_a_finding_in_a_tree_says_which_tree_and_is_found_in_no_other(
     assert environment["engine_below"] == "python/engine"
     (folder,) = (tmp_path / "out" / "findings").iterdir()
     assert commit in (folder / "issue.md").read_text()
+    assert f"tree at commit {commit[:12]}" in (folder / "repro.py").read_text()
     replay = ["replay", str(folder / "case.json"), "--target", "made:Made", "--source", "tree"]
     assert run(*replay, "--tree", commit) == 1
 
