@@ -38,8 +38,8 @@ def commit_of(checkout: Checkout, ref: str, option: str) -> str:
         return commit
     if git_line(checkout.top, "rev-parse", "--is-shallow-repository") == "true":
         raise UsageError(
-            f"{option}={ref!r} is not in this shallow clone. Fetch it: git fetch --unshallow, or "
-            "in a workflow: fetch-depth: 0."
+            f"{option}={ref!r} is not in this shallow clone. Fetch it: git fetch --unshallow "
+            "origin '+refs/heads/*:refs/remotes/origin/*', or in a workflow: fetch-depth: 0."
         )
     raise UsageError(
         f"{option}={ref!r} names no commit of {checkout.top}. Use a branch, a tag or a commit of "

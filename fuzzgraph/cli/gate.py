@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from contextlib import closing
@@ -22,6 +23,7 @@ from fuzzgraph.run.spec import OPTIONS
 from fuzzgraph.text.escaping import visible
 
 _SECONDS = 120.0
+_MADE = (Path("reports/gates"), Path("reports"))
 _ROW = {row.name: row for row in OPTIONS}
 
 
@@ -120,5 +122,7 @@ def gate(
 
 
 def _leave_no_empty_folder(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    """Nothing of a call that was refused: not the folders that were made for it either."""
+    for empty in (folder, *(parent for parent in folder.parents if parent in _MADE)):
+        with contextlib.suppress(OSError):  # it holds something
+            empty.rmdir()

@@ -8,6 +8,9 @@ from fuzzgraph.case import Case
 from fuzzgraph.finding import Finding
 from fuzzgraph.run.events import ReportedFinding, RunSummary, is_full_rate
 
+CUT = ("interrupted", "killed", "failed")
+"""Reasons for which a search ended before it had looked: what it did not find says nothing."""
+
 
 class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One pull request, or one working tree, against its base."""
@@ -77,7 +80,7 @@ class GateTarget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why it did not run."""
 
 
-class GateSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a change breaks and mends."""
 
     fuzzgraph: str

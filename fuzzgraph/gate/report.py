@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.gate.records import GateSummary, GateTarget, MendedFinding, StandingFinding
+from fuzzgraph.gate.records import CUT, GateSummary, GateTarget, MendedFinding, StandingFinding
 from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.sarif import SCHEMA, sarif
 from fuzzgraph.reporting.summary_text import findings_texts
@@ -39,12 +39,16 @@ def verdict(summary: GateSummary) -> str:
     failed = [one.target for one in summary.targets if one.why]
     if failed:
         parts.append(f"not judged: {', '.join(failed)}")
+    if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
+        parts.insert(0, "CUT SHORT, so that what was not found says nothing")
     return "; ".join(parts)
 
 
 def _nothing_to_run(summary: GateSummary) -> str:
     if not summary.touched:
         return "no Python of the engine runs differently"
+    if summary.spec.among:
+        return f"none of the targets that {summary.spec.settings} names executes what changed"
     return "no target executes what changed"
 
 
@@ -138,7 +142,7 @@ def _table(summary: GateSummary) -> str:
         for one in summary.targets
     ]
     head = (
-        "| target | new | mended | stand | time | what it executes of the change |\n"
+        "| target | new | mended | stand | time | functions of the change that it calls |\n"
         "|---|---|---|---|---|---|"
     )
     return "\n".join([head, *rows])

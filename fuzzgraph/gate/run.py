@@ -21,6 +21,7 @@ from fuzzgraph.gate.changes import Changes, read_changes
 from fuzzgraph.gate.choose import Choice, Chosen, choose
 from fuzzgraph.gate.executed import Executed, ExecutedMap, targets_of
 from fuzzgraph.gate.records import (
+    CUT,
     GateSpec,
     GateSummary,
     GateTarget,
@@ -30,6 +31,7 @@ from fuzzgraph.policy import load_policy
 from fuzzgraph.run.events import CaseRun, Emit, Event, RunSummary
 from fuzzgraph.run.spec import Budget, RunSpec, Setup
 from fuzzgraph.source_tree import SourceTree, find_tree, package_of
+from fuzzgraph.text.numbers import counted
 from fuzzgraph.worktrees import commit_of, merge_base, worktree
 
 Say = Callable[[str], object]
@@ -112,7 +114,8 @@ def _exit_code(summary: GateSummary) -> int:
     if summary.new:
         return 1
     runs = [one.summary for one in summary.targets]
-    return 3 if any(one is None or one.error or one.damaged for one in runs) else 0
+    cut = any(one is None or one.error or one.damaged or one.reason in CUT for one in runs)
+    return 3 if cut else 0
 
 
 @contextlib.contextmanager
@@ -176,8 +179,6 @@ def _choice(
     setup = _setup(trees.base, trees.commit, spec.targets[0] if spec.targets else "")
     executed = _executed(spec, trees.base, setup, changes, say)
     choice = choose(changes, executed, spec.seconds, 1)
-    if not choice.chosen:
-        say("no target executes what changed")
     return choice, {name: record.why for name, record in executed.items() if record.why}
 
 
@@ -217,7 +218,8 @@ def _candidates(spec: GateSpec, package: str) -> tuple[str, ...]:
 
 
 def _change_words(changes: Changes) -> str:
-    files = f"{len(changes.files)} Python files run differently"
+    verb = "runs" if len(changes.files) == 1 else "run"
+    files = f"{counted(len(changes.files), 'Python file')} {verb} differently"
     same = f", {len(changes.same)} differ in comments and blank lines only" if changes.same else ""
     other = f", {len(changes.other)} are no Python" if changes.other else ""
     return f"the change: {files}{same}{other}"
@@ -235,6 +237,9 @@ def _all_run(
     for chosen in choice.chosen:
         say(f"{chosen.target}, {chosen.seconds:.0f} s{_touched_words(chosen)}")
         done.append(_run_one(spec, trees, chosen, clock, emit))
+        ran = done[-1].summary
+        if ran is not None and ran.reason in CUT:
+            break
     return tuple(done)
 
 

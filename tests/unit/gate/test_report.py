@@ -9,7 +9,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.gate.records import GateSpec, GateSummary, GateTarget, StandingFinding
 from fuzzgraph.gate.report import COMMENT, markdown, sarif_log, text, verdict
 from fuzzgraph.gate.run import _exit_code
-from fuzzgraph.run.events import ReportedFinding, RunSummary, finding_id
+from fuzzgraph.run.events import Reason, ReportedFinding, RunSummary, finding_id
 from fuzzgraph.run.spec import RunSpec, Setup
 from tests.unit.reporting.runs import reported
 
@@ -70,6 +70,18 @@ def test_a_target_that_could_not_be_judged_is_no_pass() -> None:
     summary = gate(summary=None, why="no such module")
     assert _exit_code(summary) == 3
     assert "not judged: engine" in verdict(summary) and "no such module" in text(summary)
+
+
+@pytest.mark.parametrize("reason", ["interrupted", "killed", "failed"])
+def test_a_search_that_was_cut_short_is_no_pass(reason: Reason) -> None:
+    summary = gate()
+    (target,) = summary.targets
+    assert target.summary is not None
+    run = msgspec.structs.replace(target.summary, reason=reason)
+    cut = (msgspec.structs.replace(target, summary=run),)
+    summary = msgspec.structs.replace(summary, targets=cut)
+    assert _exit_code(summary) == 3
+    assert verdict(summary).startswith("CUT SHORT")
 
 
 def test_trees_and_what_was_executed_are_named() -> None:
