@@ -25,16 +25,22 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 def released_targets(package: str) -> dict[str, Target]:
     """Targets whose engine comes in that package, by name."""
+    return targets_by_package().get(package, {})
+
+
+def targets_by_package() -> dict[str, dict[str, Target]]:
+    """Registered targets whose engine comes in a package: package -> name -> target."""
     from fuzzgraph.targets import open_target, target_names
 
-    opened = {}
+    opened: dict[str, dict[str, Target]] = {}
     for name in target_names():
         try:
             target = open_target(name)
         except FuzzGraphError:
             continue
-        if getattr(target, "package", "") == package:
-            opened[name] = target
+        package = str(getattr(target, "package", ""))
+        if package:
+            opened.setdefault(package, {})[name] = target
     return opened
 
 

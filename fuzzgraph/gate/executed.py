@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from fuzzgraph.corpus import write_atomically
-from fuzzgraph.errors import UNREADABLE, UsageError
+from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.process.cache import cache_root
 from fuzzgraph.process.interpreter import module_command
 from fuzzgraph.run.spec import Setup
@@ -188,24 +188,3 @@ def _process(
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # its forks as well
         process.wait()
-
-
-def targets_of(package: str) -> tuple[str, ...]:
-    """Names of the registered targets on a package.
-
-    Raises:
-        UsageError: there is none.
-    """
-    from fuzzgraph.targets import open_target, target_names
-
-    named = []
-    for name in target_names():
-        try:
-            owner = getattr(open_target(name), "package", "")
-        except UsageError:
-            continue
-        if owner == package:
-            named.append(name)
-    if not named:
-        raise UsageError(f"package={package!r} has no registered target. Name one with --target.")
-    return tuple(named)

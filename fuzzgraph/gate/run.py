@@ -14,12 +14,13 @@ import msgspec
 import fuzzgraph
 from fuzzgraph.campaign import load_corpus, run_campaign
 from fuzzgraph.checkout import Checkout
+from fuzzgraph.compatibility import released_targets, targets_by_package
 from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
 from fuzzgraph.gate.against_base import AgainstBase
 from fuzzgraph.gate.beside import beside
 from fuzzgraph.gate.changes import Changes, read_changes
 from fuzzgraph.gate.choose import Choice, Chosen, choose
-from fuzzgraph.gate.executed import Executed, ExecutedMap, targets_of
+from fuzzgraph.gate.executed import Executed, ExecutedMap
 from fuzzgraph.gate.records import (
     CUT,
     GateSpec,
@@ -142,7 +143,7 @@ def _tree(spec: GateSpec) -> SourceTree:
     if spec.targets:
         setup = Setup(target=spec.targets[0], source=spec.source)
         return find_tree(spec.source, package_of(setup, open_target(setup.target)))
-    packages = _packages()
+    packages = list(targets_by_package())
     for package in packages:
         with contextlib.suppress(UsageError):
             return find_tree(spec.source, package)
@@ -152,18 +153,6 @@ def _tree(spec: GateSpec) -> SourceTree:
         f"source={spec.source!r} holds none of the engines that targets are registered for "
         f"({', '.join(packages)}). Name a checkout of one of them, or a target with --target."
     )
-
-
-def _packages() -> list[str]:
-    from fuzzgraph.targets import open_target, target_names
-
-    found: dict[str, None] = {}
-    for name in target_names():
-        with contextlib.suppress(UsageError):
-            owner = getattr(open_target(name), "package", "")
-            if owner:
-                found[owner] = None
-    return list(found)
 
 
 def _choice(
@@ -207,7 +196,7 @@ def _candidates(spec: GateSpec, package: str) -> tuple[str, ...]:
     Raises:
         UsageError: a file of settings names one that is no target of this engine.
     """
-    names = targets_of(package)
+    names = tuple(released_targets(package))
     for name in spec.among:
         if name not in names:
             raise UsageError(

@@ -175,8 +175,9 @@ def test_a_gate_takes_the_settings_of_the_tree_and_chooses_among_its_targets(
 
     write(tree, FAULT)
     file.write_text('targets = ["sglang-fa3"]\n')
-    monkeypatch.setattr("fuzzgraph.gate.run._packages", lambda: ["engine"])
-    monkeypatch.setattr("fuzzgraph.gate.run.targets_of", lambda package: ("made", "other"))
+    registered = {"made": None, "other": None}
+    monkeypatch.setattr("fuzzgraph.gate.run.targets_by_package", lambda: {"engine": registered})
+    monkeypatch.setattr("fuzzgraph.gate.run.released_targets", lambda package: registered)
     assert gate("--out", "second") == 2
     assert "names 'sglang-fa3', which is no target of engine" in capsys.readouterr().err
     assert not (tmp_path / "second").exists()
