@@ -81,7 +81,6 @@ def read_changes(checkout: Checkout, base: Path, head: Path, commit: str) -> Cha
 class _Source:
     """A file's code, and the lines of its functions."""
 
-    tree: ast.Module | None
     spans: list[tuple[int, int, str, bool]] = field(default_factory=list)
     """First line with decorators, last line, dotted name, whether Triton compiles it."""
     dumped: str = ""
@@ -117,10 +116,10 @@ def read_source(path: Path) -> _Source:
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return _Source(None)
+        return _Source()
     spans: list[tuple[int, int, str, bool]] = []
     _walk(tree, "", spans)
-    return _Source(tree, spans, ast.dump(tree))
+    return _Source(spans, ast.dump(tree))
 
 
 def _walk(node: ast.AST, prefix: str, spans: list[tuple[int, int, str, bool]]) -> None:

@@ -128,13 +128,13 @@ class ExecutedMap:
             setup=self._setup, targets=tuple(targets), root=str(self._root),
             package=self._package, seconds=SECONDS,
         )  # fmt: skip
-        return [self._kept(seen) for seen in _answers(request)]
+        return [self._keep(seen) for seen in _answers(request)]
 
-    def _kept(self, seen: Traced) -> Executed:
+    def _keep(self, seen: Traced) -> Executed:
         names = sorted({*seen.files, *seen.functions})
         made = Executed(
             target=seen.target,
-            files={name: digest_of(self._root / self._package / name) for name in names},
+            files={name: self._digest(name) for name in names},
             functions=seen.functions,
             cases=seen.cases,
             why=seen.why,

@@ -165,16 +165,15 @@ def _choice(
     if spec.targets:
         share = spec.seconds / len(spec.targets)
         return Choice(tuple(Chosen(target, (), share) for target in spec.targets)), {}
-    setup = _setup(trees.base, trees.commit, spec.targets[0] if spec.targets else "")
-    executed = _executed(spec, trees.base, setup, changes, say)
+    executed = _executed(spec, trees, changes, say)
     choice = choose(changes, executed, spec.seconds, 1)
     return choice, {name: record.why for name, record in executed.items() if record.why}
 
 
-def _executed(
-    spec: GateSpec, base: SourceTree, setup: Setup, changes: Changes, say: Say
-) -> dict[str, Executed]:
+def _executed(spec: GateSpec, trees: _Trees, changes: Changes, say: Say) -> dict[str, Executed]:
     """What each target executes; a stale record is made anew unless it chooses its target."""
+    base = trees.base
+    setup = Setup(source=str(base.root), tree=trees.commit)
     known = ExecutedMap(base.package, base.root, setup)
     executed: dict[str, Executed] = {}
     again: list[str] = []
@@ -216,7 +215,7 @@ def _change_words(changes: Changes) -> str:
 
 def _setup(tree: SourceTree, identity: str, target: str) -> Setup:
     """The setup of one tree, named by the folder that its package is imported from."""
-    return Setup(target=target or "builtin", source=str(tree.root), tree=identity)
+    return Setup(target=target, source=str(tree.root), tree=identity)
 
 
 def _all_run(
