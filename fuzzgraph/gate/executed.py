@@ -21,7 +21,7 @@ import msgspec
 from fuzzgraph.corpus import write_atomically
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.process.cache import cache_root
-from fuzzgraph.process.interpreter import module_command
+from fuzzgraph.process.interpreter import engine_environment, module_command
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.worker.messages import Channel, InvalidMessage
@@ -165,9 +165,6 @@ def _process(
     request: TraceRequest,
 ) -> Iterator[tuple[Channel[Traced], subprocess.Popen[bytes]]]:
     ours, theirs = socket.socketpair()
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    if request.setup.device == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
     with theirs:
         process = subprocess.Popen(
             module_command("fuzzgraph.gate", str(theirs.fileno())),
@@ -175,7 +172,7 @@ def _process(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
-            env=environment,
+            env=engine_environment(request.setup.device),
             start_new_session=True,
         )
     channel: Channel[Traced] = Channel(ours, Traced)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from fuzzgraph.mutants.operators import OPERATORS
 from fuzzgraph.mutants.records import Done, Ground, Judgement, Mutant, Result, Sought
 from fuzzgraph.mutants.score import Score, score
 from fuzzgraph.open_target import check_names
-from fuzzgraph.process.interpreter import module_command
+from fuzzgraph.process.interpreter import engine_environment, module_command
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker.messages import Channel, InvalidMessage
 
@@ -166,9 +165,6 @@ def _paths(setup: Setup) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _host(setup: Setup, said: Path) -> Iterator[tuple[Channel[FromHost], subprocess.Popen[bytes]]]:
     ours, theirs = socket.socketpair()
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1")
-    if setup.device == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
     with theirs, said.open("wb") as printed:
         process = subprocess.Popen(
             module_command("fuzzgraph.mutants", str(theirs.fileno())),
@@ -176,7 +172,7 @@ def _host(setup: Setup, said: Path) -> Iterator[tuple[Channel[FromHost], subproc
             stdout=printed,
             stderr=subprocess.STDOUT,
             pass_fds=(theirs.fileno(),),
-            env=environment,
+            env=engine_environment(setup.device),
         )
     channel: Channel[FromHost] = Channel(ours, FromHost)
     try:

@@ -28,6 +28,14 @@ _MODULE = _START + "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys
 _SCRIPT = _START + "runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
+def engine_environment(device: str) -> dict[str, str]:
+    """For a process that runs an engine: ours, one thread, Triton's interpreter on a CPU."""
+    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1")
+    if device == "cpu":
+        environment["TRITON_INTERPRET"] = "1"
+    return environment
+
+
 def import_path() -> list[str]:
     """The folders that this process imports from, in order, as absolute paths."""
     return [os.path.abspath(entry) for entry in sys.path]

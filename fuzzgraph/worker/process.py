@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fuzzgraph.finding import Symptom
 from fuzzgraph.process.device_faults import fault_in
-from fuzzgraph.process.interpreter import module_command
+from fuzzgraph.process.interpreter import engine_environment, module_command
 from fuzzgraph.worker.messages import Channel, Entered, FromChild
 from fuzzgraph.worker.output import Output
 
@@ -49,7 +49,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(),),
-                env=_environment(device),
+                env=engine_environment(device),
                 start_new_session=True,  # a kill then takes what the engine started as well
             )
         assert self._process.stdout is not None
@@ -100,11 +100,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _environment(device: str) -> dict[str, str]:
-    """The parent's, one thread, and Triton's interpreter without a GPU."""
-    environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1")
-    if device == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
-    return environment

@@ -12,7 +12,7 @@ import pytest
 
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.worktrees import worktree
-from tests.cli.test_source import FAULT, TARGET
+from tests.cli.test_source import FAULT, made
 from tests.unit.test_source_tree import git
 from tests.unit.test_worktrees import checkout_of, everything
 
@@ -24,12 +24,8 @@ COMMITS, UNABLE, BREAKS = 4, 2, 3
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four commits of an engine, the second not to be imported, the third broken, and one of the
     documentation after each; then an edit, another one staged, and a new file."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FUZZGRAPH_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "made.py").write_text(TARGET)
-    top = tmp_path / "tree"
+    top = made(tmp_path, monkeypatch)
     engine = top / "python" / "engine" / "__init__.py"
-    engine.parent.mkdir(parents=True)
     git(tmp_path, "init", "-q", "-b", "topic", str(top))
     for number in range(1, COMMITS + 1):
         fault = FAULT if number >= BREAKS else ""

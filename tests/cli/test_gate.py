@@ -14,7 +14,7 @@ import pytest
 
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.process.interpreter import module_command
-from tests.cli.test_source import FAULT, TARGET, write
+from tests.cli.test_source import FAULT, made, write
 from tests.unit.test_source_tree import git
 from tests.unit.test_worktrees import everything
 
@@ -23,12 +23,8 @@ BUDGET = ("--time", "60s", "--examples", "20", "--seed", "1", "--target", "made:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout on a branch that has left `main`; the target lies in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FUZZGRAPH_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "made.py").write_text(TARGET)
-    top = tmp_path / "tree"
-    (top / "python" / "engine").mkdir(parents=True)
+    """A checkout on a branch that has left `main`."""
+    top = made(tmp_path, monkeypatch)
     git(tmp_path, "init", "-q", "-b", "main", str(top))
     commit(top, "")
     git(top, "checkout", "-q", "-b", "topic")

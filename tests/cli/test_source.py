@@ -30,14 +30,20 @@ class Made(BuiltinTarget):
 FAULT = "sglang-pr-22598-indptr-at-pool-size"
 
 
-@pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout of an engine with a planted fault; the target lies in the current folder."""
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of an engine without any code; its target lies in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FUZZGRAPH_CACHE", str(tmp_path / "cache"))
     (tmp_path / "made.py").write_text(TARGET)
     top = tmp_path / "tree"
     (top / "python" / "engine").mkdir(parents=True)
+    return top
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of an engine with a planted fault."""
+    top = made(tmp_path, monkeypatch)
     write(top, FAULT)
     git(top, "init", "-q", "-b", "topic")
     git(top, "add", ".")
