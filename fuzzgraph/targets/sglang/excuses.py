@@ -96,12 +96,6 @@ EXCUSES: tuple[Excuse, ...] = (
         "only the preparation of DeepSeek V4 reads it",
     ),
     Excuse(
-        "*.spec_info.*",
-        "form",
-        _VIEW,
-        "a verify's tree is that of the live rows; backends pad it as they build their masks",
-    ),
-    Excuse(
         "*.forward_batch.num_token_non_padded",
         "live",
         "sglang cuda_graph_runner.py replay_prepare: a rank's share of the graph's tokens",
@@ -133,6 +127,19 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "form",
         "sglang eagle_draft_extend_cuda_graph_runner.py: the view for a replay carries the batch's",
         "no backend takes a size from it while it prepares a draft extend",
+    ),
+    Excuse(
+        "*.spec_info.hidden_states",
+        "form",
+        "sglang eagle_draft_cuda_graph_runner.py and eagle_draft_extend_cuda_graph_runner.py: copy"
+        " those of the batch before the replay",
+        f"{_BUFFERS}; the view carries the batch's, of live tokens",
+    ),
+    Excuse(
+        "*.spec_info.topk_*",
+        "form",
+        "sglang eagle_draft_cuda_graph_runner.py: copies topk_p and topk_index before the replay",
+        f"{_BUFFERS}; the view carries those of live rows",
     ),
     Excuse(
         "*.input_ids",
@@ -184,6 +191,12 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "padding",
         "sglang multi_layer_eagle.py fill_draft_extend_prepare_buffers: padded rows keep theirs",
         "what is gathered by them is discarded",
+    ),
+    Excuse(
+        "*.spec_info.bonus_tokens",
+        "form",
+        "sglang frozen_kv_mtp_cuda_graph_runner.py: copies the tokens of live rows",
+        f"{_BUFFERS}; the view carries those of live rows",
     ),
     Excuse(
         "*.spec_info.bonus_tokens",
