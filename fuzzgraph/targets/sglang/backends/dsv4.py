@@ -23,7 +23,6 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.kernel_models import flash_mla, flash_mla_sparse, kv_compressor, paged_topk
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
@@ -44,6 +43,7 @@ from fuzzgraph.targets.sglang.stubs.compressed_pool import (
     states_by_request,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
@@ -223,7 +223,7 @@ class Dsv4Session(DecodeSession):
         super().__init__(config, graphs, backend="dsv4", model=model)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return cuda_on_cpu()
+        return cuda_server()
 
     def _look(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
         """Takes down the metadata that the forward finds."""
