@@ -13,6 +13,8 @@ _WORK = "ROCm/aiter v1_2_device.cuh: the keys of all rows of a batch are shared 
 
 _TILES = "FlashMLA get_mla_metadata: parts of the work are shared out over all rows of a batch"
 
+_SPLITS = "DeepGEMM csrc/apis/attention.hpp: keys of all rows of a call are shared out at once"
+
 _NO_SPEC = "sglang 0.5.9 cuda_graph_runner.py get_spec_info: a capture's has no batch behind it"
 
 EXCUSES: tuple[Excuse, ...] = (
@@ -42,6 +44,9 @@ EXCUSES: tuple[Excuse, ...] = (
         "sglang kvcache.cuh store_kvcache: rows are copied as words of four bytes",
         "the pool seen as numbers; what is written to its slots is judged as KV",
     ),
+    Excuse("*.deep_gemm_metadata", "live", _SPLITS, "padded rows take part; the model follows it"),
+    Excuse("*.paged_mqa_schedule_metadata", "live", _SPLITS, "the same for another indexer"),
+    Excuse("*.schedule*", "live", _SPLITS, "the same schedule, as it is made and as it is read"),
     Excuse("*.num_splits", "live", _TILES, "padded rows take part in the plan"),
     Excuse("*.flashmla_metadata", "live", _TILES, "the same plan, as the backend keeps it"),
     Excuse(

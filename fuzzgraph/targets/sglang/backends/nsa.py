@@ -108,7 +108,7 @@ _NSA = AttentionBackend(
     ),
     refuses=_refuses,
     model=SelectingModel,
-    more=(("index_topk", True), ("sparse_kernels", ("fa3", "flashmla_sparse"))),
+    more=(("index_topks", (0, 1, 3, 16, 64)), ("sparse_kernels", ("fa3", "flashmla_sparse"))),
     # Both take KV of 16 bits on a Hopper, where servers have the first unless they ask.
     chosen=lambda config: dict.fromkeys(
         ("nsa_decode_backend", "dsa_decode_backend"), config.sparse_kernel
