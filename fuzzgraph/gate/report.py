@@ -12,7 +12,7 @@ from fuzzgraph.run.events import ReportedFinding
 from fuzzgraph.run.identity import identity_words
 from fuzzgraph.text.escaping import code_block, code_span, one_line
 from fuzzgraph.text.escaping import markdown_text as plain
-from fuzzgraph.text.finding_text import sentence
+from fuzzgraph.text.finding_text import sentence, title
 from fuzzgraph.text.numbers import counted
 
 COMMENT = 60_000
@@ -93,7 +93,7 @@ def markdown(summary: GateSummary) -> str:
     new = summary.new
     parts = [f"# FuzzGraph: {plain(verdict(summary))}", plain(trees_line(summary)) + "."]
     parts += [
-        f"## {plain(sentence(entry.lead.finding))}\n\n{code_block(text)}"
+        f"## {plain(title(entry.lead.finding))}\n\n{code_block(text)}"
         for entry, text in zip(causes(new), findings_texts(new), strict=True)
     ]
     if summary.doubtful:

@@ -15,6 +15,7 @@ from fuzzgraph.text.escaping import one_line
 from fuzzgraph.text.finding_text import (
     buffer_text,
     confirmation,
+    effect_text,
     headline,
     line_text,
     observed,
@@ -50,9 +51,11 @@ def finding_text(reported: ReportedFinding, environment: Environment | None = No
 
 
 def finding_head(finding: Finding) -> list[str]:
-    """Its sentence, what was observed, the rule, and how sure that is."""
+    """Its sentence, what was observed, the rule, and how sure that is; each is said once."""
+    said = observed(finding)
     rows = [
-        ("observed", observed(finding)),
+        ("observed", "" if said in sentence(finding) else said),
+        ("effect", effect_text(finding)),
         ("rule", f"{rule(finding)} (oracle {finding.oracle})"),
         ("buffer", buffer_text(finding)),
         *(("" if n else "lines", line_text(one)) for n, one in enumerate(untold_lines(finding))),
