@@ -21,10 +21,12 @@ _OWNERS = {"slot": "KV slot", "row": "request row", "state": "state slot"}
 _INDICES_SHOWN = 4
 LEFT_OVER = " as the previous replay left it"
 """What follows the name of a buffer in the detail `left_over`."""
+LEFT_BY_CAPTURE = " as warm-up and capture left it"
+"""The same in the message of the first step, before which no step was replayed."""
 IN_ITS_STEP = "; the same step also harms live rows: "
 BEHIND_A_LAYER = "; it reaches live rows through a layer that mixes rows"
 """What a message goes on with where the finding has an effect on live rows."""
-_RULES: dict[Clause, str] = {
+RULES: dict[Clause, str] = {
     "reads": "a replay reads only what its batch names",
     "writes": "a replay writes only what its batch owns",
     "computes": "a replay computes what attention defines",
@@ -32,6 +34,7 @@ _RULES: dict[Clause, str] = {
     "metadata": "metadata and capture tell the truth",
     "survives": "every run comes back with a result",
 }
+"""Each clause as a sentence of its own, without a full stop."""
 
 
 def sentence(finding: Finding) -> str:
@@ -80,7 +83,7 @@ def law_parts(finding: Finding) -> tuple[str, str, str]:
 
 def rule(finding: Finding) -> str:
     """The broken clause as a sentence of its own, without a full stop."""
-    return _RULES[finding.clause]
+    return RULES[finding.clause]
 
 
 def buffer_text(finding: Finding) -> str:
@@ -271,7 +274,11 @@ def _of_history(finding: Finding) -> str:
     source = str(finding.detail.get("left_over", "")).removesuffix(LEFT_OVER)
     if source == finding.buffer:
         return f"{_during(finding)}, {source} is not rewritten for this batch"
-    left = f"what the previous replay left in {source}" if source else "what was replayed before"
+    first = finding.step == 0  # no step was replayed before it
+    left = "what warm-up and capture left behind" if first else "what was replayed before"
+    if source:
+        past = "warm-up and capture" if first else "the previous replay"
+        left = f"what {past} left in {source}"
     return f"{_during(finding)}, {finding.buffer} depends on {left}"
 
 
