@@ -26,7 +26,7 @@ from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import ReportedFinding, RunSummary
 from fuzzgraph.text.case_text import case_table, config_line
 from fuzzgraph.text.escaping import visible
-from fuzzgraph.text.finding_text import LAW, effect_text, observed, sentence
+from fuzzgraph.text.finding_text import LAW, RULES, effect_text, observed, sentence
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULES: tuple[Clause, ...] = tuple(CLAUSES)
@@ -76,7 +76,7 @@ def _rule(clause: Clause) -> dict[str, Any]:
     return {
         "id": clause,
         "name": f"Replay{clause.title()}",
-        "shortDescription": {"text": f"A replay {CLAUSES[clause]}."},
+        "shortDescription": {"text": f"{RULES[clause][0].upper()}{RULES[clause][1:]}."},
         "fullDescription": {"text": LAW},
         "defaultConfiguration": {"level": _LEVELS[severity_of(clause)]},
         "properties": {"tags": ["correctness", "gpu-graph"], "precision": "very-high"},
