@@ -313,5 +313,6 @@ def _run_nothing(case: Case) -> tuple[Finding, ...]:
 
 
 def _unexecuted(export: Export) -> bool:
-    """Whether a script is still to be run."""
-    return export.kind == "script" and not export.rate and not export.error
+    """Whether a script is still to be run, or to be run to the end."""
+    done = export.error or (export.rate and not export.cut_off)
+    return export.kind == "script" and not done
