@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fuzzgraph.gate.records import CUT, GateSummary, GateTarget, MendedFinding, StandingFinding
@@ -17,6 +18,8 @@ from fuzzgraph.text.numbers import counted
 
 COMMENT = 60_000
 """Characters of a page that is to fit into a comment; GitHub takes 65,536."""
+_LINES = 12
+"""Numbers of lines shown of a file; gate.json has all."""
 
 
 def verdict(summary: GateSummary) -> str:
@@ -36,11 +39,16 @@ def verdict(summary: GateSummary) -> str:
         parts.append(f"{counted(len(summary.doubtful), 'finding')} not confirmed")
     if not summary.targets:
         parts = [_nothing_to_run(summary)]
+    never = _counted(summary.never_ran) + _counted(summary.never_ran_on_base)
+    if 0 < never < summary.statements:
+        parts.append(f"{never} of {summary.statements} changed statements never executed")
     failed = [one.target for one in summary.targets if one.why]
     if failed:
         parts.append(f"not judged: {', '.join(failed)}")
     if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
         parts.insert(0, "CUT SHORT, so that what was not found says nothing")
+    if summary.targets and never and never == summary.statements:
+        parts.insert(0, "NO CASE EXECUTED WHAT CHANGED, so that what was not found says nothing")
     return "; ".join(parts)
 
 
@@ -66,6 +74,7 @@ def text(summary: GateSummary) -> str:
         lines += [f"mended: {_mended_line(mended, one)}" for mended in one.mended]
     lines.append(one_line(verdict(summary)))
     lines += [f"  {one_line(_target_line(one))}" for one in summary.targets]
+    lines += [f"  never executed: {one_line(line)}" for line in _never_ran(summary)]
     if summary.left_out:
         lines.append(f"  no time left for: {', '.join(summary.left_out)} (a longer --time has it)")
     lines.append(f"  {one_line(trees_line(summary))}; {summary.seconds:.0f} s")
@@ -118,8 +127,37 @@ def markdown(summary: GateSummary) -> str:
         rows = "\n".join(_linked(seen, one) for one, seen in uncovered)
         said = "Seen only where the base fails in a way that is mended, which may have hidden it"
         parts.append(f"## {said}\n\n{rows}")
+    if never := _never_ran(summary):
+        rows = "\n".join(f"- {plain(line)}" for line in never)
+        parts.append(f"## Changed lines that no case executed\n\n{rows}{_not_drawn(summary)}")
     parts.append(_rest(summary))
     return _fitting(parts)
+
+
+def _counted(lines: Mapping[str, tuple[int, ...]]) -> int:
+    return sum(map(len, lines.values()))
+
+
+def _never_ran(summary: GateSummary) -> list[str]:
+    """A line for each file with changed statements that no case executed."""
+    sides = (("", summary.never_ran), (" of the base", summary.never_ran_on_base))
+    said = []
+    for words, files in sides:
+        for name, lines in files.items():
+            shown = ", ".join(map(str, lines[:_LINES]))
+            more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+            said.append(f"{name}{words}: {'line' if len(lines) == 1 else 'lines'} {shown}{more}")
+    return said
+
+
+def _not_drawn(summary: GateSummary) -> str:
+    """What the cases of these targets never have, which may be what leads there."""
+    rows = [
+        f"- {plain(one.target)} draws no cases with: {plain('; '.join(one.summary.beyond))}"
+        for one in summary.targets
+        if one.summary is not None and one.summary.beyond
+    ]
+    return "\n\n" + "\n".join(rows) if rows else ""
 
 
 def _doubt(reported: ReportedFinding) -> str:
@@ -160,10 +198,16 @@ def _rest(summary: GateSummary) -> str:
         lines.append(f"Files that differ in comments and blank lines only: {len(summary.same)}.")
     if summary.other:
         lines.append(f"Files that no target runs, since they are no Python: {len(summary.other)}.")
+    if summary.kernels:
+        lines.append(f"Which lines of Triton kernels ran is not told: {plain(_kernels(summary))}.")
     if summary.left_out:
         lines.append(f"No time left for {plain(', '.join(summary.left_out))}.")
     lines.append(f"Seed {summary.spec.seed}, FuzzGraph {plain(summary.fuzzgraph)}.")
     return " ".join(lines)
+
+
+def _kernels(summary: GateSummary) -> str:
+    return ", ".join(summary.kernels)
 
 
 def _fitting(parts: list[str]) -> str:
