@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fuzzgraph.gate.records import CUT, GateSummary, GateTarget, MendedFinding, StandingFinding
@@ -24,6 +23,21 @@ _LINES = 12
 
 def verdict(summary: GateSummary) -> str:
     """The outcome in one line."""
+    outcome = _outcome(summary) if summary.targets else [_nothing_to_run(summary)]
+    return "; ".join([*_warnings(summary), *outcome, *_gaps(summary)])
+
+
+def _warnings(summary: GateSummary) -> list[str]:
+    """Why what was not found says nothing; they come first."""
+    said = []
+    if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
+        said.append("CUT SHORT, so that what was not found says nothing")
+    if _nothing_ran(summary):
+        said.append("NO CASE EXECUTED WHAT CHANGED, so that what was not found says nothing")
+    return said
+
+
+def _outcome(summary: GateSummary) -> list[str]:
     new = len(summary.new)
     mended = sum(len(one.mended) for one in summary.targets)
     standing = sum(len(one.standing) for one in summary.targets)
@@ -37,19 +51,22 @@ def verdict(summary: GateSummary) -> str:
         parts.append(f"{counted(uncovered, 'finding')} uncovered by what is mended")
     if summary.doubtful:
         parts.append(f"{counted(len(summary.doubtful), 'finding')} not confirmed")
-    if not summary.targets:
-        parts = [_nothing_to_run(summary)]
-    never = _counted(summary.never_ran) + _counted(summary.never_ran_on_base)
-    if 0 < never < summary.statements:
-        parts.append(f"{never} of {summary.statements} changed statements never executed")
+    return parts
+
+
+def _gaps(summary: GateSummary) -> list[str]:
+    """What was not looked at."""
     failed = [one.target for one in summary.targets if one.why]
-    if failed:
-        parts.append(f"not judged: {', '.join(failed)}")
-    if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
-        parts.insert(0, "CUT SHORT, so that what was not found says nothing")
-    if summary.targets and never and never == summary.statements:
-        parts.insert(0, "NO CASE EXECUTED WHAT CHANGED, so that what was not found says nothing")
-    return "; ".join(parts)
+    said = [f"not judged: {', '.join(failed)}"] if failed else []
+    if (never := _never(summary)) and summary.targets and not _nothing_ran(summary):
+        said.append(f"{never} of {counted(summary.statements, 'changed statement')} never executed")
+    return said
+
+
+def _nothing_ran(summary: GateSummary) -> bool:
+    """Whether no case executed anything of the change; a kernel may have run unseen."""
+    nothing = 0 < _never(summary) == summary.statements
+    return bool(summary.targets and nothing and not summary.new and not summary.kernels)
 
 
 def _nothing_to_run(summary: GateSummary) -> str:
@@ -134,8 +151,10 @@ def markdown(summary: GateSummary) -> str:
     return _fitting(parts)
 
 
-def _counted(lines: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(map(len, lines.values()))
+def _never(summary: GateSummary) -> int:
+    """Changed statements that no case executed, of both sides."""
+    sides = (summary.never_ran, summary.never_ran_on_base)
+    return sum(len(lines) for side in sides for lines in side.values())
 
 
 def _never_ran(summary: GateSummary) -> list[str]:
