@@ -17,10 +17,27 @@ from fuzzgraph.text.numbers import counted
 
 COMMENT = 60_000
 """Characters of a page that is to fit into a comment; GitHub takes 65,536."""
+_LINES = 12
+"""Numbers of lines shown of a file; gate.json has all."""
 
 
 def verdict(summary: GateSummary) -> str:
     """The outcome in one line."""
+    outcome = _outcome(summary) if summary.targets else [_nothing_to_run(summary)]
+    return "; ".join([*_warnings(summary), *outcome, *_gaps(summary)])
+
+
+def _warnings(summary: GateSummary) -> list[str]:
+    """Why what was not found says nothing; they come first."""
+    said = []
+    if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
+        said.append("CUT SHORT, so that what was not found says nothing")
+    if _nothing_ran(summary):
+        said.append("NO CASE EXECUTED WHAT CHANGED, so that what was not found says nothing")
+    return said
+
+
+def _outcome(summary: GateSummary) -> list[str]:
     new = len(summary.new)
     mended = sum(len(one.mended) for one in summary.targets)
     standing = sum(len(one.standing) for one in summary.targets)
@@ -34,14 +51,22 @@ def verdict(summary: GateSummary) -> str:
         parts.append(f"{counted(uncovered, 'finding')} uncovered by what is mended")
     if summary.doubtful:
         parts.append(f"{counted(len(summary.doubtful), 'finding')} not confirmed")
-    if not summary.targets:
-        parts = [_nothing_to_run(summary)]
+    return parts
+
+
+def _gaps(summary: GateSummary) -> list[str]:
+    """What was not looked at."""
     failed = [one.target for one in summary.targets if one.why]
-    if failed:
-        parts.append(f"not judged: {', '.join(failed)}")
-    if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
-        parts.insert(0, "CUT SHORT, so that what was not found says nothing")
-    return "; ".join(parts)
+    said = [f"not judged: {', '.join(failed)}"] if failed else []
+    if (never := _never(summary)) and summary.targets and not _nothing_ran(summary):
+        said.append(f"{never} of {counted(summary.statements, 'changed statement')} never executed")
+    return said
+
+
+def _nothing_ran(summary: GateSummary) -> bool:
+    """Whether no case executed anything of the change; a kernel may have run unseen."""
+    nothing = 0 < _never(summary) == summary.statements
+    return bool(summary.targets and nothing and not summary.new and not summary.kernels)
 
 
 def _nothing_to_run(summary: GateSummary) -> str:
@@ -66,6 +91,7 @@ def text(summary: GateSummary) -> str:
         lines += [f"mended: {_mended_line(mended, one)}" for mended in one.mended]
     lines.append(one_line(verdict(summary)))
     lines += [f"  {one_line(_target_line(one))}" for one in summary.targets]
+    lines += [f"  never executed: {one_line(line)}" for line in _never_ran(summary)]
     if summary.left_out:
         lines.append(f"  no time left for: {', '.join(summary.left_out)} (a longer --time has it)")
     lines.append(f"  {one_line(trees_line(summary))}; {summary.seconds:.0f} s")
@@ -118,8 +144,39 @@ def markdown(summary: GateSummary) -> str:
         rows = "\n".join(_linked(seen, one) for one, seen in uncovered)
         said = "Seen only where the base fails in a way that is mended, which may have hidden it"
         parts.append(f"## {said}\n\n{rows}")
+    if never := _never_ran(summary):
+        rows = "\n".join(f"- {plain(line)}" for line in never)
+        parts.append(f"## Changed lines that no case executed\n\n{rows}{_not_drawn(summary)}")
     parts.append(_rest(summary))
     return _fitting(parts)
+
+
+def _never(summary: GateSummary) -> int:
+    """Changed statements that no case executed, of both sides."""
+    sides = (summary.never_ran, summary.never_ran_on_base)
+    return sum(len(lines) for side in sides for lines in side.values())
+
+
+def _never_ran(summary: GateSummary) -> list[str]:
+    """A line for each file with changed statements that no case executed."""
+    sides = (("", summary.never_ran), (" of the base", summary.never_ran_on_base))
+    said = []
+    for words, files in sides:
+        for name, lines in files.items():
+            shown = ", ".join(map(str, lines[:_LINES]))
+            more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+            said.append(f"{name}{words}: {'line' if len(lines) == 1 else 'lines'} {shown}{more}")
+    return said
+
+
+def _not_drawn(summary: GateSummary) -> str:
+    """What the cases of these targets never have, which may be what leads there."""
+    rows = [
+        f"- {plain(one.target)} draws no cases with: {plain('; '.join(one.summary.beyond))}"
+        for one in summary.targets
+        if one.summary is not None and one.summary.beyond
+    ]
+    return "\n\n" + "\n".join(rows) if rows else ""
 
 
 def _doubt(reported: ReportedFinding) -> str:
@@ -160,10 +217,16 @@ def _rest(summary: GateSummary) -> str:
         lines.append(f"Files that differ in comments and blank lines only: {len(summary.same)}.")
     if summary.other:
         lines.append(f"Files that no target runs, since they are no Python: {len(summary.other)}.")
+    if summary.kernels:
+        lines.append(f"Which lines of Triton kernels ran is not told: {plain(_kernels(summary))}.")
     if summary.left_out:
         lines.append(f"No time left for {plain(', '.join(summary.left_out))}.")
     lines.append(f"Seed {summary.spec.seed}, FuzzGraph {plain(summary.fuzzgraph)}.")
     return " ".join(lines)
+
+
+def _kernels(summary: GateSummary) -> str:
+    return ", ".join(summary.kernels)
 
 
 def _fitting(parts: list[str]) -> str:
