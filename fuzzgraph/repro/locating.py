@@ -198,7 +198,8 @@ def _of_memory(
         tensor = _find(recording, name, finding.mode, called)
         if tensor is None:
             continue
-        writer = writers.last(tensor)
+        wrote = writers.of(tensor)
+        writer = wrote[-1] if wrote else None
         region = recording.memory.region_of(tensor)
         line = "" if region is None else region.allocated_at
         # What lies there is not in question where it was only reached from outside.
@@ -206,11 +207,22 @@ def _of_memory(
         if writer is not None and not outside:
             yield from _line("written", writer.source, f"last writes {name}{_by(writer)}")
         if region is not None:
-            first = writer is not None and writer.source == line
-            unwritten = first and not outside and not writers.wrote_anywhere
-            since = ", and nothing wrote to it since" if unwritten else ""
+            known = not outside and not writers.wrote_anywhere
+            since = _since(line, [one.source for one in wrote]) if known else ""
             called_so = name if line in region.name else region.name
             yield from _line("allocated", line, f"allocates {called_so}{since}")
+
+
+def _since(line: str, writes: list[str]) -> str:
+    """What became of memory since a line allocated it, where no other line wrote to it last.
+
+    Args:
+        writes: the lines that wrote to it, in order. A launch that left its content as it was is
+            none of them, hence 'changed'.
+    """
+    if writes[-1:] != [line]:
+        return ""
+    return ", and nothing changed it since" if len(writes) == 1 else " and writes it"
 
 
 def _by(op: RecordedOp) -> str:

@@ -106,7 +106,7 @@ class _WatchedTarget:
         return self._target.unsupported(config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
-        with tracing(self._took_place, self._watcher.before):
+        with tracing(self._took_place, self._watcher.before), _replays_watched(self._watcher):
             session = self._target.open(config, graphs)
         for name in ("warm_up", "capture"):
             setattr(session, name, self._traced(getattr(session, name)))
@@ -114,7 +114,7 @@ class _WatchedTarget:
 
     def _traced(self, method: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
-            with tracing(self._took_place, self._watcher.before):
+            with tracing(self._took_place, self._watcher.before), _replays_watched(self._watcher):
                 method()
 
         return call
@@ -394,6 +394,26 @@ def _replays_told(callback: Callable[[Graph], None]) -> Iterator[None]:
         yield
     finally:
         RecordedGraph.replay = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _replays_watched(watcher: Watcher) -> Iterator[None]:
+    """Tell of the operations inside of each replay, as of those outside."""
+    original = RecordedGraph._run
+
+    def run(graph: Graph) -> None:
+        work = [op for op in graph.trace if op.replayed]
+        with torch.inference_mode(), graph._memory.unguarded():
+            for op, step in zip(work, graph._steps, strict=True):
+                watcher.before(op)
+                step()
+                watcher.after(op)
+
+    RecordedGraph._run = run  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        RecordedGraph._run = original  # type: ignore[method-assign]
 
 
 def tensors_of_event(op: RecordedOp) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

@@ -13,7 +13,7 @@ import torch
 
 from fuzzgraph.graphs import RecordedOp
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
-from fuzzgraph.repro.origin import is_of_all_memory, overlap, written_by
+from fuzzgraph.repro.origin import is_of_all_memory, overlap, touches, written_by
 from fuzzgraph.repro.trace import Watcher
 from fuzzgraph.rules.comparison import same_bits
 
@@ -66,12 +66,11 @@ class Writers(Watcher):
         """Whether something was written through a view of all memory: nobody knows where."""
         return any(is_of_all_memory(one) for write in self.writes for one in write.memory)
 
-    def last(self, memory: torch.Tensor) -> RecordedOp | None:
-        """The last operation that wrote to some of this memory; None if none was seen."""
-        for write in reversed(self.writes):
-            if any(overlap(one, memory) for one in write.memory):
-                return write.op
-        return None
+    def of(self, memory: torch.Tensor) -> list[RecordedOp]:
+        """The operations that wrote to some of this memory, in order."""
+        return [
+            write.op for write in self.writes if any(overlap(one, memory) for one in write.memory)
+        ]
 
     def last_launch(self, chosen: Callable[[RecordedOp], bool]) -> RecordedOp | None:
         """The last launch that is meant; None if there was none."""
@@ -92,5 +91,7 @@ def _written(op: RecordedOp) -> list[torch.Tensor]:
         return written_by(op)
     if facts.is_empty:
         return []
-    given = _arguments(op)
-    return [one for one in op.outputs if not any(overlap(one, other) for other in given)]
+    if all(one.alias_info is None for one in op.func._schema.returns):
+        return list(op.outputs)
+    given = _arguments(op)  # a view, or a copy of it, e.g. by `reshape`
+    return [one for one in op.outputs if not any(touches(one, other) for other in given)]
