@@ -102,11 +102,14 @@ def may_follow_padding(step: StepRecord, name: str, seen: Observation) -> bool:
 def history_rows(step: StepRecord, name: str, seen: Observation) -> int | None:
     """First rows of an output or field that must not depend on the past; None for all.
 
-    Live rows of outputs and of fields whose padding is free; all rows of other fields.
+    Live rows of outputs and of fields whose padding is free; none of a field that depends on the
+    past by right; all rows of other fields.
     """
     if name in seen.outputs:
         return len(step.expected.get(name, ()))
     field = next((each for each in step.fields if each.name == name), None)
-    if field is None or field.padding.kind != "free":
+    if field is not None and field.past:
+        return 0
+    if field is None or field.padding_in(step.batch.mode).kind != "free":
         return None
     return seen.num_tokens if field.axis == "tokens" else seen.raw_bs

@@ -225,6 +225,7 @@ class Scheduler:
             if self.config.recurrent_state
             else _NONE,
             tree_parents=parents,
+            finished=ints(list(step.finish)),
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
         )
 

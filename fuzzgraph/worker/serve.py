@@ -85,11 +85,11 @@ class RequestHandler:
             self._watched = Watched(message.watched)
             with _without_collections():
                 target = _loaded_target(message, self._watched)
-            self._probe = getattr(target, "probe", None) or _device_probe(message.setup.device)
+            from fuzzgraph.ports import engine_packages, probe_of
+
+            self._probe = probe_of(target) or _device_probe(message.setup.device)
             self._execution = _executed(message, target, self._enter)
             self._setup = message.setup
-            from fuzzgraph.ports import engine_packages
-
             packages = engine_packages(target)
             self._environment = read_environment(packages, message.setup.device)
             return Ready(environment=self._environment, reached=self._watched.fresh())
@@ -172,14 +172,13 @@ def _without_collections() -> Iterator[None]:
 
 
 def _loaded_target(message: Open, watched: Watched) -> Target:
+    from fuzzgraph.ports import load_engine
     from fuzzgraph.targets import open_target
 
     setup = message.setup
     import_engine_from(message.paths, setup, watched)
     target = _faulty(setup.fault) if setup.fault else open_target(setup.target)
-    load = getattr(target, "load", None)
-    if load is not None:
-        load()  # an engine's imports take seconds: before the first case's deadline runs
+    load_engine(target)
     return target
 
 

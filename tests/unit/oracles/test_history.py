@@ -7,7 +7,7 @@ import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.layout import plan
-from fuzzgraph.observation import Observation, StepRecord
+from fuzzgraph.observation import Field, Observation, PaddingRule, StepRecord
 from fuzzgraph.oracles.history import History
 from fuzzgraph.text.finding_text import sentence
 
@@ -61,3 +61,13 @@ def test_one_that_differs_without_a_past_too_is_told_once() -> None:
     step = _record({"seq_lens": torch.ones(1)}, {"seq_lens": torch.zeros(1)})
     step.blamed = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
     assert len([*History().judge(step)]) == 1
+
+
+def test_a_field_that_depends_on_the_past_by_right_is_passed_over() -> None:
+    step = _record({"is_prefilling": torch.ones(1)}, {"is_prefilling": torch.zeros(1)})
+    assert len([*History().judge(step)]) == 1
+    step.fields = (
+        Field("is_prefilling", "requests", "nothing", PaddingRule("fill"), unjudged="by this test",
+              past="a request without a past is new"),
+    )  # fmt: skip
+    assert [*History().judge(step)] == []
