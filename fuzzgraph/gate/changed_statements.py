@@ -22,6 +22,7 @@ class ChangedStatements:
     def __init__(self, changes: Changes, head: Path, base: Path) -> None:
         self.head = OneSide(head, {file.path: file.added for file in changes.files})
         self.base = OneSide(base, {file.path: file.removed for file in changes.files})
+        self.changes = changes
         self._kernels = tuple(file.path for file in changes.files if file.kernels)
 
     def told(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory import Region
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
-from fuzzgraph.memory.source_lines import innermost_source
+from fuzzgraph.memory.source_lines import innermost_source, sources_of
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
@@ -39,6 +39,8 @@ class Failure:
 
     op: RecordedOp | None
     error: str
+    sources: tuple[str, ...] = ()
+    """Lines of the engine that the error came through, the innermost first."""
 
 
 Event = RecordedOp | Graph
@@ -211,7 +213,8 @@ class Recording:
             if not isinstance(error, Exception):
                 raise _no_script(error) from None
             op = last.op or self._failed
-            run.failure = Failure(op, f"{type(error).__name__}: {error}".partition("\n")[0])
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            run.failure = Failure(op, said, sources_of(error))
         self._alive.append(run.seen)
         return run
 

@@ -13,6 +13,7 @@ import torch
 
 from fuzzgraph.graphs import RecordedOp
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
+from fuzzgraph.memory.source_lines import sources_here
 from fuzzgraph.repro.origin import is_of_all_memory, overlap, touches, written_by
 from fuzzgraph.repro.trace import Watcher
 from fuzzgraph.rules.comparison import same_bits
@@ -34,10 +35,14 @@ class Writers(Watcher):
     """Keeps all that was run; `watch` also finds writes that no argument tells of."""
 
     writes: list[Write] = field(default_factory=list)
+    callers: dict[RecordedOp, tuple[str, ...]] = field(default_factory=dict)
+    """Operation -> the engine's lines that called it, the nearest first."""
     changed_by: RecordedOp | None = None
     """The last one after which the watched bytes were others than before."""
     _look: Callable[[], torch.Tensor] | None = None
     _then: torch.Tensor | None = None
+    _callers_of_line: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of a line when Python ran it last: a replay runs its operations without any."""
     _before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def watch(self, look: Callable[[], torch.Tensor]) -> None:
@@ -49,6 +54,10 @@ class Writers(Watcher):
             self._before = [(one, one.clone()) for one in _arguments(op) if one.nbytes <= _COMPARED]
 
     def after(self, op: RecordedOp) -> None:
+        line, *callers = sources_here() or ("",)
+        if line == op.source:
+            self._callers_of_line[line] = tuple(callers)
+        self.callers[op] = self._callers_of_line.get(op.source, ())
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             if op.kind == "operation":
                 memory = _written(op)
@@ -71,6 +80,13 @@ class Writers(Watcher):
         return [
             write.op for write in self.writes if any(overlap(one, memory) for one in write.memory)
         ]
+
+    def allocation(self, memory: torch.Tensor, line: str) -> RecordedOp | None:
+        """The operation by which a line made this memory; None if none was seen."""
+        for op in self.callers:
+            if op.source == line and any(touches(one, memory) for one in op.outputs):
+                return op
+        return None
 
     def last_launch(self, chosen: Callable[[RecordedOp], bool]) -> RecordedOp | None:
         """The last launch that is meant; None if there was none."""

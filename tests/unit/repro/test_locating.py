@@ -214,3 +214,34 @@ def test_a_replay_while_the_engine_opens_is_watched(monkeypatch: pytest.MonkeyPa
         return sum(op.name == "aten.copy_.default" for op in (one.op for one in writers.writes))
 
     assert writes(Replays) > writes(GraphRunner)
+
+
+def test_the_calls_that_lead_to_a_line_are_kept_with_it_the_nearest_first() -> None:
+    for kind, role, callers in (
+        ("red-zone", "written", ["write", "build", "full", "prepare", "build_metadata"]),
+        ("red-zone", "allocated", ["allocate", "__init__", "make_builder"]),
+        ("computes", "written", ["attention", "attend", "forward", "run_model", "run_forward"]),
+        ("survival", "raised", ["build", "full", "prepare", "build_metadata"]),
+    ):
+        known = found(kind)[role].callers
+        assert [place.function for place in known][: len(callers)] == callers
+        assert all(place.path.startswith("fuzzgraph/targets/builtin/") for place in known)
+
+
+class FailsAtCapture(GraphRunner):
+    def capture(self) -> None:
+        self.fail()
+
+    def fail(self) -> None:
+        raise RuntimeError("no capture")
+
+
+def test_an_error_while_the_engine_opens_has_its_calls_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(OfTheTests, "engine_packages", ("test_locating", __name__))
+    target = OfTheTests(replace(Components(), decode=FailsAtCapture))
+    monkeypatch.setitem(sys.modules, "test_locating", sys.modules[__name__])
+    (line,) = engine_lines(once(4), first(target), target, Setup())
+    assert (line.role, line.function) == ("raised", "fail")
+    assert [place.function for place in line.callers] == ["capture"]
