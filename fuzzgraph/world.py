@@ -114,8 +114,13 @@ class Batch:
     """[raw_bs, draft_tokens] parent of each draft token within its row, -1 for the root; None
     outside target_verify. A parent precedes its children; a chain is [-1, 0, 1, ...]."""
     finished: IntArray
-    """Requests that ended since the step before; what they owned is free, and may be others' now.
-    A request that is neither here nor in `requests` waits with all that it owns."""
+    """Requests that left for good since the step before; what they owned is free, and may be
+    others' now. A request that is not named anywhere waits, with all that it owns."""
+    preempted: IntArray
+    """Requests that left since the step before and come back later: what they owned is free too."""
+    resumed: IntArray
+    """Requests of this step that come back after they were preempted, with a row and pages of
+    their own again."""
     mrope: IntArray | None
     """[num_tokens] extra position input, or None where the batch comes without it."""
 

@@ -110,7 +110,8 @@ def _target_line(one: GateTarget) -> str:
     found = (
         f"{one.summary.cases} cases on both, {counted(len(one.summary.findings), 'new finding')}"
     )
-    standing = f", {len(one.standing)} stand in both" if one.standing else ""
+    many = len(one.standing)
+    standing = f", {many} {'stands' if many == 1 else 'stand'} in both" if many else ""
     return f"{one.target}: {found}{standing}, {one.seconds:.0f} s"
 
 
