@@ -30,6 +30,7 @@ class ChangedStatements:
         return {
             "never_ran": self.head.never_ran(),
             "never_ran_on_base": self.base.never_ran(),
+            "entered": tuple(sorted(self.head.entered() | self.base.entered())),
             "statements": self.head.count + self.base.count,
             "kernels": self._kernels,
         }
@@ -57,6 +58,10 @@ class OneSide:
         """Enter what one process has executed."""
         for name, lines in self._reached.items():
             lines.update(reached.get(str(self._folder / name), ()))
+
+    def entered(self) -> set[str]:
+        """Files of which a process has executed some."""
+        return {name for name, lines in self._reached.items() if lines}
 
     def never_ran(self) -> dict[str, tuple[int, ...]]:
         """File -> first lines of those that no process has executed."""

@@ -19,6 +19,8 @@ COMMENT = 60_000
 """Characters of a page that is to fit into a comment; GitHub takes 65,536."""
 _LINES = 12
 """Numbers of lines shown of a file; gate.json has all."""
+_FILES = 12
+"""Files whose lines are shown."""
 
 
 def verdict(summary: GateSummary) -> str:
@@ -159,14 +161,19 @@ def _never(summary: GateSummary) -> int:
 
 
 def _never_ran(summary: GateSummary) -> list[str]:
-    """A line for each file with changed statements that no case executed."""
+    """A line for each file with changed statements that no case executed, those first of which
+    some were."""
     sides = (("", summary.never_ran), (" of the base", summary.never_ran_on_base))
+    files = [(name not in summary.entered, f"{name}{words}", lines)
+             for words, side in sides for name, lines in side.items()]  # fmt: skip
+    files.sort(key=lambda file: file[0])
     said = []
-    for words, files in sides:
-        for name, lines in files.items():
-            shown = ", ".join(map(str, lines[:_LINES]))
-            more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
-            said.append(f"{name}{words}: {'line' if len(lines) == 1 else 'lines'} {shown}{more}")
+    for _, name, lines in files[:_FILES]:
+        shown = ", ".join(map(str, lines[:_LINES]))
+        more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+        said.append(f"{name}: {'line' if len(lines) == 1 else 'lines'} {shown}{more}")
+    if len(files) > _FILES:
+        said.append(f"{counted(len(files) - _FILES, 'more file')}, which gate.json names")
     return said
 
 
