@@ -109,9 +109,7 @@ def _mended_line(mended: MendedFinding, one: GateTarget) -> str:
 def _target_line(one: GateTarget) -> str:
     if one.summary is None:
         return f"{one.target}: not judged: {one.why}"
-    found = (
-        f"{one.summary.cases} cases on both, {counted(len(one.summary.findings), 'new finding')}"
-    )
+    found = f"{counted(one.summary.cases, 'case')} on both, {counted(len(one.summary.findings), 'new finding')}"
     many = len(one.standing)
     standing = f", {many} {'stands' if many == 1 else 'stand'} in both" if many else ""
     return f"{one.target}: {found}{standing}, {one.seconds:.0f} s"
@@ -216,7 +214,7 @@ def _table(summary: GateSummary) -> str:
 def _figure(one: GateTarget) -> str:
     if one.summary is None:
         return f"not judged: {plain(one.why)}"
-    return f"{len(one.summary.findings)} in {one.summary.cases} cases"
+    return f"{len(one.summary.findings)} in {counted(one.summary.cases, 'case')}"
 
 
 def _rest(summary: GateSummary) -> str:
