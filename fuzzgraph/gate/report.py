@@ -109,7 +109,8 @@ def _mended_line(mended: MendedFinding, one: GateTarget) -> str:
 def _target_line(one: GateTarget) -> str:
     if one.summary is None:
         return f"{one.target}: not judged: {one.why}"
-    found = f"{counted(one.summary.cases, 'case')} on both, {counted(len(one.summary.findings), 'new finding')}"
+    cases, new = counted(one.summary.cases, "case"), len(one.summary.findings)
+    found = f"{cases} on both, {counted(new, 'new finding')}"
     many = len(one.standing)
     standing = f", {many} {'stands' if many == 1 else 'stand'} in both" if many else ""
     return f"{one.target}: {found}{standing}, {one.seconds:.0f} s"
