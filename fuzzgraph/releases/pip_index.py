@@ -17,7 +17,7 @@ import msgspec
 
 from fuzzgraph.errors import AdapterUnavailable, UsageError
 
-__all__ = ["download", "index_versions", "wheel_address"]
+__all__ = ["download", "index_versions", "tells_addresses", "wheel_address"]
 
 _DRY_SINCE = (25, 3)
 """The first pip that ends a dry run without downloading the wheel."""
@@ -57,7 +57,7 @@ def wheel_address(requirement: str, folder: Path) -> str | None:
     Raises:
         UsageError, AdapterUnavailable: there is no such release, or nobody to ask.
     """
-    if _pip_version() < _DRY_SINCE:
+    if not tells_addresses():
         return None
     report = folder / "report.json"
     done = _pip(
@@ -99,12 +99,13 @@ def download(requirement: str, folder: Path) -> Path:
     return found[0]
 
 
-def _pip_version() -> tuple[int, ...]:
-    """(0,) where there is none."""
+def tells_addresses() -> bool:
+    """Whether this Python's pip says where a wheel lies without downloading it."""
     try:
-        return tuple(int(part) for part in re.findall(r"\d+", version("pip"))[:2])
+        found = version("pip")
     except PackageNotFoundError:
-        return (0,)
+        return False
+    return tuple(int(part) for part in re.findall(r"\d+", found)[:2]) >= _DRY_SINCE
 
 
 def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -159,8 +159,11 @@ class _TrustedRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        fp.close()
-        _require_trusted(newurl)
+        try:
+            _require_trusted(newurl)
+        except PartsRefused:
+            fp.close()
+            raise
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

@@ -334,6 +334,15 @@ def test_an_older_pip_downloads_the_whole_wheel(
 
 
 @needs_dry_pip
+def test_a_server_on_which_pip_finds_no_ranges_gives_the_whole_wheel(
+    index: Server, tmp_path: Path
+) -> None:
+    index.heads = False
+    assert files_in(releases.fetch("toyengine", "1.0")) == whole_files(index, tmp_path)
+    assert "" in index.asked
+
+
+@needs_dry_pip
 def test_credentials_that_only_pip_has_fetch_the_whole_wheel(
     index: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

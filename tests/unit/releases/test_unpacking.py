@@ -123,6 +123,21 @@ def test_a_packing_that_no_wheel_uses_is_refused(tmp_path: Path) -> None:
         unpacked(wheel)
 
 
+def test_an_encrypted_file_is_refused(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path)
+    content = bytearray(wheel.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # the first flag of a member in the directory
+    wheel.write_bytes(content)
+    with pytest.raises(DamagedWheel, match="encrypted"):
+        unpacked(wheel)
+
+
+def test_a_huge_record_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzzgraph.releases.wheel._LONGEST", 200)
+    with pytest.raises(DamagedWheel, match="a huge one"):
+        unpacked(make_wheel(tmp_path))
+
+
 def test_a_wheel_beyond_all_sizes_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

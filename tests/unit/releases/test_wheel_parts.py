@@ -80,10 +80,18 @@ def refusing(server: Server, how: str) -> None:
             server.ranges = False
         case "credentials":
             server.password = "c2VjcmV0"
+        case "another end":
+            server.end_range = "bytes 0-9/90"
+        case "a huge end":
+            server.end_range = f"bytes {(99 << 40) - wheel_parts._END}-{(99 << 40) - 1}/{99 << 40}"
         case "another place":
             server.content_range = "bytes 0-9/90"
+        case "another wheel":
+            server.content_range = "bytes 0-66/90"
         case "no place":
-            server.content_range = "bytes */90"
+            server.end_range = "bytes */90"
+        case "compressed":
+            server.encoding = "gzip"
         case "a short part":
             server.alter = lambda part: part[:-1]
         case "no archive":
@@ -101,8 +109,12 @@ def refusing(server: Server, how: str) -> None:
     [
         ("no ranges", "status 200"),
         ("credentials", "status 401"),
+        ("another end", "other bytes"),
+        ("a huge end", "other bytes"),
         ("another place", "other bytes"),
+        ("another wheel", "other bytes"),
         ("no place", "status 206"),
+        ("compressed", "status 206"),
         ("a short part", "bytes of a part are missing"),
         ("no archive", "no directory of a wheel"),
         ("redirect", "does not protect"),

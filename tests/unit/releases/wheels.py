@@ -9,7 +9,7 @@ import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -79,13 +79,18 @@ class Server:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.ranges = True
+        self.heads = True
+        """Whether HEAD is answered, which pip asks before a range."""
+        self.encoding = ""
         self.password = ""
         """Basic credentials that every request has to bring, base64."""
         self.redirect = ""
         self.alter: Alter = lambda part: part
         """Applied to the body of each answer to a range."""
         self.content_range = ""
-        """In place of the true header."""
+        """In place of the true header of a part that is not the end."""
+        self.end_range = ""
+        """Likewise of the end."""
         self.port = 0
         self.asked: list[str] = []
         """Range headers of requests for the wheel, "" for all of it."""
@@ -116,8 +121,11 @@ class Server:
         first, last = said.groups()
         start = int(first) if first else max(0, len(content) - int(last))
         end = min(int(last) + 1 if first and last else len(content), len(content))
-        header = self.content_range or f"bytes {start}-{end - 1}/{len(content)}"
-        return 206, {"Content-Range": header}, self.alter(content[start:end])
+        changed = self.content_range if first else self.end_range
+        headers = {"Content-Range": changed or f"bytes {start}-{end - 1}/{len(content)}"}
+        if self.encoding:
+            headers["Content-Encoding"] = self.encoding
+        return 206, headers, self.alter(content[start:end])
 
 
 @contextmanager
@@ -138,6 +146,8 @@ def serving(file: Path) -> Iterator[Server]:
             status, headers, body = server.answer(self.path, self.headers.get("Range", ""))
             if server.password and self.headers.get("Authorization") != f"Basic {server.password}":
                 status, headers, body = 401, {"WWW-Authenticate": 'Basic realm="toys"'}, b""
+            if self.command == "HEAD" and not server.heads:
+                status = 405
             self.send_response(status)
             length = {"Content-Length": str(len(body))}
             ranges = {"Accept-Ranges": "bytes"} if server.ranges else {}
@@ -148,7 +158,8 @@ def serving(file: Path) -> Iterator[Server]:
                 server.asked.append(self.headers.get("Range", ""))
                 server.sent += len(body)
             if with_body:
-                self.wfile.write(body)
+                with suppress(ConnectionError):  # a client need not read what it does not want
+                    self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
