@@ -265,8 +265,9 @@ def leaves_of(values: Mapping[str, object]) -> list[tuple[str, object]]:
 
 def kind_of(value: object) -> str:
     """What a value is, in words: runs of one step hand over the same kinds."""
-    if value is None:
-        return "nothing"
+    known = _PLAIN_KINDS.get(type(value))
+    if known is not None:
+        return known
     if isinstance(value, torch.Tensor):
         return _kind_of_tensor(value.ndim, value.is_floating_point())
     if isinstance(value, (bool, int, float)):
@@ -274,6 +275,11 @@ def kind_of(value: object) -> str:
     if isinstance(value, type) or is_record(value):
         return "a record"
     return "a text" if isinstance(value, str) else type(value).__name__
+
+
+_PLAIN_KINDS: dict[type, str] = {
+    type(None): "nothing", bool: "a number", int: "a number", float: "a number", str: "a text",
+}  # fmt: skip
 
 
 @cache
@@ -312,7 +318,10 @@ def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]])
     elif depth < _DEEPEST and is_record(value):
         found.append((path, type(value)))
         for name, item in _bindings(value):
-            _walk(f"{path}.{name}", item, depth + 1, found)
+            if type(item) in _LEAVES:  # as nearly all, and a call costs more than all else
+                found.append((f"{path}.{name}", item))
+            else:
+                _walk(f"{path}.{name}", item, depth + 1, found)
     elif depth < _DEEPEST and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
         found.append((path, value))
         for index, item in enumerate(value):
@@ -323,6 +332,8 @@ def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]])
 
 
 _MOST_ITEMS = 16
+_LEAVES = frozenset((*_PLAIN_KINDS, torch.Tensor))
+"""Types whose values lead to nothing."""
 
 
 def _bindings(record: Any) -> Iterable[tuple[str, object]]:
