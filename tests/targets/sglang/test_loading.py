@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,3 +167,19 @@ def test_only_arguments_that_a_release_knows_are_given() -> None:
         return size
 
     assert call_with_known(older, size=3, layout="later") == 3
+
+
+def test_an_object_whose_wrapped_method_was_called_is_not_kept() -> None:
+    class Backend:
+        def attend(self, size: int) -> int:
+            return size
+
+    def watched(method: Any) -> Any:
+        return functools.wraps(method)(lambda *args, **kwargs: method(*args, **kwargs))
+
+    backend = Backend()
+    assert call_with_known(watched(backend.attend), size=3, layout="later") == 3
+    gone = weakref.ref(backend)
+    del backend
+    gc.collect()
+    assert gone() is None
