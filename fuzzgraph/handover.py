@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
@@ -34,6 +34,7 @@ __all__ = [
     "leaves_of",
     "numbers_part",
     "part_of",
+    "records_in",
     "root_of",
     "scalar_of",
     "still_holds",
@@ -302,13 +303,17 @@ def numbers_part(numbers: Sequence[int]) -> Part:
 
 def is_record(value: object) -> bool:
     """Whether it is a bag of values: an instance of a dataclass, or a namespace."""
-    kind: Any = type(value)
-    return _is_record_type(kind)
+    kind = type(value)
+    return getattr(kind, "__dataclass_fields__", None) is not None or kind is SimpleNamespace
 
 
-@lru_cache(maxsize=4096)
-def _is_record_type(kind: Any) -> bool:
-    return hasattr(kind, "__dataclass_fields__") or kind is SimpleNamespace
+def records_in(values: Mapping[str, object]) -> dict[str, object]:
+    """Those of the values that are records."""
+    return {
+        name: value
+        for name, value in values.items()
+        if type(value) not in _LEAVES and is_record(value)
+    }
 
 
 def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]]) -> None:

@@ -26,6 +26,7 @@ from fuzzgraph.handover import (
     leaves_of,
     numbers_part,
     part_of,
+    records_in,
     root_of,
     scalar_of,
 )
@@ -226,7 +227,7 @@ def _public_methods(backend: Any) -> Iterator[str]:
 
 
 def _records(backend: Any) -> dict[str, object]:
-    return {name: value for name, value in vars(backend).items() if is_record(value)}
+    return records_in(vars(backend))
 
 
 def _in_records(aliases: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
