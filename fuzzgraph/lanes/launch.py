@@ -180,12 +180,13 @@ class _Launch:
         memory.programs = group
         builder = self._builder
         builder.lanes = len(group)
-        builder.ids = _ids(group.tobytes(), self._grid)
+        programs = group.tobytes()
+        builder.ids = _ids(programs, self._grid)
         if trace is not None and trace.usable:
             lanes = memory.active_lanes = ActiveLanes(len(group))
             try:
                 with deciding_for(lanes):
-                    played = trace.play(inputs)
+                    played = trace.play(inputs, (programs, self._grid))
             except Exception:
                 # Run again: only the kernel itself can tell at which of its lines it raised.
                 trace.raised()

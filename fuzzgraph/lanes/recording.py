@@ -34,6 +34,9 @@ _NOT_FOLDED = (
     "program", "load", "store", "atomic", "assert", "print", "barrier", "asm", "extern",
     "descriptor", "block_ptr", "advance", "assume", "dot", "histogram",
 )  # fmt: skip
+_PURE = ("create_dot", "_reduced")
+"""Besides those that are folded, operations whose results follow from their operands alone."""
+_CHANGES_OPERANDS = "create_ashr"
 _PLAIN_KINDS = frozenset(PLAIN)
 _CHOSEN_BY = frozenset((bool, int, float, str, range, type(NotImplemented)))
 
@@ -77,8 +80,20 @@ class Recording:
 
     # ---- what the kernel does
 
-    def run(self, function: Any, args: tuple[Any, ...], kwargs: Any, folded: bool = True) -> Any:
-        """Call a function and take it down; what it calls in turn belongs to it."""
+    def run(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: Any,
+        folded: bool = True,
+        pure: bool = False,
+    ) -> Any:
+        """Call a function and take it down; what it calls in turn belongs to it.
+
+        Args:
+            folded: whether it gives the same for the same constants.
+            pure: whether it gives the same for the same operands, whatever they are.
+        """
         if self._inside or self._trace.off:
             return function(*args, **kwargs)
         given = tuple(self._operand(each) for each in args)
@@ -89,7 +104,7 @@ class Recording:
                 result = function(*args, **kwargs)
                 self._fold(result)
                 return result
-            operation = self._next(function, given, named)
+            operation = self._next(function, given, named, pure)
             result = function(*args, **kwargs)
             if operation is not None:
                 self._settle(operation, result)
@@ -121,7 +136,7 @@ class Recording:
 
     # ---- following and adding to the trace
 
-    def _next(self, function: Any, args: Any, kwargs: Any) -> Operation | None:
+    def _next(self, function: Any, args: Any, kwargs: Any, pure: bool) -> Operation | None:
         """The operation of the trace that this call is; added if the trace ends here."""
         if self._trace.off:
             return None
@@ -131,7 +146,10 @@ class Recording:
             known = Operation(function, args, kwargs)
             # A fork until it is seen to have a single outcome: it may raise.
             path.fork, known.paths = known, {}
-            prepare(known, self._trace)
+            name = name_of(function)
+            prepare(known, self._trace, pure=pure or name in _PURE)
+            if name == _CHANGES_OPERANDS:
+                self._trace.keeps = False
         elif (known.function, known.args, known.kwargs) != (function, args, kwargs):
             self.spoil("two runs differ")
             return None
@@ -242,7 +260,7 @@ class _RecordedBuilder:
         recording = self._recording
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return recording.run(found, args, kwargs, folded)
+            return recording.run(found, args, kwargs, folded, pure=folded)
 
         self.__dict__[name] = call
         return call
