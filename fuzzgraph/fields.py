@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fuzzgraph.case import Mode
 from fuzzgraph.errors import UsageError
 
 _REPEATED = {  # field name -> what live entries repeat, where an engine declares nothing else
@@ -69,14 +70,34 @@ class Field:
     dtype: str = ""
     """The dtype that the engine promises, e.g. 'int32'; offsets are int32 unless declared
     otherwise. A captured buffer must keep its dtype in any case."""
+    in_modes: tuple[tuple[Mode, PaddingRule], ...] = ()
+    """Modes in which padded rows follow another rule than `padding`."""
+    dummy: PaddingRule | None = None
+    """What `Observation.dummy_rows` hold; None where they follow the rule of padded rows."""
+    whole_rows: bool = False
+    """Of a page table: whether its rows are shown whole. What lies behind the pages of a live row
+    is then nobody's business, and passed over."""
+    past: str = ""
+    """Why the field depends on earlier steps by right, and where the engine says so; '' where it
+    must not. History then passes over it, and memory of others is changed for it only where
+    something else differs."""
 
     def __post_init__(self) -> None:
+        if self.whole_rows and self.axis != "page_table":
+            raise UsageError(
+                f"field {self.name!r} of axis {self.axis!r} has whole_rows. Only rows of a "
+                "page_table have entries behind their pages: drop it."
+            )
         by_rule = self.name in _JUDGED_BY_NAME or self.axis in _JUDGED_BY_OWNERSHIP
         if not (by_rule or self.truth or self.unjudged):
             raise UsageError(
                 f"field {self.name!r} declares nothing about its live entries. Name what they hold,"
                 " e.g. repeats='seq_lens', or say why nothing judges them: unjudged='...'."
             )
+
+    def padding_in(self, mode: Mode) -> PaddingRule:
+        """The rule of padded rows in a mode."""
+        return dict(self.in_modes).get(mode, self.padding)
 
     @property
     def truth(self) -> str:

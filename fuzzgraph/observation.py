@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,6 +59,13 @@ class Observation:
     shown_tokens: int | None = None
     """Token rows of the outputs, if the engine cuts off rows that it has padded. None if every
     padded row is shown."""
+    order: Sequence[int] | None = None
+    """Engine's row of each row of the batch, where the engine has an order of its own, as a
+    persistent batch has; None where it is the batch's. Everything is then shown in the engine's
+    order, and the harness puts it into the batch's."""
+    dummy_rows: int = 0
+    """Padded rows, the first ones, that the engine runs like live ones though no request is behind
+    them, as an idle rank does."""
     declined: str = ""
     """The engine's documented rule by which this batch takes no graph; '' if it must take one."""
     handovers: tuple[Handover, ...] = ()

@@ -6,8 +6,8 @@ Every name a user can get wrong is checked here, before anything expensive.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,6 +59,8 @@ class Opened:
     """Of the process that runs the engine."""
     lines_of: Callable[[Case, Finding], tuple[EngineLine, ...]] = lambda case, finding: ()
     """The engine's lines that a finding is about, found by running its case once more."""
+    reached: Mapping[str, Collection[int]] = field(default_factory=dict)
+    """Watched file -> first lines of its watched statements that were executed so far."""
     record: Recorder | None = None
     """Writes standalone scripts where the engine is; None where it is in this process."""
 
@@ -89,15 +91,21 @@ def check_names(setup: Setup) -> None:
         raise unknown_target(setup.target)
 
 
-def open_setup(setup: Setup, *, branches: bool = False) -> Opened:
+def open_setup(
+    setup: Setup, *, branches: bool = False, watched: Mapping[str, tuple[int, ...]] | None = None
+) -> Opened:
     """Open the target of a setup, in this process or, where it asks for it, in one of its own.
 
     Args:
         branches: whether verdicts name the engine's branches, at several times the cost.
+        watched: file of the setup's release or tree -> first lines of statements; `reached` tells
+            which of them were executed.
 
     Raises:
         UsageError: an unknown target or fault; AdapterUnavailable: its engine is missing.
     """
+    if watched:  # of a release or a tree, which a process of its own imports
+        return _in_worker(setup, _target(setup), branches=branches, watched=watched)
     if _own_apart(setup):
         return _open_own(setup, branches=branches)
     return open_target_object(_target(setup), setup, branches=branches)
@@ -225,11 +233,18 @@ def engine_paths(setup: Setup, target: Target) -> list[Path]:
     return []
 
 
-def _in_worker(setup: Setup, target: Target, *, branches: bool) -> Opened:
+def _in_worker(
+    setup: Setup,
+    target: Target,
+    *,
+    branches: bool,
+    watched: Mapping[str, tuple[int, ...]] | None = None,
+) -> Opened:
     """Run the target in a process of its own, with the release or tree that was asked for."""
     from fuzzgraph import worker
 
-    client = worker.open_client(setup, paths=engine_paths(setup, target), branches=branches)
+    paths = engine_paths(setup, target)
+    client = worker.open_client(setup, paths=paths, branches=branches, watched=watched)
     return _opened_in(client, setup, target)
 
 
@@ -244,6 +259,7 @@ def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
         environment=client.environment,
         cut_off=client.cut_off,
         lines_of=client.engine_lines,
+        reached=client.reached,
         record=client.standalone_script if setup.graphs == "recorder" else None,
     )
 

@@ -244,6 +244,22 @@ def is_isolated(target: Target) -> bool:
     return bool(getattr(target, "isolated", False))
 
 
+def load_engine(target: Target) -> None:
+    """Let a target import its engine, before the first case's deadline runs.
+
+    A target does that in `load()`; without one the import falls into the first `open`.
+    """
+    load: Callable[[], None] | None = getattr(unwrapped(target), "load", None)
+    if load is not None:
+        load()
+
+
+def probe_of(target: Target) -> Callable[[], None] | None:
+    """A call that fails once the device's context is lost: a target's own `probe()`, or None."""
+    found: Callable[[], None] | None = getattr(unwrapped(target), "probe", None)
+    return found
+
+
 def excuses_of(target: Target) -> tuple[Excuse, ...]:
     """The rules of handing over that the target excuses names from, in `excuses`."""
     found: tuple[Excuse, ...] = getattr(unwrapped(target), "excuses", ())

@@ -9,7 +9,7 @@ engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,23 @@ class Ragged:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def with_rows(self, rows: IntArray) -> Ragged:
+        """These rows, in this order."""
+        lens = np.diff(self.offsets)[rows]
+        offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lens)))
+        return Ragged(self.values[segments(self.offsets[:-1][rows], lens)], offsets)
+
+
+def segments(starts: IntArray, lens: IntArray) -> IntArray:
+    """Places of segments that begin at `starts` and have `lens` entries, one behind another.
+
+    >>> segments(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(lens)
+    places: IntArray = np.arange(int(lens.sum())) + np.repeat(starts - (ends - lens), lens)
+    return places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +113,14 @@ class Batch:
     tree_parents: IntArray | None
     """[raw_bs, draft_tokens] parent of each draft token within its row, -1 for the root; None
     outside target_verify. A parent precedes its children; a chain is [-1, 0, 1, ...]."""
+    finished: IntArray
+    """Requests that left for good since the step before; what they owned is free, and may be
+    others' now. A request that is not named anywhere waits, with all that it owns."""
+    preempted: IntArray
+    """Requests that left since the step before and come back later: what they owned is free too."""
+    resumed: IntArray
+    """Requests of this step that come back after they were preempted, with a row and pages of
+    their own again."""
     mrope: IntArray | None
     """[num_tokens] extra position input, or None where the batch comes without it."""
 
@@ -103,3 +128,29 @@ class Batch:
     def cached_lens(self) -> IntArray:
         """[raw_bs] KV tokens that were there before this step."""
         return self.seq_lens - self.new_lens
+
+    def with_rows(self, rows: IntArray) -> Batch:
+        """The same requests in another order: row i of it is row `rows[i]` of this batch."""
+        counts = np.bincount(self.token_rows, minlength=self.raw_bs)
+        tokens = segments((np.cumsum(counts) - counts)[rows], counts[rows])
+        written = len(self.slot_mapping) // max(len(self.token_rows), 1)  # a draft's are several
+        slots = (tokens[:, None] * written + np.arange(written)).ravel()
+        per_row = {name: getattr(self, name)[rows] for name in _BY_ROW}
+        per_token = {name: getattr(self, name)[tokens] for name in _BY_TOKEN}
+        ragged = {name: getattr(self, name).with_rows(rows) for name in _RAGGED}
+        return replace(
+            self,
+            **per_row,
+            **per_token,
+            **ragged,
+            token_rows=np.repeat(np.arange(self.raw_bs), counts[rows]),
+            slot_mapping=self.slot_mapping[slots],
+            state_slots=self.state_slots[rows] if len(self.state_slots) else self.state_slots,
+            tree_parents=None if self.tree_parents is None else self.tree_parents[rows],
+            mrope=None if self.mrope is None else self.mrope[tokens],
+        )
+
+
+_BY_ROW = ("requests", "req_pool_indices", "seq_lens", "new_lens", "encoder_lens")
+_BY_TOKEN = ("input_ids", "positions")
+_RAGGED = ("kv_slots", "kv_tokens", "kv_positions", "pages", "encoder_slots", "encoder_tokens")

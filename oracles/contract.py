@@ -14,7 +14,7 @@ import torch
 
 from fuzzgraph.accesses import Misuse
 from fuzzgraph.finding import Clause, Finding, Stage
-from fuzzgraph.observation import Field, Observation, RunKind, StepRecord
+from fuzzgraph.observation import Field, Observation, PaddingRule, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.reference import capture_truth, live_tokens, live_truth
 from fuzzgraph.rules import metadata
@@ -69,7 +69,9 @@ class Contract:
                     message=f"{name} is not handed over as the graph saw it at its capture",
                 )  # fmt: skip
         for name, got in step.at_capture.items():
-            want = capture_truth(fields[name], seen, step.config) if name in fields else None
+            declared, want = fields.get(name), None
+            if declared is not None:
+                want = capture_truth(declared, seen, step.batch.mode, step.config)
             if want is None:
                 continue
             worst = first_difference(got.reshape(-1), torch.full_like(got, want).reshape(-1))
@@ -122,7 +124,7 @@ def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[
         if (offsets := name.replace("_indices", "_indptr")) in seen.metadata:
             yield Claim(metadata.names_own_slots, (name, offsets), _slot_facts(name, step, seen))
     elif axis == "page_table":
-        yield Claim(metadata.names_own_pages, only, _page_facts(step))
+        yield Claim(metadata.names_own_pages, only, _page_facts(declared, step))
     elif name == "num_token_non_padded":
         facts = {
             "live": live_tokens(batch.num_tokens, seen.padded_tokens, config),
@@ -151,7 +153,7 @@ def _live(rule: Callable[..., Iterator[str]], declared: Field, step: StepRecord)
 
 def _row_claims(declared: Field, step: StepRecord, seen: Observation) -> Iterator[Claim]:
     """Of a field with an entry for each request or token."""
-    only, padding = (declared.name,), declared.padding
+    only, padding = (declared.name,), declared.padding_in(step.batch.mode)
     if declared.axis == "requests":
         live, padded = seen.raw_bs, seen.padded_bs
     else:
@@ -162,11 +164,20 @@ def _row_claims(declared: Field, step: StepRecord, seen: Observation) -> Iterato
         sizes["branches"] = seen.padded_bs * step.config.spec_topk
     yield Claim(metadata.has_entries, only, sizes)
     yield from _live(metadata.holds_live, declared, step)
-    if padding.kind != "free":
-        facts: dict[str, Any] = {"live": live, "kind": padding.kind, "value": padding.value}
-        if declared.source:
-            facts["source"] = declared.source
-        yield Claim(metadata.holds_padding, only, facts)
+    dummies = min(seen.dummy_rows, padded - live) if declared.dummy is not None else 0
+    if declared.dummy is not None and dummies:
+        yield from _padding(declared, declared.dummy, live, live + dummies)
+    yield from _padding(declared, padding, live + dummies, padded)
+
+
+def _padding(declared: Field, rule: PaddingRule, start: int, stop: int) -> Iterator[Claim]:
+    """The entries from `start` on up to `stop`, which no request is behind."""
+    if rule.kind == "free":
+        return
+    facts: dict[str, Any] = {"live": start, "stop": stop, "kind": rule.kind, "value": rule.value}
+    if declared.source:
+        facts["source"] = declared.source
+    yield Claim(metadata.holds_padding, (declared.name,), facts)
 
 
 def _slot_facts(name: str, step: StepRecord, seen: Observation) -> dict[str, Any]:
@@ -190,13 +201,15 @@ def _drafted(batch: Batch, row: int) -> list[int]:
     return drafted
 
 
-def _page_facts(step: StepRecord) -> dict[str, Any]:
+def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
     batch, config = step.batch, step.config
+    padding = declared.padding_in(batch.mode)
     return {
         "pages": [batch.pages.row(row).tolist() for row in range(batch.raw_bs)],
         "seq_lens": batch.seq_lens.tolist(),
         "page_size": config.page_size,
-        "reserved": RESERVED_PAGE,
+        "padding": padding.kind,
+        "value": RESERVED_PAGE if padding.kind == "reserved" else padding.value,
         "in_order": not config.sliding_window,
     }
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.execution.pool_memory import (
     STATE_SIGNATURE,
@@ -117,6 +117,10 @@ class StepState:
                 pool_writer.state.bytes_of(pool_writer.content.state_rows(batch))
             )
             self._copies.append((pool_writer.state.rows, slots, states))
+
+    @property
+    def mode(self) -> Mode:
+        return self._batch.mode
 
     def write(self) -> None:
         """Write the batch's page maps, its KV and states from before this step, its encoder KV."""

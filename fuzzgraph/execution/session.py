@@ -211,7 +211,7 @@ class OpenSession:
         # a reason that is not a finding.
         self.pool_writer.keep_reserved(image)
         for declared, tensor in self.static_buffers():
-            if declared.padding.kind == "free" and not declared.rewritten:
+            if declared.padding_in(state.mode).kind == "free" and not declared.rewritten:
                 tensor.copy_(self.memory.as_in(image, tensor))
 
     def candidates(self, state: StepState, world: int) -> list[Perturbation]:

@@ -17,6 +17,7 @@ from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
 from fuzzgraph.execution.handovers import drop_unwritten, launches
+from fuzzgraph.execution.observed import in_terms_of
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.memory import NAN_WORLD
@@ -140,6 +141,7 @@ class StepRunner:
                     session.replay(batch)
                 stage = "check"
                 seen = session.observe(batch)
+            seen = in_terms_of(batch, seen, session.fields, self._opened.config.page_size)
             seen.handovers = (*seen.handovers, *launches(launched, session.pools.kv_planes))
             drop_unwritten(seen.handovers, self._opened.memory)
             return seen
@@ -188,10 +190,11 @@ class StepRunner:
             step.runs["screen"] = self._screen(state, before, batch, 1)
             # World B first. The NaN world is run only if B agrees: a stray read shows in B already,
             # and NaN adds only masked reads that end in 0 * NaN.
-            if not same(step.runs["screen"], replay):
+            by_right = {field.name for field in step.fields if field.past}
+            if not same(step.runs["screen"], replay, by_right):
                 self._attribute(step, state, before, 1)
             elif self._setup.strict_nan and not same(
-                self._screen(state, before, batch, NAN_WORLD), replay
+                self._screen(state, before, batch, NAN_WORLD), replay, by_right
             ):
                 self._attribute(step, state, before, NAN_WORLD)
         if "eager" in self._needs and batch.via == "graph" and batch.raw_bs:

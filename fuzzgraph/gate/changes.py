@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuzzgraph.checkout import Checkout, GitFailed, git
 from fuzzgraph.errors import UsageError
+from fuzzgraph.gate.statements import statements_at
 
 MODULE = ""
 """In the place of a function's name: lines that run at import, outside all functions."""
@@ -30,6 +32,12 @@ class TouchedFile:
     """Whether a Triton kernel is touched."""
     lines: int = 0
     """Changed lines, of both trees."""
+    added: tuple[int, ...] = ()
+    """First lines of the statements that changed, in the tree; kernels' are not among them."""
+    removed: tuple[int, ...] = ()
+    """The same in the base."""
+    here: frozenset[int] = frozenset()
+    """All changed lines of the tree; where lines were only taken away, the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,11 @@ class _Source:
     spans: list[tuple[int, int, str, bool]] = field(default_factory=list)
     """First line with decorators, last line, dotted name, whether Triton compiles it."""
     dumped: str = ""
+    tree: ast.Module = field(default_factory=lambda: ast.Module([], []))
+
+    def statements(self, lines: Sequence[int]) -> tuple[int, ...]:
+        """First lines of the statements that Python executes; a kernel's it never does."""
+        return tuple(sorted(statements_at(self.tree, [n for n in lines if not self.at(n)[1]])))
 
     def at(self, line: int) -> tuple[str, bool]:
         """The innermost function around a line."""
@@ -100,15 +113,26 @@ def _touched(name: str, base: Path, head: Path) -> TouchedFile | None:
     if before.dumped and before.dumped == after.dumped:
         return None
     functions: set[str] = set()
-    kernels, lines = False, 0
+    kernels, lines, here = False, 0, frozenset[int]()
+    statements = []
     for source, changed in zip((before, after), _changed_lines(base, head), strict=True):
-        for line in changed:
+        for line in (*changed.lines, *changed.places):
             function, kernel = source.at(line)
             functions.add(function)
             kernels = kernels or kernel
-        lines += len(changed)
+        here = frozenset((*changed.lines, *changed.places))  # at last those of the tree
+        lines += len(changed.lines)
+        statements.append(source.statements(changed.lines))
     known = {span[2] for span in (*before.spans, *after.spans)} | {MODULE}
-    return TouchedFile(name, frozenset(functions & known) or frozenset({MODULE}), kernels, lines)
+    return TouchedFile(
+        path=name,
+        functions=frozenset(functions & known) or frozenset({MODULE}),
+        kernels=kernels,
+        lines=lines,
+        added=statements[1],
+        removed=statements[0],
+        here=here,
+    )
 
 
 def read_source(path: Path) -> _Source:
@@ -119,7 +143,7 @@ def read_source(path: Path) -> _Source:
         return _Source()
     spans: list[tuple[int, int, str, bool]] = []
     _walk(tree, "", spans)
-    return _Source(spans, ast.dump(tree))
+    return _Source(spans, ast.dump(tree), tree)
 
 
 def _walk(node: ast.AST, prefix: str, spans: list[tuple[int, int, str, bool]]) -> None:
@@ -144,17 +168,27 @@ def _is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return False
 
 
-def _changed_lines(base: Path, head: Path) -> tuple[list[int], list[int]]:
-    """Numbers of the lines that differ, in the base's file and in the tree's.
+@dataclass(slots=True)
+class _Changed:
+    """What differs, in one of two files."""
 
-    Where one of them has nothing, the line before stands for the place.
-    """
+    lines: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """Lines behind which this file has nothing where the other one has something."""
+
+
+def _changed_lines(base: Path, head: Path) -> tuple[_Changed, _Changed]:
+    """Of the base's file and of the tree's."""
     before, after = (str(path) if path.is_file() else "/dev/null" for path in (base, head))
     old, new = (Path(path).read_text("utf-8", "replace").splitlines() for path in (before, after))
     text = "\n".join(difflib.unified_diff(old, new, n=0, lineterm=""))
-    found: tuple[list[int], list[int]] = ([], [])
+    found = (_Changed(), _Changed())
     for match in _HUNK.finditer(text):
-        for side, (start, count) in enumerate(((match[1], match[2]), (match[3], match[4]))):
+        for side, (start, count) in zip(
+            found, ((match[1], match[2]), (match[3], match[4])), strict=True
+        ):
             many = int(count) if count is not None else 1
-            found[side].extend(range(int(start), int(start) + max(many, 1)))
+            side.lines.extend(range(int(start), int(start) + many))
+            if not many:
+                side.places.append(int(start))
     return found

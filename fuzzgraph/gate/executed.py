@@ -12,8 +12,9 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from fuzzgraph.process.cache import cache_root
 from fuzzgraph.process.interpreter import engine_environment, module_command
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strict_json import decode_json
+from fuzzgraph.text.escaping import file_name
 from fuzzgraph.worker.messages import Channel, InvalidMessage
 
 _FORMAT = 2
@@ -103,17 +105,22 @@ class ExecutedMap:
             self._digests[name] = digest_of(self._root / self._package / name)
         return self._digests[name]
 
-    def record(self, targets: Sequence[str], jobs: int) -> dict[str, Executed]:
-        """Record these targets anew, in so many processes side by side."""
+    def record(
+        self, targets: Sequence[str], jobs: int, told: Callable[[Executed], object]
+    ) -> dict[str, Executed]:
+        """Record these targets anew, in so many processes side by side.
+
+        Args:
+            told: called with each record, by several threads.
+        """
         parts = [targets[number::jobs] for number in range(min(jobs, len(targets)))]
         with ThreadPoolExecutor(max(len(parts), 1)) as pool:
-            made = [one for part in pool.map(self._recorded, parts) for one in part]
+            made = [one for part in pool.map(partial(self._recorded, told), parts) for one in part]
         return {one.target: one for one in made}
 
     def _path(self, target: str) -> Path:
         name = hashlib.sha256(target.encode()).hexdigest()[:8]
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in target)[:80]
-        return self._folder / f"{safe}-{name}.json"
+        return self._folder / f"{file_name(target)}-{name}.json"
 
     def _read(self, target: str) -> Executed | None:
         try:
@@ -123,12 +130,18 @@ class ExecutedMap:
         sound = (found.format, found.target) == (_FORMAT, target)
         return found if sound and set(found.functions) <= set(found.files) else None
 
-    def _recorded(self, targets: Sequence[str]) -> list[Executed]:
+    def _recorded(
+        self, told: Callable[[Executed], object], targets: Sequence[str]
+    ) -> list[Executed]:
         request = TraceRequest(
             setup=self._setup, targets=tuple(targets), root=str(self._root),
             package=self._package, seconds=SECONDS,
         )  # fmt: skip
-        return [self._keep(seen) for seen in _answers(request)]
+        made = []
+        for seen in _answers(request):
+            made.append(self._keep(seen))
+            told(made[-1])
+        return made
 
     def _keep(self, seen: Traced) -> Executed:
         names = sorted({*seen.files, *seen.functions})

@@ -12,15 +12,34 @@ from fuzzgraph.run.events import ReportedFinding
 from fuzzgraph.run.identity import identity_words
 from fuzzgraph.text.escaping import code_block, code_span, one_line
 from fuzzgraph.text.escaping import markdown_text as plain
-from fuzzgraph.text.finding_text import sentence
+from fuzzgraph.text.finding_text import sentence, title
 from fuzzgraph.text.numbers import counted
 
 COMMENT = 60_000
 """Characters of a page that is to fit into a comment; GitHub takes 65,536."""
+_LINES = 12
+"""Numbers of lines shown of a file; gate.json has all."""
+_FILES = 12
+"""Files whose lines are shown."""
 
 
 def verdict(summary: GateSummary) -> str:
     """The outcome in one line."""
+    outcome = _outcome(summary) if summary.targets else [_nothing_to_run(summary)]
+    return "; ".join([*_warnings(summary), *outcome, *_gaps(summary)])
+
+
+def _warnings(summary: GateSummary) -> list[str]:
+    """Why what was not found says nothing; they come first."""
+    said = []
+    if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
+        said.append("CUT SHORT, so that what was not found says nothing")
+    if _nothing_ran(summary):
+        said.append("NO CASE EXECUTED WHAT CHANGED, so that what was not found says nothing")
+    return said
+
+
+def _outcome(summary: GateSummary) -> list[str]:
     new = len(summary.new)
     mended = sum(len(one.mended) for one in summary.targets)
     standing = sum(len(one.standing) for one in summary.targets)
@@ -34,14 +53,22 @@ def verdict(summary: GateSummary) -> str:
         parts.append(f"{counted(uncovered, 'finding')} uncovered by what is mended")
     if summary.doubtful:
         parts.append(f"{counted(len(summary.doubtful), 'finding')} not confirmed")
-    if not summary.targets:
-        parts = [_nothing_to_run(summary)]
+    return parts
+
+
+def _gaps(summary: GateSummary) -> list[str]:
+    """What was not looked at."""
     failed = [one.target for one in summary.targets if one.why]
-    if failed:
-        parts.append(f"not judged: {', '.join(failed)}")
-    if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
-        parts.insert(0, "CUT SHORT, so that what was not found says nothing")
-    return "; ".join(parts)
+    said = [f"not judged: {', '.join(failed)}"] if failed else []
+    if (never := _never(summary)) and summary.targets and not _nothing_ran(summary):
+        said.append(f"{never} of {counted(summary.statements, 'changed statement')} never executed")
+    return said
+
+
+def _nothing_ran(summary: GateSummary) -> bool:
+    """Whether no case executed anything of the change; a kernel may have run unseen."""
+    nothing = 0 < _never(summary) == summary.statements
+    return bool(summary.targets and nothing and not summary.new and not summary.kernels)
 
 
 def _nothing_to_run(summary: GateSummary) -> str:
@@ -66,6 +93,7 @@ def text(summary: GateSummary) -> str:
         lines += [f"mended: {_mended_line(mended, one)}" for mended in one.mended]
     lines.append(one_line(verdict(summary)))
     lines += [f"  {one_line(_target_line(one))}" for one in summary.targets]
+    lines += [f"  never executed: {one_line(line)}" for line in _never_ran(summary)]
     if summary.left_out:
         lines.append(f"  no time left for: {', '.join(summary.left_out)} (a longer --time has it)")
     lines.append(f"  {one_line(trees_line(summary))}; {summary.seconds:.0f} s")
@@ -81,10 +109,10 @@ def _mended_line(mended: MendedFinding, one: GateTarget) -> str:
 def _target_line(one: GateTarget) -> str:
     if one.summary is None:
         return f"{one.target}: not judged: {one.why}"
-    found = (
-        f"{one.summary.cases} cases on both, {counted(len(one.summary.findings), 'new finding')}"
-    )
-    standing = f", {len(one.standing)} stand in both" if one.standing else ""
+    cases, new = counted(one.summary.cases, "case"), len(one.summary.findings)
+    found = f"{cases} on both, {counted(new, 'new finding')}"
+    many = len(one.standing)
+    standing = f", {many} {'stands' if many == 1 else 'stand'} in both" if many else ""
     return f"{one.target}: {found}{standing}, {one.seconds:.0f} s"
 
 
@@ -93,7 +121,7 @@ def markdown(summary: GateSummary) -> str:
     new = summary.new
     parts = [f"# FuzzGraph: {plain(verdict(summary))}", plain(trees_line(summary)) + "."]
     parts += [
-        f"## {plain(sentence(entry.lead.finding))}\n\n{code_block(text)}"
+        f"## {plain(title(entry.lead.finding))}\n\n{code_block(text)}"
         for entry, text in zip(causes(new), findings_texts(new), strict=True)
     ]
     if summary.doubtful:
@@ -118,8 +146,44 @@ def markdown(summary: GateSummary) -> str:
         rows = "\n".join(_linked(seen, one) for one, seen in uncovered)
         said = "Seen only where the base fails in a way that is mended, which may have hidden it"
         parts.append(f"## {said}\n\n{rows}")
+    if never := _never_ran(summary):
+        rows = "\n".join(f"- {plain(line)}" for line in never)
+        parts.append(f"## Changed lines that no case executed\n\n{rows}{_not_drawn(summary)}")
     parts.append(_rest(summary))
     return _fitting(parts)
+
+
+def _never(summary: GateSummary) -> int:
+    """Changed statements that no case executed, of both sides."""
+    sides = (summary.never_ran, summary.never_ran_on_base)
+    return sum(len(lines) for side in sides for lines in side.values())
+
+
+def _never_ran(summary: GateSummary) -> list[str]:
+    """A line for each file with changed statements that no case executed, those first of which
+    some were."""
+    sides = (("", summary.never_ran), (" of the base", summary.never_ran_on_base))
+    files = [(name not in summary.entered, f"{name}{words}", lines)
+             for words, side in sides for name, lines in side.items()]  # fmt: skip
+    files.sort(key=lambda file: file[0])
+    said = []
+    for _, name, lines in files[:_FILES]:
+        shown = ", ".join(map(str, lines[:_LINES]))
+        more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+        said.append(f"{name}: {'line' if len(lines) == 1 else 'lines'} {shown}{more}")
+    if len(files) > _FILES:
+        said.append(f"{counted(len(files) - _FILES, 'more file')}, which gate.json names")
+    return said
+
+
+def _not_drawn(summary: GateSummary) -> str:
+    """What the cases of these targets never have, which may be what leads there."""
+    rows = [
+        f"- {plain(one.target)} draws no cases with: {plain('; '.join(one.summary.beyond))}"
+        for one in summary.targets
+        if one.summary is not None and one.summary.beyond
+    ]
+    return "\n\n" + "\n".join(rows) if rows else ""
 
 
 def _doubt(reported: ReportedFinding) -> str:
@@ -151,7 +215,7 @@ def _table(summary: GateSummary) -> str:
 def _figure(one: GateTarget) -> str:
     if one.summary is None:
         return f"not judged: {plain(one.why)}"
-    return f"{len(one.summary.findings)} in {one.summary.cases} cases"
+    return f"{len(one.summary.findings)} in {counted(one.summary.cases, 'case')}"
 
 
 def _rest(summary: GateSummary) -> str:
@@ -160,10 +224,16 @@ def _rest(summary: GateSummary) -> str:
         lines.append(f"Files that differ in comments and blank lines only: {len(summary.same)}.")
     if summary.other:
         lines.append(f"Files that no target runs, since they are no Python: {len(summary.other)}.")
+    if summary.kernels:
+        lines.append(f"Which lines of Triton kernels ran is not told: {plain(_kernels(summary))}.")
     if summary.left_out:
         lines.append(f"No time left for {plain(', '.join(summary.left_out))}.")
     lines.append(f"Seed {summary.spec.seed}, FuzzGraph {plain(summary.fuzzgraph)}.")
     return " ".join(lines)
+
+
+def _kernels(summary: GateSummary) -> str:
+    return ", ".join(summary.kernels)
 
 
 def _fitting(parts: list[str]) -> str:

@@ -18,6 +18,8 @@ from fuzzgraph.compatibility import released_targets, targets_by_package
 from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
 from fuzzgraph.gate.against_base import AgainstBase
 from fuzzgraph.gate.beside import beside
+from fuzzgraph.gate.changed_lines import ChangedLines
+from fuzzgraph.gate.changed_statements import ChangedStatements
 from fuzzgraph.gate.changes import Changes, read_changes
 from fuzzgraph.gate.choose import Choice, Chosen, choose
 from fuzzgraph.gate.executed import Executed, ExecutedMap
@@ -32,6 +34,7 @@ from fuzzgraph.policy import load_policy
 from fuzzgraph.run.events import CaseRun, Emit, Event, RunSummary
 from fuzzgraph.run.spec import Budget, RunSpec, Setup
 from fuzzgraph.source_tree import SourceTree, find_tree, package_of
+from fuzzgraph.text.escaping import file_name
 from fuzzgraph.text.numbers import counted
 from fuzzgraph.worktrees import commit_of, merge_base, worktree
 
@@ -84,9 +87,8 @@ def run_gate(spec: GateSpec, *, say: Say, emit: Emit) -> GateSummary:
         check_names(Setup(target=target))
     with _trees(spec) as trees:
         changes = read_changes(
-            trees.checkout, trees.base.root / trees.base.package,
-            trees.head.root / trees.head.package, trees.commit,
-        )  # fmt: skip
+            trees.checkout, _package(trees.base), _package(trees.head), trees.commit
+        )
         summary = GateSummary(
             fuzzgraph=fuzzgraph.__version__,
             package=trees.head.package,
@@ -98,11 +100,15 @@ def run_gate(spec: GateSpec, *, say: Say, emit: Emit) -> GateSummary:
             same=changes.same,
             other=changes.other,
         )
+        if trees.commit == trees.checkout.commit:
+            say("the base is the commit that is checked out: what is not committed is judged")
         choice, not_driven = _choice(spec, trees, changes, say)
-        targets = _all_run(spec, trees, choice, clock, say, emit)
+        statements = ChangedStatements(changes, _package(trees.head), _package(trees.base))
+        targets = _all_run(spec, trees, choice, statements, clock, say, emit)
     summary = msgspec.structs.replace(
         summary,
         targets=targets,
+        **statements.told(),
         left_out=choice.left_out,
         not_driven=not_driven,
         seconds=round(clock.seconds, 1),
@@ -117,6 +123,10 @@ def _exit_code(summary: GateSummary) -> int:
     runs = [one.summary for one in summary.targets]
     cut = any(one is None or one.error or one.damaged or one.reason in CUT for one in runs)
     return 3 if cut else 0
+
+
+def _package(tree: SourceTree) -> Path:
+    return tree.root / tree.package
 
 
 @contextlib.contextmanager
@@ -185,8 +195,14 @@ def _executed(spec: GateSpec, trees: _Trees, changes: Changes, say: Say) -> dict
             again.append(target)
     if again:
         say(f"recording what {len(again)} of {len(again) + len(executed)} targets execute")
-        executed |= known.record(again, spec.jobs)
+        executed |= known.record(again, spec.jobs, lambda record: say(_recorded_words(record)))
     return executed
+
+
+def _recorded_words(record: Executed) -> str:
+    functions = sum(map(len, record.functions.values()))
+    ran = f"{counted(functions, 'function')} in {counted(record.cases, 'case')}"
+    return f"  {record.target}: {record.why or ran}"
 
 
 def _candidates(spec: GateSpec, package: str) -> tuple[str, ...]:
@@ -219,12 +235,13 @@ def _setup(tree: SourceTree, identity: str, target: str) -> Setup:
 
 
 def _all_run(
-    spec: GateSpec, trees: _Trees, choice: Choice, clock: _Clock, say: Say, emit: Emit
-) -> tuple[GateTarget, ...]:
+    spec: GateSpec, trees: _Trees, choice: Choice, statements: ChangedStatements,
+    clock: _Clock, say: Say, emit: Emit,
+) -> tuple[GateTarget, ...]:  # fmt: skip
     done = []
     for chosen in choice.chosen:
         say(f"{chosen.target}, {chosen.seconds:.0f} s{_touched_words(chosen)}")
-        done.append(_run_one(spec, trees, chosen, clock, emit))
+        done.append(_run_one(spec, trees, chosen, statements, clock, emit))
         ran = done[-1].summary
         if ran is not None and ran.reason in CUT:
             break
@@ -238,16 +255,19 @@ def _touched_words(chosen: Chosen) -> str:
 
 
 def _run_one(
-    spec: GateSpec, trees: _Trees, chosen: Chosen, clock: _Clock, emit: Emit
-) -> GateTarget:
+    spec: GateSpec, trees: _Trees, chosen: Chosen, statements: ChangedStatements,
+    clock: _Clock, emit: Emit,
+) -> GateTarget:  # fmt: skip
     """A campaign over what the tree shows and the base does not."""
     begin = clock.seconds
     told = GateTarget(target=chosen.target, touched=chosen.touched, folder=chosen.target)
     head = _setup(trees.head, trees.head.identity, chosen.target)
     base = _setup(trees.base, trees.commit, chosen.target)
-    folder = Path(spec.out) / "runs" / _folder_name(chosen.target)
+    folder = Path(spec.out) / "runs" / file_name(chosen.target)
     try:
-        with _both_opened(head, base) as (opened, against):
+        with _both_opened(head, base, statements) as (opened, against):
+            changed = ChangedLines(statements.changes, _package(trees.head), trees.checkout.below)
+            opened = replace(opened, lines_of=changed.first_of(opened.lines_of))
             run = _run_spec(spec, head, chosen, folder)
 
             def see(event: Event) -> None:
@@ -298,20 +318,20 @@ def _run_spec(spec: GateSpec, setup: Setup, chosen: Chosen, folder: Path) -> Run
     )
 
 
-def _folder_name(target: str) -> str:
-    """A target's name as a folder; module:factory has a colon."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in target)
-
-
 def _named(path: str) -> Path | None:
     return Path(path) if path else None
 
 
 @contextlib.contextmanager
-def _both_opened(head: Setup, base: Setup) -> Iterator[tuple[Opened, AgainstBase]]:
+def _both_opened(
+    head: Setup, base: Setup, statements: ChangedStatements
+) -> Iterator[tuple[Opened, AgainstBase]]:
     """Both engines, opened side by side, and one `Opened` over the two."""
     with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
-        opening = [pool.submit(open_setup, setup) for setup in (head, base)]
+        opening = [
+            pool.submit(open_setup, setup, watched=side.watched)
+            for setup, side in ((head, statements.head), (base, statements.base))
+        ]
         failures = [one.exception() for one in opening]
         opened = [one.result() for one in opening if one.exception() is None]
         for one in opened:
@@ -322,6 +342,8 @@ def _both_opened(head: Setup, base: Setup) -> Iterator[tuple[Opened, AgainstBase
                     raise UsageError(f"{name}: {failure}") from None
                 raise failure
         first, second = opened
+        stack.callback(statements.head.note, first.reached)
+        stack.callback(statements.base.note, second.reached)
         against = AgainstBase(first.runner, second.runner)
         stack.callback(against.close)
 

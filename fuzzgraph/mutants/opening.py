@@ -25,6 +25,7 @@ def load_target(setup: Setup, paths: Sequence[str]) -> Target:
         UsageError: the engine's import has started threads.
         AdapterUnavailable: there is no such engine.
     """
+    from fuzzgraph.ports import load_engine
     from fuzzgraph.targets import open_target
     from fuzzgraph.worker.bytecode import import_engine_from
 
@@ -32,9 +33,7 @@ def load_target(setup: Setup, paths: Sequence[str]) -> Target:
     gc.disable()  # an engine's imports make half a million objects that stay
     try:
         target = open_target(setup.target)
-        load = getattr(target, "load", None)
-        if load is not None:
-            load()
+        load_engine(target)
     finally:
         gc.enable()
     from fuzzgraph.execution.process import tune_process

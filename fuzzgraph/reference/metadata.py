@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.reference.geometry import lines_of, queries_of
 from fuzzgraph.reference.shard import live_tokens
@@ -26,12 +26,13 @@ def live_truth(field: Field, batch: Batch, config: EngineConfig) -> IntArray | N
         return _TRUTHS[name](batch, config, int(step or 0))
     found: IntArray | None = getattr(batch, name)
     # An optional input that the batch lacks: live rows then hold what padded rows hold.
-    if found is None and field.padding.kind != "free":
-        return np.full(batch.num_tokens, field.padding.value)
+    padding = field.padding_in(batch.mode)
+    if found is None and padding.kind != "free":
+        return np.full(batch.num_tokens, padding.value)
     return found
 
 
-def capture_truth(field: Field, seen: Observation, config: EngineConfig) -> int | None:
+def capture_truth(field: Field, seen: Observation, mode: Mode, config: EngineConfig) -> int | None:
     """What every entry must hold when a graph of the observed size is captured, or None.
 
     The batch of a capture has no requests, so its rows hold what padded rows hold.
@@ -42,7 +43,8 @@ def capture_truth(field: Field, seen: Observation, config: EngineConfig) -> int 
         return live_tokens(seen.padded_tokens, seen.padded_tokens, config)
     if field.name == "encoder_lens":
         return config.max_encoder_len
-    return None if field.padding.kind == "free" else field.padding.value
+    padding = field.padding_in(mode)
+    return None if padding.kind == "free" else padding.value
 
 
 def _last_page_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:

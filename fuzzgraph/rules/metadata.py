@@ -56,12 +56,12 @@ def holds_live(name: str, got: Entries, *, live: list[int]) -> Iterator[str]:
 
 
 def holds_padding(
-    name: str, got: Entries, *, live: int, kind: str, value: int, source: str = ""
+    name: str, got: Entries, *, live: int, stop: int, kind: str, value: int, source: str = ""
 ) -> Iterator[str]:
-    """Behind the live entries stands the value that the engine promises for padded rows."""
-    if live >= len(got):
+    """Behind the live entries, up to `stop`, stands the value that the engine promises there."""
+    if live >= min(stop, len(got)):
         return
-    tail = got[live:].reshape(-1).tolist()
+    tail = got[live:stop].reshape(-1).tolist()
     must = [value] * len(tail)
     if tail != must:
         at = _first_unequal(tail, must)
@@ -185,31 +185,37 @@ def names_own_pages(
     pages: list[list[int]],
     seq_lens: list[int],
     page_size: int,
-    reserved: int,
+    padding: str,
+    value: int,
     in_order: bool,
 ) -> Iterator[str]:
-    """A row of a page table names its own pages in order; a padded row the reserved one.
+    """A row of a page table names its own pages in order; a padded row what the engine promises.
 
     Args:
         pages: those of each live row, in order.
         seq_lens: tokens of each live row; entries behind its last page are nobody's business.
+        padding: of padded rows. 'reserved': the first entry is `value`, the page that padded rows
+            may use. 'fill', 'skip': every entry is `value`. 'free': anything.
         in_order: whether each page has its place; a sliding window shifts them.
     """
+    width = got.shape[1]
+    padded = {"reserved": min(1, width), "free": 0}.get(padding, width)
     for row in range(len(got)):
         live = row < len(pages)
-        used = -(-seq_lens[row] // page_size) if live else 1
-        if live and used > got.shape[1]:
+        used = -(-seq_lens[row] // page_size) if live else padded
+        if live and used > width:
             yield (
-                f"{name} has {got.shape[1]} pages for row {row}, whose {seq_lens[row]} tokens lie"
+                f"{name} has {width} pages for row {row}, whose {seq_lens[row]} tokens lie"
                 f" in {used}"
             )
             return
-        own = pages[row] if live else [reserved]
+        own = pages[row] if live else [value] * used
         part = got[row, :used].tolist()
         if not set(own).issuperset(part):
             stranger = next(page for page in part if page not in own)
             owner = f"row {row}" if live else f"padded row {row}"
-            yield f"{name} of {owner} holds page {stranger}, which is not its own"
+            promise = "which is not its own" if live or padding == "reserved" else f"not {value}"
+            yield f"{name} of {owner} holds page {stranger}, {promise}"
             return
         if in_order and used > len(own):
             yield f"{name} has {used} pages for row {row}, which owns {len(own)}"

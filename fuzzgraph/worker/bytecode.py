@@ -18,6 +18,7 @@ from types import CodeType
 
 from fuzzgraph.process.cache import cache_root
 from fuzzgraph.run.spec import Setup
+from fuzzgraph.worker.watched import Watched
 
 
 class _KeptSource(machinery.SourceFileLoader):
@@ -25,8 +26,12 @@ class _KeptSource(machinery.SourceFileLoader):
 
     apart: str | None = None
     """Folder for bytecode; None for `__pycache__` beside the source."""
+    watched = Watched({})
 
     def get_code(self, fullname: str) -> CodeType | None:
+        path = self.get_filename(fullname)
+        if path in self.watched:  # its bytecode is of no use to anybody else
+            return self.watched.compiled(self.get_data(path), path)
         before = sys.dont_write_bytecode, sys.pycache_prefix
         sys.dont_write_bytecode, sys.pycache_prefix = False, self.apart
         try:
@@ -46,20 +51,27 @@ class _ChangingSource(_KeptSource):
         return {"mtime": zlib.crc32(text), "size": len(text)}
 
 
-def import_engine_from(paths: Sequence[str], setup: Setup) -> None:
-    """Put the folders of a setup's release or tree first on the path, and keep their bytecode."""
-    keep_bytecode(paths, cache_root() / "bytecode" if setup.source else None)
+def import_engine_from(paths: Sequence[str], setup: Setup, watched: Watched | None = None) -> None:
+    """Put the folders of a setup's release or tree first on the path, and keep their bytecode.
+
+    Args:
+        watched: statements of the engine to note; none of their files may be imported yet.
+    """
+    keep_bytecode(paths, cache_root() / "bytecode" if setup.source else None, watched)
     sys.path[:0] = paths
 
 
-def keep_bytecode(folders: Sequence[str], apart: Path | None = None) -> None:
+def keep_bytecode(
+    folders: Sequence[str], apart: Path | None = None, watched: Watched | None = None
+) -> None:
     """From now on, for modules below these folders; before any of them is imported.
 
     Args:
         apart: folder to keep it in, for trees of sources; None for releases.
     """
     base = _ChangingSource if apart else _KeptSource
-    kind = type("_Kept", (base,), {"apart": str(apart) if apart else None})
+    settings = {"apart": str(apart) if apart else None, "watched": watched or Watched({})}
+    kind = type("_Kept", (base,), settings)
     below = tuple(f"{folder.rstrip('/')}/" for folder in folders)
     find: Callable[[str], PathEntryFinder] = machinery.FileFinder.path_hook(
         (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),

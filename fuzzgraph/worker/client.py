@@ -39,6 +39,7 @@ from fuzzgraph.worker.messages import (
 from fuzzgraph.worker.pool import ChildPool
 from fuzzgraph.worker.process import Ending
 from fuzzgraph.worker.request import RequestSender, WorkerFailed
+from fuzzgraph.worker.watched import Statements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +83,8 @@ class WorkerClient:
         self._was_ready = False
         self.environment = UNKNOWN
         """Of the child, as it says when its target is open."""
+        self.reached: dict[str, set[int]] = {}
+        """File -> first lines of the watched statements that were executed so far."""
         self.deaths = 0
         self.killed = 0
         """Children that somebody killed: a person, or a machine out of memory."""
@@ -145,6 +148,7 @@ class WorkerClient:
         try:
             ready = self._sender.ask(self._pool.opening, Ready, self._limits.opening_seconds)
             self.environment = ready.environment
+            self._note(ready.reached)
         except Ending as ending:
             self._count(ending)
             return ending
@@ -185,6 +189,7 @@ class WorkerClient:
             entered = self._pool.last_entered
             found = crash_finding(self.folder, entered, target, case, ending)
             return Verdict(case, self._target, (found,))
+        self._note(answer.reached)
         if answer.device_lost:
             self.restarts += 1
             self._pool.kill()
@@ -199,6 +204,10 @@ class WorkerClient:
             unchecked=answer.unchecked,
             branches=answer.branches,
         )
+
+    def _note(self, reached: Statements) -> None:
+        for path, lines in reached.items():
+            self.reached.setdefault(path, set()).update(lines)
 
     def _run_unless_killed(self, case: Case) -> Answer:
         """The answer. A case whose child is killed from outside is tried again, later and later: it
@@ -332,6 +341,7 @@ def open_client(
     *,
     paths: Sequence[Path] = (),
     branches: bool = False,
+    watched: Statements | None = None,
     folder: Path | None = None,
     limits: Limits | None = None,
 ) -> WorkerClient:
@@ -339,11 +349,14 @@ def open_client(
 
     Args:
         branches: whether verdicts name the engine's branches that a case took.
+        watched: statements below `paths`; the worker tells which of them were executed.
 
     Raises:
         UsageError: unknown target; AdapterUnavailable: no engine.
     """
-    opening = Open(setup=setup, paths=tuple(map(str, paths)), branches=branches)
+    opening = Open(
+        setup=setup, paths=tuple(map(str, paths)), branches=branches, watched=dict(watched or {})
+    )
     client = WorkerClient(opening, folder=folder, limits=limits)
     try:
         client.start()

@@ -38,6 +38,8 @@ class Open(_Message, frozen=True):
     """Folders to put first on `sys.path`, e.g. an unpacked release."""
     branches: bool = False
     """Whether answers name the engine's branches that a case took."""
+    watched: dict[str, tuple[int, ...]] = {}
+    """File -> first lines of statements; answers name those that were executed."""
 
 
 class RunCase(_Message, frozen=True):
@@ -103,6 +105,8 @@ class Ready(_Message, frozen=True):
     """The target is open."""
 
     environment: Environment = UNKNOWN
+    reached: dict[str, tuple[int, ...]] = {}
+    """Watched statements that ran at import."""
 
 
 class Answer(_Message, frozen=True):
@@ -115,6 +119,8 @@ class Answer(_Message, frozen=True):
     fallbacks: dict[str, int] = {}
     unchecked: dict[str, int] = {}
     branches: frozenset[str] = frozenset()
+    reached: dict[str, tuple[int, ...]] = {}
+    """Watched statements that no earlier answer has named."""
     device_lost: bool = False
     """Whether the device's context is lost, so that this child answers for nothing any more."""
 

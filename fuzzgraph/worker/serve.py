@@ -39,6 +39,7 @@ from fuzzgraph.worker.messages import (
     ToChild,
 )
 from fuzzgraph.worker.stages import Enter, StagedTarget
+from fuzzgraph.worker.watched import Watched
 
 if TYPE_CHECKING:
     from fuzzgraph.execution import Execution
@@ -64,6 +65,7 @@ class RequestHandler:
         self._execution: Execution | None = None
         self._setup = Setup()
         self._environment = UNKNOWN
+        self._watched = Watched({})
         self._probe: Callable[[], None] = lambda: None
 
     def answer(self, message: ToChild) -> FromChild:
@@ -80,16 +82,17 @@ class RequestHandler:
 
     def _handle(self, message: ToChild) -> FromChild:
         if isinstance(message, Open):
+            self._watched = Watched(message.watched)
             with _without_collections():
-                target = _loaded_target(message)
-            self._probe = getattr(target, "probe", None) or _device_probe(message.setup.device)
+                target = _loaded_target(message, self._watched)
+            from fuzzgraph.ports import engine_packages, probe_of
+
+            self._probe = probe_of(target) or _device_probe(message.setup.device)
             self._execution = _executed(message, target, self._enter)
             self._setup = message.setup
-            from fuzzgraph.ports import engine_packages
-
             packages = engine_packages(target)
             self._environment = read_environment(packages, message.setup.device)
-            return Ready(environment=self._environment)
+            return Ready(environment=self._environment, reached=self._watched.fresh())
         execution = self._execution
         assert execution is not None, "the parent opens before it asks"
         if isinstance(message, Inspect):
@@ -114,6 +117,7 @@ class RequestHandler:
             fallbacks=dict(verdict.fallbacks),
             unchecked=dict(verdict.unchecked),
             branches=verdict.branches,
+            reached=self._watched.fresh(),
         )
 
     def _located(self, target: Target, message: Locate) -> Located:
@@ -167,15 +171,14 @@ def _without_collections() -> Iterator[None]:
         gc.enable()
 
 
-def _loaded_target(message: Open) -> Target:
+def _loaded_target(message: Open, watched: Watched) -> Target:
+    from fuzzgraph.ports import load_engine
     from fuzzgraph.targets import open_target
 
     setup = message.setup
-    import_engine_from(message.paths, setup)
+    import_engine_from(message.paths, setup, watched)
     target = _faulty(setup.fault) if setup.fault else open_target(setup.target)
-    load = getattr(target, "load", None)
-    if load is not None:
-        load()  # an engine's imports take seconds: before the first case's deadline runs
+    load_engine(target)
     return target
 
 

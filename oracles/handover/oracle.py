@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from fuzzgraph.finding import Clause, Finding, Stage, Symptom
 from fuzzgraph.handover import Excuse
-from fuzzgraph.observation import RunKind, StepRecord
+from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
 from fuzzgraph.oracles.handover.breach import Breach, Pair
 from fuzzgraph.oracles.handover.calls import forms_match
@@ -77,6 +80,9 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
     replay, eager = step.runs.get("replay"), step.runs.get("eager")
     if replay is None:
         return
+    step = _in_rows_of_engine(step, replay)
+    if eager is not None and eager.order != replay.order:
+        eager = None
     stage: Stage | None = None
     for run, seen in (("replay", replay), ("eager", eager)):
         if seen is not None:
@@ -93,10 +99,17 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
                 yield from _screened(pair)
 
 
+def _in_rows_of_engine(step: StepRecord, replay: Observation) -> StepRecord:
+    """The step with its batch in the engine's order of rows: what is handed over has that order."""
+    if replay.order is None:
+        return step
+    return replace(step, batch=step.batch.with_rows(np.argsort(np.array(replay.order, dtype=int))))
+
+
 def _screened(pair: Pair) -> Iterator[Breach]:
     """The same graph without the past and in another world: two replays do not tell which entries
     are live, an eager run does."""
     screen = pair.step.runs.get("screen")
-    if screen is not None and screen.handovers:
+    if screen is not None and screen.handovers and screen.order == pair.replay.order:
         yield from padding_is_fresh(pair, screen)
         yield from against(Pair(pair.step, screen, pair.other, f"{pair.called} with its past"))

@@ -100,6 +100,25 @@ def test_comments_alone_run_nothing(
     assert record(tmp_path)["targets"] == []
 
 
+def test_changed_statements_that_no_case_executes_are_told(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tree / "python" / "engine" / "__init__.py"
+    path.write_text("FAULT = ''\n\n\ndef rare():\n    return 1\n")
+    git(tree, "commit", "-qam", "a function that nobody calls")
+    git(tree, "branch", "-f", "main", "topic")
+    path.write_text("FAULT = str()\n\n\ndef rare():\n    size = 2\n    return size\n")
+    assert gate(*BUDGET, "--out", "out") == 0
+    printed = capsys.readouterr().out
+    assert "the base is the commit that is checked out" in printed
+    assert "nothing new found; 3 of 5 changed statements never executed" in printed
+    found = record(tmp_path)
+    assert found["never_ran"] == {"__init__.py": [5, 6]}
+    assert found["never_ran_on_base"] == {"__init__.py": [5]}
+    page = (tmp_path / "out" / "summary.md").read_text()
+    assert "## Changed lines that no case executed" in page and "lines 5, 6" in page
+
+
 def test_the_base_is_where_the_branch_left_it(tree: Path, tmp_path: Path) -> None:
     """What came to main since is not this change's."""
     here = git(tree, "rev-parse", "HEAD")

@@ -23,6 +23,13 @@ def test_a_row_of_a_page_table_names_its_own_pages(
 ) -> None:
     """The lengths are the engine's, so that they may say more pages than the row has."""
     found = names_own_pages(
-        "t", np.array(table), pages=[[3, 4]], seq_lens=lens, page_size=2, reserved=0, in_order=True
+        "t",
+        np.array(table),
+        pages=[[3, 4]],
+        seq_lens=lens,
+        page_size=2,
+        padding="reserved",
+        value=0,
+        in_order=True,
     )
     assert list(found) == told

@@ -104,3 +104,25 @@ def test_new_and_removed_files_and_those_that_are_no_python_are_told(checkout: P
 def test_a_file_that_is_no_python_any_more_runs_differently(checkout: Path) -> None:
     (file,) = edited(checkout, "def replay", "def replay(").files
     assert "Runner.replay" in file.functions
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "added", "removed"),
+    [
+        ("rows + 1", "rows + 2", (8,), (8,)),
+        ("        return count\n", "", (), (9,)),
+        ("SIZE = 1\n", "SIZE = 1\nMORE = (\n    2\n)\n", (3,), ()),
+        ("    y = x\n", "    y = x + 1\n", (), ()),  # of a kernel, which Python never executes
+        (
+            "        return count\n",
+            "        # why\n        return count\n        pass\n",
+            (11,),
+            (),
+        ),
+    ],
+)
+def test_the_statements_of_both_sides_are_told_by_their_first_lines(
+    checkout: Path, old: str, new: str, added: tuple[int, ...], removed: tuple[int, ...]
+) -> None:
+    (file,) = edited(checkout, old, new).files
+    assert (file.added, file.removed) == (added, removed)

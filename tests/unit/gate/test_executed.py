@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.gate.executed import ExecutedMap
+from fuzzgraph.gate.executed import Executed, ExecutedMap
 from fuzzgraph.run.spec import Setup
 
 TARGETS = """
@@ -67,8 +67,9 @@ def map_of(tree: Path) -> ExecutedMap:
 
 
 def test_functions_that_ran_and_files_that_were_imported_are_recorded(engine: Path) -> None:
-    made = map_of(engine).record(NAMES, jobs=2)
-    assert sorted(made) == sorted(NAMES)
+    told: list[Executed] = []
+    made = map_of(engine).record(NAMES, jobs=2, told=told.append)
+    assert sorted(made) == sorted(one.target for one in told) == sorted(NAMES)
     calling = made["made:Calling"]
     assert calling.functions == {"runner.py": ["_helped", "prepare"]}
     assert set(calling.files) == {"__init__.py", "runner.py"}
@@ -78,7 +79,7 @@ def test_functions_that_ran_and_files_that_were_imported_are_recorded(engine: Pa
 
 
 def test_a_record_is_kept_until_a_file_that_it_executed_changes(engine: Path) -> None:
-    made = map_of(engine).record(NAMES[:1], jobs=1)[NAMES[0]]
+    made = map_of(engine).record(NAMES[:1], jobs=1, told=str)[NAMES[0]]
     assert map_of(engine).kept(NAMES[0]) == (made, True)
     (engine / "engine" / "unused.py").write_text("")
     assert map_of(engine).kept(NAMES[0]) == (made, True)
@@ -90,7 +91,7 @@ def test_a_record_is_kept_until_a_file_that_it_executed_changes(engine: Path) ->
     "damaged", [b"", b"{", b"[]", b'{"format": 0}', b'{"target": "other", "files": {}}']
 )
 def test_a_damaged_record_is_none(engine: Path, damaged: bytes) -> None:
-    map_of(engine).record(NAMES[:1], jobs=1)
+    map_of(engine).record(NAMES[:1], jobs=1, told=str)
     (path,) = (engine.parent / "cache" / "executed" / "engine").iterdir()
     path.write_bytes(damaged)
     assert map_of(engine).kept(NAMES[0]) == (None, False)
@@ -98,4 +99,4 @@ def test_a_damaged_record_is_none(engine: Path, damaged: bytes) -> None:
 
 def test_a_target_without_a_record_has_none(engine: Path) -> None:
     assert map_of(engine).kept("made:Unknown") == (None, False)
-    assert map_of(engine).record([], jobs=2) == {}
+    assert map_of(engine).record([], jobs=2, told=str) == {}

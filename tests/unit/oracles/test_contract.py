@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fuzzgraph.accesses import Misuse
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Axis, Field, Observation, PaddingRule, Selects, StepRecord
@@ -212,3 +212,54 @@ def test_what_a_kernel_refuses_in_the_eager_run_is_told_once_with_its_stage() ->
     assert [found.stage for found in Contract().judge(step)] == ["eager"]
     step.misuses = list(step.eager_misuses)
     assert [found.stage for found in Contract().judge(step)] == ["replay"]
+
+
+def _padded_table(rule: PaddingRule, padded: list[int]) -> list[str]:
+    """What is said of a padded row that holds these pages, beside a live one."""
+    step = _step(2)
+    step.fields = (Field("page_table", "page_table", "page", rule),)
+    step.runs["replay"] = Observation(
+        1, 2, 1, 2, metadata={"page_table": torch.tensor([[*_pages(step), 9], padded])}
+    )
+    return [finding.message for finding in Contract().judge(step)]
+
+
+def test_a_padded_row_of_a_page_table_holds_what_the_engine_promises() -> None:
+    assert _padded_table(PaddingRule("reserved"), [0, 5]) == []
+    assert _padded_table(PaddingRule("skip", -1), [-1, -1]) == []
+    assert _padded_table(PaddingRule("free"), [7, 7]) == []
+    (said,) = _padded_table(PaddingRule("reserved"), [3, 0])
+    assert "page_table of padded row 1 holds page 3, which is not its own" in said
+    (said,) = _padded_table(PaddingRule("skip", -1), [-1, 4])
+    assert "page_table of padded row 1 holds page 4, not -1" in said
+
+
+def _lengths(step: StepRecord, field: Field, values: list[int], dummies: int = 0) -> list[str]:
+    step.fields = (field,)
+    seen = Observation(1, len(values), 1, len(values), dummy_rows=dummies)
+    seen.metadata = {"seq_lens": torch.tensor(values)}
+    step.runs["replay"] = seen
+    return [finding.message for finding in Contract().judge(step)]
+
+
+def test_dummy_rows_follow_a_rule_of_their_own() -> None:
+    field = Field(
+        "seq_lens", "requests", "length", PaddingRule("fill", 0), dummy=PaddingRule("fill", 1)
+    )
+    assert _lengths(_step(2), field, [2, 1, 0], dummies=1) == []
+    (said,) = _lengths(_step(2), field, [2, 0, 0], dummies=1)
+    assert "seq_lens[1] of a padded row is 0, must be the fill value 1" in said
+    (said,) = _lengths(_step(2), field, [2, 1, 1], dummies=1)
+    assert "seq_lens[2] of a padded row is 1, must be the fill value 0" in said
+
+
+def test_a_mode_may_have_a_rule_of_its_own() -> None:
+    rules: tuple[tuple[Mode, PaddingRule], ...] = (("decode", PaddingRule("fill", 7)),)
+    field = Field("seq_lens", "requests", "length", PaddingRule("fill", 0), in_modes=rules)
+    assert _lengths(_step(2), field, [2, 7]) == []
+    assert _lengths(_step(2), field, [2, 0])
+
+
+def test_rows_shown_whole_are_those_of_a_page_table() -> None:
+    with pytest.raises(UsageError, match="Only rows of a page_table"):
+        Field("seq_lens", "requests", "length", _FREE, whole_rows=True)

@@ -1,0 +1,106 @@
+"""Puts what a session shows into the terms of the logical batch, by which every oracle judges.
+
+An engine with a persistent batch has an order of rows of its own, and shows whole rows of its page
+tables. Sessions show both as they are; nothing else is changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fuzzgraph.errors import TargetFailed
+from fuzzgraph.fields import Field
+from fuzzgraph.observation import Observation
+from fuzzgraph.world import Batch, IntArray, segments
+
+
+def in_terms_of(
+    batch: Batch, seen: Observation, fields: Sequence[Field], page_size: int
+) -> Observation:
+    """The observation with its rows in the batch's order, and tables without what nobody reads.
+
+    Raises:
+        TargetFailed: `Observation.order` is no order of the batch's rows.
+    """
+    declared = {field.name: field for field in fields}
+    if seen.order is not None:
+        _Reordering(batch, seen).apply(declared)
+    for name, table in seen.metadata.items():
+        if name in declared and declared[name].whole_rows:
+            seen.metadata[name] = _blanked(table, batch, page_size)
+    return seen
+
+
+def _blanked(table: torch.Tensor, batch: Batch, page_size: int) -> torch.Tensor:
+    """0 behind the pages of each live row: entries there are left by earlier batches."""
+    pages = torch.from_numpy(-(-batch.seq_lens // page_size)).to(table.device)
+    columns = torch.arange(table.shape[1], device=table.device)
+    behind = torch.zeros(table.shape, dtype=torch.bool, device=table.device)
+    behind[: batch.raw_bs] = columns >= pages[:, None]
+    return table.masked_fill(behind, 0)
+
+
+class _Reordering:
+    """From the order of the engine's rows to that of the batch."""
+
+    def __init__(self, batch: Batch, seen: Observation) -> None:
+        order = list(seen.order or ())
+        if sorted(order) != list(range(batch.raw_bs)):
+            raise TargetFailed(
+                f"Observation.order is {order}, and the batch has {batch.raw_bs} rows. Give the"
+                " engine's row of each row of the batch, e.g. [1, 0]."
+            )
+        self._seen = seen
+        rows = np.array(order, dtype=np.int64)
+        counts = np.bincount(batch.token_rows, minlength=batch.raw_bs)
+        theirs = np.empty_like(counts)
+        theirs[rows] = counts
+        live = segments((np.cumsum(theirs) - theirs)[rows], counts)
+        self._rows = _padded(rows, seen.padded_bs)
+        self._tokens = _padded(live, seen.padded_tokens)
+
+    def apply(self, declared: dict[str, Field]) -> None:
+        seen = self._seen
+        seen.outputs = {name: self._output(value) for name, value in seen.outputs.items()}
+        before = dict(seen.metadata)
+        for name, value in before.items():
+            if name in declared:
+                offsets = before.get(name.replace("_indices", "_indptr"))
+                seen.metadata[name] = self._field(declared[name], value, offsets)
+
+    def _output(self, value: torch.Tensor) -> torch.Tensor:
+        """By token, or by row where there are as many rows as the graph has."""
+        if len(value) != len(self._tokens) and len(value) == len(self._rows):
+            return value[self._rows]
+        # The engine may have cut off what it had padded.
+        return value[self._tokens[: len(value)]]
+
+    def _field(
+        self, field: Field, value: torch.Tensor, offsets: torch.Tensor | None
+    ) -> torch.Tensor:
+        if field.axis in ("requests", "page_table"):
+            return value[self._rows] if len(value) == len(self._rows) else value
+        if field.axis == "tokens" and value.shape[-1:] == self._tokens.shape:
+            return value[..., self._tokens]  # positions of several dimensions: [dimensions, tokens]
+        if field.axis == "indptr" and len(value) == len(self._rows) + 1:
+            steps = value.diff()[self._rows]
+            return torch.cat((value[:1], value[:1] + steps.cumsum(0).to(value.dtype)))
+        if field.axis == "indices" and offsets is not None:
+            lens = offsets.diff()
+            if len(lens) == len(self._rows) and int(lens.sum()) == len(value):
+                return value[_segments(lens, self._rows)]
+        return value
+
+
+def _segments(lens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Places of the entries of these rows, one row after the other, where each has `lens`."""
+    counts, wanted = lens.cpu().numpy().astype(np.int64), rows.numpy()
+    return torch.from_numpy(segments((np.cumsum(counts) - counts)[wanted], counts[wanted]))
+
+
+def _padded(places: IntArray, size: int) -> torch.Tensor:
+    """With those behind them, which padding has."""
+    return torch.from_numpy(np.append(places, np.arange(len(places), size)))
