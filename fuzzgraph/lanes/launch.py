@@ -180,13 +180,12 @@ class _Launch:
         memory.programs = group
         builder = self._builder
         builder.lanes = len(group)
-        programs = group.tobytes()
-        builder.ids = _ids(programs, self._grid)
+        builder.ids = _ids(group.tobytes(), self._grid)
         if trace is not None and trace.usable:
             lanes = memory.active_lanes = ActiveLanes(len(group))
             try:
                 with deciding_for(lanes):
-                    played = trace.play(inputs, (programs, self._grid))
+                    played = trace.play(inputs)
             except Exception:
                 # Run again: only the kernel itself can tell at which of its lines it raised.
                 trace.raised()

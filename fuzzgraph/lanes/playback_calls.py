@@ -16,19 +16,8 @@ _AT_A_LINE = ("load", "store", "atomic", "descriptor")
 """Parts of the names of operations that access memory, whose records name the kernel's line."""
 
 
-_READS = ("create_load", "create_masked_load", "create_get_program_id", "create_get_num_programs")
-
-
-def prepare(operation: Operation, trace: Trace, *, pure: bool) -> None:
-    """Work out how playback gets the operands.
-
-    Args:
-        pure: whether the results follow from the operands alone.
-    """
-    if pure:
-        given = (*operation.args, *operation.kwargs.values())
-        operation.operands = _getter([index for each in given for index in _indices(each)])
-    operation.reads = name_of(operation.function) in _READS
+def prepare(operation: Operation, trace: Trace) -> None:
+    """Work out how playback gets the operands."""
     if operation.kwargs or _nested(operation.args):
         operation.call = _resolving(operation.function, operation.args, operation.kwargs)
         operation.getter = _whole
@@ -58,13 +47,6 @@ def _nested(args: Sequence[Any]) -> bool:
     return any(
         isinstance(each, Several) or getattr(each, "kind", None) is not None for each in args
     )
-
-
-def _indices(operand: Any) -> list[int]:
-    """Where the values lie that an operand is made of."""
-    if isinstance(operand, Several):
-        return [index for part in operand.parts for index in _indices(part)]
-    return [operand.index] if isinstance(operand, Ref) else []
 
 
 def name_of(function: Any) -> str:

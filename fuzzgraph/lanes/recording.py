@@ -34,9 +34,6 @@ _NOT_FOLDED = (
     "program", "load", "store", "atomic", "assert", "print", "barrier", "asm", "extern",
     "descriptor", "block_ptr", "advance", "assume", "dot", "histogram",
 )  # fmt: skip
-_PURE = ("create_dot", "_reduced")
-"""Besides those that are folded, operations whose results follow from their operands alone."""
-_CHANGES_OPERANDS = "create_ashr"
 _PLAIN_KINDS = frozenset(PLAIN)
 _CHOSEN_BY = frozenset((bool, int, float, str, range, type(NotImplemented)))
 
@@ -80,20 +77,8 @@ class Recording:
 
     # ---- what the kernel does
 
-    def run(
-        self,
-        function: Any,
-        args: tuple[Any, ...],
-        kwargs: Any,
-        folded: bool = True,
-        pure: bool = False,
-    ) -> Any:
-        """Call a function and take it down; what it calls in turn belongs to it.
-
-        Args:
-            folded: whether it gives the same for the same constants.
-            pure: whether it gives the same for the same operands, whatever they are.
-        """
+    def run(self, function: Any, args: tuple[Any, ...], kwargs: Any, folded: bool = True) -> Any:
+        """Call a function and take it down; what it calls in turn belongs to it."""
         if self._inside or self._trace.off:
             return function(*args, **kwargs)
         given = tuple(self._operand(each) for each in args)
@@ -104,7 +89,7 @@ class Recording:
                 result = function(*args, **kwargs)
                 self._fold(result)
                 return result
-            operation = self._next(function, given, named, pure)
+            operation = self._next(function, given, named)
             result = function(*args, **kwargs)
             if operation is not None:
                 self._settle(operation, result)
@@ -136,7 +121,7 @@ class Recording:
 
     # ---- following and adding to the trace
 
-    def _next(self, function: Any, args: Any, kwargs: Any, pure: bool) -> Operation | None:
+    def _next(self, function: Any, args: Any, kwargs: Any) -> Operation | None:
         """The operation of the trace that this call is; added if the trace ends here."""
         if self._trace.off:
             return None
@@ -146,10 +131,7 @@ class Recording:
             known = Operation(function, args, kwargs)
             # A fork until it is seen to have a single outcome: it may raise.
             path.fork, known.paths = known, {}
-            name = name_of(function)
-            prepare(known, self._trace, pure=pure or name in _PURE)
-            if name == _CHANGES_OPERANDS:
-                self._trace.keeps = False
+            prepare(known, self._trace)
         elif (known.function, known.args, known.kwargs) != (function, args, kwargs):
             self.spoil("two runs differ")
             return None
@@ -260,7 +242,7 @@ class _RecordedBuilder:
         recording = self._recording
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return recording.run(found, args, kwargs, folded, pure=folded)
+            return recording.run(found, args, kwargs, folded)
 
         self.__dict__[name] = call
         return call

@@ -33,8 +33,7 @@ def lane_reduce(
     input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **kwargs: Any
 ) -> Any:
     """Replaces `tl.reduce`."""
-    reduce = _reduced if combine_fn in _BY_NUMPY else _combined
-    return reduce(input, axis, combine_fn, keep_dims)
+    return _reduced(input, axis, combine_fn, keep_dims)
 
 
 def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any) -> Any:
@@ -47,13 +46,6 @@ def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **k
 
 @traced
 def _reduced(input: Any, axis: Any, combine_fn: Any, keep_dims: bool) -> Any:
-    """By numpy alone: the result follows from the operands."""
-    return _Reduce(axis, combine_fn, keep_dims).apply(input)
-
-
-@traced
-def _combined(input: Any, axis: Any, combine_fn: Any, keep_dims: bool) -> Any:
-    """By a function that may branch on values, and so set lanes aside."""
     return _Reduce(axis, combine_fn, keep_dims).apply(input)
 
 
@@ -74,16 +66,6 @@ def _behind_lanes(axis: int, data: Array) -> int:
     if data.ndim < 2:
         raise NotVectorizable("reduction of a scalar")
     return axis + 1 if axis >= 0 else axis + data.ndim
-
-
-_BY_NUMPY = tuple(
-    getattr(tl.standard, name)
-    for name in (
-        "_argmin_combine_tie_break_left", "_argmax_combine_tie_break_left", "_elementwise_max",
-        "_elementwise_min", "_sum_combine",
-    )
-)  # fmt: skip
-"""Combine functions in whose place the interpreter calls numpy."""
 
 
 class _Reduce(ReduceOps):  # type: ignore[misc]
@@ -109,7 +91,6 @@ class _Reduce(ReduceOps):  # type: ignore[misc]
         return operation(data, axis=axis, keepdims=self.keep_dims)
 
     def generic_reduce(self, input: Any) -> Any:
-        assert self.combine_fn not in _BY_NUMPY, "this version of Triton runs it"
         if self.axis is None:
             flat = [each.handle.data.reshape(len(each.handle.data), -1) for each in input]
         else:

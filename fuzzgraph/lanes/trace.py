@@ -9,17 +9,12 @@ Where Python sees a value (a branch, the bounds of a loop), the trace has a fork
 along the path of the value seen now, and ends if no run has taken that path. The caller then takes
 everything back and runs the kernel, which is recorded along the same trace.
 
-The runs of a step are much alike: the same metadata, mostly the same keys and values. So playback
-keeps what each operation gave, and takes it again where all operands are the very same. Every load
-is carried out, and counts as the same if it gave the same bits.
-
 `recording` makes traces, and tells why nothing else reaches Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from operator import is_
+from collections.abc import Sequence
 from typing import Any
 
 from fuzzgraph.lanes.globals_read import GlobalsRead, is_device_function
@@ -27,9 +22,6 @@ from fuzzgraph.lanes.integers import LaneInt
 
 # Playbacks that ended at an unknown path, beyond which a kernel that mostly does so runs as it is.
 _MOST_ENDS = 64
-# Playbacks whose values are kept: a step launches a few kernels, each in three runs.
-_MOST_KEPT = 16
-_KEPT: dict[tuple[Trace, Hashable], list[Any]] = {}
 
 
 class Operation:
@@ -38,22 +30,9 @@ class Operation:
     Attributes:
         results: indices of the results; None while the operation has only raised.
         paths: outcome -> what follows; None where there is nothing to choose.
-        operands: picks what changes between runs; None unless the results follow from that alone.
-        reads: whether it reads memory, or which programs run, and gives a value for that.
     """
 
-    __slots__ = (
-        "args",
-        "call",
-        "function",
-        "getter",
-        "kwargs",
-        "operands",
-        "paths",
-        "reads",
-        "results",
-        "to",
-    )
+    __slots__ = ("args", "call", "function", "getter", "kwargs", "paths", "results", "to")
 
     def __init__(self, function: Any, args: Any, kwargs: Any) -> None:
         self.function = function
@@ -64,8 +43,6 @@ class Operation:
         self.results: tuple[int, ...] | None = None
         self.to: Any = 0
         """Where the result goes: an index, or a slice of several."""
-        self.operands: Any = None
-        self.reads = False
         self.paths: dict[Any, Path] | None = None
 
 
@@ -90,8 +67,6 @@ class Trace:
 
     def __init__(self, kernel: Any, inputs: int) -> None:
         self.off = "" if is_device_function(kernel) else "a kernel with a closure"
-        self.keeps = True
-        """Whether what operations gave may be taken again: none of them changes an operand."""
         self.root = Path()
         self.values: list[Any] = [None] * (1 + inputs)
         """What playback starts with: a place for results that are none, those of the inputs, then
@@ -110,44 +85,22 @@ class Trace:
         """Whether every global that the kernel reads is what it was."""
         return self._globals.hold()
 
-    def play(self, inputs: Sequence[Any], programs: Hashable) -> bool:
-        """Carry out the run; False if it took a path that is not known, half done.
-
-        Args:
-            programs: those that run, and their grid.
-        """
+    def play(self, inputs: Sequence[Any]) -> bool:
+        """Carry out the run; False if it took a path that is not known, half done."""
         values = self.values.copy()
         values[1 : 1 + len(inputs)] = inputs
-        kept = _KEPT.get((self, programs)) if self.keeps else None
-        if kept is not None and len(kept) == len(values):
-            for index, handle in enumerate(inputs, start=1):
-                values[index] = _unchanged(handle, kept[index])
-        else:  # the trace has grown since
-            kept = None
         path = self.root
         while True:
-            if kept is None:
-                for step in path.steps:
-                    values[step.to] = step.call(*step.getter(values))
-            else:
-                _carry_out(path.steps, values, kept)
+            for step in path.steps:
+                values[step.to] = step.call(*step.getter(values))
             fork = path.fork
             if fork is None:
-                if path.complete and self.keeps:
-                    self._keep(values, programs)
                 return self._count(path.complete)
             result = values[fork.to] = fork.call(*fork.getter(values))
             following = None if fork.paths is None else fork.paths.get(outcome(result))
             if following is None:
                 return self._count(False)
             path = following
-
-    def _keep(self, values: list[Any], programs: Hashable) -> None:
-        key = self, programs
-        _KEPT.pop(key, None)
-        _KEPT[key] = values
-        if len(_KEPT) > _MOST_KEPT:
-            del _KEPT[next(iter(_KEPT))]
 
     def _count(self, complete: bool) -> bool:
         self._played += 1
@@ -177,43 +130,6 @@ class Trace:
         """A new index, with a constant or for a result."""
         self.values.append(value)
         return len(self.values) - 1
-
-
-def _carry_out(steps: Sequence[Operation], values: list[Any], kept: list[Any]) -> None:
-    """Carry out operations, those apart whose operands are what they were."""
-    for step in steps:
-        operands, results = step.operands, step.results
-        before = kept[results[0]] if results else None
-        # None where the last run took another path.
-        if (
-            operands is not None
-            and before is not None
-            and all(map(is_, operands(values), operands(kept)))
-        ):
-            values[step.to] = kept[step.to]
-            continue
-        result = step.call(*step.getter(values))
-        values[step.to] = _unchanged(result, before) if step.reads else result
-
-
-def _unchanged(now: Any, before: Any) -> Any:
-    """The handle of the last run, if this one is the same bit for bit; pointers never are."""
-    if before is None or getattr(now, "tag", None) is not None:
-        return now
-    one, two = now.data, before.data
-    if one is two:
-        return before
-    if one.shape != two.shape or one.dtype != two.dtype or now.dtype != before.dtype:
-        return now
-    # Of the same layout too: in which order numpy adds depends on it.
-    if one.strides != two.strides or one.tobytes() != two.tobytes():
-        return now
-    return before
-
-
-def forget_kept() -> None:
-    """Drop the values of the last runs."""
-    _KEPT.clear()
 
 
 def outcome(result: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.lanes.arguments import Arguments
-from fuzzgraph.lanes.trace import Trace, forget_kept
+from fuzzgraph.lanes.trace import Trace
 
 # The oldest goes first. A campaign's configs come to a few dozen for each kernel.
 _MOST = 512
@@ -32,6 +32,5 @@ def kept() -> list[Trace]:
 
 
 def forget() -> None:
-    """Drop every trace, and what the last runs gave."""
+    """Drop every trace."""
     _TRACES.clear()
-    forget_kept()

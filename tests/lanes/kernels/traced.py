@@ -58,10 +58,3 @@ def overrun(source, target, count, BLOCK: tl.constexpr):
 def meeting(source, target, count, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     tl.store(target + program % count, tl.load(source + program))
-
-
-@triton.jit
-def shifting(source, target, BLOCK: tl.constexpr):
-    place = tl.program_id(0)
-    value = tl.load(source + place)
-    tl.store(target + place, (value >> 1) + value)
