@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,3 +187,19 @@ def test_what_a_server_with_cuda_cannot_import_is_the_engines_error(toy: Path) -
         part.run()
     with cuda_server(), pytest.raises(EngineError, match=r"aiter\.ops\.logits .* on ROCm alone"):
         part.run()
+
+
+def test_an_object_whose_wrapped_method_was_called_is_not_kept() -> None:
+    class Backend:
+        def attend(self, size: int) -> int:
+            return size
+
+    def watched(method: Any) -> Any:
+        return functools.wraps(method)(lambda *args, **kwargs: method(*args, **kwargs))
+
+    backend = Backend()
+    assert call_with_known(watched(backend.attend), size=3, layout="later") == 3
+    gone = weakref.ref(backend)
+    del backend
+    gc.collect()
+    assert gone() is None
