@@ -31,6 +31,7 @@ EXCUSES: tuple[Excuse, ...] = (
     Excuse(
         "*.work_in*", "live", _WORK, "padded rows take part; the model follows the plan it gets"
     ),
+    Excuse("*.work_indptr", "form", _WORK, "one more than workers, which may be as many as rows"),
     Excuse("*.reduce_*", "live", _WORK, "the same plan: where results are made of several parts"),
     Excuse(
         "get_mla_metadata_v1",
