@@ -38,7 +38,9 @@ class EnginePackage:
     """The package `name` that this process uses, wherever it comes from."""
 
     name: str
-    """Import name, and name of the distribution."""
+    """Import name."""
+    distribution: str = ""
+    """Name of the distribution, where it is not the import name."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Modules that may be missing, each with its reason: see `import_stubs`."""
     contents: Mapping[str, Fill] = field(default_factory=dict)
@@ -75,7 +77,9 @@ class EnginePackage:
     def release(self) -> str:
         """Version of the package, '' where it does not say."""
         root = self.root()
-        found = importlib.metadata.distributions(name=self.name, path=[str(root.parent)])
+        found = importlib.metadata.distributions(
+            name=self.distribution or self.name, path=[str(root.parent)]
+        )
         return next((dist.version for dist in found), "") or _written_version(root)
 
     def has_module(self, name: str) -> bool:
