@@ -4,7 +4,7 @@ The release generates a module for a list of dtypes, dims and flags, and calls i
 `paged_run` by position. What such a call hands over is taken apart here, and nothing else is done.
 Plans of one workspace are held to its first one, because a graph keeps what it was captured with.
 
-Source: FlashInfer 0.6.18 and 0.7.2, decode.py get_batch_decode_module, prefill.py
+Source: FlashInfer 0.6.3, 0.6.18 and 0.7.2, decode.py get_batch_decode_module, prefill.py
 get_batch_prefill_module, mla get_batch_mla_module: the order of arguments.
 """
 
@@ -23,6 +23,7 @@ from fuzzgraph.kernel_models.flashinfer.mla import MLA
 from fuzzgraph.kernel_models.flashinfer.plan import DecodePlanner, MlaPlanner, PrefillPlanner
 from fuzzgraph.kernel_models.flashinfer.wrapper import PACK_BITS
 from fuzzgraph.kernel_models.launch import launch
+from fuzzgraph.kernel_models.trtllm_gen import trtllm_batch_decode_with_kv_cache
 
 __all__ = ["compile_to_models", "imported_modules"]
 
@@ -146,7 +147,7 @@ class _Prefill(_Paged):
     ) -> None:  # fmt: skip
         if self._backend == "fa2":
             custom_mask, mask_indptr, *_ = more
-            softcap, sm_scale = more[8:10]
+            softcap, sm_scale = more[-5:-3]  # before two of rope and a length
         else:  # fa3: prefix, positions and lengths of items, scale of values
             custom_mask = mask_indptr = None
             softcap, sm_scale = more[4:6]
@@ -190,6 +191,32 @@ class _Latent(_Module):
         )  # fmt: skip
 
 
+class _TrtllmGen(_Module):
+    """Kernels that follow a page table and lengths, without a plan (decode.py
+    TrtllmGenDecodeModule)."""
+
+    def get_library_path(self) -> str:
+        """Up to 0.6.18; of nothing, which is not loaded."""
+        return ""
+
+    def get_library_paths(self) -> tuple[str, ...]:
+        return ()
+
+    def trtllm_paged_attention_decode(
+        self, out: torch.Tensor, _fp4: Any, query: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        workspace: torch.Tensor, *more: Any,
+    ) -> None:  # fmt: skip
+        # Counters have a buffer of their own where three tensors follow.
+        counters, *more_ = more if isinstance(more[2], torch.Tensor) else (None, *more)
+        block_tables, seq_lens, max_q_len, max_kv_len, bmm1_scale, bmm2_scale = more_[:6]
+        rows, window_left = more_[9:11]
+        trtllm_batch_decode_with_kv_cache(
+            query, (k, v), workspace, block_tables, seq_lens[:rows], max_kv_len, bmm1_scale,
+            bmm2_scale, window_left, out=out, q_len_per_req=max_q_len,
+            multi_ctas_kv_counter_buffer=counters,
+        )  # fmt: skip
+
+
 class _Quantization(_Module):
     """What packs masks (quantization/packbits.py)."""
 
@@ -214,12 +241,18 @@ def _independent_prefill(backend: str, *args: Any) -> _Prefill:
     return _Prefill(backend, args[:4], args[7], args[8], True)
 
 
-_GENERATORS: dict[str, Callable[..., _Module]] = {
+def _load_nothing(_path: str) -> None:
+    """In place of what lets a library find more kernels."""
+
+
+_GENERATORS: dict[str, Callable[..., Any]] = {
     "gen_batch_decode_module": _decode,
     "gen_batch_prefill_module": _prefill,
     "_gen_batch_prefill_primary_module": _prefill,
     "_gen_batch_prefill_independent_paged_module": _independent_prefill,
     "gen_batch_mla_module": _Latent,
+    "gen_trtllm_gen_fmha_module": _TrtllmGen,
+    "setup_cubin_loader": _load_nothing,
     "gen_quantization_module": _Quantization,
 }
 """Name of a function of the release that generates a module -> what generates its model."""

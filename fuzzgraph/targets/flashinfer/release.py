@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.flashinfer import compiled
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
@@ -53,6 +54,8 @@ _SHARED_MEMORY = {
     "shared_memory_per_block_optin": 227 << 10,
 }
 _LATENT_CHECKS = "flashinfer.mla._batch_mla._backends._fa_common"
+_SINCE_0_6 = "_split_scale_param"
+"""A function of the prefill's module, as old as the order of arguments that `compiled` takes."""
 _WIDEST_BATCH, _MOST_HEADS = 1 << 10, 64
 
 
@@ -60,10 +63,15 @@ def load(*modules: str) -> None:
     """Import these modules of the release, and let them compile to models.
 
     Raises:
-        AdapterUnavailable: the release is not here, or lacks one.
+        AdapterUnavailable: the release is not here, lacks one, or is too old.
     """
     with cuda_on_cpu({**DEVICE, **STREAMS}):
         FLASHINFER.load(*modules)
+    if not hasattr(FLASHINFER.module("flashinfer.prefill"), _SINCE_0_6):
+        raise AdapterUnavailable(
+            f"flashinfer {FLASHINFER.release()} hands its kernels other arguments than later "
+            "releases. Name one from 0.6.3 on, for example --release 0.7.2."
+        )
     compiled.compile_to_models()
     if not torch.cuda.is_available():
         _be_hopper()
@@ -73,14 +81,15 @@ def load(*modules: str) -> None:
 def _be_hopper() -> None:
     """Answer what the release asks of its device, in each module that has the name."""
     device = Stub(**vars(DEVICE["get_device_properties"]()), **_SHARED_MEMORY)
-    utils: Any = FLASHINFER.module("flashinfer.utils")
-    if utils.get_device_properties.__module__ == __name__:
+    utils = vars(FLASHINFER.module("flashinfer.utils"))
+    if utils["get_compute_capability"].__module__ == __name__:
         return
     asked = {
-        utils.get_compute_capability: lambda _: (device.major, device.minor),
-        utils.get_device_properties: lambda _: device,
-        utils.version_at_least: _newest_if_none(utils.version_at_least),
+        utils["get_compute_capability"]: lambda _: (device.major, device.minor),
+        utils["version_at_least"]: _newest_if_none(utils["version_at_least"]),
     }
+    if "get_device_properties" in utils:  # before 0.6.18 it asks torch
+        asked[utils["get_device_properties"]] = lambda _: device
     if FLASHINFER.has_module(_LATENT_CHECKS):
         check = FLASHINFER.module(_LATENT_CHECKS)._validate_generated_fa_plan
         asked[check] = _with_built_dims(check)

@@ -28,6 +28,7 @@ from fuzzgraph.world import FIRST_PAGE, RESERVED_PAGE, Batch
 
 _COPIES = "FlashInfer plan: with a graph, arguments are copied to the buffers of the constructor"
 _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
+_TABLE = "FlashInfer decode.py plan, trtllm-gen: a page table and lengths of the list of pages"
 _PADDED = "caller.py: what servers give padded rows"
 _INPUTS = ("input_ids", "positions", "out_cache_loc")
 
@@ -44,6 +45,10 @@ def _fields(config: EngineConfig, kind: Kind) -> tuple[Field, ...]:
             "kv_last_page_len", fill=last, repeats="last_page_lens", source=_PADDED
         ),
         "kv_len_arr": fields.lengths("kv_len_arr", fill=keys, source=_PADDED),
+        "block_tables": fields.page_table("block_tables", source=_TABLE),
+        "kv_lens_buffer": fields.lengths(
+            "kv_lens_buffer", fill=keys, repeats="seq_lens", source=_TABLE
+        ),
         "planned_kv_indptr": fields.offsets(
             "planned_kv_indptr", repeats="page_counts", source=_PLAN
         ),
@@ -54,7 +59,7 @@ def _fields(config: EngineConfig, kind: Kind) -> tuple[Field, ...]:
         fields.per_token("input_ids", source=_PADDED),
         fields.per_token("positions", source=_PADDED),
         fields.write_slots("out_cache_loc", source=_PADDED),
-        *(copied[name] for name in (*kind.buffers, *kind.planned)),
+        *(copied[name] for name in (*kind.buffers, *kind.planned) if name in copied),
     )
 
 
@@ -169,7 +174,9 @@ class WrapperSession(GraphSession):
         """What the wrapper of that graph would write now, and its workspace."""
         assert isinstance(key, int)
         wrapper = self.wrappers[key]
-        held = {name: getattr(wrapper, place) for name, place in self._kind.buffers.items()}
+        held = {name: getattr(wrapper, place, None) for name, place in self._kind.buffers.items()}
+        # What only a plan makes is not there before the first one.
+        held = {name: buffer for name, buffer in held.items() if buffer is not None}
         return {**self.inputs, **held, "int_workspace": wrapper._int_workspace_buffer}
 
     def used_metadata(

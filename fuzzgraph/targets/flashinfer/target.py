@@ -33,14 +33,14 @@ class WrapperTarget(ReleasedTarget):
         latent, verify = self._kind.attention == "mla", mode == "target_verify"
         has: dict[str, Any] = dict(
             modes=(mode,),
-            page_sizes=(1, 2, 16),
+            page_sizes=self._kind.page_sizes,
             attentions=(self._kind.attention,),
             dtypes=("float16", "bfloat16"),
-            kv_dtypes=("auto",) if latent else ("auto", "float8_e4m3fn"),
+            kv_dtypes=self._kind.kv_dtypes,
             max_batch=8,
             max_context_len=64,
             max_draft_tokens=4,
-            max_spec_topk=1 if latent or not verify else 2,
+            max_spec_topk=self._kind.max_topk,
             # Where rows without queries are left unwritten, no server pads with them.
             seq_len_fill_values=(1,) if latent and verify else (0, 1),
             min_rope_dim=2,

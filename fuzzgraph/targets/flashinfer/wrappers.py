@@ -42,6 +42,10 @@ class Kind:
     """Field -> attribute of a wrapper that its kernels read."""
     planned: tuple[str, ...] = ("planned_kv_indptr",)
     """Fields that are read of the plan."""
+    page_sizes: tuple[int, ...] = (1, 2, 16)
+    kv_dtypes: tuple[str, ...] = ("auto", "float8_e4m3fn")
+    max_topk = 1
+    """Branches of the trees that a verify's mask says."""
 
     def load(self) -> Any:
         return getattr(FLASHINFER.module(self.module), self.wrapper)
@@ -75,20 +79,23 @@ class Decode(Kind):
         "kv_indices": "_paged_kv_indices_buf",
         "kv_last_page_len": "_paged_kv_last_page_len_buf",
     }
-    tensor_cores = False
+
+    def options(self) -> dict[str, Any]:
+        """What chooses the kernel."""
+        return {}
 
     def for_graph(self, held: Buffers, rows: int) -> Any:
         return self.load()(
             held.workspace,
             use_cuda_graph=True,
-            use_tensor_cores=self.tensor_cores,
+            **self.options(),
             paged_kv_indptr_buffer=held.kv_indptr[: rows + 1],
             paged_kv_indices_buffer=held.kv_indices,
             paged_kv_last_page_len_buffer=held.last_page_len[:rows],
         )
 
     def without_graph(self, held: Buffers) -> Any:
-        return self.load()(held.workspace, use_tensor_cores=self.tensor_cores)
+        return self.load()(held.workspace, **self.options())
 
     def plan(self, wrapper: Any, batch: Paged, config: EngineConfig, device: Any) -> None:
         content = content_for(config)
@@ -103,9 +110,33 @@ class DecodeTensorCores(Decode):
     """The same by the prefill's kernel."""
 
     about = "BatchDecodeWithPagedKVCacheWrapper on tensor cores"
-    tensor_cores = True
     planned = ("planned_kv_indptr", "planned_qo_indptr")
     buffers = Decode.buffers | {"qo_indptr": "_qo_indptr_buf"}
+
+    def options(self) -> dict[str, Any]:
+        return {"use_tensor_cores": True}
+
+
+class DecodeTrtllmGen(Decode):
+    """The same by TensorRT-LLM's kernels, which read a page table that a plan makes of the list.
+
+    Servers that use these kernels call them without the wrapper.
+    """
+
+    about = "BatchDecodeWithPagedKVCacheWrapper with trtllm-gen"
+    planned = ()
+    page_sizes = (16,)  # FlashInfer decode.py: 16, 32, 64
+    kv_dtypes = ("auto",)
+    buffers = {
+        **Decode.buffers,
+        "block_tables": "_block_tables",
+        "kv_lens_buffer": "_kv_lens_buffer",
+        "counters": "_trtllm_gen_multi_ctas_kv_counter_buffer",
+    }
+
+    def options(self) -> dict[str, Any]:
+        # With a graph the constructor makes what `run` reads for this flag alone.
+        return {"backend": "trtllm-gen", "use_tensor_cores": True}
 
 
 class Prefill(Kind):
@@ -116,6 +147,7 @@ class Prefill(Kind):
     module, wrapper = "flashinfer.prefill", "BatchPrefillWithPagedKVCacheWrapper"
     planned = DecodeTensorCores.planned
     buffers = DecodeTensorCores.buffers
+    max_topk = 2
 
     def for_graph(self, held: Buffers, rows: int) -> Any:
         return self.load()(
@@ -135,9 +167,25 @@ class Prefill(Kind):
             batch.qo_indptr.to(device), batch.kv_indptr.to(device), batch.kv_indices.to(device),
             batch.last_page_len.to(device), config.num_q_heads, config.num_kv_heads,
             config.head_dim, config.page_size, causal=True,
-            custom_mask=None if batch.mask is None else batch.mask.to(device),
+            **({} if batch.mask is None else self.masked(batch.mask.to(device), batch)),
             q_data_type=content.dtype, kv_data_type=content.storage_dtype,
         )  # fmt: skip
+
+    def masked(self, mask: torch.Tensor, batch: Paged) -> dict[str, torch.Tensor]:
+        """The mask as arguments of a plan."""
+        return {"custom_mask": mask}
+
+
+class PrefillPackedMask(Prefill):
+    """The same where the caller has packed a tree's mask, each row from a whole byte on."""
+
+    about = "BatchPrefillWithPagedKVCacheWrapper, masks packed by the caller"
+
+    def masked(self, mask: torch.Tensor, batch: Paged) -> dict[str, torch.Tensor]:
+        pack = FLASHINFER.module("flashinfer.quantization").segment_packbits
+        sizes = batch.qo_indptr.diff() * batch.kv_lens
+        indptr = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).int().to(mask.device)
+        return {"packed_custom_mask": pack(mask, indptr, bitorder="little")[0]}
 
 
 class Latent(Kind):
@@ -146,6 +194,7 @@ class Latent(Kind):
     about = "BatchMLAPagedAttentionWrapper"
     module, wrapper = "flashinfer.mla", "BatchMLAPagedAttentionWrapper"
     attention = "mla"
+    kv_dtypes = ("auto",)
     planned = ("planned_kv_indptr", "planned_qo_indptr", "planned_kv_len")
     buffers = {
         "qo_indptr": "_qo_indptr_buf",
@@ -196,6 +245,8 @@ class Latent(Kind):
 KINDS: dict[str, Kind] = {
     "decode": Decode(),
     "decode_tensor_cores": DecodeTensorCores(),
+    "decode_trtllm_gen": DecodeTrtllmGen(),
     "prefill": Prefill(),
+    "prefill_packed_mask": PrefillPackedMask(),
     "mla": Latent(),
 }
