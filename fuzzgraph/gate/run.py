@@ -18,6 +18,7 @@ from fuzzgraph.compatibility import released_targets, targets_by_package
 from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
 from fuzzgraph.gate.against_base import AgainstBase
 from fuzzgraph.gate.beside import beside
+from fuzzgraph.gate.changed_lines import ChangedLines
 from fuzzgraph.gate.changed_statements import ChangedStatements
 from fuzzgraph.gate.changes import Changes, read_changes
 from fuzzgraph.gate.choose import Choice, Chosen, choose
@@ -265,6 +266,8 @@ def _run_one(
     folder = Path(spec.out) / "runs" / file_name(chosen.target)
     try:
         with _both_opened(head, base, statements) as (opened, against):
+            changed = ChangedLines(statements.changes, _package(trees.head), trees.checkout.below)
+            opened = replace(opened, lines_of=changed.first_of(opened.lines_of))
             run = _run_spec(spec, head, chosen, folder)
 
             def see(event: Event) -> None:

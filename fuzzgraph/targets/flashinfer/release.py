@@ -28,7 +28,6 @@ _DEVICE = "asks the driver about the device; `cuda_on_cpu` answers"
 
 FLASHINFER = EnginePackage(
     "flashinfer",
-    distribution="flashinfer-python",
     absent={
         "cuda": _DEVICE,
         "ninja": _KERNELS,

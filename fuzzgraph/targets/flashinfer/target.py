@@ -22,8 +22,7 @@ _SERVERS_WORKSPACE = 128 << 20
 class WrapperTarget(ReleasedTarget):
     """One wrapper of the release that this process holds, in one mode."""
 
-    package = "flashinfer-python"
-    engine_packages = ("flashinfer",)
+    package = "flashinfer"
 
     def __init__(self, name: str, wrapper: str, mode: Mode) -> None:
         self.name = name

@@ -29,6 +29,7 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.offline.import_stubs import Fill, allow_absent
 from fuzzgraph.targets.offline.lazy_compile import compile_at_first_call
 from fuzzgraph.targets.offline.torch_library import operators_on_cpu
+from fuzzgraph.targets.packages import distribution_of
 
 __all__ = ["EnginePackage", "call_with_known"]
 
@@ -39,8 +40,6 @@ class EnginePackage:
 
     name: str
     """Import name."""
-    distribution: str = ""
-    """Name of the distribution, where it is not the import name."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Modules that may be missing, each with its reason: see `import_stubs`."""
     contents: Mapping[str, Fill] = field(default_factory=dict)
@@ -78,7 +77,7 @@ class EnginePackage:
         """Version of the package, '' where it does not say."""
         root = self.root()
         found = importlib.metadata.distributions(
-            name=self.distribution or self.name, path=[str(root.parent)]
+            name=distribution_of(self.name), path=[str(root.parent)]
         )
         return next((dist.version for dist in found), "") or _written_version(root)
 
@@ -216,7 +215,9 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 def call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:
     """Calls it with those arguments that it has in this release."""
-    # Methods are not kept: they would keep their objects alive.
-    lasting = isinstance(function, (type, types.FunctionType))
-    known = _parameters(function) if lasting else inspect.signature(function).parameters
+    # By the engine's own function: a method, or a wrapper of ours, would keep its session alive.
+    own = inspect.unwrap(function)
+    own = getattr(own, "__func__", own)
+    lasting = isinstance(own, type) or (isinstance(own, types.FunctionType) and not own.__closure__)
+    known = _parameters(own) if lasting else inspect.signature(function).parameters
     return function(**{name: value for name, value in arguments.items() if name in known})
