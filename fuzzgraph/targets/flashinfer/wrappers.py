@@ -179,7 +179,7 @@ class Prefill(Kind):
 class PrefillPackedMask(Prefill):
     """The same where the caller has packed a tree's mask, each row from a whole byte on."""
 
-    about = "BatchPrefillWithPagedKVCacheWrapper, packed masks"
+    about = "BatchPrefillWithPagedKVCacheWrapper (packed)"
 
     def masked(self, mask: torch.Tensor, batch: Paged) -> dict[str, torch.Tensor]:
         pack = FLASHINFER.module("flashinfer.quantization").segment_packbits
