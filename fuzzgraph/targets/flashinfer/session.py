@@ -124,11 +124,8 @@ class WrapperSession(GraphSession):
     def _store(self, slots: torch.Tensor, packed: torch.Tensor) -> None:
         """New keys and values, as a server writes them before it attends."""
         content = content_for(self._config)
-        split = (
-            packed.split([heads * columns for heads, columns in content.plane_shapes], dim=1)
-            if self._config.attention == "mha"
-            else (packed[:, : self._config.head_dim],)
-        )
+        widths = [heads * columns for heads, columns in content.plane_shapes]
+        split = packed[:, : sum(widths)].split(widths, dim=1)  # latent rows have no values apart
         scales = (content.k_scale, content.v_scale)
         for cache, new, scale in zip(self.caches, split, scales, strict=False):
             stored = (new / scale).to(cache.dtype).view(-1, *cache.shape[1:])
