@@ -14,8 +14,12 @@ __all__ = [
     "mask_offsets_not_copied",
     "offsets_rebound",
     "plan_of_fewer_queries",
+    "trtllm_gen_mended",
     "workspace_anew",
 ]
+
+
+_COUNTERS = "_trtllm_gen_multi_ctas_kv_counter_buffer"
 
 
 def _with_plan(kind: str, mode: Mode, around: Any) -> WrapperTarget:
@@ -108,3 +112,25 @@ def key_scale_left_out() -> WrapperTarget:
             return Wrapper
 
     return _target(Unscaled(), "decode")
+
+
+def trtllm_gen_mended() -> WrapperTarget:
+    """A graph's plans keep the page table and the counters of the first one: no bug is left."""
+
+    def plan(plan: Any, wrapper: Any, args: Any, kwargs: Any) -> None:
+        if not wrapper.is_cuda_graph_enabled:
+            plan(*args, **kwargs)
+            return
+        offsets, indices = args[0].tolist(), args[1]
+        if not hasattr(wrapper, "_kept"):
+            rows, room = len(offsets) - 1, wrapper._paged_kv_indices_buf
+            wrapper._kept = room.new_zeros(rows, len(room) // rows)
+        wrapper._kept.zero_()
+        for row, (low, high) in enumerate(zip(offsets, offsets[1:], strict=False)):
+            wrapper._kept[row, : high - low] = indices[low:high]
+        counters = getattr(wrapper, _COUNTERS)
+        plan(*args, block_tables=wrapper._kept, **kwargs)
+        if counters is not None:
+            setattr(wrapper, _COUNTERS, counters)
+
+    return _with_plan("decode_trtllm_gen", "decode", plan)

@@ -56,6 +56,15 @@ def test_a_bug_of_these_releases_is_found(flashinfers: Workers, target: str, rel
 
 
 @pytest.mark.parametrize("release", _RELEASES)
+def test_nothing_is_found_where_a_plan_keeps_the_page_table_and_the_counters(
+    flashinfers: Workers, release: str
+) -> None:
+    case = _case("decode", page_size=16, max_context_len=40)
+    mended = "tests.targets.flashinfer.mutants:trtllm_gen_mended"
+    assert flashinfers.findings(release, case, mended) == ()
+
+
+@pytest.mark.parametrize("release", _RELEASES)
 def test_a_prefill_follows_the_mask_of_a_tree(flashinfers: Workers, release: str) -> None:
     case = _case("prefill", spec_topk=2, spec_steps=1)
     assert flashinfers.findings(release, case, "flashinfer-prefill") == ()
