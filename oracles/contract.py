@@ -122,7 +122,9 @@ def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[
         yield from _live(metadata.steps_match, declared, step)
     elif axis == "indices":
         if (offsets := name.replace("_indices", "_indptr")) in seen.metadata:
-            yield Claim(metadata.names_own_slots, (name, offsets), _slot_facts(name, step, seen))
+            yield Claim(
+                metadata.names_own_slots, (name, offsets), _slot_facts(declared, step, seen)
+            )
     elif axis == "page_table":
         yield Claim(metadata.names_own_pages, only, _page_facts(declared, step))
     elif name == "num_token_non_padded":
@@ -180,8 +182,10 @@ def _padding(declared: Field, rule: PaddingRule, start: int, stop: int) -> Itera
     yield Claim(metadata.holds_padding, (declared.name,), facts)
 
 
-def _slot_facts(name: str, step: StepRecord, seen: Observation) -> dict[str, Any]:
-    batch, encoder = step.batch, name.startswith("encoder")
+def _slot_facts(declared: Field, step: StepRecord, seen: Observation) -> dict[str, Any]:
+    batch, encoder = step.batch, declared.name.startswith("encoder")
+    if declared.selects == "page":
+        return _listed_page_facts(step, seen)
     slots = batch.encoder_slots if encoder else batch.kv_slots
     return {
         "own": [slots.row(row).tolist() for row in range(batch.raw_bs)],
@@ -189,6 +193,20 @@ def _slot_facts(name: str, step: StepRecord, seen: Observation) -> dict[str, Any
         "padded_bs": seen.padded_bs,
         "reserved": RESERVED_SLOT,
         "whole": batch.mode == "decode" and not step.config.sliding_window,
+    }
+
+
+def _listed_page_facts(step: StepRecord, seen: Observation) -> dict[str, Any]:
+    """Of pages that are listed one row behind the other."""
+    batch = step.batch
+    used = (-(-batch.seq_lens // step.config.page_size)).tolist()
+    return {
+        "own": [batch.pages.row(row)[: used[row]].tolist() for row in range(batch.raw_bs)],
+        "drafted": [[] for _ in range(batch.raw_bs)],
+        "padded_bs": seen.padded_bs,
+        "reserved": RESERVED_PAGE,
+        "whole": not step.config.sliding_window,
+        "what": "page",
     }
 
 

@@ -54,6 +54,11 @@ def _last_page_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.where(batch.seq_lens > 0, lens, 0)
 
 
+def _page_counts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Pages that each row's keys lie in."""
+    return -(-batch.seq_lens // config.page_size)
+
+
 def _one_each(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.ones(batch.raw_bs, dtype=np.int64)
 
@@ -154,6 +159,7 @@ def _items_valid(batch: Batch, config: EngineConfig, step: int) -> IntArray:
 # By name; a step of a draft follows behind a colon, as in 'draft_lens:2'.
 _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "last_page_lens": _last_page_lens,
+    "page_counts": _page_counts,
     "one_each": _one_each,
     "draft_width": _draft_width,
     "widened_lens": _widened_lens,

@@ -143,6 +143,7 @@ def names_own_slots(
     padded_bs: int,
     reserved: int,
     whole: bool,
+    what: str = "slot",
 ) -> Iterator[str]:
     """A row names its own slots, each once and in any order; a padded row the reserved one.
 
@@ -150,6 +151,7 @@ def names_own_slots(
         own: KV slots of each live row; padding inside a row may name the reserved slot.
         drafted: slots of a draft's new tokens, which a live row may name as well.
         whole: whether a row names all of its slots. A window or a cached prefix is only a part.
+        what: is named: a slot, or a page that holds several; then `own` are a row's pages.
     """
     bounds, slots = offsets.tolist(), got.tolist()
     pairs = list(zip(bounds, bounds[1:], strict=False))
@@ -164,16 +166,16 @@ def names_own_slots(
         if not allowed.issuperset(part):
             stranger = next(slot for slot in part if slot not in allowed)
             owner = f"row {row}" if live else f"padded row {row}"
-            yield f"{name} of {owner} holds slot {stranger}, which is not its own"
+            yield f"{name} of {owner} holds {what} {stranger}, which is not its own"
             return
         if live and len(distinct := set(part)) < len(part):
             twice = next(slot for slot in part if part.count(slot) > 1)
-            yield f"{name} of row {row} holds slot {twice} {part.count(twice)} times"
+            yield f"{name} of row {row} holds {what} {twice} {part.count(twice)} times"
             return
         if live and whole and (missing := [slot for slot in own[request] if slot not in distinct]):
             yield (
-                f"{name} of row {row} lacks slot {missing[0]}, {len(missing)} of its"
-                f" {len(own[request])} tokens"
+                f"{name} of row {row} lacks {what} {missing[0]}, {len(missing)} of its"
+                f" {len(own[request])} {'tokens' if what == 'slot' else 'pages'}"
             )
             return
 

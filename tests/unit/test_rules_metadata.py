@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fuzzgraph.rules.metadata import names_own_pages
+from fuzzgraph.rules.metadata import names_own_pages, names_own_slots
 
 
 @pytest.mark.parametrize(
@@ -31,5 +31,30 @@ def test_a_row_of_a_page_table_names_its_own_pages(
         padding="reserved",
         value=0,
         in_order=True,
+    )
+    assert list(found) == told
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        ([3, 4, 0], []),
+        ([3, 3, 0], ["t_indices of row 0 holds page 3 2 times"]),
+        ([3, 9, 0], ["t_indices of row 0 holds page 9, which is not its own"]),
+        ([3, 4, 3], ["t_indices of padded row 1 holds page 3, which is not its own"]),
+        ([3, 0, 0], ["t_indices of row 0 lacks page 4, 1 of its 2 pages"]),
+    ],
+)
+def test_a_list_of_pages_names_those_of_each_row(listed: list[int], told: list[str]) -> None:
+    found = names_own_slots(
+        "t_indices",
+        np.array(listed),
+        np.array([0, 2, 3]),
+        own=[[3, 4]],
+        drafted=[[]],
+        padded_bs=2,
+        reserved=0,
+        whole=True,
+        what="page",
     )
     assert list(found) == told

@@ -20,7 +20,7 @@ from fuzzgraph.kernel_models.flashinfer.wrapper import PlannedWrapper
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
-__all__ = ["BatchMLAPagedAttentionWrapper"]
+__all__ = ["MLA", "BatchMLAPagedAttentionWrapper"]
 
 _SOURCE = "FlashInfer 0.6.12, flashinfer/mla/_core.py and mla.cuh"
 
@@ -138,7 +138,7 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
         if return_lse and lse is None:
             lse = torch.empty(q_nope.shape[:2], dtype=torch.float32, device=q_nope.device)
         launch(
-            _MLA_KERNEL,
+            MLA,
             q_nope=q_nope,
             q_pe=q_pe,
             ckv_cache=ckv_cache,
@@ -200,4 +200,4 @@ def _flashinfer_mla(
     attend(memory, q, cache, found, softmax, out, None if lse is None else lse.transpose(0, 1))
 
 
-_MLA_KERNEL = ModelKernel("BatchMLAPagedAttention", _flashinfer_mla, _SOURCE)
+MLA = ModelKernel("BatchMLAPagedAttention", _flashinfer_mla, _SOURCE)

@@ -16,7 +16,7 @@ from fuzzgraph.kernel_models.flashinfer.plan import int_workspace, int_workspace
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
-__all__ = ["PlannedWrapper", "Wrapper", "dtype_of", "packed_mask"]
+__all__ = ["PACK_BITS", "PlannedWrapper", "Wrapper", "dtype_of", "packed_mask"]
 
 SOURCE = "FlashInfer 0.6.12, flashinfer/decode.py and prefill.py"
 
@@ -281,7 +281,7 @@ def pack_mask(mask: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, to
     packed[1:] = torch.cumsum((sizes + 7) // 8, 0)
     total = int(packed[-1].item())
     bits = torch.empty(total, dtype=torch.uint8, device=mask.device)
-    launch(_PACK_BITS, mask=mask.reshape(-1), starts=starts, bytes_at=packed, bits=bits)
+    launch(PACK_BITS, mask=mask.reshape(-1), starts=starts, bytes_at=packed, bits=bits)
     return bits, packed
 
 
@@ -301,6 +301,6 @@ def _segment_packbits(
         memory.store("packed", bits, torch.from_numpy(packed), byte + np.arange(len(packed)))
 
 
-_PACK_BITS = ModelKernel(
+PACK_BITS = ModelKernel(
     "segment_packbits", _segment_packbits, "FlashInfer 0.6.12, quantization/packbits.py"
 )

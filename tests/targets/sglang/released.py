@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ def release_path(version: str) -> Path:
 class Workers:
     """One child per release, started when first asked for; it changes targets as asked."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, path_of: Callable[[str], Path] = release_path) -> None:
         self._folder = folder
+        self._path_of = path_of
         self._open: dict[str, tuple[str, WorkerClient]] = {}
 
     def findings(self, version: str, case: Case, target: str) -> tuple[Finding, ...]:
@@ -50,13 +52,13 @@ class Workers:
         """The lines that the first finding is about: role, and the code that stands there."""
         client = self._client(version, target)
         lines = client.engine_lines(case, client.run_case(case).findings[0])
-        root = release_path(version)
+        root = self._path_of(version)
         files = {line.path: (root / line.path).read_text().splitlines() for line in lines}
         return tuple((line.role, files[line.path][line.line - 1].strip()) for line in lines)
 
     def _client(self, version: str, target: str) -> WorkerClient:
         if version not in self._open:
-            paths, folder = [release_path(version)], self._folder / version
+            paths, folder = [self._path_of(version)], self._folder / version
             self._open[version] = (
                 target,
                 open_client(Setup(target=target), paths=paths, folder=folder),
