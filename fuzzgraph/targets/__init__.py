@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from fuzzgraph.errors import UsageError
-from fuzzgraph.targets import builtin, sglang
+from fuzzgraph.targets import builtin, sglang, vllm
 from fuzzgraph.targets.entry import TargetEntry
 from fuzzgraph.targets.own import is_own, open_own
 
@@ -19,7 +19,7 @@ __all__ = ["BUILT_IN", "open_target", "target_names", "unknown_target"]
 GROUP = "fuzzgraph.targets"
 
 
-BUILT_IN: tuple[TargetEntry, ...] = (*builtin.TARGETS, *sglang.TARGETS)
+BUILT_IN: tuple[TargetEntry, ...] = (*builtin.TARGETS, *sglang.TARGETS, *vllm.TARGETS)
 """The targets that come with FuzzGraph; each engine's package lists its own."""
 
 
