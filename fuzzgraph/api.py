@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from fuzzgraph.ports import Target
     from fuzzgraph.run.environment import Environment
-    from fuzzgraph.run.runner import VerdictLike
+    from fuzzgraph.run.runner import Runner, VerdictLike
     from fuzzgraph.strategies.space import Space
     from fuzzgraph.target_report import TargetReport
     from fuzzgraph.world import Batch
@@ -109,11 +109,14 @@ def check(case: Case, target: str | Target = "builtin", **options: Any) -> None:
             "Draw cases with fuzzgraph.cases(target), or change the case."
         )
     if verdict.findings:
-        raise FindingError(_reported(case, verdict), _open(target, options).environment)
+        opened = _open(target, options)
+        raise FindingError(_reported(case, verdict, opened.runner), opened.environment)
 
 
-def _reported(case: Case, verdict: VerdictLike) -> ReportedFinding:
-    first, *others = verdict.findings
+def _reported(case: Case, verdict: VerdictLike, runner: Runner) -> ReportedFinding:
+    from fuzzgraph.campaign.effect import with_effects
+
+    first, *others = with_effects(case, verdict.findings, runner)
     return ReportedFinding(
         id=finding_id(first.key),
         finding=first,

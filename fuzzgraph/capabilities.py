@@ -24,6 +24,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     # Query heads that kernels of latent attention are built for; 0 for any number.
     "latent_heads": ((0,), (0,)),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
+    # Whether cases are drawn in which requests that left come back, as preempted ones do.
+    "preemption": (False, True),
     # Whether batches run without a graph: steps that ask for it, and those above the ladder.
     "eager_steps": (True, True),
     # Whether the largest captured size may exceed the request pool.

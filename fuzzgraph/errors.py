@@ -30,6 +30,15 @@ class OutOfTime(FuzzGraphError):
     """The time ran out during a case, which says nothing about the engine."""
 
 
+class RunsCutOff(OutOfTime):
+    """The time ran out while an exported file was being executed."""
+
+    def __init__(self, message: str, rate: str) -> None:
+        super().__init__(message)
+        self.rate = rate
+        """Of the runs that came to an end, e.g. '2/2'; '' where none did."""
+
+
 class NotExecuted(FuzzGraphError):
     """An exported file could not be executed, which says nothing about its finding."""
 

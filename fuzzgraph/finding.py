@@ -41,15 +41,15 @@ _SEVERITY_OF: dict[Clause, Severity] = {
 }
 
 FindingKey = tuple[str, str, str, str, str]
-LineRole = Literal["called", "raised", "written", "allocated"]
-"""What a line has to do with a finding, in the order of what helps most."""
+LineRole = Literal["changed", "called", "raised", "written", "allocated"]
+"""What a line has to do with a finding, in the order of what helps most. changed: the change under
+test touches it, and it leads to one of the others."""
 LINE_ROLES: tuple[LineRole, ...] = get_args(LineRole)
 
 
-class EngineLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A line of the engine's own Python that a finding is about."""
+class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of the engine's own Python."""
 
-    role: LineRole
     # Relative, without '.' or '..' as a name: it goes into reports that others resolve.
     path: Annotated[
         str, msgspec.Meta(pattern=r"\A(?:(?!\.{1,2}/)[^/\\:\s]+/)*[^/\\:\s]+\.py\Z", max_length=400)
@@ -57,11 +57,19 @@ class EngineLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Below the root of the engine's checkout; of a release below the folder of the package."""
     line: Annotated[int, msgspec.Meta(ge=1)]
     function: str
-    does: str
-    """What it does, e.g. 'allocates kv_indices'."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.function}"
+
+
+class EngineLine(Place, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of the engine's own Python that a finding is about."""
+
+    role: LineRole
+    does: str
+    """What it does, e.g. 'allocates kv_indices'."""
+    callers: tuple[Place, ...] = ()
+    """The calls of the engine that lead there, the nearest first."""
 
     @property
     def short(self) -> str:

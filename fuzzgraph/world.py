@@ -116,8 +116,13 @@ class Batch:
     next_tokens: IntArray
     """[raw_bs] token that follows each row's last: what its sampler has to give."""
     finished: IntArray
-    """Requests that ended since the step before; what they owned is free, and may be others' now.
-    A request that is neither here nor in `requests` waits with all that it owns."""
+    """Requests that left for good since the step before; what they owned is free, and may be
+    others' now. A request that is not named anywhere waits, with all that it owns."""
+    preempted: IntArray
+    """Requests that left since the step before and come back later: what they owned is free too."""
+    resumed: IntArray
+    """Requests of this step that come back after they were preempted, with a row and pages of
+    their own again."""
     mrope: IntArray | None
     """[num_tokens] extra position input, or None where the batch comes without it."""
 

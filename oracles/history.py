@@ -12,6 +12,7 @@ from fuzzgraph.oracles.reference import too_far_apart
 from fuzzgraph.reference import rounding_of
 from fuzzgraph.rules.comparison import Difference, first_difference
 from fuzzgraph.rules.writes import kept_text
+from fuzzgraph.text.finding_text import LEFT_BY_CAPTURE, LEFT_OVER
 
 
 class History:
@@ -50,7 +51,8 @@ class History:
         """What depends on a buffer that was to be rewritten for this batch, and was not."""
         for (run, name), place in step.blamed.items():
             if run == "left_over" and name not in told:
-                text = f"{name} depends on {place}: it was not rewritten for this batch"
+                past = place if step.index > 0 else place.replace(LEFT_OVER, LEFT_BY_CAPTURE)
+                text = f"{name} depends on {past}: it was not rewritten for this batch"
                 yield self._finding(step, name, text, None, left_over=place)
 
     def _against_twin(self, step: StepRecord) -> Iterable[Finding]:

@@ -60,6 +60,7 @@ class HistoryBuilder:
         self.mrope = mrope and can.mrope
         self.eager = can.eager_steps
         self.idle = "idle" in can.modes
+        self.preemption = can.preemption
         self.most: int = min(can.max_batch, profile.max_batch)
         self.raw_bs = raw_bs
         """Live requests of a batch, one of these; () for what the config allows."""
@@ -72,6 +73,8 @@ class HistoryBuilder:
         """Live request -> its row of the request pool."""
         self.left: dict[int, int] = {}
         """Row -> length of the last request that finished there."""
+        self.waiting: dict[int, int] = {}
+        """Request that left and may come back -> its length, the longest away first."""
         self.named = 0
         self.last: ReplayStep | None = None
 
@@ -91,7 +94,7 @@ class HistoryBuilder:
         else:
             size = self._size(mode, record[SIZE], via)
             finish = self._finish(record[FINISH], size)
-            requests = self._requests(size, record[_COMPOSITION])
+            requests = self._requests(size, record[_COMPOSITION], finish)
             rows = self._rows(mode, requests, record, via)
             step = ReplayStep(mode=mode, rows=rows, finish=finish, via=via, mrope=mrope)
         self.last = step
@@ -135,13 +138,17 @@ class HistoryBuilder:
             gone = live  # all of them: the next batch starts afresh on used memory
         for request in gone:
             row = self.rows.pop(request)
-            self.left[row] = self.lengths.pop(request)
+            self.left[row] = self.waiting[request] = self.lengths.pop(request)
             self.free_rows.give_back([row])
             del self.encoders[request]
         return tuple(gone)
 
-    def _requests(self, size: int, byte: int) -> list[int]:
-        """Who is in the batch: live ones (the others are parked), then newcomers."""
+    def _requests(self, size: int, byte: int, gone: tuple[int, ...]) -> list[int]:
+        """Who is in the batch: live ones (the others are parked), then newcomers.
+
+        Args:
+            gone: those that leave just before it.
+        """
         live = list(self.lengths)
         room = self.config.req_pool_size - len(live)
         # In a quarter of the batches half of the rows are newcomers, whoever else is live.
@@ -149,9 +156,13 @@ class HistoryBuilder:
         kept = min(len(live), max(wanted, size - room))
         start = byte % 5 if len(live) > kept else 0
         chosen = [live[(start + index) % len(live)] for index in range(kept)]
-        newcomers = range(self.named, self.named + size - kept)
-        self.named += size - kept
-        chosen += newcomers
+        back = []
+        if self.preemption and byte & 8 and size > kept:
+            # One that left comes back in half of the batches with room, as a preempted one does.
+            back = [name for name in self.waiting if name not in gone][:1]
+        new = size - kept - len(back)
+        chosen += [*back, *range(self.named, self.named + new)]
+        self.named += new
         if byte & 7 == 7:  # one batch in eight: rows need not be in order of arrival
             chosen.reverse()
         return chosen
@@ -170,6 +181,7 @@ class HistoryBuilder:
                 extra = record[_EXTRAS + index % _ROWS]
                 self.encoders[request] = encoders[_scaled(extra, len(encoders))]
             self.lengths[request] = length
+            self.waiting.pop(request, None)
             rows.append(
                 BatchRow(
                     request=request,
@@ -233,7 +245,7 @@ class HistoryBuilder:
         Engines that keep what they wrote for a row take such a newcomer for the owner itself.
         0 where there is neither.
         """
-        before = self.lengths.get(request)
+        before = self.lengths.get(request, self.waiting.get(request))
         if before is not None:
             return before + tokens
         left = self.left.get(self.rows[request])

@@ -11,14 +11,35 @@ behind each such layer; what shows there is its effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 import msgspec
 
 from fuzzgraph.case import DIMENSIONS, Case
+from fuzzgraph.errors import InvalidCase
 from fuzzgraph.finding import Finding, by_severity
+from fuzzgraph.run.runner import Runner
+from fuzzgraph.text.finding_text import BEHIND_A_LAYER, IN_ITS_STEP
 
 Run = Callable[[Case], Sequence[Finding]]
 """What a case shows."""
+
+
+def with_effects(case: Case, findings: Sequence[Finding], runner: Runner) -> tuple[Finding, ...]:
+    """All that one case shows, each finding with its effect; the worst first."""
+
+    @cache
+    def run(tried: Case) -> Sequence[Finding]:
+        try:
+            return runner.run_case(tried).findings
+        except InvalidCase:  # with the layer it contradicts itself
+            return ()
+
+    told = [
+        with_effect(case, one, [other for other in findings if other is not one], run)
+        for one in findings
+    ]
+    return tuple(sorted(told, key=by_severity))
 
 
 def with_effect(case: Case, finding: Finding, others: Iterable[Finding], run: Run) -> Finding:
@@ -55,7 +76,7 @@ def _with_harm(case: Case, finding: Finding, others: Iterable[Finding]) -> Findi
     if finding.clause != "metadata" or by_severity(worst) >= by_severity(finding):
         return finding
     detail = {**finding.detail, "effect": worst.severity}
-    message = f"{finding.message}; its step shows what that does to live rows: {_said(worst)}"
+    message = f"{finding.message}{IN_ITS_STEP}{_said(worst)}"
     return msgspec.structs.replace(finding, detail=detail, message=message)
 
 
@@ -90,10 +111,7 @@ def _told(finding: Finding, kind: str, effects: Sequence[Finding]) -> Finding:
         return finding
     worst = min(effects, key=by_severity)
     detail = {**finding.detail, "mixed_by": kind, "effect": worst.severity}
-    message = (
-        f"{finding.message}; it reaches live rows through a layer that mixes rows"
-        f" (row_mixing={kind!r}): {_said(worst)}"
-    )
+    message = f"{finding.message}{BEHIND_A_LAYER} (row_mixing={kind!r}): {_said(worst)}"
     return msgspec.structs.replace(finding, detail=detail, message=message)
 
 

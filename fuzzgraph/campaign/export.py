@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fuzzgraph.campaign.budget import Allowance, Effort
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.corpus import write_atomically
-from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
+from fuzzgraph.errors import NotExecuted, OutOfTime, RunsCutOff, UsageError
 from fuzzgraph.repro.files import file_names
 from fuzzgraph.run.environment import UNKNOWN, Environment
 from fuzzgraph.run.events import Export, ExportKind, ReportedFinding, Setup
@@ -78,7 +78,7 @@ def verified_rate(
         running: called with the number of each run and how many there are.
 
     Raises:
-        NotExecuted: it came to no verdict. OutOfTime: it took longer than `seconds` in all.
+        NotExecuted: it came to no verdict. RunsCutOff: it took longer than `seconds` in all.
     """
     if kind == "issue":
         return ""
@@ -119,22 +119,24 @@ class Exporting:
         end = time.monotonic() + allowance.seconds
         runs = kind == "script" and allowance.effort is Effort.RUN
         say(f"writing {path.name}{' and running it once' if runs else ''} for {reported.id}")
+        rate, cut_off = "", False
         try:
             write_atomically(path, self._text(kind, reported, allowance).encode())
             left = end - time.monotonic()
-            execute = runs and reported.status == "new" and left > 0.0
-            rate = (
-                self._rate(kind, path, left, partial(_running, say, path, reported.id))
-                if execute
-                else ""
-            )
+            execute = runs and reported.status == "new"
+            cut_off = execute and left <= 0.0
+            if execute and not cut_off:
+                running = partial(_running, say, path, reported.id)
+                rate = verified_rate(kind, path, seconds=left, running=running)
         except UsageError:
             raise
+        except RunsCutOff as late:
+            rate, cut_off = late.rate, True
         except NotExecuted as error:
             return Export(kind=kind, path=str(path), error=str(error))
         except Exception as error:  # a night of fuzzing must not end over one repro
             return Export(kind=kind, path="", error=f"{type(error).__name__}: {error}")
-        return Export(kind=kind, path=str(path), rate=rate)
+        return Export(kind=kind, path=str(path), rate=rate, cut_off=cut_off)
 
     def _text(self, kind: ExportKind, reported: ReportedFinding, allowance: Allowance) -> str:
         """The export; a script that there is no time to prove is written as it is."""
@@ -151,14 +153,6 @@ class Exporting:
             return write(allowance=allowance)
         except OutOfTime:
             return write(allowance=Allowance(Effort.WRITE_ONLY))
-
-    def _rate(
-        self, kind: ExportKind, path: Path, seconds: float, running: Callable[[int, int], object]
-    ) -> str:
-        try:
-            return verified_rate(kind, path, seconds=seconds, running=running)
-        except OutOfTime:
-            return ""
 
 
 def _running(say: Say, path: Path, finding: str, number: int, times: int) -> None:

@@ -222,11 +222,13 @@ class Triage:
             self._save(self._reported(new, done, also))
 
     def _with_effect(self, done: ShrunkFinding, also: tuple[Finding, ...]) -> ShrunkFinding:
-        """The finding with its effect on live rows, if there was time to look for it."""
-        if done.left or done.finding.confirmed.startswith("0/"):
+        """The finding with its effect on live rows; what a layer behind it does to them, only if
+        there was time to look."""
+        if done.finding.confirmed.startswith("0/"):
             return done
+        look = _run_nothing if done.left else self._shrinker.findings
         with contextlib.suppress(OutOfTime):
-            told = with_effect(done.case, done.finding, also, self._shrinker.findings)
+            told = with_effect(done.case, done.finding, also, look)
             return replace(done, finding=told)
         return done
 
@@ -305,6 +307,12 @@ def _queued(waiting: FindingWaiting) -> FindingNew:
     return FindingNew(**msgspec.structs.asdict(waiting))
 
 
+def _run_nothing(case: Case) -> tuple[Finding, ...]:
+    """Stands for running a case where there is no time for it."""
+    return ()
+
+
 def _unexecuted(export: Export) -> bool:
-    """Whether a script is still to be run."""
-    return export.kind == "script" and not export.rate and not export.error
+    """Whether a script is still to be run, or to be run to the end."""
+    done = export.error or (export.rate and not export.cut_off)
+    return export.kind == "script" and not done

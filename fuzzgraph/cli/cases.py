@@ -47,6 +47,20 @@ def _judged(opened: Opened, path: Path, case: Case) -> VerdictLike:
     return verdict
 
 
+def _told(opened: Opened, path: Path, case: Case, verdict: VerdictLike) -> list[Finding]:
+    """What the case shows, as a campaign tells it: the worst first, but before all others the one
+    that its folder is named by."""
+    from fuzzgraph.campaign.effect import with_effects
+
+    found = with_effects(case, verdict.findings, opened.runner)
+    return sorted(found, key=lambda one: finding_id(one.key) != path.absolute().parent.name)
+
+
+def _sure(opened: Opened, case: Case, finding: Finding, times: int = 3) -> Finding:
+    """The finding with its rate in fresh sessions and the engine's lines."""
+    return opened.located(case, opened.runner.confirm(case, finding, times))
+
+
 def _reported(setup: Setup, path: Path, case: Case, finding: Finding) -> ReportedFinding:
     from fuzzgraph.run_options import replay_command
 
@@ -79,11 +93,9 @@ def replay(case: str, setup: Setup, times: int, as_json: bool) -> int:
     path, loaded = _load(case)
     with closing(open_setup(setup)) as opened:
         verdict = _judged(opened, path, loaded)
-        confirmed = [
-            opened.located(loaded, opened.runner.confirm(loaded, seen, times))
-            for seen in verdict.findings[:1]
-        ]
-    found = [*confirmed, *verdict.findings[1:]]
+        found = _told(opened, path, loaded, verdict)
+        confirmed = [_sure(opened, loaded, seen, times) for seen in found[:1]]
+    found = [*confirmed, *found[1:]]
     if as_json:
         say_json(_replayed(setup, path, loaded, verdict, found))
     else:
@@ -132,7 +144,7 @@ def _replay_text(
 @click.command()
 @case_argument
 @case_options
-@click.option("--finding", default="", help="Which finding to keep: its id or oracle. [the first]")
+@click.option("--finding", default="", help="Which finding to keep: its id or oracle. [the worst]")
 @click.option("--out", type=Path, help="File of the shrunk case. [DIGEST.json beside CASE]")
 @as_json
 def shrink(case: str, setup: Setup, finding: str, out: Path | None, as_json: bool) -> int:
@@ -144,10 +156,10 @@ def shrink(case: str, setup: Setup, finding: str, out: Path | None, as_json: boo
         verdict = _judged(opened, path, loaded)
         if not verdict.findings:
             return _nothing(path, setup, as_json=as_json)
-        kept = _chosen(verdict.findings, finding)
+        kept = _chosen(_told(opened, path, loaded, verdict), finding)
         small, tries = _minimised(opened, loaded, kept)
-        final = next(f for f in opened.runner.run_case(small).findings if f.key == kept.key)
-        final = opened.located(small, opened.runner.confirm(small, final))
+        shown = _told(opened, path, small, opened.runner.run_case(small))
+        final = _sure(opened, small, next(one for one in shown if one.key == kept.key))
     target = out or path.parent / f"{digest(small)}.json"
     write_atomically(target, readable_json(small))
     reported = msgspec.structs.replace(_reported(setup, target, small, final), shrink_tries=tries)
@@ -172,7 +184,7 @@ def _nothing(path: Path, setup: Setup, *, as_json: bool) -> int:
     return 0
 
 
-def _chosen(findings: tuple[Finding, ...], wanted: str) -> Finding:
+def _chosen(findings: list[Finding], wanted: str) -> Finding:
     for finding in findings:
         if wanted in ("", finding.oracle, finding_id(finding.key)):
             return finding
@@ -209,7 +221,7 @@ def _minimised(opened: Opened, case: Case, kept: Finding) -> tuple[Case, int]:
     help="A script that needs no FuzzGraph, a pytest file, or the text of an issue.",
 )
 @case_options
-@click.option("--finding", default="", help="Which finding to show: its id or oracle. [the first]")
+@click.option("--finding", default="", help="Which finding to show: its id or oracle. [the worst]")
 @click.option("--out", type=Path, help="File to write. [stdout]")
 @click.option("--verify/--no-verify", default=True, help="Execute it three times. [with --out]")
 @as_json
@@ -234,8 +246,7 @@ def export(
         verdict = _judged(opened, path, loaded)
         if not verdict.findings:
             return _nothing(path, setup, as_json=as_json)
-        chosen = _chosen(verdict.findings, finding)
-        shown = opened.located(loaded, opened.runner.confirm(loaded, chosen))
+        shown = _sure(opened, loaded, _chosen(_told(opened, path, loaded, verdict), finding))
         text = export_text(
             kind, loaded, shown, setup, record=opened.record, environment=opened.environment
         )

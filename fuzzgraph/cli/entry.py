@@ -7,6 +7,7 @@ itself failed.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import click
 
 import fuzzgraph
 from fuzzgraph.errors import FuzzGraphError, HarnessFailed, UsageError
+from fuzzgraph.process.cache import cache_root
 from fuzzgraph.process.torch_import import torch_problem
 from fuzzgraph.text.escaping import visible
 
@@ -144,4 +146,6 @@ def _failed(arguments: Sequence[str], kind: str, message: str, code: int) -> int
 
 def main() -> NoReturn:
     """The console script."""
+    # Hypothesis would keep what it works out about modules in the current folder: a checkout.
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(cache_root() / "hypothesis"))
     sys.exit(run_command(sys.argv[1:]))

@@ -19,6 +19,8 @@ from fuzzgraph.cli.options import (
     trusted_options,
     whole_number,
 )
+from fuzzgraph.cli.source_hint import source_hint
+from fuzzgraph.text.escaping import visible
 
 if TYPE_CHECKING:
     from fuzzgraph.campaign import Opened
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from fuzzgraph.corpus import Loaded
     from fuzzgraph.policy import FindingPolicy
     from fuzzgraph.run.events import RunSummary
-    from fuzzgraph.run.spec import RunSpec
+    from fuzzgraph.run.spec import RunSpec, Setup
     from fuzzgraph.run.state import RunState
 
 
@@ -41,13 +43,24 @@ def run(spec: RunSpec, as_json: bool) -> int:
     writes the report.
     """
     from fuzzgraph.campaign import fresh_folder, load_corpus, open_setup
+    from fuzzgraph.targets import open_target
 
     seeds = load_corpus(_named(spec.corpus))
     policy = _policy(spec)
+    own = ":" in spec.setup.target  # of the caller's own code nothing runs here before it is opened
+    if not own:
+        _propose_source(spec.setup, open_target(spec.setup.target))
     with closing(open_setup(spec.setup)) as opened:  # a wrong name is said before a folder is made
+        if own:
+            _propose_source(spec.setup, opened.target)
         spec = msgspec.structs.replace(spec, out=str(fresh_folder(_named(spec.out), spec.seed)))
         summary = _run(spec, opened, seeds, policy, as_json=as_json)
     return say_summary(summary, as_json=as_json)
+
+
+def _propose_source(setup: Setup, target: object) -> None:
+    if hint := source_hint(setup, target):
+        click.echo(f"fuzzgraph: {visible(hint)}", err=True)
 
 
 @click.command()

@@ -42,8 +42,9 @@ def _options(found: Settings) -> dict[str, object]:
 
 def _say(found: Settings) -> None:
     click.echo(visible(found.words))
-    for word, value in _options(found).items():
-        click.echo(visible(f"  {word} = {value}"))
+    for row in OPTIONS:
+        if row.name in found.given:
+            click.echo(visible(f"  {row.word} = {row.typed(found.given[row.name])}"))
     if found.targets:
         click.echo(visible(f"  targets = {' '.join(found.targets)}"))
 

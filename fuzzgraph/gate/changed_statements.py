@@ -22,6 +22,7 @@ class ChangedStatements:
     def __init__(self, changes: Changes, head: Path, base: Path) -> None:
         self.head = OneSide(head, {file.path: file.added for file in changes.files})
         self.base = OneSide(base, {file.path: file.removed for file in changes.files})
+        self.changes = changes
         self._kernels = tuple(file.path for file in changes.files if file.kernels)
 
     def told(self) -> dict[str, Any]:
@@ -29,6 +30,7 @@ class ChangedStatements:
         return {
             "never_ran": self.head.never_ran(),
             "never_ran_on_base": self.base.never_ran(),
+            "entered": tuple(sorted(self.head.entered() | self.base.entered())),
             "statements": self.head.count + self.base.count,
             "kernels": self._kernels,
         }
@@ -56,6 +58,10 @@ class OneSide:
         """Enter what one process has executed."""
         for name, lines in self._reached.items():
             lines.update(reached.get(str(self._folder / name), ()))
+
+    def entered(self) -> set[str]:
+        """Files of which a process has executed some."""
+        return {name for name, lines in self._reached.items() if lines}
 
     def never_ran(self) -> dict[str, tuple[int, ...]]:
         """File -> first lines of those that no process has executed."""

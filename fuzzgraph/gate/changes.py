@@ -36,6 +36,8 @@ class TouchedFile:
     """First lines of the statements that changed, in the tree; kernels' are not among them."""
     removed: tuple[int, ...] = ()
     """The same in the base."""
+    here: frozenset[int] = frozenset()
+    """All changed lines of the tree; where lines were only taken away, the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +113,14 @@ def _touched(name: str, base: Path, head: Path) -> TouchedFile | None:
     if before.dumped and before.dumped == after.dumped:
         return None
     functions: set[str] = set()
-    kernels, lines = False, 0
+    kernels, lines, here = False, 0, frozenset[int]()
     statements = []
     for source, changed in zip((before, after), _changed_lines(base, head), strict=True):
         for line in (*changed.lines, *changed.places):
             function, kernel = source.at(line)
             functions.add(function)
             kernels = kernels or kernel
+        here = frozenset((*changed.lines, *changed.places))  # at last those of the tree
         lines += len(changed.lines)
         statements.append(source.statements(changed.lines))
     known = {span[2] for span in (*before.spans, *after.spans)} | {MODULE}
@@ -128,6 +131,7 @@ def _touched(name: str, base: Path, head: Path) -> TouchedFile | None:
         lines=lines,
         added=statements[1],
         removed=statements[0],
+        here=here,
     )
 
 

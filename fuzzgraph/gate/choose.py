@@ -54,9 +54,14 @@ def choose(
     taken = order[:most]
     share = seconds * at_once / max(len(taken), at_once)
     return Choice(
-        tuple(Chosen(target, tuple(sorted(concerned[target])), share) for target in taken),
+        tuple(Chosen(target, _called_first(concerned[target]), share) for target in taken),
         tuple(order[most:]),
     )
+
+
+def _called_first(touched: set[str]) -> tuple[str, ...]:
+    """Functions, then files that are only imported."""
+    return tuple(sorted(touched, key=lambda one: (":" not in one, one)))
 
 
 def _touched(files: Sequence[TouchedFile], record: Executed) -> set[str]:

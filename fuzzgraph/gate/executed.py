@@ -25,6 +25,7 @@ from fuzzgraph.process.cache import cache_root
 from fuzzgraph.process.interpreter import engine_environment, module_command
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strict_json import decode_json
+from fuzzgraph.text.escaping import file_name
 from fuzzgraph.worker.messages import Channel, InvalidMessage
 
 _FORMAT = 2
@@ -119,8 +120,7 @@ class ExecutedMap:
 
     def _path(self, target: str) -> Path:
         name = hashlib.sha256(target.encode()).hexdigest()[:8]
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in target)[:80]
-        return self._folder / f"{safe}-{name}.json"
+        return self._folder / f"{file_name(target)}-{name}.json"
 
     def _read(self, target: str) -> Executed | None:
         try:

@@ -104,8 +104,10 @@ class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
     """File -> first lines of the tree's changed statements that no case executed."""
     never_ran_on_base: dict[str, tuple[int, ...]] = {}
     """The same of the statements that the change takes away or replaces, in the base's file."""
+    entered: tuple[str, ...] = ()
+    """Files of which some changed statement was executed, at import or later."""
     statements: int = 0
-    """All of these that changed, on both sides; those of Triton kernels are not counted."""
+    """All statements that changed, of both trees; those of Triton kernels are not counted."""
     kernels: tuple[str, ...] = ()
     """Files in which the change touches Triton kernels, whose lines are not followed."""
     not_driven: dict[str, str] = {}

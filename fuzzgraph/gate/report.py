@@ -12,13 +12,15 @@ from fuzzgraph.run.events import ReportedFinding
 from fuzzgraph.run.identity import identity_words
 from fuzzgraph.text.escaping import code_block, code_span, one_line
 from fuzzgraph.text.escaping import markdown_text as plain
-from fuzzgraph.text.finding_text import sentence
+from fuzzgraph.text.finding_text import sentence, title
 from fuzzgraph.text.numbers import counted
 
 COMMENT = 60_000
 """Characters of a page that is to fit into a comment; GitHub takes 65,536."""
 _LINES = 12
 """Numbers of lines shown of a file; gate.json has all."""
+_FILES = 12
+"""Files whose lines are shown."""
 
 
 def verdict(summary: GateSummary) -> str:
@@ -107,10 +109,10 @@ def _mended_line(mended: MendedFinding, one: GateTarget) -> str:
 def _target_line(one: GateTarget) -> str:
     if one.summary is None:
         return f"{one.target}: not judged: {one.why}"
-    found = (
-        f"{one.summary.cases} cases on both, {counted(len(one.summary.findings), 'new finding')}"
-    )
-    standing = f", {len(one.standing)} stand in both" if one.standing else ""
+    cases, new = counted(one.summary.cases, "case"), len(one.summary.findings)
+    found = f"{cases} on both, {counted(new, 'new finding')}"
+    many = len(one.standing)
+    standing = f", {many} {'stands' if many == 1 else 'stand'} in both" if many else ""
     return f"{one.target}: {found}{standing}, {one.seconds:.0f} s"
 
 
@@ -119,7 +121,7 @@ def markdown(summary: GateSummary) -> str:
     new = summary.new
     parts = [f"# FuzzGraph: {plain(verdict(summary))}", plain(trees_line(summary)) + "."]
     parts += [
-        f"## {plain(sentence(entry.lead.finding))}\n\n{code_block(text)}"
+        f"## {plain(title(entry.lead.finding))}\n\n{code_block(text)}"
         for entry, text in zip(causes(new), findings_texts(new), strict=True)
     ]
     if summary.doubtful:
@@ -158,14 +160,19 @@ def _never(summary: GateSummary) -> int:
 
 
 def _never_ran(summary: GateSummary) -> list[str]:
-    """A line for each file with changed statements that no case executed."""
+    """A line for each file with changed statements that no case executed, those first of which
+    some were."""
     sides = (("", summary.never_ran), (" of the base", summary.never_ran_on_base))
+    files = [(name not in summary.entered, f"{name}{words}", lines)
+             for words, side in sides for name, lines in side.items()]  # fmt: skip
+    files.sort(key=lambda file: file[0])
     said = []
-    for words, files in sides:
-        for name, lines in files.items():
-            shown = ", ".join(map(str, lines[:_LINES]))
-            more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
-            said.append(f"{name}{words}: {'line' if len(lines) == 1 else 'lines'} {shown}{more}")
+    for _, name, lines in files[:_FILES]:
+        shown = ", ".join(map(str, lines[:_LINES]))
+        more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+        said.append(f"{name}: {'line' if len(lines) == 1 else 'lines'} {shown}{more}")
+    if len(files) > _FILES:
+        said.append(f"{counted(len(files) - _FILES, 'more file')}, which gate.json names")
     return said
 
 
@@ -208,7 +215,7 @@ def _table(summary: GateSummary) -> str:
 def _figure(one: GateTarget) -> str:
     if one.summary is None:
         return f"not judged: {plain(one.why)}"
-    return f"{len(one.summary.findings)} in {one.summary.cases} cases"
+    return f"{len(one.summary.findings)} in {counted(one.summary.cases, 'case')}"
 
 
 def _rest(summary: GateSummary) -> str:

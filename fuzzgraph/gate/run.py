@@ -18,6 +18,7 @@ from fuzzgraph.compatibility import released_targets, targets_by_package
 from fuzzgraph.errors import FuzzGraphError, OutOfTime, UsageError
 from fuzzgraph.gate.against_base import AgainstBase
 from fuzzgraph.gate.beside import beside
+from fuzzgraph.gate.changed_lines import ChangedLines
 from fuzzgraph.gate.changed_statements import ChangedStatements
 from fuzzgraph.gate.changes import Changes, read_changes
 from fuzzgraph.gate.choose import Choice, Chosen, choose
@@ -33,6 +34,7 @@ from fuzzgraph.policy import load_policy
 from fuzzgraph.run.events import CaseRun, Emit, Event, RunSummary
 from fuzzgraph.run.spec import Budget, RunSpec, Setup
 from fuzzgraph.source_tree import SourceTree, find_tree, package_of
+from fuzzgraph.text.escaping import file_name
 from fuzzgraph.text.numbers import counted
 from fuzzgraph.worktrees import commit_of, merge_base, worktree
 
@@ -261,9 +263,11 @@ def _run_one(
     told = GateTarget(target=chosen.target, touched=chosen.touched, folder=chosen.target)
     head = _setup(trees.head, trees.head.identity, chosen.target)
     base = _setup(trees.base, trees.commit, chosen.target)
-    folder = Path(spec.out) / "runs" / _folder_name(chosen.target)
+    folder = Path(spec.out) / "runs" / file_name(chosen.target)
     try:
         with _both_opened(head, base, statements) as (opened, against):
+            changed = ChangedLines(statements.changes, _package(trees.head), trees.checkout.below)
+            opened = replace(opened, lines_of=changed.first_of(opened.lines_of))
             run = _run_spec(spec, head, chosen, folder)
 
             def see(event: Event) -> None:
@@ -312,11 +316,6 @@ def _run_spec(spec: GateSpec, setup: Setup, chosen: Chosen, folder: Path) -> Run
         ledger=spec.ledger,
         out=str(folder),
     )
-
-
-def _folder_name(target: str) -> str:
-    """A target's name as a folder; module:factory has a colon."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in target)
 
 
 def _named(path: str) -> Path | None:

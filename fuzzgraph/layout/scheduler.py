@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -85,6 +85,8 @@ class Scheduler:
         config = case.config
         self.case, self.config = case, config
         self.requests: dict[int, _Request] = {}
+        self.last_steps = {row.request: n for n, step in enumerate(case.steps) for row in step.rows}
+        self.preempted: set[int] = set()
         order, seed = case.page_order, case.seed
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
         self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, config.req_pool_size)
@@ -164,6 +166,9 @@ class Scheduler:
 
     def step(self, index: int, step: ReplayStep) -> Batch:
         self.where = f"steps[{index}]"
+        back = [name for name in step.finish if self.last_steps.get(name, -1) >= index]
+        resumed = [row.request for row in step.rows if row.request in self.preempted | {*back}]
+        self.preempted = (self.preempted | {*back}) - {*resumed}
         for name in step.finish:
             self._finish(name)
         live = []
@@ -173,7 +178,9 @@ class Scheduler:
                 request = self.requests[row.request] = self._add(row)
             self._reach(request, row)
             live.append(request)
-        return self._batch(index, step, live)
+        batch = self._batch(index, step, live)
+        gone = [name for name in step.finish if name not in back]
+        return replace(batch, finished=ints(gone), preempted=ints(back), resumed=ints(resumed))
 
     def _batch(self, index: int, step: ReplayStep, live: list[_Request]) -> Batch:
         rows = step.rows
@@ -227,7 +234,9 @@ class Scheduler:
             else _NONE,
             tree_parents=parents,
             next_tokens=_cut(tokens, seq, [length + 1 for length in seq]),
-            finished=ints(list(step.finish)),
+            finished=_NONE,
+            preempted=_NONE,
+            resumed=_NONE,
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType
 
@@ -88,6 +89,33 @@ def innermost_source(depth: int = 1) -> str:
             return known[1] if known is not None else _remember(frame, name)
         frame = frame.f_back
     return ""
+
+
+def sources_here(depth: int = 1) -> tuple[str, ...]:
+    """All lines of the engine on the stack, the innermost first."""
+    frame: FrameType | None = sys._getframe(depth)
+    lines = []
+    while frame is not None:
+        lines.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return _sources(lines)
+
+
+def sources_of(error: BaseException) -> tuple[str, ...]:
+    """All lines of the engine that an error came through, the innermost first."""
+    return _sources([*traceback.walk_tb(error.__traceback__)][::-1])
+
+
+def _sources(frames: Iterable[tuple[FrameType, int]]) -> tuple[str, ...]:
+    found = []
+    for frame, line in frames:
+        code = frame.f_code
+        name = _NAMES.get(code.co_filename)
+        if name is None:
+            name = _NAMES[code.co_filename] = _name_of(code.co_filename)
+        if name:
+            found.append(f"{name}:{line} in {code.co_name}")
+    return tuple(found)
 
 
 def file_name(filename: str) -> str:

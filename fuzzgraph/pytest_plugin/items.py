@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fuzzgraph.campaign import run_campaign
+from fuzzgraph.campaign.effect import with_effects
 from fuzzgraph.case import digest
 from fuzzgraph.corpus import Entry
 from fuzzgraph.errors import FuzzGraphError
@@ -86,13 +87,14 @@ class CorpusItem(_SuiteItem):
         if tolerated:
             pytest.xfail(f"tolerated: {tolerated[0].name}")
         if verdict.findings:
-            first = opened.located(case, opened.runner.confirm(case, verdict.findings[0]))
+            worst, *also = with_effects(case, verdict.findings, opened.runner)
+            first = opened.located(case, opened.runner.confirm(case, worst))
             reported = ReportedFinding(
                 id=finding_id(first.key),
                 finding=first,
                 case=case,
                 digest=digest(case),
-                also=verdict.findings[1:],
+                also=tuple(also),
                 source="corpus",
                 case_path=str(self._entry.path),
                 replay=replay_command(str(self._entry.path), opened.setup),

@@ -20,6 +20,9 @@ from fuzzgraph.text.finding_text import observed
 _KINDS_OF_STEP = {*get_args(Mode), "eager", "graph"}
 """What engines put before the name of a buffer that they have once for each kind of step."""
 _NUMBER = re.compile(r"-?\d+")
+_SELDOM = 10
+"""Cases that were run before a finding came up. One that shows in a quarter of all cases comes
+later than that once in eighteen times, so what did is not just beside everything."""
 
 
 @dataclass(slots=True)
@@ -79,7 +82,8 @@ def _link(one: ReportedFinding, other: ReportedFinding) -> str:
 
 
 def _comes_with(effect: ReportedFinding, cause: ReportedFinding) -> bool:
-    return _needs_more_than_any_case(cause.case) and _shows(effect, cause.finding, at_once=True)
+    seldom = cause.after_cases > _SELDOM or _needs_more_than_any_case(cause.case)
+    return seldom and _shows(effect, cause.finding, at_once=True)
 
 
 def _shows(reported: ReportedFinding, finding: Finding, *, at_once: bool = False) -> bool:

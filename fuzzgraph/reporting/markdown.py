@@ -20,7 +20,7 @@ from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import ReportedFinding, RunSummary
 from fuzzgraph.text.escaping import code_block, code_cell, code_span, web_link
 from fuzzgraph.text.escaping import markdown_text as plain
-from fuzzgraph.text.finding_text import sentence
+from fuzzgraph.text.finding_text import title
 from fuzzgraph.text.numbers import counted
 
 _DAMAGE = "see *What did not run, and why*."
@@ -71,9 +71,9 @@ def _in_full(summary: RunSummary, room: int) -> list[str]:
     found = ranked(summary.findings)
     room -= len(_left_out(len(found), len(found))) + 2
     for reported in found:
-        title = _cut(plain(sentence(reported.finding)))
+        heading = _cut(plain(title(reported.finding)))
         text = "\n".join(map(_cut, finding_text(reported).splitlines()))
-        part = f"## {title}\n\n{code_block(_within(text, _LONGEST_TABLE))}"
+        part = f"## {heading}\n\n{code_block(_within(text, _LONGEST_TABLE))}"
         room -= len(part) + 2
         if room < 0:
             return [*parts, _left_out(len(found) - len(parts), len(found))]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fuzzgraph.finding import Finding
-from fuzzgraph.reporting.skipped import undone_text
+from fuzzgraph.reporting.skipped import execution_text, undone_text
 from fuzzgraph.run.environment import Environment, environment_lines
 from fuzzgraph.run.events import Export, ReportedFinding
 from fuzzgraph.text.case_text import case_table, config_line
@@ -15,6 +15,7 @@ from fuzzgraph.text.escaping import one_line
 from fuzzgraph.text.finding_text import (
     buffer_text,
     confirmation,
+    effect_text,
     headline,
     line_text,
     observed,
@@ -50,9 +51,11 @@ def finding_text(reported: ReportedFinding, environment: Environment | None = No
 
 
 def finding_head(finding: Finding) -> list[str]:
-    """Its sentence, what was observed, the rule, and how sure that is."""
+    """Its sentence, what was observed, the rule, and how sure that is; each is said once."""
+    said = observed(finding)
     rows = [
-        ("observed", observed(finding)),
+        ("observed", "" if said in sentence(finding) else said),
+        ("effect", effect_text(finding)),
         ("rule", f"{rule(finding)} (oracle {finding.oracle})"),
         ("buffer", buffer_text(finding)),
         *(("" if n else "lines", line_text(one)) for n, one in enumerate(untold_lines(finding))),
@@ -107,9 +110,8 @@ def _exported(export: Export, case_path: str) -> str:
     path = name if folder == case_path.rpartition("/")[0] else export.path
     if export.error:
         return f"{path} ({export.error})" if path else f"none: {export.error}"
-    if export.rate:
-        return f"{path} (fails {export.rate})"
-    return f"{path} (not run yet)" if export.kind == "script" else path
+    how = execution_text(export)
+    return f"{path} ({how})" if how else path
 
 
 def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:

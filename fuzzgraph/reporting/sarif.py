@@ -26,7 +26,7 @@ from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import ReportedFinding, RunSummary
 from fuzzgraph.text.case_text import case_table, config_line
 from fuzzgraph.text.escaping import visible
-from fuzzgraph.text.finding_text import LAW, observed, sentence
+from fuzzgraph.text.finding_text import LAW, RULES, effect_text, observed, sentence
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULES: tuple[Clause, ...] = tuple(CLAUSES)
@@ -76,7 +76,7 @@ def _rule(clause: Clause) -> dict[str, Any]:
     return {
         "id": clause,
         "name": f"Replay{clause.title()}",
-        "shortDescription": {"text": f"A replay {CLAUSES[clause]}."},
+        "shortDescription": {"text": f"{RULES[clause][0].upper()}{RULES[clause][1:]}."},
         "fullDescription": {"text": LAW},
         "defaultConfiguration": {"level": _LEVELS[severity_of(clause)]},
         "properties": {"tags": ["correctness", "gpu-graph"], "precision": "very-high"},
@@ -157,8 +157,10 @@ def _rank(severity: Severity) -> float:
 
 def _message(reported: ReportedFinding) -> str:
     finding = reported.finding
-    rate = f" Shows {finding.confirmed} in fresh sessions." if finding.confirmed else ""
-    return f"{sentence(finding)}. {observed(finding)}.{rate}"
+    said, seen, effect = sentence(finding), observed(finding), effect_text(finding)
+    parts = [said, "" if seen in said else seen, f"{effect[:1].upper()}{effect[1:]}"]
+    parts.append(f"Shows {finding.confirmed} in fresh sessions" if finding.confirmed else "")
+    return " ".join(f"{part}." for part in parts if part)
 
 
 def _fingerprints(reported: ReportedFinding) -> dict[str, str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from fuzzgraph.run.events import Left, ReportedFinding, RunSummary
+from fuzzgraph.run.events import Export, Left, ReportedFinding, RunSummary
 from fuzzgraph.text.numbers import counted
 
 _UNDONE: dict[Left, tuple[str, str]] = {
     "confirm": ("finding", "not confirmed"),
     "shrink": ("finding", "not fully shrunk"),
-    "export": ("repro script", "not run"),
+    "export": ("repro script", "not fully run"),
 }
 """What is counted, and what was not done with it."""
 
@@ -19,6 +19,19 @@ _UNDONE: dict[Left, tuple[str, str]] = {
 def undone_text(reported: ReportedFinding) -> str:
     """What there was no time for; '' for nothing."""
     return ", ".join(" ".join(_UNDONE[one]) for one in reported.left)
+
+
+def execution_text(export: Export) -> str:
+    """How executing a repro ended; '' for one that is only text.
+
+    >>> execution_text(Export(kind="script", path="repro.py", rate="2/2", cut_off=True))
+    'fails 2/2, the other runs were cut off'
+    """
+    if export.rate:
+        return f"fails {export.rate}" + (", the other runs were cut off" * export.cut_off)
+    if export.cut_off:
+        return "its runs were cut off"
+    return "not run yet" if export.kind == "script" else ""
 
 
 def undone_of_run(summary: RunSummary) -> str:
@@ -105,8 +118,8 @@ def _repros(summary: RunSummary) -> list[tuple[str, str]]:
             if export.error:
                 why = export.error if export.path else f"not written: {export.error}"
                 rows.append((f"{export.kind} of {reported.id}", why))
-            elif export.kind == "script" and not export.rate:
-                why = "written, not run: out of time"
+            elif export.kind == "script" and (export.cut_off or not export.rate):
+                why = f"written, {execution_text(export)}: out of time"
                 rows.append((f"script of {reported.id}", why))
         if not reported.finding.confirmed:
             rows.append((f"fresh sessions for {reported.id}", "the run ended first"))

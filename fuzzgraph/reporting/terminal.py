@@ -11,7 +11,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fuzzgraph.reporting.plain_text import finding_head
 from fuzzgraph.reporting.summary_text import setup_line
 from fuzzgraph.run.events import (
     CampaignStarted,
@@ -136,8 +135,9 @@ class LiveProgress:
             self._console.print(Text(one_line(start_line(event))))
             self._live.start()
         elif isinstance(event, FindingNew):
-            head = finding_head(event.finding)
-            self._console.print(Text("\n".join(head[:2]), style="bold red"))
+            # Its severity is known once its smallest case is.
+            said = f"found {event.id}: {sentence(event.finding)}"
+            self._console.print(Text(one_line(said), style="bold red"))
         elif isinstance(event, Progress):
             self._live.update(self._figures(event), refresh=True)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 
 import msgspec
 import torch
@@ -19,11 +20,11 @@ import torch
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
 from fuzzgraph.execution.failures import SessionFailed
-from fuzzgraph.finding import LINE_ROLES, EngineLine, Finding, LineRole
+from fuzzgraph.finding import LINE_ROLES, EngineLine, Finding, LineRole, Place
 from fuzzgraph.graphs import RecordedOp
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Region
-from fuzzgraph.memory.source_lines import lines_below
+from fuzzgraph.memory.source_lines import lines_below, sources_of
 from fuzzgraph.ports import Target, engine_packages
 from fuzzgraph.repro.checks.footprint import pool_regions
 from fuzzgraph.repro.not_standalone import NotStandalone
@@ -33,6 +34,8 @@ from fuzzgraph.run.spec import Setup
 from fuzzgraph.text.finding_text import LEFT_OVER, observed
 
 _LINE = re.compile(r"(?P<path>[^\s:]+\.py):(?P<line>[1-9][0-9]*) in (?P<function>.+)")
+_CALLERS = 20
+"""Of a line at most: an engine's own way to a write is shorter."""
 _OURS = "fuzzgraph"
 _BUILTIN = "targets/builtin"
 """What of FuzzGraph is an engine under test, with the faults planted in it."""
@@ -58,7 +61,9 @@ def engine_lines(
     lines: dict[LineRole, EngineLine] = {}
     for line in found:
         if any(f"{line.path}/".startswith(f"{called}/") for called in folders.values()):
-            lines.setdefault(line.role, line)
+            known = lines.setdefault(line.role, line)
+            if str(known) == str(line) and not known.callers:
+                lines[line.role] = msgspec.structs.replace(known, callers=line.callers)
     ordered = [lines[role] for role in LINE_ROLES if role in lines]
     return tuple(line for line in ordered if not _is_first_content(line, lines.get("allocated")))
 
@@ -86,14 +91,29 @@ def _folders(target: Target, below: str) -> dict[str, str]:
     return folders
 
 
-def _line(role: LineRole, source: str, does: str) -> Iterator[EngineLine]:
-    """The line that a text names, if it is one of the engine's."""
-    known = _LINE.fullmatch(source)
-    if known is None:
-        return
-    values = {**known.groupdict(), "line": int(known["line"]), "role": role, "does": does}
-    with suppress(msgspec.ValidationError):  # a path that no report may hold
-        yield msgspec.convert(values, EngineLine)
+def _line(
+    role: LineRole, source: str, does: str, callers: Iterable[str] = ()
+) -> Iterator[EngineLine]:
+    """The line that a text names, if it is one of the engine's; with the lines that call it."""
+    for place in _places([source]):
+        called = tuple(islice(_places(callers), _CALLERS))
+        yield EngineLine(
+            path=place.path,
+            line=place.line,
+            function=place.function,
+            role=role,
+            does=does,
+            callers=called,
+        )
+
+
+def _places(sources: Iterable[str]) -> Iterator[Place]:
+    for source in sources:
+        known = _LINE.fullmatch(source)
+        if known is not None:
+            values = {**known.groupdict(), "line": int(known["line"])}
+            with suppress(msgspec.ValidationError):  # a path that no report may hold
+                yield msgspec.convert(values, Place)
 
 
 # ---- what the oracles are told
@@ -132,7 +152,12 @@ def _recorded(case: Case, finding: Finding, target: Target) -> Iterator[EngineLi
     writers = Writers()
     early = finding.stage in ("open", "warmup", "capture")  # what steps write came after it
     batches = [] if early else plan(case)[: finding.step + 1]
-    recording = Recording.of(case.config, target, opening=True, watcher=writers)
+    try:
+        recording = Recording.of(case.config, target, opening=True, watcher=writers)
+    except SessionFailed as failed:
+        if failed.__cause__ is not None:
+            yield from _raised(sources_of(failed.__cause__), failed.failure.error)
+        return
     try:
         with torch.no_grad():
             for batch in batches:
@@ -141,8 +166,7 @@ def _recorded(case: Case, finding: Finding, target: Target) -> Iterator[EngineLi
                     _watch(recording, writers, finding)
                 run = recording.add(batch)
                 if run.failure is not None:
-                    source = run.failure.op.source if run.failure.op is not None else ""
-                    yield from _line("raised", source, f"raises {_kind(run.failure.error)}")
+                    yield from _raised(run.failure.sources, run.failure.error)
                     break
                 if batch.step == finding.step and finding.stage == "eager" != batch.via:
                     recording.add(batch, "eager")
@@ -150,6 +174,11 @@ def _recorded(case: Case, finding: Finding, target: Target) -> Iterator[EngineLi
     finally:
         with suppress(SessionFailed):
             recording.opened.close()
+
+
+def _raised(sources: tuple[str, ...], error: str) -> Iterator[EngineLine]:
+    if sources:
+        yield from _line("raised", sources[0], f"raises {_kind(error)}", sources[1:])
 
 
 def _watch(recording: Recording, writers: Writers, finding: Finding) -> None:
@@ -175,13 +204,14 @@ def _watch(recording: Recording, writers: Writers, finding: Finding) -> None:
 def _lines_of(recording: Recording, writers: Writers, finding: Finding) -> Iterator[EngineLine]:
     called = writers.last_launch(lambda op: _is_about(finding, op))
     if called is not None:
-        yield from _line("called", called.source, f"calls {called.name}")
+        does = f"calls {called.name}"
+        yield from _line("called", called.source, does, writers.callers[called])
     found = list(_of_memory(recording, writers, finding, called))
     if not found and called is None and finding.clause in ("computes", "reads", "history"):
         last = writers.last_launch(lambda op: True)
         if last is not None:
             does = f"calls {last.name}, the last kernel before {finding.buffer}"
-            yield from _line("called", last.source, does)
+            yield from _line("called", last.source, does, writers.callers[last])
     yield from found
 
 
@@ -193,24 +223,40 @@ def _of_memory(
         writes = f"writes to it{_by(writers.changed_by)}"
         if finding.symptom == "red_zone_hit":
             writes = f"writes outside of {finding.buffer}{_by(writers.changed_by)}"
-        yield from _line("written", writers.changed_by.source, writes)
+        callers = writers.callers[writers.changed_by]
+        yield from _line("written", writers.changed_by.source, writes, callers)
     for name in _names(finding):
         tensor = _find(recording, name, finding.mode, called)
         if tensor is None:
             continue
-        writer = writers.last(tensor)
+        wrote = writers.of(tensor)
+        writer = wrote[-1] if wrote else None
         region = recording.memory.region_of(tensor)
         line = "" if region is None else region.allocated_at
         # What lies there is not in question where it was only reached from outside.
         outside = finding.symptom in ("red_zone_hit", "foreign_write", "stray_access", "race")
         if writer is not None and not outside:
-            yield from _line("written", writer.source, f"last writes {name}{_by(writer)}")
+            does = f"last writes {name}{_by(writer)}"
+            yield from _line("written", writer.source, does, writers.callers[writer])
         if region is not None:
-            first = writer is not None and writer.source == line
-            unwritten = first and not outside and not writers.wrote_anywhere
-            since = ", and nothing wrote to it since" if unwritten else ""
+            known = not outside and not writers.wrote_anywhere
+            since = _since(line, [one.source for one in wrote]) if known else ""
             called_so = name if line in region.name else region.name
-            yield from _line("allocated", line, f"allocates {called_so}{since}")
+            made = writers.allocation(tensor, line)
+            callers = writers.callers[made] if made is not None else ()
+            yield from _line("allocated", line, f"allocates {called_so}{since}", callers)
+
+
+def _since(line: str, writes: list[str]) -> str:
+    """What became of memory since a line allocated it, where no other line wrote to it last.
+
+    Args:
+        writes: the lines that wrote to it, in order. A launch that left its content as it was is
+            none of them, hence 'changed'.
+    """
+    if writes[-1:] != [line]:
+        return ""
+    return ", and nothing changed it since" if len(writes) == 1 else " and writes it"
 
 
 def _by(op: RecordedOp) -> str:

@@ -86,11 +86,14 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 def overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
     """Whether two tensors share bytes, gaps of strides included; no view of all memory does."""
+    return not is_of_all_memory(one) and not is_of_all_memory(two) and touches(one, two)
+
+
+def touches(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """The same for views of all memory as well."""
     if not one.numel() or not two.numel():
         return False
     (start, end), (first, last) = _span(one), _span(two)
-    if max(end - start, last - first) > _ALL_MEMORY:
-        return False  # as `is_of_all_memory`
     return start < last and first < end
 
 

@@ -21,7 +21,7 @@ from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import RecordedGraph, RecordedOp
 from fuzzgraph.memory import Region
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
-from fuzzgraph.memory.source_lines import innermost_source
+from fuzzgraph.memory.source_lines import innermost_source, sources_of
 from fuzzgraph.memory.tracing import tracing
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Session, Target
@@ -39,6 +39,8 @@ class Failure:
 
     op: RecordedOp | None
     error: str
+    sources: tuple[str, ...] = ()
+    """Lines of the engine that the error came through, the innermost first."""
 
 
 Event = RecordedOp | Graph
@@ -106,7 +108,7 @@ class _WatchedTarget:
         return self._target.unsupported(config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
-        with tracing(self._took_place, self._watcher.before):
+        with tracing(self._took_place, self._watcher.before), _replays_watched(self._watcher):
             session = self._target.open(config, graphs)
         for name in ("warm_up", "capture"):
             setattr(session, name, self._traced(getattr(session, name)))
@@ -114,7 +116,7 @@ class _WatchedTarget:
 
     def _traced(self, method: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
-            with tracing(self._took_place, self._watcher.before):
+            with tracing(self._took_place, self._watcher.before), _replays_watched(self._watcher):
                 method()
 
         return call
@@ -211,7 +213,8 @@ class Recording:
             if not isinstance(error, Exception):
                 raise _no_script(error) from None
             op = last.op or self._failed
-            run.failure = Failure(op, f"{type(error).__name__}: {error}".partition("\n")[0])
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            run.failure = Failure(op, said, sources_of(error))
         self._alive.append(run.seen)
         return run
 
@@ -394,6 +397,26 @@ def _replays_told(callback: Callable[[Graph], None]) -> Iterator[None]:
         yield
     finally:
         RecordedGraph.replay = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _replays_watched(watcher: Watcher) -> Iterator[None]:
+    """Tell of the operations inside of each replay, as of those outside."""
+    original = RecordedGraph._run
+
+    def run(graph: Graph) -> None:
+        work = [op for op in graph.trace if op.replayed]
+        with torch.inference_mode(), graph._memory.unguarded():
+            for op, step in zip(work, graph._steps, strict=True):
+                watcher.before(op)
+                step()
+                watcher.after(op)
+
+    RecordedGraph._run = run  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        RecordedGraph._run = original  # type: ignore[method-assign]
 
 
 def tensors_of_event(op: RecordedOp) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

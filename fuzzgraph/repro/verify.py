@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
+from fuzzgraph.errors import NotExecuted, RunsCutOff, UsageError
 from fuzzgraph.process.interpreter import module_command, script_command
 
 DEADLINE = 300.0
@@ -58,7 +58,8 @@ def verify(
     Raises:
         UsageError: the file cannot be read, or is no export of FuzzGraph's.
         NotExecuted: no run came to a verdict; says why, in one line.
-        OutOfTime: all runs together took longer than `seconds`.
+        RunsCutOff: all runs together took longer than `seconds`; it has the rate of those that
+            ended.
     """
     path = Path(path).absolute()
     constants = _constants(path)
@@ -72,17 +73,27 @@ def verify(
                 running(number, times)
     ends = [run.result() for run in runs]
     if time.monotonic() >= end:
-        raise OutOfTime(f"{path}: was not executed {times} times in {seconds:g} s")
-    if all(end.without_verdict for end in ends):
+        whole = [one for one in ends if not one.cut_off]
+        said = f"{path}: was not executed {times} times in {seconds:g} s"
+        raise RunsCutOff(said, _rate(whole) if any(map(_has_verdict, whole)) else "")
+    if not any(map(_has_verdict, ends)):
         raise NotExecuted(f"could not be executed: {ends[0].without_verdict}")
-    return f"{sum(end.shows for end in ends)}/{times}"
+    return _rate(ends)
+
+
+def _has_verdict(end: _End) -> bool:
+    return not end.without_verdict
+
+
+def _rate(ends: Sequence[_End]) -> str:
+    return f"{sum(end.shows for end in ends)}/{len(ends)}"
 
 
 def shows(text: str, *, deadline: float = DEADLINE, seconds: float = math.inf) -> bool:
     """Whether the text of a script reproduces its finding once.
 
     Raises:
-        OutOfTime: it took longer than `seconds`.
+        RunsCutOff: it took longer than `seconds`.
     """
     with tempfile.TemporaryDirectory(prefix="fuzzgraph-") as folder:
         path = Path(folder) / "repro.py"
@@ -122,6 +133,8 @@ class _End:
     """Whether it showed the finding."""
     without_verdict: str = ""
     """Why it says neither that the finding shows nor that it is gone."""
+    cut_off: bool = False
+    """Whether it was ended before it came to one."""
 
 
 def _executed(path: Path, constants: dict[str, object], deadline: float) -> _End:
@@ -138,7 +151,7 @@ def _executed(path: Path, constants: dict[str, object], deadline: float) -> _End
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _End(without_verdict=f"it did not end within {deadline:g} s")
+        return _End(without_verdict=f"it did not end within {deadline:g} s", cut_off=True)
     except OSError as error:
         return _End(without_verdict=str(error))
     text = done.stdout.decode(errors="replace")

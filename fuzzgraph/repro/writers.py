@@ -13,7 +13,8 @@ import torch
 
 from fuzzgraph.graphs import RecordedOp
 from fuzzgraph.memory.operator_facts import facts_of, tensors_in
-from fuzzgraph.repro.origin import is_of_all_memory, overlap, written_by
+from fuzzgraph.memory.source_lines import sources_here
+from fuzzgraph.repro.origin import is_of_all_memory, overlap, touches, written_by
 from fuzzgraph.repro.trace import Watcher
 from fuzzgraph.rules.comparison import same_bits
 
@@ -34,10 +35,14 @@ class Writers(Watcher):
     """Keeps all that was run; `watch` also finds writes that no argument tells of."""
 
     writes: list[Write] = field(default_factory=list)
+    callers: dict[RecordedOp, tuple[str, ...]] = field(default_factory=dict)
+    """Operation -> the engine's lines that called it, the nearest first."""
     changed_by: RecordedOp | None = None
     """The last one after which the watched bytes were others than before."""
     _look: Callable[[], torch.Tensor] | None = None
     _then: torch.Tensor | None = None
+    _callers_of_line: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of a line when Python ran it last: a replay runs its operations without any."""
     _before: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def watch(self, look: Callable[[], torch.Tensor]) -> None:
@@ -49,6 +54,10 @@ class Writers(Watcher):
             self._before = [(one, one.clone()) for one in _arguments(op) if one.nbytes <= _COMPARED]
 
     def after(self, op: RecordedOp) -> None:
+        line, *callers = sources_here() or ("",)
+        if line == op.source:
+            self._callers_of_line[line] = tuple(callers)
+        self.callers[op] = self._callers_of_line.get(op.source, ())
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             if op.kind == "operation":
                 memory = _written(op)
@@ -66,11 +75,17 @@ class Writers(Watcher):
         """Whether something was written through a view of all memory: nobody knows where."""
         return any(is_of_all_memory(one) for write in self.writes for one in write.memory)
 
-    def last(self, memory: torch.Tensor) -> RecordedOp | None:
-        """The last operation that wrote to some of this memory; None if none was seen."""
-        for write in reversed(self.writes):
-            if any(overlap(one, memory) for one in write.memory):
-                return write.op
+    def of(self, memory: torch.Tensor) -> list[RecordedOp]:
+        """The operations that wrote to some of this memory, in order."""
+        return [
+            write.op for write in self.writes if any(overlap(one, memory) for one in write.memory)
+        ]
+
+    def allocation(self, memory: torch.Tensor, line: str) -> RecordedOp | None:
+        """The operation by which a line made this memory; None if none was seen."""
+        for op in self.callers:
+            if op.source == line and any(touches(one, memory) for one in op.outputs):
+                return op
         return None
 
     def last_launch(self, chosen: Callable[[RecordedOp], bool]) -> RecordedOp | None:
@@ -92,5 +107,7 @@ def _written(op: RecordedOp) -> list[torch.Tensor]:
         return written_by(op)
     if facts.is_empty:
         return []
-    given = _arguments(op)
-    return [one for one in op.outputs if not any(overlap(one, other) for other in given)]
+    if all(one.alias_info is None for one in op.func._schema.returns):
+        return list(op.outputs)
+    given = _arguments(op)  # a view, or a copy of it, e.g. by `reshape`
+    return [one for one in op.outputs if not any(touches(one, other) for other in given)]

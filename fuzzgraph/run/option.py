@@ -42,6 +42,18 @@ def parse_time(text: str, where: str = "time") -> float:
     return seconds
 
 
+def typed_time(seconds: float) -> str:
+    """A duration as one types it; `parse_time` gives the same seconds again.
+
+    >>> typed_time(15.0), typed_time(600.0), typed_time(90.0), typed_time(28800.0), typed_time(0.5)
+    ('15s', '10m', '90s', '8h', '0.5s')
+    """
+    for unit in ("h", "m"):
+        if seconds % _UNITS[unit] == 0:
+            return f"{seconds // _UNITS[unit]:.0f}{unit}"
+    return f"{seconds:.0f}s" if seconds.is_integer() else f"{seconds!r}s"
+
+
 def parse_number(text: str, where: str, least: int = 0) -> int:
     """A whole number in ASCII digits.
 
@@ -140,9 +152,13 @@ class OptionRow:
         if value is None or (value == self.when_left_out(record) and not self.option.always):
             return []
         flag = f"{dash}{self.word}"
+        return [flag] if self.kind == "flag" else [flag, self.typed(value)]
+
+    def typed(self, value: Any) -> str:
+        """A value as one types it."""
         if self.kind == "flag":
-            return [flag]
-        return [flag, f"{value!r}s" if self.kind == "duration" else str(value)]
+            return "true" if value else "false"
+        return typed_time(float(value)) if self.kind == "duration" else str(value)
 
 
 def rows_of(record: type[msgspec.Struct]) -> tuple[OptionRow, ...]:

@@ -92,6 +92,8 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     """How often it failed when it was executed, e.g. '3/3'; '' where it is only text."""
     error: str = ""
     """Why it was not written or, with a path, why it could not be executed."""
+    cut_off: bool = False
+    """Whether the end of the budget cut its runs off; the rate is of those that had ended."""
 
 
 class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
 
 _DEFAULT = EngineConfig()
@@ -28,7 +30,8 @@ def case_cells(case: Case) -> list[tuple[str, str, str, str, str]]:
     cells = [("step", "mode", "via", "raw/padded", "rows (request:seq_len)")]
     for index, step in enumerate(case.steps):
         sizes, via = _sizes(case.config, step)
-        cells.append((str(index), step.mode, via, sizes, _rows(step)))
+        later = {row.request for other in case.steps[index:] for row in other.rows}
+        cells.append((str(index), step.mode, via, sizes, _rows(step, later)))
     return cells
 
 
@@ -43,14 +46,16 @@ def _sizes(config: EngineConfig, step: ReplayStep) -> tuple[str, str]:
     return f"{raw}/{padded}{unit}", "graph"
 
 
-def _rows(step: ReplayStep) -> str:
+def _rows(step: ReplayStep, later: Collection[int]) -> str:
+    """Rows, and who left before; one that is named `later` comes back."""
     shown = " ".join(_row(step, row) for row in step.rows[:_ROWS_SHOWN])
     hidden = len(step.rows) - _ROWS_SHOWN
     parts = [shown or "-"]
     if hidden > 0:
         parts.append(f"... {hidden} more")
-    if step.finish:
-        parts.append(f"after finishing {','.join(map(str, step.finish))}")
+    for word, comes_back in (("finishing", False), ("preempting", True)):
+        if gone := [str(name) for name in step.finish if (name in later) is comes_back]:
+            parts.append(f"after {word} {','.join(gone)}")
     if step.mrope:
         parts.append("with mrope")
     return "  ".join(parts)

@@ -69,6 +69,15 @@ def code_block(text: str) -> str:
     return f"{fence}text\n{visible(text)}\n{fence}"
 
 
+def file_name(text: str) -> str:
+    """The text as the name of a file or folder; another text may have the same.
+
+    >>> file_name("my.engine:Target")
+    'my.engine-Target'
+    """
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text)[:80]
+
+
 def web_link(address: str) -> str:
     """The address if a report may link it; '' otherwise.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fuzzgraph.finding import CLAUSES, Clause, EngineLine, Finding
+from fuzzgraph.finding import CLAUSES, Clause, EngineLine, Finding, Symptom
 from fuzzgraph.text.escaping import one_line
 from fuzzgraph.text.numbers import counted, plural
 
@@ -21,7 +21,12 @@ _OWNERS = {"slot": "KV slot", "row": "request row", "state": "state slot"}
 _INDICES_SHOWN = 4
 LEFT_OVER = " as the previous replay left it"
 """What follows the name of a buffer in the detail `left_over`."""
-_RULES: dict[Clause, str] = {
+LEFT_BY_CAPTURE = " as warm-up and capture left it"
+"""The same in the message of the first step, before which no step was replayed."""
+IN_ITS_STEP = "; the same step also harms live rows: "
+BEHIND_A_LAYER = "; it reaches live rows through a layer that mixes rows"
+"""What a message goes on with where the finding has an effect on live rows."""
+RULES: dict[Clause, str] = {
     "reads": "a replay reads only what its batch names",
     "writes": "a replay writes only what its batch owns",
     "computes": "a replay computes what attention defines",
@@ -29,6 +34,7 @@ _RULES: dict[Clause, str] = {
     "metadata": "metadata and capture tell the truth",
     "survives": "every run comes back with a result",
 }
+"""Each clause as a sentence of its own, without a full stop."""
 
 
 def sentence(finding: Finding) -> str:
@@ -43,6 +49,16 @@ def sentence(finding: Finding) -> str:
 def headline(finding: Finding) -> str:
     """The first line of a finding: its severity and its sentence."""
     return f"FINDING [{finding.severity}] {sentence(finding)}"
+
+
+def title(finding: Finding) -> str:
+    """A short heading without values: 'Wrong metadata: page_table in a decode replay'."""
+    kind = _KINDS.get(finding.symptom) or _KINDS_OF_CLAUSE[finding.clause]
+    if "kept_from" in finding.detail:
+        kind = "Result overwritten later"
+    named = f": {finding.buffer}" if finding.buffer else ""
+    during = _during(finding)
+    return one_line(f"{kind}{named} {during[0].lower()}{during[1:]}")
 
 
 def law(finding: Finding) -> str:
@@ -67,7 +83,7 @@ def law_parts(finding: Finding) -> tuple[str, str, str]:
 
 def rule(finding: Finding) -> str:
     """The broken clause as a sentence of its own, without a full stop."""
-    return _RULES[finding.clause]
+    return RULES[finding.clause]
 
 
 def buffer_text(finding: Finding) -> str:
@@ -96,12 +112,28 @@ def confirmation(finding: Finding) -> str:
 
 
 def observed(finding: Finding) -> str:
-    """The oracle's message without the step and sizes that open it."""
+    """The oracle's message without the step and sizes that open it, and without the effect."""
     return with_paths(_said(finding), finding)
 
 
+def effect_text(finding: Finding) -> str:
+    """What it does to live rows: 'the same step also harms live rows: ...'; '' where nothing is
+    known of that."""
+    return with_paths(_parts(finding)[1], finding)
+
+
 def _said(finding: Finding) -> str:
-    return re.sub(r"^(before any step|step -?\d+)( \([^)]*\))?: ", "", finding.message)
+    return _parts(finding)[0]
+
+
+def _parts(finding: Finding) -> tuple[str, str]:
+    """The oracle's message, and the effect that was added to it."""
+    said = re.sub(r"^(before any step|step -?\d+)( \([^)]*\))?: ", "", finding.message)
+    for mark in (IN_ITS_STEP, BEHIND_A_LAYER):
+        told, found, effect = said.partition(mark)
+        if found and "effect" in finding.detail:
+            return told, f"{mark.removeprefix('; ')}{effect}"
+    return said, ""
 
 
 def with_paths(text: str, finding: Finding) -> str:
@@ -242,7 +274,11 @@ def _of_history(finding: Finding) -> str:
     source = str(finding.detail.get("left_over", "")).removesuffix(LEFT_OVER)
     if source == finding.buffer:
         return f"{_during(finding)}, {source} is not rewritten for this batch"
-    left = f"what the previous replay left in {source}" if source else "what was replayed before"
+    first = finding.step == 0  # no step was replayed before it
+    left = "what warm-up and capture left behind" if first else "what was replayed before"
+    if source:
+        past = "warm-up and capture" if first else "the previous replay"
+        left = f"what {past} left in {source}"
     return f"{_during(finding)}, {finding.buffer} depends on {left}"
 
 
@@ -282,3 +318,23 @@ _WRITERS = {
     "missing": _of_missing,
 }
 _MISMATCHES = {"reads": _of_reads, "history": _of_history, "computes": _of_computes}
+
+_KINDS: dict[Symptom, str] = {
+    "red_zone_hit": "Write out of bounds",
+    "foreign_write": "Write to memory of others",
+    "stray_access": "Access out of bounds",
+    "race": "Race",
+    "missing": "Missing result",
+    "exception": "Exception",
+    "device_fault": "Device fault",
+    "signal": "Death of the engine's process",
+    "hang": "Hang",
+}
+_KINDS_OF_CLAUSE: dict[Clause, str] = {
+    "reads": "Dependence on memory of others",
+    "writes": "Wrong write",
+    "computes": "Wrong result",
+    "history": "Dependence on the past",
+    "metadata": "Wrong metadata",
+    "survives": "Failure",
+}

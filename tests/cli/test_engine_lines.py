@@ -12,11 +12,13 @@ import pytest
 from fuzzgraph.campaign import load_corpus, run_campaign
 from fuzzgraph.campaign.export import no_export
 from fuzzgraph.case import encode_case
+from fuzzgraph.cli.entry import run_command
 from fuzzgraph.reporting import finding_text
 from fuzzgraph.repro import export_issue
 from fuzzgraph.run.events import RunSummary
 from fuzzgraph.run.spec import Budget, RunSpec
 from fuzzgraph.run_options import checked_setup
+from tests.fakes import no_exporting
 from tests.unit.reporting.test_formats import SUBSET
 from tests.unit.repro.faulty import once
 from tests.unit.test_source_tree import git
@@ -90,21 +92,26 @@ def wrong_line(text: str) -> int:
     return next(n for n, line in enumerate(text.splitlines(), start=1) if "# WRONG" in line)
 
 
-def test_a_result_lies_at_the_line_of_the_checkout_and_stays_the_same_when_it_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """Of an engine with this code; its target and one case lie beside it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FUZZGRAPH_CACHE", str(tmp_path / "cache"))
     (tmp_path / "made.py").write_text(TARGET)
     top = tmp_path / "tree"
     (top / "python" / "engine").mkdir(parents=True)
-    (top / PATH).write_text("")
+    (top / PATH).write_text(text)
     git(top, "init", "-q", "-b", "topic")
     git(top, "add", ".")
     git(top, "commit", "-qm", "one")
-
     (tmp_path / "cases").mkdir()
     (tmp_path / "cases" / "one.json").write_bytes(encode_case(once(4)))
+    return top
+
+
+def test_a_result_lies_at_the_line_of_the_checkout_and_stays_the_same_when_it_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = checkout(tmp_path, monkeypatch, "")
     summary = run(top, "one", ENGINE)
     one = sarif_of(tmp_path / "one")
     assert place_of(one) == (PATH, "%SRCROOT%", wrong_line(ENGINE))
@@ -122,3 +129,42 @@ def test_a_result_lies_at_the_line_of_the_checkout_and_stays_the_same_when_it_mo
     two = sarif_of(tmp_path / "two")
     assert place_of(two) == (PATH, "%SRCROOT%", wrong_line(ENGINE) + 2)
     assert two["partialFingerprints"] == one["partialFingerprints"]
+
+
+CHANGED = """
+from dataclasses import replace
+
+from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.runners.base import GraphRunner
+
+
+class Runner(GraphRunner):
+    def prepare_replay(self, batch):
+        super().prepare_replay(batch)
+        extra = 0
+        self.fill(self.current().static.registry.buffers["seq_lens"], extra)
+
+    def fill(self, lengths, extra):
+        behind = lengths.storage_offset() + lengths.numel()
+        lengths.as_strided((extra,), (1,), behind).fill_(7)  # WRONG
+
+
+COMPONENTS = replace(Components(), decode=Runner)
+"""
+
+
+def test_a_gate_shows_a_finding_at_the_changed_line_that_leads_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    top = checkout(tmp_path, monkeypatch, CHANGED)
+    monkeypatch.setattr("fuzzgraph.campaign.run.Exporting", no_exporting)
+    changed = CHANGED.replace("extra = 0", "extra = 1")
+    (top / PATH).write_text(changed)
+    words = ["--target", "made:Made", "--corpus", "cases", "--examples", "0", "--time", "60s"]
+    assert run_command(["gate", "--source", "tree", "--base", "HEAD", *words, "--out", "out"]) == 1
+    number = 1 + changed.splitlines().index("        extra = 1")
+    one = sarif_of(tmp_path / "out")
+    assert place_of(one) == (PATH, "%SRCROOT%", number)
+    told = [place["message"]["text"] for place in one["relatedLocations"]]
+    assert any("in fill writes outside of" in text for text in told)
+    assert f"{PATH}:{number} in prepare_replay is touched by the change" in capsys.readouterr().out

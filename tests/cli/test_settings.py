@@ -96,7 +96,7 @@ def test_what_is_read_can_be_seen(project: Path, capsys: pytest.CaptureFixture[s
     assert run_command(["settings"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"settings of {file}",
-        "  time = 120.0",
+        "  time = 2m",
         "  examples = 30",
         "  seed = 4",
         f"  ledger = {project / 'ledger.toml'}",

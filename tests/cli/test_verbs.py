@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 
-from fuzzgraph import corpus
+from fuzzgraph import api, corpus
 from fuzzgraph.case import Case, digest, encode_case, load_case
 from fuzzgraph.cli.entry import run_command
+from fuzzgraph.finding import Finding
+from fuzzgraph.run.events import finding_id
 from fuzzgraph.shipped import CASES
-from tests.fakes import FakeRunner, FakeVerdict, case, no_exporting, opener, paged
+from tests.fakes import FakeRunner, FakeVerdict, case, finding, no_exporting, opener, paged
 
 
 def use(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner) -> FakeRunner:
@@ -264,3 +268,46 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for verb in ("run", "replay", "shrink", "export", "faults", "corpus", "targets", "doctor"):
         assert f"  {verb}" in out
+
+
+def harmful(one: Case) -> tuple[Finding, ...]:
+    """Wrong metadata, then what the same step does to memory of others."""
+    table = msgspec.structs.replace(
+        finding("contract", "metadata", "page_table", message="step 0: page_table is wrong"),
+        symptom="broken_contract",
+    )
+    return (table, finding(message="step 0: 16 elements changed"))
+
+
+def test_a_finding_has_the_same_severity_wherever_it_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner = use(monkeypatch, FakeRunner(harmful))
+    head = "FINDING [critical] In a decode replay, page_table is wrong"
+    words = ["run", "--examples", "1", "--findings", "1", "--seed", "1", "--out", "r"]
+    assert run_command(words) == 1
+    assert head in capsys.readouterr().out
+    (path,) = (folder / "r" / "findings").glob("contract-*/case.json")
+    for command in (["replay"], ["shrink"]):
+        assert run_command([*command, str(path)]) == 1
+        assert head in capsys.readouterr().out
+    assert run_command(["export", str(path), "--as", "issue", "--finding", "contract"]) == 1
+    assert "Severity: critical" in capsys.readouterr().out
+
+    monkeypatch.setattr("fuzzgraph.api.open_setup", opener(runner))
+    with pytest.raises(api.FindingError, match=re.escape(head)):
+        api.check(load_case(path), fault="not-opened")
+
+
+def test_a_case_is_told_by_the_finding_that_its_folder_is_named_by(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    low, high = finding("noninterference", "reads", "attention"), finding()
+    use(monkeypatch, FakeRunner(lambda one: (low, high) if len(one.steps) > 1 else ()))
+    for named, wanted in ((low, "noninterference"), (high, "footprint")):
+        place = folder / finding_id(named.key)
+        place.mkdir()
+        assert run_command(["replay", str(saved(place, case(1, 1))), "--json"]) == 1
+        assert said(capsys)["findings"][0]["oracle"] == wanted
+    assert run_command(["replay", str(saved(folder, case(1, 1))), "--json"]) == 1
+    assert said(capsys)["findings"][0]["oracle"] == "footprint"

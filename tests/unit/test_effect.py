@@ -13,7 +13,7 @@ from fuzzgraph.errors import OutOfTime
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
-from fuzzgraph.text.finding_text import headline, observed
+from fuzzgraph.text.finding_text import effect_text, headline
 from tests.fakes import FakeRunner, case, finding
 from tests.unit.campaigns import CampaignRun
 
@@ -60,9 +60,7 @@ def test_a_breach_of_what_is_handed_over_has_the_severity_of_wrong_results_in_it
     wrong = [reads(rows="live"), computes("attention")]
     told = with_effect(case(1), breach, wrong, nothing)
     assert (breach.severity, told.severity, told.key) == ("low", "high", breach.key)
-    assert told.message.endswith(
-        "; its step shows what that does to live rows: attention[0]: got nan"
-    )
+    assert told.message.endswith("; the same step also harms live rows: attention[0]: got nan")
     later = [msgspec.structs.replace(each, step=breach.step + 1) for each in wrong]
     assert with_effect(case(1), breach, later, nothing) == breach
     assert with_effect(case(1), breach, (), nothing) == breach
@@ -103,7 +101,7 @@ def test_a_campaign_tells_the_effect_of_what_it_shrank(tmp_path: Path) -> None:
     (reported,) = run.run().findings
     assert reported.finding.severity == "high"
     assert headline(reported.finding).startswith("FINDING [high]")
-    assert "row_mixing='nan'" in observed(reported.finding)
+    assert "row_mixing='nan'" in effect_text(reported.finding)
     assert mixing(reported.case) == "none"
 
 

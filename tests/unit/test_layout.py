@@ -323,3 +323,19 @@ def test_running_out_of_rows_names_the_step_and_the_request() -> None:
 
     with pytest.raises(InvalidCase, match=r"steps\[0\]: request 5 .*req_pool_size=1"):
         plan(case)
+
+
+def test_who_left_for_good_who_was_preempted_and_who_resumes_is_told() -> None:
+    """Request 0 is preempted and comes back two steps later, request 1 ends, request 2 waits."""
+    batches = planned(
+        step(row(0, 3), row(1, 1), row(2, 1)),
+        step(row(3, 1), finish=(0, 1)),
+        step(row(0, 4)),
+        step(row(0, 5), row(2, 2)),
+    )
+    told = [
+        (one.finished.tolist(), one.preempted.tolist(), one.resumed.tolist()) for one in batches
+    ]
+    assert told == [([], [], []), ([1], [0], []), ([], [], [0]), ([], [], [])]
+    before, after = batches[0].kv_tokens.row(0), batches[2].kv_tokens.row(0)
+    assert after[:3].tolist() == before.tolist()  # it goes on with the tokens that it had

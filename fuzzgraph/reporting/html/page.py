@@ -31,7 +31,7 @@ from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import ExportKind, ReportedFinding, RunSummary
 from fuzzgraph.text.case_text import case_table, config_line
 from fuzzgraph.text.escaping import visible, web_link
-from fuzzgraph.text.finding_text import law_parts, place, sentence
+from fuzzgraph.text.finding_text import effect_text, law_parts, place, sentence
 from fuzzgraph.text.numbers import counted, short
 
 if TYPE_CHECKING:
@@ -223,6 +223,8 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
         ("stage", finding.stage),
         ("cases with it", f"{times:,}"),
     ]
+    if effect := effect_text(finding):
+        facts.append(("effect", effect))
     if reported.after_cases:
         found = f"case {reported.after_cases}, {reported.after_seconds:.1f} s"
         facts.append(("first seen", f"{found} ({reported.source})"))

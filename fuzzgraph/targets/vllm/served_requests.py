@@ -19,9 +19,8 @@ _OUTPUT = "vllm.v1.core.sched.output"
 class ServedRequests:
     """The requests that a runner knows.
 
-    A request whose length is not one more than before ended, and another one took its place: a
-    server's requests grow token by token. One that waited comes back as one that was just not
-    scheduled, or, every second of them, as one that was preempted and resumes.
+    A request whose length is not one more than before counts as ended, and another one takes its
+    place: a server's requests grow token by token.
 
     Args:
         sampled: engine's id -> tokens that the runner has sampled for it.
@@ -30,8 +29,6 @@ class ServedRequests:
     def __init__(self, sampled: Callable[[str], int]) -> None:
         self.known: dict[int, tuple[str, int, int]] = {}
         """Request -> engine's id, pages that the runner knows, tokens that it knows."""
-        self.waiting: tuple[int, ...] = ()
-        """Requests that were left out of the last step."""
         self.count = 0
         self._sampled = sampled
 
@@ -39,13 +36,15 @@ class ServedRequests:
         """(what the scheduler hands over, engine's id -> row of the batch)."""
         module = engine_module(_OUTPUT)
         ended = {self.known.pop(name)[0] for name in batch.finished.tolist() if name in self.known}
+        preempted = {self.known[n][0] for n in batch.preempted.tolist() if n in self.known}
+        resumed = set(batch.resumed.tolist())
         new: list[Any] = []
         going: list[dict[str, Any]] = []
         rows: dict[str, int] = {}
-        waited, self.waiting = self.waiting, ()
         for row, request in enumerate(batch.requests.tolist()):
+            length, pages = int(batch.seq_lens[row]), batch.pages.row(row).tolist()
             entry = self.known.get(request)
-            if entry is not None and int(batch.seq_lens[row]) != entry[2] + 1:
+            if entry is not None and length != entry[2] + 1:
                 ended.add(entry[0])
                 entry = None
             if entry is None:
@@ -54,39 +53,26 @@ class ServedRequests:
                 new.append(_new_request(module, name, batch, row))
             else:
                 name = entry[0]
-                going.append(self._going_on(entry, batch, row, request in waited and request % 2))
-            pages = len(batch.pages.row(row))
-            self.known[request] = (name, pages, int(batch.seq_lens[row]))
+                more = pages if request in resumed else pages[entry[1] :]
+                going.append({
+                    "req_ids": name,
+                    "resumed": request in resumed,
+                    "all_token_ids": batch.kv_tokens.row(row).tolist(),
+                    "new_block_ids": (more,) if more else None,
+                    "num_computed_tokens": length - 1,
+                    "num_output_tokens": self._sampled(name),
+                })  # fmt: skip
+            self.known[request] = (name, len(pages), length)
             rows[name] = row
-        left_out = self.known.keys() - set(batch.requests.tolist())
-        self.waiting = tuple(sorted(left_out))
         out = module.SchedulerOutput.make_empty()
         out.scheduled_new_reqs = new
         out.scheduled_cached_reqs = _cached(module, going)
         out.num_scheduled_tokens = dict.fromkeys(rows, 1)
         out.total_num_scheduled_tokens = len(rows)
         out.finished_req_ids = ended
-        if hasattr(out, "preempted_req_ids"):
-            fresh = (one for one in self.waiting if one % 2 and one not in waited)
-            out.preempted_req_ids = {self.known[one][0] for one in fresh}
+        out.preempted_req_ids = preempted - ended
         out.num_common_prefix_blocks = [0]
         return out, rows
-
-    def _going_on(
-        self, entry: tuple[str, int, int], batch: Batch, row: int, resumed: object
-    ) -> dict[str, Any]:
-        """One request of `CachedRequestData`, by the names that it has there."""
-        name, had, _ = entry
-        pages = batch.pages.row(row).tolist()
-        fresh = pages if resumed else pages[had:]
-        return {
-            "req_ids": name,
-            "resumed": bool(resumed),
-            "all_token_ids": batch.kv_tokens.row(row).tolist(),
-            "new_block_ids": (fresh,) if fresh else None,
-            "num_computed_tokens": int(batch.seq_lens[row]) - 1,
-            "num_output_tokens": self._sampled(name),
-        }
 
 
 def _new_request(module: Any, name: str, batch: Batch, row: int) -> Any:

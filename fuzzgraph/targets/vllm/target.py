@@ -67,6 +67,7 @@ class TritonTarget(VllmTarget):
         max_q_heads=4,
         max_head_dim=16,
         capture_beyond_pool=False,
+        preemption=True,
     )
 
     def __init__(self, name: str) -> None:

@@ -126,3 +126,13 @@ def test_lines_that_no_case_executed_are_shown_up_to_a_dozen_a_file() -> None:
     summary = msgspec.structs.replace(gate(), statements=90, never_ran={"a.py": tuple(range(30))})
     assert "30 of 90 changed statements never executed" in verdict(summary)
     assert "10, 11 and 18 more" in text(summary)
+
+
+def test_files_that_a_target_runs_come_first_and_the_rest_is_counted() -> None:
+    never = {f"parser_{number:02}.py": (1,) for number in range(20)} | {"runner.py": (7,)}
+    summary = msgspec.structs.replace(
+        gate(), statements=90, never_ran=never, entered=("runner.py",)
+    )
+    told = [line for line in text(summary).splitlines() if "never executed:" in line]
+    assert "runner.py: line 7" in told[0] and "parser_00.py" in told[1]
+    assert len(told) == 13 and "9 more files, which gate.json names" in told[-1]

@@ -9,6 +9,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Field, Observation, PaddingRule, StepRecord
 from fuzzgraph.oracles.history import History
+from fuzzgraph.text.finding_text import sentence
 
 
 def _messages(replay: dict[str, torch.Tensor], twin: dict[str, torch.Tensor]) -> list[str]:
@@ -44,7 +45,16 @@ def test_what_was_to_be_rewritten_and_was_not_is_history() -> None:
     step.blamed = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
     (finding,) = History().judge(step)
     assert finding.clause == "history"
-    assert "seq_lens depends on plan_tokens as the previous replay left it" in finding.message
+
+
+def test_before_the_first_step_there_was_no_replay() -> None:
+    step = _record({"seq_lens": torch.ones(1)}, {"seq_lens": torch.ones(1)})
+    step.blamed = {("left_over", "seq_lens"): "plan_tokens as the previous replay left it"}
+    for index, past in ((0, "warm-up and capture"), (1, "the previous replay")):
+        step.index = index
+        (finding,) = History().judge(step)
+        assert f"seq_lens depends on plan_tokens as {past} left it" in finding.message
+        assert sentence(finding).endswith(f"depends on what {past} left in plan_tokens")
 
 
 def test_one_that_differs_without_a_past_too_is_told_once() -> None:

@@ -113,6 +113,19 @@ def test_what_shows_in_any_case_explains_nothing(stale: tuple[ReportedFinding, .
     assert sizes(later, beside) == [2]
 
 
+def test_what_came_up_late_shows_in_few_cases_and_so_explains_what_it_is_seen_with(
+    stale: tuple[ReportedFinding, ...],
+) -> None:
+    simple = msgspec.structs.replace(stored(STALE_ROWS), steps=stored(STALE_ROWS).steps[:1])
+    cause = reported(overrun("mrope_positions"), case=simple, after_cases=11)
+    at_its_step = msgspec.structs.replace(cause.finding, step=stale[0].finding.step)
+    beside = msgspec.structs.replace(stale[0], also=(*stale[0].also, at_its_step))
+    assert sizes(cause, beside) == [2]
+    assert sizes(msgspec.structs.replace(cause, after_cases=10), beside) == [1, 1]
+    elsewhere = msgspec.structs.replace(at_its_step, step=at_its_step.step - 1)
+    assert sizes(cause, msgspec.structs.replace(beside, also=(elsewhere,))) == [1, 1]
+
+
 def test_a_case_that_is_not_shrunk_explains_nothing(stale: tuple[ReportedFinding, ...]) -> None:
     unshrunk = msgspec.structs.replace(stale[2], left=("shrink",))
     assert sizes(stale[0], unshrunk) == [1, 1]

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.campaign.reports import write_reports
+from fuzzgraph.finding import CLAUSES
 from fuzzgraph.reporting.junit import junit
 from fuzzgraph.reporting.sarif import sarif
 from fuzzgraph.reporting.trend import trend
@@ -42,6 +43,15 @@ def test_the_strict_subset_of_sarif_can_refuse() -> None:
     log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["line"] = 1
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(log, schema)
+
+
+def test_every_rule_of_sarif_is_a_sentence() -> None:
+    (run,) = sarif(summary(reported()))["runs"]
+    texts = {one["id"]: one["shortDescription"]["text"] for one in run["tool"]["driver"]["rules"]}
+    assert texts["history"] == "A replay gives the same, whatever was replayed before it."
+    assert texts["survives"] == "Every run comes back with a result."
+    assert texts["metadata"] == "Metadata and capture tell the truth."
+    assert texts.keys() == CLAUSES.keys()
 
 
 def test_a_finding_keeps_its_fingerprint_whatever_the_case() -> None:

@@ -17,9 +17,12 @@ from fuzzgraph.finding import EngineLine, Finding
 from fuzzgraph.memory.source_lines import innermost_source, lines_below
 from fuzzgraph.open_target import open_target_object
 from fuzzgraph.repro import engine_lines
+from fuzzgraph.repro.trace import Recording
+from fuzzgraph.repro.writers import Writers
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.model import BuiltinModel, ForwardInputs
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.world import Batch
 from tests.unit.repro.faulty import KINDS, once
@@ -140,3 +143,105 @@ def test_no_report_ends_because_lines_cannot_be_found(
     with closing(open_target_object(kind.target(), Setup())) as opened:
         assert opened.located(kind.case, kind.finding()) == kind.finding()
     assert "no line of the engine: RuntimeError: no way" in capsys.readouterr().err
+
+
+class Constant(BuiltinModel):
+    """Gives the same for every batch, from memory of the graph, and writes nowhere else."""
+
+    def store(self, *_: object) -> None:
+        pass
+
+    def new_output(self, inputs: ForwardInputs) -> torch.Tensor:
+        shape = (inputs.extent.tokens, self.config.num_q_heads, self.config.v_head_dim)
+        return torch.full(shape, 7.0, dtype=self.dtype)
+
+    def attend(self, q: torch.Tensor, out: torch.Tensor, *_: object) -> None:
+        pass
+
+
+class Kept(Constant):
+    """The same from a buffer of its own, which nothing writes to."""
+
+    kept: torch.Tensor | None = None
+
+    def new_output(self, inputs: ForwardInputs) -> torch.Tensor:
+        if self.kept is None:
+            self.kept = torch.full((16, self.config.num_q_heads, self.config.v_head_dim), 7.0)
+        return self.kept[: inputs.extent.tokens]
+
+
+class WritesTheSame(Kept):
+    """One whose forward, and so the capture, writes there what is there already."""
+
+    def attend(self, q: torch.Tensor, out: torch.Tensor, *_: object) -> None:
+        out.fill_(7.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "does"),
+    [
+        (Constant, " and writes it"),
+        (Kept, ", and nothing changed it since"),
+        (WritesTheSame, ""),
+    ],
+)
+def test_memory_is_called_untouched_only_where_neither_capture_nor_replay_wrote_to_it(
+    model: type[BuiltinModel], does: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = OfTheTests(replace(Components(), model=model))
+    monkeypatch.setitem(sys.modules, "test_locating", sys.modules[__name__])
+    shown = Execution(target, cache_size=0).run_case(once(4)).findings
+    finding = next(one for one in shown if one.buffer == "attention" and one.clause == "computes")
+    lines = {one.role: one for one in engine_lines(once(4), finding, target, Setup())}
+    text = Path(__file__).read_text().splitlines()
+    assert "torch.full(" in text[lines["allocated"].line - 1]
+    assert lines["allocated"].does == f"allocates attention{does}"
+    assert ("written" in lines) == (model is WritesTheSame)
+
+
+def test_a_replay_while_the_engine_opens_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Replays(GraphRunner):
+        def capture(self) -> None:
+            super().capture()
+            for graph in self.graphs.values():
+                graph.replay()
+
+    def writes(runner: type[GraphRunner]) -> int:
+        writers = Writers()
+        target = BuiltinTarget(replace(Components(), decode=runner))
+        recording = Recording.of(once(4).config, target, opening=True, watcher=writers)
+        recording.opened.session.close()
+        return sum(op.name == "aten.copy_.default" for op in (one.op for one in writers.writes))
+
+    assert writes(Replays) > writes(GraphRunner)
+
+
+def test_the_calls_that_lead_to_a_line_are_kept_with_it_the_nearest_first() -> None:
+    for kind, role, callers in (
+        ("red-zone", "written", ["write", "build", "full", "prepare", "build_metadata"]),
+        ("red-zone", "allocated", ["allocate", "__init__", "make_builder"]),
+        ("computes", "written", ["attention", "attend", "forward", "run_model", "run_forward"]),
+        ("survival", "raised", ["build", "full", "prepare", "build_metadata"]),
+    ):
+        known = found(kind)[role].callers
+        assert [place.function for place in known][: len(callers)] == callers
+        assert all(place.path.startswith("fuzzgraph/targets/builtin/") for place in known)
+
+
+class FailsAtCapture(GraphRunner):
+    def capture(self) -> None:
+        self.fail()
+
+    def fail(self) -> None:
+        raise RuntimeError("no capture")
+
+
+def test_an_error_while_the_engine_opens_has_its_calls_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(OfTheTests, "engine_packages", ("test_locating", __name__))
+    target = OfTheTests(replace(Components(), decode=FailsAtCapture))
+    monkeypatch.setitem(sys.modules, "test_locating", sys.modules[__name__])
+    (line,) = engine_lines(once(4), first(target), target, Setup())
+    assert (line.role, line.function) == ("raised", "fail")
+    assert [place.function for place in line.callers] == ["capture"]

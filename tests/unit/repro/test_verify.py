@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.errors import NotExecuted, OutOfTime, UsageError
+from fuzzgraph.errors import NotExecuted, RunsCutOff, UsageError
 from fuzzgraph.repro import verify
 
 
@@ -82,8 +82,24 @@ def test_the_runs_go_side_by_side(tmp_path: Path) -> None:
 
 
 def test_runs_that_take_longer_than_they_may_give_no_rate(tmp_path: Path) -> None:
-    with pytest.raises(OutOfTime, match=r"was not executed 3 times in 0\.2 s"):
+    with pytest.raises(RunsCutOff, match=r"was not executed 3 times in 0\.2 s") as late:
         verify(script(tmp_path, "while True: pass"), seconds=0.2)
+    assert late.value.rate == ""
+
+
+def test_runs_that_ended_before_the_others_were_cut_off_are_counted(tmp_path: Path) -> None:
+    lines = [
+        "import os",
+        "try:",
+        "    os.close(os.open('first', os.O_CREAT | os.O_EXCL))",
+        "except FileExistsError:",
+        "    while True: pass",
+        "print(HEADLINE)",
+        "sys.exit(1)",
+    ]
+    with pytest.raises(RunsCutOff) as late:
+        verify(script(tmp_path, *lines), seconds=4.0)
+    assert late.value.rate == "1/1"
 
 
 def test_a_run_past_its_deadline_has_no_verdict(tmp_path: Path) -> None:

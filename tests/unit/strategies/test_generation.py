@@ -6,6 +6,7 @@ import pytest
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case
+from fuzzgraph.layout import plan
 from fuzzgraph.strategies import BLOCK, DEFAULT, block_size, cases, draw
 
 
@@ -40,3 +41,15 @@ def test_what_a_run_raises_ends_its_block() -> None:
     with pytest.raises(ValueError, match="enough"):
         draw(cases(Capabilities(), DEFAULT), 0, 20, fail)
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("preemption", [False, True])
+def test_requests_come_back_where_a_target_has_preemption(preemption: bool) -> None:
+    found: list[int] = []
+    can = Capabilities(modes=("decode", "idle"), preemption=preemption)
+
+    def count(case: Case) -> None:
+        found.append(sum(len(batch.resumed) for batch in plan(case)))
+
+    draw(cases(can, DEFAULT.at(1)), 1, 60, count)
+    assert sum(found) > 5 if preemption else not any(found)

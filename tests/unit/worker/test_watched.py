@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 import traceback
@@ -45,9 +46,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Mo
     monkeypatch.syspath_prepend(str(folder))
     keep_bytecode([str(folder)], tmp_path / "bytecode", watched)
     sys.path_importer_cache.pop(str(folder), None)
-    import watched_engine  # type: ignore[import-not-found]
-
-    yield watched_engine, watched
+    yield importlib.import_module("watched_engine"), watched
     del sys.modules["watched_engine"]
 
 
