@@ -8,6 +8,8 @@ from contextlib import suppress
 import numpy as np
 import torch
 
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, IntArray
 
 _NAN = float("nan")
@@ -35,10 +37,12 @@ def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
     return plane.view(torch.uint8)
 
 
-def by_page(plane: torch.Tensor, page_size: int, row_bytes: int) -> bool:
-    """Whether a KV plane is [pages, page_size, ...], not [slots, ...]."""
-    row = math.prod(plane.shape[2:]) * plane.itemsize
-    return page_size > 1 and plane.dim() > 2 and plane.shape[1] == page_size and row == row_bytes
+def page_rows(plane: torch.Tensor, number: int, config: EngineConfig) -> int:
+    """Slots of a page where KV plane `number` is [pages, page_size, ...]; 0 where it is by slot."""
+    content, page = content_for(config), config.page_size
+    row_bytes = math.prod(content.plane_shapes[number]) * content.storage_dtype.itemsize
+    paged = page > 1 and plane.dim() > 2 and plane.shape[1] == page
+    return page if paged and math.prod(plane.shape[2:]) * plane.itemsize == row_bytes else 0
 
 
 class PoolPlane:

@@ -7,7 +7,6 @@ is one batch on them, computed once and written as often as the runs of a step n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -21,8 +20,8 @@ from fuzzgraph.execution.pool_memory import (
     TRAP_BY_WORLD,
     PageMap,
     PoolPlane,
-    by_page,
     kv_signature,
+    page_rows,
 )
 from fuzzgraph.memory import GuardedMemory, Image, Perturbation
 from fuzzgraph.observation import ForeignWrite
@@ -41,19 +40,15 @@ class PoolWriter:
         self.memory = memory
         self.config = config
         self.content: Content = content_for(config)
-        row_bytes = [
-            math.prod(shape) * self.content.storage_dtype.itemsize
-            for shape in self.content.plane_shapes
-        ]
         self.planes = [
             PoolPlane(
                 f"kv_planes[{i}]",
                 plane,
                 kv_signature(i, len(pools.kv_planes)),
                 reserved_rows=config.page_size,
-                page_rows=config.page_size if by_page(plane, config.page_size, row) else 0,
+                page_rows=page_rows(plane, i, config),
             )
-            for i, (plane, row) in enumerate(zip(pools.kv_planes, row_bytes, strict=False))
+            for i, plane in enumerate(pools.kv_planes)
         ]
         self.state = (
             None if pools.state is None else PoolPlane("state", pools.state, STATE_SIGNATURE)
