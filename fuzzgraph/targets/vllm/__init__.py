@@ -9,4 +9,7 @@ from fuzzgraph.targets.entry import TargetEntry
 
 __all__ = ["TARGETS"]
 
-TARGETS = (TargetEntry("vllm-triton", "vllm.target", "TritonTarget"),)
+TARGETS = (
+    TargetEntry("vllm-fa", "vllm.target", "FlashAttentionTarget"),
+    TargetEntry("vllm-triton", "vllm.target", "TritonTarget"),
+)
