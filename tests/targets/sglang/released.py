@@ -1,4 +1,4 @@
-"""Released sglang in workers, and the cases that tests run on it."""
+"""Released engines in workers, and the cases that tests run on it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker import WorkerClient, open_client
 
-_COMPANIONS = ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm")
+_COMPANIONS = {
+    "sglang": ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm"),
+    "vllm": ("transformers", "einops", "psutil", "pydantic", "tqdm"),
+}
 
 
-def release_path(version: str) -> Path:
+def release_path(version: str, package: str = "sglang") -> Path:
     """Folder of a release that lies in the cache; the test is skipped where it does not."""
-    missing = [name for name in _COMPANIONS if importlib.util.find_spec(name) is None]
+    missing = [name for name in _COMPANIONS[package] if importlib.util.find_spec(name) is None]
     if missing:
-        pytest.skip(f"{missing[0]} is not installed; run 'make sglang'")
-    found = [entry for entry in releases.installed() if entry.package == "sglang"]
+        pytest.skip(f"{missing[0]} is not installed; run 'make {package}'")
+    found = [entry for entry in releases.installed() if entry.package == package]
     paths = {entry.version: entry.path for entry in found}
     if version not in paths:
-        pytest.skip(f"sglang {version} is not in the cache; run 'make sglang'")
+        pytest.skip(f"{package} {version} is not in the cache; run 'make {package}'")
     return paths[version]
 
 
 class Workers:
     """One child per release, started when first asked for; it changes targets as asked."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, package: str = "sglang") -> None:
         self._folder = folder
+        self._package = package
         self._open: dict[str, tuple[str, WorkerClient]] = {}
 
     def findings(self, version: str, case: Case, target: str) -> tuple[Finding, ...]:
@@ -50,13 +54,13 @@ class Workers:
         """The lines that the first finding is about: role, and the code that stands there."""
         client = self._client(version, target)
         lines = client.engine_lines(case, client.run_case(case).findings[0])
-        root = release_path(version)
+        root = release_path(version, self._package)
         files = {line.path: (root / line.path).read_text().splitlines() for line in lines}
         return tuple((line.role, files[line.path][line.line - 1].strip()) for line in lines)
 
     def _client(self, version: str, target: str) -> WorkerClient:
         if version not in self._open:
-            paths, folder = [release_path(version)], self._folder / version
+            paths, folder = [release_path(version, self._package)], self._folder / version
             self._open[version] = (
                 target,
                 open_client(Setup(target=target), paths=paths, folder=folder),
