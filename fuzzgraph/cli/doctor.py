@@ -215,7 +215,17 @@ def _companions() -> Iterator[Check]:
 
 def _releases() -> Iterator[Check]:
     from fuzzgraph import releases
+    from fuzzgraph.releases.pip_index import tells_addresses
 
+    small = tells_addresses()
+    yield Check(
+        name="pip",
+        state="ok" if small else "missing",
+        found=f"{_version('pip')}, of releases' wheels only what is read is fetched"
+        if small
+        else f"{_version('pip') or 'not installed'}, wheels of releases are downloaded whole",
+        remedy="" if small else 'python -m pip install "pip>=25.3" (without any: ensurepip first)',
+    )
     names = [f"{release.package}=={release.version}" for release in releases.installed()]
     yield Check(
         name="releases",

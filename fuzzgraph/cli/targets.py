@@ -161,7 +161,7 @@ def _probes(wanted: str, target: str | None, *, quiet: bool) -> tuple[Probe, ...
     from fuzzgraph.compatibility import probe_releases, released_targets
 
     if wanted == "all":
-        versions = [one.version for one in store.installed() if one.package == _PACKAGE]
+        versions = [one.version for one in store.installed(_PACKAGE)]
     else:
         versions = [store.parse(f"{_PACKAGE}=={version}")[1] for version in wanted.split(",")]
     tried = released_targets(_PACKAGE)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from fuzzgraph import open_target, releases, worker
 from fuzzgraph.bisect import Bisection, Line, bisect, release_line
 from fuzzgraph.bisect.releases import release_range
 from fuzzgraph.bisect.search import most_runs, next_point
@@ -87,6 +90,50 @@ def test_it_takes_no_more_runs_than_were_told_wherever_the_finding_came_in(
     asked = history("g" * first_bad + "b" * (40 - first_bad))
     assert boundaries(found(0, 39, 39)) == ([version(first_bad)], [])
     assert len(asked) == len(set(asked)) <= most_runs(40) == 8
+
+
+def test_only_the_releases_that_are_asked_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    versions = [version(number) for number in range(40)]
+    fetched: Asked = []
+
+    def fetch(package: str, release: str) -> Path:
+        fetched.append(f"{package} {release}")
+        return tmp_path
+
+    def start(setup: Setup, *, paths: list[Path], **_: object) -> NoReturn:
+        assert paths == [tmp_path]
+        shows = broken if versions.index(setup.release) >= 23 else lambda _: ()
+        raise _Started(FakeRunner(shows))
+
+    def open_setup(setup: Setup) -> Opened:
+        try:
+            return real(setup)
+        except _Started as started:
+            return opener(started.runner)(setup)
+
+    real = open_target.open_setup
+    monkeypatch.setattr(releases, "fetch", fetch)
+    monkeypatch.setattr(releases, "available", lambda package: versions)
+    monkeypatch.setattr(releases, "cache_folder", lambda: tmp_path / "none")
+    monkeypatch.setattr(worker, "open_client", start)
+    monkeypatch.setattr(open_target, "open_setup", open_setup)
+    asked = release_line(SETUP, version(0), version(39))
+    assert fetched == []
+    one = bisect(case(2), asked)
+    assert boundaries(one) == ([version(23)], [])
+    assert fetched[:2] == ["sglang 1.39", "sglang 1.0"]
+    assert sorted(set(fetched)) == sorted(f"sglang {answer.point}" for answer in one.answers)
+    assert len(fetched) <= most_runs(40) == 8
+
+
+class _Started(Exception):
+    """A worker would run now, on the release that was fetched for it."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        super().__init__()
+        self.runner = runner
 
 
 def test_a_bug_that_comes_back_is_seen_where_all_are_asked(

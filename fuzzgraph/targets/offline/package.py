@@ -29,6 +29,7 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.offline.import_stubs import Fill, allow_absent, leave_out
 from fuzzgraph.targets.offline.lazy_compile import compile_at_first_call
 from fuzzgraph.targets.offline.torch_library import operators_on_cpu
+from fuzzgraph.targets.packages import distribution_of
 
 __all__ = ["EnginePackage", "call_with_known"]
 
@@ -38,7 +39,7 @@ class EnginePackage:
     """The package `name` that this process uses, wherever it comes from."""
 
     name: str
-    """Import name, and name of the distribution."""
+    """Import name."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Modules that may be missing, each with its reason: see `import_stubs`."""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +78,9 @@ class EnginePackage:
     def release(self) -> str:
         """Version of the package, '' where it does not say."""
         root = self.root()
-        found = importlib.metadata.distributions(name=self.name, path=[str(root.parent)])
+        found = importlib.metadata.distributions(
+            name=distribution_of(self.name), path=[str(root.parent)]
+        )
         return next((dist.version for dist in found), "") or _written_version(root)
 
     def has_module(self, name: str) -> bool:
