@@ -57,13 +57,21 @@ def choose_backend(path: str) -> None:
 
 class _Chosen:
     """Takes the chosen backend without the checks of what its kernels were tuned for: heads of 32
-    columns and more."""
+    columns and more.
+
+    Layers call their backend themselves and not through an operator of torch, which is there for
+    the compiler: replayed whole, it would look its metadata up anew, as no captured kernel does.
+    """
 
     backend = ""
 
     @classmethod
     def get_attn_backend_cls(cls, *_: Any, **__: Any) -> str:
         return cls.backend
+
+    @classmethod
+    def opaque_attention_op(cls) -> bool:
+        return False
 
     @classmethod
     def is_pin_memory_available(cls) -> bool:
