@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
@@ -38,6 +39,18 @@ class _FirstPagesOnly(RunnerSession):
         del table.append_row
 
 
+class _TablesElsewhere(RunnerSession):
+    """The builder hands over a table of its own, made anew for each batch."""
+
+    def _kept(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        def copied(*args: Any, **kwargs: Any) -> Any:
+            built = build(*args, **kwargs)
+            built.block_table = built.block_table.clone()
+            return built
+
+        return super()._kept(copied)
+
+
 def _session(config: EngineConfig, graphs: GraphEngine, target: Any, kind: Any) -> RunnerSession:
     made: RunnerSession = kind(config, graphs, f"{target.module}.{target.backend}")
     return made
@@ -51,6 +64,15 @@ class _PaddedLengths(TritonTarget):
 class _Pages(FlashAttentionTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
         return _session(config, graphs, self, _FirstPagesOnly)
+
+
+class _Tables(FlashAttentionTarget):
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
+        return _session(config, graphs, self, _TablesElsewhere)
+
+
+def tables_elsewhere() -> FlashAttentionTarget:
+    return _Tables("vllm-fa")
 
 
 def padded_lengths() -> TritonTarget:

@@ -116,6 +116,12 @@ def test_a_planted_bug_of_the_runner_is_found(vllm: Workers, planted: str) -> No
     assert named in {one.buffer for one in found}
 
 
+def test_a_graph_reads_the_table_that_it_was_captured_with(vllm: Workers) -> None:
+    steps = decode((0, 5), (1, 20)), decode((0, 6), (1, 21))
+    found = vllm.findings(NEWEST, case(*steps), "tests.targets.vllm.mutants:tables_elsewhere")
+    assert ("reference", "attention") in {(one.oracle, one.buffer) for one in found}
+
+
 def test_values_of_another_width_than_keys_are_not_driven() -> None:
     config = EngineConfig(page_size=16, head_dim=8, v_head_dim=4)
     refused = open_target("vllm-fa").unsupported(config)
