@@ -20,11 +20,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 READY := $(VENV)/.fuzzgraph-ready
 SGLANG_READY := $(VENV)/.sglang-ready
+VLLM_READY := $(VENV)/.vllm-ready
 
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check fleet sglang triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
+.PHONY: help setup fuzz test check fleet sglang vllm triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
 
 help:
 	@echo "make fuzz         find a planted bug, then fuzz the healthy built-in engine for TIME=$(TIME)"
@@ -32,6 +33,7 @@ help:
 	@echo "make check        lint, types, import floors only"
 	@echo "make fleet        tests of a fleet on a real Ray cluster and a real Redis server"
 	@echo "make sglang       fetch real sglang releases and what they import"
+	@echo "make vllm         fetch real vLLM releases and what they import"
 	@echo "make triton-versions  tests of the lanes under each tested Triton; writes reports/triton.md"
 	@echo "make bench-lanes  Triton kernels over lanes; writes reports/lanes.md"
 	@echo "make bench-speed  cases per second; writes reports/speed.md"
@@ -90,6 +92,14 @@ $(SGLANG_READY): $(READY) constraints/sglang.txt
 	@echo "sglang: installing what its releases import"
 	@$(PIP) -c $(CONSTRAINTS) -c constraints/sglang.txt -e ".[sglang]"
 	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13 sglang==0.5.23
+	@touch $@
+
+vllm: $(VLLM_READY)
+
+$(VLLM_READY): $(READY) constraints/vllm.txt
+	@echo "vllm: installing what its releases import"
+	@$(PIP) -c $(CONSTRAINTS) -c constraints/vllm.txt -e ".[vllm]"
+	$(BIN)/fuzzgraph releases fetch vllm==0.17.1 vllm==0.20.2 vllm==0.33.0
 	@touch $@
 
 # Fetches each Triton (some 200 MB) into a folder of its own outside; takes a quarter of an hour.

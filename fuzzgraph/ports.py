@@ -100,7 +100,8 @@ class Pools:
     req_to_token: torch.Tensor | None = None
     """[rows, width] slot of each position of each request row."""
     kv_planes: tuple[torch.Tensor, ...] = ()
-    """Each [num_slots, ...] in storage dtype, in the order of `content.Content.kv_planes`."""
+    """Each [num_slots, ...], or [pages, page_size, ...] where pages do not follow each other, in
+    storage dtype, in the order of `content.Content.kv_planes`: views of the engine's own cache."""
     encoder_to_token: torch.Tensor | None = None
     """[rows, max_encoder_len] slot of each encoder position of each request row."""
     state: torch.Tensor | None = None

@@ -113,6 +113,8 @@ class Batch:
     tree_parents: IntArray | None
     """[raw_bs, draft_tokens] parent of each draft token within its row, -1 for the root; None
     outside target_verify. A parent precedes its children; a chain is [-1, 0, 1, ...]."""
+    next_tokens: IntArray
+    """[raw_bs] token that follows each row's last: what its sampler has to give."""
     finished: IntArray
     """Requests that left for good since the step before; what they owned is free, and may be
     others' now. A request that is not named anywhere waits, with all that it owns."""
@@ -151,6 +153,8 @@ class Batch:
         )
 
 
-_BY_ROW = ("requests", "req_pool_indices", "seq_lens", "new_lens", "encoder_lens")
+_BY_ROW = (
+    "requests", "req_pool_indices", "seq_lens", "new_lens", "encoder_lens", "next_tokens",
+)  # fmt: skip
 _BY_TOKEN = ("input_ids", "positions")
 _RAGGED = ("kv_slots", "kv_tokens", "kv_positions", "pages", "encoder_slots", "encoder_tokens")

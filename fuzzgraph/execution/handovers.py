@@ -11,22 +11,27 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.execution.pool_memory import page_rows
 from fuzzgraph.handover import Attended, Handover, Ints, QueryRow
 from fuzzgraph.kernel_models.attention import Row, Softmax
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.memory.launch_record import Launched
 
 
-def launches(taken: Iterable[Launched], planes: Sequence[torch.Tensor]) -> tuple[Handover, ...]:
+def launches(
+    taken: Iterable[Launched], planes: Sequence[torch.Tensor], config: EngineConfig
+) -> tuple[Handover, ...]:
     """What was launched, with the meaning that each kernel's model worked out.
 
     Args:
-        planes: the KV pool's, [slots, ...]; keys that lie in none are told by their index.
+        planes: the KV pool's, as in `ports.Pools`; keys that lie in none are told by their index.
     """
+    slots = [_Slots(plane, page_rows(plane, at, config)) for at, plane in enumerate(planes)]
     found = []
     for each in taken:
         each.handover.attended = tuple(
-            _attended(keys, queries, rows, softmax, planes)
+            _attended(keys, queries, rows, softmax, slots)
             for keys, queries, rows, softmax in each.memory.attended
         )
         found.append(each.handover)
@@ -53,9 +58,9 @@ def _attended(
     queries: int,
     rows: Sequence[Row],
     softmax: Softmax,
-    planes: Sequence[torch.Tensor],
+    planes: Sequence[_Slots],
 ) -> Attended:
-    plane = next((plane for plane in planes if _inside(cache, plane)), None)
+    plane = next((plane for plane in planes if plane.holds(cache)), None)
     found, start = [], 0
     places = _places(cache, rows, plane)
     for row in rows:
@@ -67,12 +72,34 @@ def _attended(
     return Attended(tuple(found), queries, place, softmax.scale, softmax.softcap)
 
 
-def _inside(cache: torch.Tensor, plane: torch.Tensor) -> bool:
-    """Whether a cache is the plane under another shape, or a part of it."""
-    return plane.data_ptr() <= cache.data_ptr() < plane.data_ptr() + plane.nbytes
+class _Slots:
+    """Where the slots of a KV plane lie.
+
+    Args:
+        page: slots of a page, where the plane is [pages, page, ...]; 0 where it is [slots, ...].
+    """
+
+    def __init__(self, plane: torch.Tensor, page: int) -> None:
+        self.start = plane.data_ptr()
+        self._page = page
+        sizes = zip(plane.shape, plane.stride(), strict=True)
+        self._bytes = sum((size - 1) * stride for size, stride in sizes if size) + 1
+        self._bytes *= plane.element_size()
+        self._steps = [stride * plane.element_size() for stride in plane.stride()]
+
+    def holds(self, cache: torch.Tensor) -> bool:
+        """Whether a cache is the plane under another shape, or a part of it."""
+        return self.start <= cache.data_ptr() < self.start + self._bytes
+
+    def at(self, offset: Ints) -> Ints:
+        """Slots whose first byte lies so many bytes behind the plane's start."""
+        slots: Ints = offset // self._steps[0]
+        if self._page:
+            slots = slots * self._page + offset % self._steps[0] // self._steps[1]
+        return slots
 
 
-def _places(cache: torch.Tensor, rows: Sequence[Row], plane: torch.Tensor | None) -> Ints:
+def _places(cache: torch.Tensor, rows: Sequence[Row], plane: _Slots | None) -> Ints:
     """Where the keys of all rows lie, one row after the other."""
     if not rows:
         return np.empty(0, dtype=np.int64)
@@ -83,7 +110,7 @@ def _places(cache: torch.Tensor, rows: Sequence[Row], plane: torch.Tensor | None
             found = found * size + each
         return found
     # By address, since a cache has as many shapes as kernels: a slot is where its first byte lies.
-    offset = np.full(len(index[0]), cache.data_ptr() - plane.data_ptr(), dtype=np.int64)
+    offset = np.full(len(index[0]), cache.data_ptr() - plane.start, dtype=np.int64)
     for each, stride in zip(index, cache.stride(), strict=False):
         offset += each * stride * cache.element_size()
-    return offset // (plane.stride(0) * plane.element_size())
+    return plane.at(offset)

@@ -8,6 +8,8 @@ from contextlib import suppress
 import numpy as np
 import torch
 
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, TRAPS, IntArray
 
 _NAN = float("nan")
@@ -35,6 +37,14 @@ def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
     return plane.view(torch.uint8)
 
 
+def page_rows(plane: torch.Tensor, number: int, config: EngineConfig) -> int:
+    """Slots of a page where KV plane `number` is [pages, page_size, ...]; 0 where it is by slot."""
+    content, page = content_for(config), config.page_size
+    row_bytes = math.prod(content.plane_shapes[number]) * content.storage_dtype.itemsize
+    paged = page > 1 and plane.dim() > 2 and plane.shape[1] == page
+    return page if paged and math.prod(plane.shape[2:]) * plane.itemsize == row_bytes else 0
+
+
 class PoolPlane:
     """One tensor of the pools: KV slots or states, row by row.
 
@@ -42,6 +52,8 @@ class PoolPlane:
         signature: what rows hold that no request owns, by world.
         reserved_rows: rows of the reserved page. Padded rows write the first one and may read all
             of them, as far as their fill length goes, so every world has the same there.
+        page_rows: rows of a page where the tensor is [pages, page_rows, ...]; 0 where it is
+            [rows, ...].
     """
 
     def __init__(
@@ -50,24 +62,41 @@ class PoolPlane:
         tensor: torch.Tensor,
         signature: tuple[float, ...],
         reserved_rows: int = 1,
+        page_rows: int = 0,
     ) -> None:
         self.name = name
         self.tensor = tensor
-        self.rows = _as_bytes(tensor)
-        self.reserved = self.rows[RESERVED_SLOT : RESERVED_SLOT + reserved_rows]
+        self._page_rows = page_rows
+        self.rows = tensor.view(torch.uint8) if page_rows else _as_bytes(tensor)
+        """As bytes: copies and comparisons then work bit for bit in every dtype."""
+        self._row_shape = self.rows.shape[2:] if page_rows else self.rows.shape[1:]
+        self.count = len(tensor) * (page_rows or 1)
+        """Rows that there are."""
+        first = self.rows[RESERVED_SLOT] if page_rows else self.rows[RESERVED_SLOT:]
+        self.reserved = first[:reserved_rows]
         # One row of each signature in the pool's dtype, to be broadcast over any number of rows.
-        shape = (1, *tensor.shape[1:])
+        shape = (1, *tensor.shape[2 if page_rows else 1 :])
         self.filler = [
             self.bytes_of(torch.full(shape, value, device=tensor.device).to(tensor.dtype))
             for value in signature
         ]
 
     def bytes_of(self, values: torch.Tensor) -> torch.Tensor:
-        """Values for some rows, as bytes in the shape that `rows` has."""
-        return _as_bytes(values).view(len(values), *self.rows.shape[1:])
+        """Values for some rows, [n, ...] bytes in the shape that a row has."""
+        return _as_bytes(values).view(len(values), *self._row_shape)
+
+    def put(
+        self, rows: torch.Tensor, values: torch.Tensor, into: torch.Tensor | None = None
+    ) -> None:
+        """Write `bytes_of` some rows, into the plane or a tensor of its shape."""
+        place = self.rows if into is None else into
+        if self._page_rows:
+            place.index_put_((rows // self._page_rows, rows % self._page_rows), values)
+        else:
+            place.index_copy_(0, rows, values)
 
     def fill(self, rows: torch.Tensor, world: int) -> None:
-        self.rows.index_copy_(0, rows, self.filler[world].expand(len(rows), *self.rows.shape[1:]))
+        self.put(rows, self.filler[world].expand(len(rows), *self._row_shape))
 
     def fill_unreserved(self, world: int) -> None:
         """Signatures everywhere but in the reserved slot."""
@@ -75,13 +104,18 @@ class PoolPlane:
             # Of several worlds' signatures: the two trap slots, if they lie in this page, must
             # hold different values, or what is read through a trap would not differ.
             self.reserved[slot] = self.filler[(slot - TRAPS[0]) % len(TRAPS)][0]
-        self.rows[RESERVED_SLOT + len(self.reserved) :] = self.filler[world]
+        others = 1 if self._page_rows else RESERVED_SLOT + len(self.reserved)
+        self.rows[others:] = self.filler[world]
+
+    def flat(self, rows: torch.Tensor) -> torch.Tensor:
+        """[rows, bytes] of the plane or a tensor of its shape; a copy where pages are apart."""
+        return rows.reshape(self.count, -1)
 
     def changed_since_filled(self) -> torch.Tensor:
         """[n] rows, the reserved slot apart, that no longer hold what `fill_unreserved(0)` put."""
         now = self.rows.clone()
         self.fill_unreserved(0)
-        changed = (now != self.rows).flatten(1).any(1)
+        changed = self.flat(now != self.rows).any(1)
         self.rows.copy_(now)
         return changed.nonzero().flatten()
 
@@ -94,6 +128,10 @@ class PageMap:
         self.table = table
         self.flat = table.view(-1)
         self.width = table.shape[1]
+
+    def put(self, places: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write slots to some `places`."""
+        self.flat.index_copy_(0, places, slots)
 
     def fill_unreserved(self, world: int) -> None:
         self.table[RESERVED_ROW + 1 :] = TRAP_BY_WORLD[world]

@@ -7,7 +7,7 @@ is one batch on them, computed once and written as often as the runs of a step n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from fuzzgraph.execution.pool_memory import (
     PageMap,
     PoolPlane,
     kv_signature,
+    page_rows,
 )
 from fuzzgraph.memory import GuardedMemory, Image, Perturbation
 from fuzzgraph.observation import ForeignWrite
@@ -28,6 +29,8 @@ from fuzzgraph.ports import Pools
 from fuzzgraph.reference import new_tokens
 from fuzzgraph.rules.writes import changed_rows
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
+
+_Copy = tuple[Callable[[torch.Tensor, torch.Tensor], None], torch.Tensor, torch.Tensor]
 
 
 class PoolWriter:
@@ -43,6 +46,7 @@ class PoolWriter:
                 plane,
                 kv_signature(i, len(pools.kv_planes)),
                 reserved_rows=config.page_size,
+                page_rows=page_rows(plane, i, config),
             )
             for i, plane in enumerate(pools.kv_planes)
         ]
@@ -108,15 +112,15 @@ class StepState:
         self._pool_writer = pool_writer
         self._batch = batch
         self._past = _history(batch)
-        # (place, row numbers, rows) of every copy that writes the state; made once, because a
-        # step is written for each of its runs.
+        # (how it is written, row numbers, rows) of every copy that writes the state; made once,
+        # because a step is written for each of its runs.
         self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
         if pool_writer.state is not None and batch.raw_bs:
             slots = self._index(batch.state_slots)
             states = self._on_device(
                 pool_writer.state.bytes_of(pool_writer.content.state_rows(batch))
             )
-            self._copies.append((pool_writer.state.rows, slots, states))
+            self._copies.append((pool_writer.state.put, slots, states))
 
     @property
     def mode(self) -> Mode:
@@ -124,8 +128,8 @@ class StepState:
 
     def write(self) -> None:
         """Write the batch's page maps, its KV and states from before this step, its encoder KV."""
-        for place, index, values in self._copies:
-            place.index_copy_(0, index, values)
+        for put, index, values in self._copies:
+            put(index, values)
 
     def _index(self, numbers: IntArray) -> torch.Tensor:
         return self._on_device(torch.from_numpy(numbers))
@@ -134,7 +138,7 @@ class StepState:
         """The harness's host values on the device of the engine's memory."""
         return values.to(self._pool_writer.memory.device)
 
-    def _map_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def _map_copies(self) -> Iterator[_Copy]:
         batch, pool_writer = self._batch, self._pool_writer
         for table, slots, lens in (
             (pool_writer.req_to_token, batch.kv_slots.values, batch.seq_lens),
@@ -143,17 +147,17 @@ class StepState:
             if table is not None and len(slots):
                 places = table.places(batch.req_pool_indices, lens)
                 values = self._index(slots).to(table.table.dtype)
-                yield table.flat, self._index(places), values
+                yield table.put, self._index(places), values
 
-    def _encoder_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def _encoder_copies(self) -> Iterator[_Copy]:
         batch, pool_writer = self._batch, self._pool_writer
         if len(batch.encoder_slots.values) and pool_writer.planes:
             index = self._index(batch.encoder_slots.values)
             values = pool_writer.content.encoder_planes(batch.encoder_tokens.values)
             for plane, rows in zip(pool_writer.planes, values, strict=True):
-                yield plane.rows, index, self._on_device(plane.bytes_of(rows))
+                yield plane.put, index, self._on_device(plane.bytes_of(rows))
 
-    def _history_copies(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def _history_copies(self) -> Iterator[_Copy]:
         batch, pool_writer = self._batch, self._pool_writer
         if pool_writer.planes and len(self._past):
             index = self._index(batch.kv_slots.values[self._past])
@@ -161,7 +165,7 @@ class StepState:
                 batch.kv_tokens.values[self._past], batch.kv_positions.values[self._past]
             )
             for plane, rows in zip(pool_writer.planes, values, strict=True):
-                yield plane.rows, index, self._on_device(plane.bytes_of(rows))
+                yield plane.put, index, self._on_device(plane.bytes_of(rows))
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
         """Each place of the pools that the batch does not own, with its change to `world`."""
@@ -185,7 +189,7 @@ class StepState:
     def _plane_change(
         self, plane: PoolPlane, owned: IntArray, world: int, what: str
     ) -> Perturbation:
-        mask = np.ones(len(plane.rows), dtype=bool)
+        mask = np.ones(plane.count, dtype=bool)
         mask[owned] = False
         rows = self._index(np.flatnonzero(mask))
         return Perturbation(
@@ -216,7 +220,7 @@ class StepState:
         slots = self._index(batch.slot_mapping)
         for plane, rows in zip(pool_writer.planes, new_kv, strict=True):
             expected = self._rows_before(plane, before)
-            expected.index_copy_(0, slots, self._on_device(plane.bytes_of(rows)))
+            plane.put(slots, self._on_device(plane.bytes_of(rows)), expected)
             yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
 
     def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
@@ -225,13 +229,14 @@ class StepState:
             expected = self._rows_before(plane, before)
             own = self._index(self._batch.state_slots)
             after = self._pool_writer.content.state_rows(self._batch, after=True)
-            expected.index_copy_(0, own, self._on_device(plane.bytes_of(after)))
+            plane.put(own, self._on_device(plane.bytes_of(after)), expected)
             yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
 
     def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:
         """The plane's bytes before the step; the reserved slot, free for padding, as it is now."""
         rows = self._pool_writer.memory.as_in(before, plane.rows).clone()
-        rows[RESERVED_SLOT].copy_(plane.rows[RESERVED_SLOT])
+        now = plane.reserved[:1]
+        plane.put(self._index(np.array([RESERVED_SLOT])), now, rows)
         return rows
 
     def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:
@@ -258,7 +263,7 @@ def _changed_rows(
     if torch.equal(plane.rows, expected):
         return
     # Apart: a wrong value in an own slot is another finding than a write to a stranger's.
-    rows = np.array(changed_rows(plane.rows, expected))
+    rows = np.array(changed_rows(plane.flat(plane.rows), plane.flat(expected)))
     mine = np.isin(rows, own)
     for part, owned in ((rows[~mine], False), (rows[mine], True)):
         if part.size:

@@ -10,6 +10,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.errors import TargetFailed
+from fuzzgraph.execution.pool_memory import page_rows
 from fuzzgraph.ports import Pools, Session, unwrapped
 from fuzzgraph.targets.protocol import GUIDE
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
@@ -46,7 +47,8 @@ def _wrong_planes(planes: tuple[torch.Tensor, ...], config: EngineConfig) -> Ite
     slots = (FIRST_PAGE + config.kv_pool_pages) * config.page_size
     for number, plane in enumerate(planes):
         row = math.prod(shapes[number]) * content.storage_dtype.itemsize
-        yield from _wrong_rows(f"kv_planes[{number}]", plane, slots, row)
+        per_page = page_rows(plane, number, config) or 1
+        yield from _wrong_rows(f"kv_planes[{number}]", plane, slots // per_page, row * per_page)
 
 
 def _wrong_map(

@@ -142,7 +142,10 @@ class StepRunner:
                 stage = "check"
                 seen = session.observe(batch)
             seen = in_terms_of(batch, seen, session.fields, self._opened.config.page_size)
-            seen.handovers = (*seen.handovers, *launches(launched, session.pools.kv_planes))
+            seen.handovers = (
+                *seen.handovers,
+                *launches(launched, session.pools.kv_planes, self._opened.config),
+            )
             drop_unwritten(seen.handovers, self._opened.memory)
             return seen
         except BaseException as error:

@@ -33,7 +33,7 @@ class _Request:
     row: int
     state_slot: int
     tokens: IntArray
-    """Token ids of every position it will reach."""
+    """Token ids of every position it will reach, and the one that follows."""
     mrope: IntArray
     shared: bool
     """Whether its first pages are the shared ones."""
@@ -96,7 +96,8 @@ class Scheduler:
         self.where = ""
         longest, encoder = longest_lens(case)
         self.positions = np.arange(max(longest.values(), default=0))
-        self.tokens = token_streams(case, longest, self.prefix * config.page_size, 0)
+        sampled = {request: length + 1 for request, length in longest.items()}
+        self.tokens = token_streams(case, sampled, self.prefix * config.page_size, 0)
         self.encoder_tokens = (
             token_streams(case, encoder, 0, ENCODER) if config.max_encoder_len else {}
         )
@@ -232,6 +233,7 @@ class Scheduler:
             if self.config.recurrent_state
             else _NONE,
             tree_parents=parents,
+            next_tokens=_cut(tokens, seq, [length + 1 for length in seq]),
             finished=_NONE,
             preempted=_NONE,
             resumed=_NONE,

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from fuzzgraph.errors import UsageError
-from fuzzgraph.targets import builtin, flashinfer, sglang
+from fuzzgraph.targets import builtin, flashinfer, sglang, vllm
 from fuzzgraph.targets.entry import TargetEntry
 from fuzzgraph.targets.own import is_own, open_own
 
@@ -19,7 +19,9 @@ __all__ = ["BUILT_IN", "open_target", "target_names", "unknown_target"]
 GROUP = "fuzzgraph.targets"
 
 
-BUILT_IN: tuple[TargetEntry, ...] = (*builtin.TARGETS, *sglang.TARGETS, *flashinfer.TARGETS)
+BUILT_IN: tuple[TargetEntry, ...] = (
+    *builtin.TARGETS, *sglang.TARGETS, *vllm.TARGETS, *flashinfer.TARGETS,
+)  # fmt: skip
 """The targets that come with FuzzGraph; each engine's package lists its own."""
 
 

@@ -339,3 +339,8 @@ def test_who_left_for_good_who_was_preempted_and_who_resumes_is_told() -> None:
     assert told == [([], [], []), ([1], [0], []), ([], [], [0]), ([], [], [])]
     before, after = batches[0].kv_tokens.row(0), batches[2].kv_tokens.row(0)
     assert after[:3].tolist() == before.tolist()  # it goes on with the tokens that it had
+
+
+def test_the_next_token_of_a_row_is_the_one_that_it_goes_on_with() -> None:
+    first, second = planned(step(row(0, 4), row(1, 2)), step(row(1, 3), row(0, 5)))
+    assert second.input_ids.tolist() == first.next_tokens[[1, 0]].tolist()

@@ -34,6 +34,13 @@ def side_by_side() -> tuple[torch.Tensor, Pools]:
     return cache, Pools(kv_planes=(cache[..., :KEYS], cache[..., KEYS:]))
 
 
+def keys_before_values() -> tuple[torch.Tensor, Pools]:
+    """A cache that holds the keys of a page before its values, and its two views by page."""
+    pages = FIRST_PAGE + CONFIG.kv_pool_pages
+    cache = torch.zeros(pages, 2, CONFIG.page_size, HEADS, KEYS, dtype=DTYPE)
+    return cache, Pools(kv_planes=(cache[:, 0], cache[:, 1]))
+
+
 def refusal(pools: Pools) -> str:
     with pytest.raises(TargetFailed) as refused:
         require_pools(OnlyPools(pools), CONFIG)  # type: ignore[arg-type]
@@ -54,6 +61,29 @@ def test_planes_with_gaps_between_rows_are_written_in_place() -> None:
     cache[5, 1, KEYS] += 1
     (changed,) = pool_writer.written_in_capture()
     assert (changed.region, changed.indices) == ("kv_planes[1]", [5])
+
+
+def test_planes_by_page_are_written_in_place() -> None:
+    memory = GuardedMemory(capacity=1 << 22)
+    with memory.intercept("engine"):
+        cache, pools = keys_before_values()
+    require_pools(OnlyPools(pools), CONFIG)  # type: ignore[arg-type]
+    pool_writer = PoolWriter(pools, CONFIG, memory)
+    pool_writer.fill_unowned(0)
+    assert pool_writer.written_in_capture() == []
+    keys, values = cache[:, 0].flatten(0, 1), cache[:, 1].flatten(0, 1)
+    assert len(set(keys[2:].flatten().tolist())) == len(set(values[2:].flatten().tolist())) == 1
+    assert keys[2, 0, 0] != values[2, 0, 0]
+    assert bool((keys[0] == 0).all()) and bool((keys[1] != 0).all())
+    cache[5, 1, 1, 0, 0] += 1
+    (changed,) = pool_writer.written_in_capture()
+    assert (changed.region, changed.indices) == ("kv_planes[1]", [11])
+
+
+def test_too_few_pages_are_named() -> None:
+    cache, _ = keys_before_values()
+    few = Pools(kv_planes=(cache[:4, 0], cache[:4, 1]))
+    assert f"needs at least {SLOTS // CONFIG.page_size} rows" in refusal(few)
 
 
 def test_pools_that_hold_the_world_are_taken() -> None:

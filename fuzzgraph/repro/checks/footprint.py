@@ -73,8 +73,17 @@ def pool_regions(recording: Recording, name: str) -> list[Region]:
     """The region of a pool's tensor, called by its path or by its place among the pools.
 
     Raises:
-        NotStandalone: there is none of that name.
+        NotStandalone: there is none of that name, or its rows are no slots.
     """
+    found = _named_regions(recording, name)
+    for plane in recording.opened.session.pools.kv_planes:
+        # Keys and values side by side or page by page: a row of the allocation is no slot.
+        if recording.memory.region_of(plane) in found and not plane.is_contiguous():
+            raise NotStandalone(f"{name!r} holds keys and values in one allocation")
+    return found
+
+
+def _named_regions(recording: Recording, name: str) -> list[Region]:
     named = [region for region in recording.regions() if region.name == name]
     if named:
         return named

@@ -20,6 +20,7 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 
 __all__ = [
+    "ACCELERATOR",
     "DEVICE",
     "STREAMS",
     "ClaimsCuda",
@@ -134,10 +135,30 @@ STREAMS: Mapping[str, Any] = {
     "current_device": lambda: 0,
     "set_device": _nothing,
     "mem_get_info": lambda *_: (_BYTES, _BYTES),
+    "memory_stats": lambda *_: {},
+    "memory_allocated": lambda *_: 0,
+    "memory_reserved": lambda *_: 0,
+    "max_memory_allocated": lambda *_: 0,
+    "reset_peak_memory_stats": _nothing,
     "is_current_stream_capturing": lambda: False,
     "graph_pool_handle": lambda: (0, 0),
 }
 """Names of torch.cuda that order work on the device and account for its memory."""
+
+ACCELERATOR: Mapping[str, Any] = {
+    "synchronize": _nothing,
+    "empty_cache": _nothing,
+    "reset_peak_memory_stats": _nothing,
+    "current_stream": lambda *_: _DONE,
+    "current_device_index": lambda: 0,
+    "get_memory_info": lambda *_: (_BYTES, _BYTES),
+    "memory_stats": lambda *_: {},
+    "memory_allocated": lambda *_: 0,
+    "memory_reserved": lambda *_: 0,
+    "max_memory_allocated": lambda *_: 0,
+    "max_memory_reserved": lambda *_: 0,
+}
+"""The same of torch.accelerator, for engines that ask there."""
 
 
 @contextlib.contextmanager

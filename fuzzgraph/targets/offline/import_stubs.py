@@ -1,9 +1,11 @@
 """Import stubs: modules that an engine imports and that a machine without a GPU lacks.
 
 The list is explicit and each entry has its reason: a missing module that is not on it is an error
-that names it. A module that is installed is used, whether it is on the list or not. What a stubbed
-module hands out can be named, subclassed and, while a module is imported, called: engines decorate
-with it. A later call is one of code that is not there, and is refused.
+that names it. A module that is installed is used, whether it is on the list or not, unless it is
+left out: parts of the engine itself, and of what they need, that have nothing to do with what is
+driven, and whose import takes seconds or companions of exact versions. What a stubbed module hands
+out can be named, subclassed and, while a module is imported, called: engines decorate with it. A
+later call is one of code that is not there, and is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 from fuzzgraph.errors import EngineError, KernelNotModelled
 
-__all__ = ["allow_absent", "server_lacks"]
+__all__ = ["allow_absent", "leave_out", "server_lacks"]
 
 Fill = Callable[[types.ModuleType], None]
 """Puts into a stubbed module what the engine reads of it at import."""
@@ -187,3 +189,14 @@ def allow_absent(absent: Mapping[str, str], contents: Mapping[str, Fill] | None 
     listed = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
     if not any(finder.absent is absent for finder in listed):
         sys.meta_path.append(_Finder(absent, contents or {}))  # last: what is installed wins
+
+
+def leave_out(modules: Mapping[str, str]) -> None:
+    """Stub the listed modules, whether they are there or not; once per process and list.
+
+    Args:
+        modules: dotted name of a module or package -> why nothing is lost without it.
+    """
+    listed = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
+    if not any(finder.absent is modules for finder in listed):
+        sys.meta_path.insert(0, _Finder(modules, {}))

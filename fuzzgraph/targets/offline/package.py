@@ -26,7 +26,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzzgraph.errors import AdapterUnavailable
-from fuzzgraph.targets.offline.import_stubs import Fill, allow_absent
+from fuzzgraph.targets.offline.import_stubs import Fill, allow_absent, leave_out
 from fuzzgraph.targets.offline.lazy_compile import compile_at_first_call
 from fuzzgraph.targets.offline.torch_library import operators_on_cpu
 from fuzzgraph.targets.packages import distribution_of
@@ -42,6 +42,8 @@ class EnginePackage:
     """Import name."""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Modules that may be missing, each with its reason: see `import_stubs`."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Modules that are not imported even where they are there, each with its reason."""
     contents: Mapping[str, Fill] = field(default_factory=dict)
     """Stubbed module -> fills it with what the engine reads at import."""
     bare: bool = False
@@ -99,6 +101,7 @@ class EnginePackage:
         self._interpret_triton()
         self._begin()
         allow_absent(self.absent, self.contents)
+        leave_out(self.left_out)
         compile_at_first_call()
         operators_on_cpu(self.name)
         try:
@@ -155,7 +158,12 @@ class EnginePackage:
         """Settings from outside would make a finding depend on whose shell it was found in."""
         if not self.settings:
             return
-        foreign = sorted(name for name in os.environ if name.startswith(self.settings))
+        own = self.environment  # a process that this one starts has these
+        foreign = sorted(
+            name
+            for name, value in os.environ.items()
+            if name.startswith(self.settings) and own.get(name) != value
+        )
         if foreign:
             raise AdapterUnavailable(
                 f"the environment variable {foreign[0]}={os.environ[foreign[0]]!r} changes which "

@@ -52,7 +52,9 @@ class ReleasedTarget:
         What they do not mention is bounded by `capabilities`, so that a setting which a later
         FuzzGraph brings is refused, not ignored.
         """
-        if config.modes != self.capabilities.modes:
+        # An idle rank replays the graphs of another mode.
+        captured = tuple(mode for mode in self.capabilities.modes if mode != "idle")
+        if config.modes != captured:
             return f"captures {self.mode} graphs only, not {list(config.modes)}"
         sizes = self.capabilities.page_sizes
         if not self.any_page_size and config.page_size not in sizes:

@@ -15,7 +15,7 @@ from fuzzgraph.observation import PaddingRule
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
-from fuzzgraph.targets.offline.import_stubs import allow_absent
+from fuzzgraph.targets.offline.import_stubs import allow_absent, leave_out
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.session import GraphSession
 
@@ -83,6 +83,17 @@ def test_a_single_module_of_a_package_may_be_absent(monkeypatch: pytest.MonkeyPa
         importlib.import_module("json._another")
     for name in ("json._compiled", "json._compiled.part"):
         sys.modules.pop(name, None)
+
+
+def test_a_module_that_is_left_out_is_not_imported_where_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    leave_out({"this": "for this test"})
+    module = importlib.import_module("this")
+    monkeypatch.delitem(sys.modules, "this")
+    assert getattr(module, "__file__", None) is None and "s" not in vars(module)
 
 
 def test_padded_write_slots_are_reserved_or_skipped() -> None:

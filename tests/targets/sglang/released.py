@@ -1,4 +1,4 @@
-"""Released sglang in workers, and the cases that tests run on it."""
+"""Released engines in workers, and the cases that tests run on it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker import WorkerClient, open_client
 
-_COMPANIONS = ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm")
+_COMPANIONS = {
+    "sglang": ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm"),
+    "vllm": ("transformers", "einops", "psutil", "pydantic", "tqdm"),
+}
 
 
-def release_path(version: str) -> Path:
+def release_path(version: str, package: str = "sglang") -> Path:
     """Folder of a release that lies in the cache; the test is skipped where it does not."""
-    missing = [name for name in _COMPANIONS if importlib.util.find_spec(name) is None]
+    missing = [name for name in _COMPANIONS[package] if importlib.util.find_spec(name) is None]
     if missing:
-        pytest.skip(f"{missing[0]} is not installed; run 'make sglang'")
-    found = [entry for entry in releases.installed() if entry.package == "sglang"]
+        pytest.skip(f"{missing[0]} is not installed; run 'make {package}'")
+    found = [entry for entry in releases.installed() if entry.package == package]
     paths = {entry.version: entry.path for entry in found}
     if version not in paths:
-        pytest.skip(f"sglang {version} is not in the cache; run 'make sglang'")
+        pytest.skip(f"{package} {version} is not in the cache; run 'make {package}'")
     return paths[version]
 
 

@@ -1,0 +1,102 @@
+"""A model of one attention layer with known weights, as vLLM runs it.
+
+The layer is the engine's own `Attention`; queries, keys and values are embeddings whose values the
+harness knows (`fuzzgraph.content`), so that outputs can be judged. Projections, norms and rotary
+embeddings are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
+from fuzzgraph.row_mixing import with_mixed
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.vllm.configuration import ARCHITECTURE
+from fuzzgraph.targets.vllm.release import engine_module
+from fuzzgraph.world import VOCAB
+
+FORWARD = "the model's forward"
+LAYER = "model.layers.0.self_attn.attn"
+_ATTENTION = "vllm.model_executor.layers.attention"
+
+
+def register() -> None:
+    """Make the model known to the engine, as a plug-in does it; once per process."""
+    registry = engine_module("vllm.model_executor.models").ModelRegistry
+    if ARCHITECTURE not in registry.get_supported_archs():
+        registry.register_model(ARCHITECTURE, OneLayer)
+
+
+class OneLayer(torch.nn.Module):
+    """Embeddings whose sum is q, k and v, and the engine's attention over them.
+
+    The engine makes it by its own loader, with nothing but its configuration; `opening` says whose
+    weights it has.
+    """
+
+    opening: EngineConfig
+    """Of the session that is being opened."""
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__()
+        config = self.fuzzed = type(self).opening
+        weights = content_for(config).weights
+        # Plain attributes: what is a parameter or a buffer, the dummy loader fills at random.
+        self.embed = _on_device(weights["embed"])
+        self.pos_embed = _on_device(weights["pos_embed"])
+        self.attn = engine_module(_ATTENTION).Attention(
+            config.num_q_heads,
+            config.head_dim,
+            config.head_dim**-0.5,
+            num_kv_heads=config.num_kv_heads,
+            cache_config=vllm_config.cache_config,
+            prefix=LAYER,
+        )
+        self.to_sample: Callable[[], Sequence[int]] = tuple
+        """What the sampler has to give, by row of the logits."""
+        self.shown: torch.Tensor | None = None
+        """What the engine made logits of."""
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.embed.index_select(0, input_ids)
+
+    get_input_embeddings = embed_input_ids
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """The outputs where a model would give hidden states."""
+        config = self.fuzzed
+        demand_rows(input_ids, None, "input_ids", FORWARD)
+        demand_rows(positions, len(input_ids), "positions", FORWARD)
+        query = config.num_q_heads * config.head_dim
+        keys = query + config.num_kv_heads * config.head_dim
+        packed = demand_lookup(self.embed, input_ids, "input_ids", FORWARD)
+        packed = packed + demand_lookup(self.pos_embed, positions, "positions", FORWARD)
+        q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
+        out = self.attn(q.contiguous(), k.contiguous(), v.contiguous())
+        demand_instance(out, torch.Tensor, "what attention computed", FORWARD)
+        return with_mixed(out, config)
+
+    def compute_logits(self, hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
+        """Logits by which a greedy sampler gives the tokens that the case goes on with."""
+        self.shown = hidden_states
+        logits = hidden_states.new_zeros(len(hidden_states), VOCAB, dtype=torch.float32)
+        for row, token in enumerate(self.to_sample()[: len(logits)]):
+            logits[row, token] = 1.0
+        return logits
+
+
+def _on_device(weight: torch.Tensor) -> torch.Tensor:
+    """A copy where the loader makes a model's parameters."""
+    return torch.empty(weight.shape, dtype=weight.dtype).copy_(weight)

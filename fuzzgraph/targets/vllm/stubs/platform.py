@@ -1,0 +1,78 @@
+"""The platform of a server with CUDA, on a machine without a GPU.
+
+vLLM's own `NonNvmlCudaPlatform` answers, from a `torch.cuda` that has answers; see `engine_runs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fuzzgraph.targets.offline.cuda_on_cpu import ACCELERATOR, DEVICE, STREAMS, cuda_on_cpu
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.vllm.release import engine_module
+
+__all__ = ["become_cuda", "choose_backend", "engine_runs"]
+
+_PLATFORMS = "vllm.platforms"
+_STREAMS = {name: STREAMS[name] for name in ("Stream", "Event")}
+_STREAM = STREAMS["Stream"]()
+# The engine unfreezes what an import left behind, and walks it at every capture.
+_COLLECTOR = {"unfreeze": lambda: None}
+
+
+@contextlib.contextmanager
+def engine_runs() -> Iterator[None]:
+    """Around every call of the engine: torch answers as on a machine with a GPU."""
+    with (
+        cuda_on_cpu({**DEVICE, **STREAMS, "get_device_name": lambda *_: "NVIDIA H100"}),
+        replaced_names([torch.accelerator], ACCELERATOR),
+        replaced_names([torch], _STREAMS),
+        replaced_names([gc], _COLLECTOR),
+    ):
+        # The engine keeps its stream by itself, for each thread, and asks torch no more.
+        engine_module("vllm.utils.torch_utils")._current_stream_tls.value = _STREAM
+        yield
+
+
+def become_cuda() -> None:
+    """Have the engine take the code that a server with CUDA takes; before its other imports."""
+    platforms = engine_module(_PLATFORMS)
+    if isinstance(vars(platforms).get("_current_platform"), _Chosen):
+        return
+    cuda = engine_module(f"{_PLATFORMS}.cuda")
+    platform: Any = type("CudaPlatform", (_Chosen, cuda.NonNvmlCudaPlatform), {})
+    platforms._current_platform = platform()
+
+
+def choose_backend(path: str) -> None:
+    """The attention backend, by the dotted path of its class, that `--attention-backend` names."""
+    _Chosen.backend = path
+    engine_module("vllm.v1.attention.selector")._cached_get_attn_backend.cache_clear()
+
+
+class _Chosen:
+    """Takes the chosen backend without the checks of what its kernels were tuned for: heads of 32
+    columns and more.
+
+    Layers call their backend themselves and not through an operator of torch, which is there for
+    the compiler: replayed whole, it would look its metadata up anew, as no captured kernel does.
+    """
+
+    backend = ""
+
+    @classmethod
+    def get_attn_backend_cls(cls, *_: Any, **__: Any) -> str:
+        return cls.backend
+
+    @classmethod
+    def opaque_attention_op(cls) -> bool:
+        return False
+
+    @classmethod
+    def is_pin_memory_available(cls) -> bool:
+        return False
