@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fuzzgraph.case import EngineConfig
@@ -26,6 +27,13 @@ DTYPES: dict[str, torch.dtype] = {
 }
 STATE_WIDTH = 8
 """Columns of a recurrent state row; float32, so that sums of `state_in` stay exact."""
+INDEX_HALF = 64
+"""Columns of an indexer's query or key that follow from its token; as many from its place."""
+_COARSE, _FINE = 32, 16
+_DIGITS = np.array([*range(17), *range(18, 33, 2), *range(36, 61, 4)], dtype=np.float64)
+"""As many as `_COARSE`, each times a power of two a number of FP8, whose products are exact."""
+_MOST_INDEXED = _COARSE * _FINE
+_LARGEST_INDEX = 28.0  # 448, the largest number of FP8, by a power of two, and above all others
 
 # Largest table of ready KV rows, in elements; longer contexts compute rows on demand.
 _TABLE_LIMIT = 1 << 20
@@ -65,6 +73,12 @@ def _weights(key: int, rows: int, columns: int, bound: int) -> torch.Tensor:
     bits = hash_counters(key, counters.astype(np.uint64)) >> np.uint64(40)
     units = (bits % np.uint64(2 * bound + 1)).astype(np.int64) - bound
     return torch.from_numpy(units.astype(np.float32) / 16.0)
+
+
+def _order(key: int, rows: int, columns: int) -> IntArray:
+    """[rows, columns] the numbers below `columns` in each row, in an order of its own."""
+    counters = np.arange(rows)[:, None] * (1 << 24) + np.arange(columns)
+    return hash_counters(key, counters.astype(np.uint64)).argsort(axis=1, kind="stable")
 
 
 def _projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
@@ -214,6 +228,42 @@ class Content:
         count = self.max_positions
         order = _weights(9, count, count, 1 << 20).argsort(dim=1, stable=True)
         return order.to(torch.float32)
+
+    @cached_property
+    def index_queries(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """([VOCAB, 64] by token, [max_positions, 64] by position): an indexer's query, whose score
+        for a key is the sum of the products of the halves.
+
+        A token's half says which tokens' keys it prefers, a position's half puts all places in an
+        order. The largest column is the same everywhere: then quantising to FP8 by the largest is
+        exact.
+        """
+        by_token = np.zeros((VOCAB, INDEX_HALF))
+        by_token[:, :VOCAB] = _LARGEST_INDEX * (_order(12, VOCAB, VOCAB) % 2)
+        by_token[:, VOCAB] = _LARGEST_INDEX
+        by_place = np.zeros((self.max_positions, INDEX_HALF))
+        by_place[:, :_COARSE] = _DIGITS[_order(13, self.max_positions, _COARSE)] / 4
+        by_place[:, _COARSE : _COARSE + _FINE] = _order(14, self.max_positions, _FINE) / 64
+        return by_token, by_place
+
+    @cached_property
+    def index_keys(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """([VOCAB, 64] by token, [512, 64] by place among a row's keys): an indexer's key."""
+        by_token = np.eye(VOCAB, INDEX_HALF)
+        places = np.arange(_MOST_INDEXED)
+        by_place = np.zeros((_MOST_INDEXED, INDEX_HALF))
+        by_place[places, places // _FINE] = 1
+        by_place[places, _COARSE + places % _FINE] = 1
+        return by_token, by_place
+
+    @cached_property
+    def key_scores(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """([VOCAB, VOCAB] tokens of query and key, [max_positions, 512] position and place): their
+        sum is what an indexer thinks of a key; no two keys of a query are equal.
+        """
+        pairs = zip(self.index_queries, self.index_keys, strict=True)
+        by_token, by_place = (queries @ keys.T for queries, keys in pairs)
+        return by_token, by_place
 
     def encoder_planes(self, tokens: torch.Tensor | IntArray) -> tuple[torch.Tensor, ...]:
         """KV that the pool must hold for encoder tokens; like `kv_planes`, without positions."""

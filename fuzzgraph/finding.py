@@ -114,9 +114,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def key(self) -> FindingKey:
         """What makes two findings the same: oracle, clause, target, buffer and step kind.
 
-        What happens before the first step, at warm-up or capture, has no step kind.
+        What happens before the first step, at warm-up or capture, has no step kind, also where a
+        step shows it: a smaller case of what a replay does wrong must not end there.
         """
-        mode = self.mode if self.step >= 0 else ""
+        mode = self.mode if self.step >= 0 and self.stage != "capture" else ""
         return (self.oracle, self.clause, self.target, self.buffer, mode)
 
 

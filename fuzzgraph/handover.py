@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
@@ -34,6 +34,7 @@ __all__ = [
     "leaves_of",
     "numbers_part",
     "part_of",
+    "records_in",
     "root_of",
     "scalar_of",
     "still_holds",
@@ -265,8 +266,9 @@ def leaves_of(values: Mapping[str, object]) -> list[tuple[str, object]]:
 
 def kind_of(value: object) -> str:
     """What a value is, in words: runs of one step hand over the same kinds."""
-    if value is None:
-        return "nothing"
+    known = _PLAIN_KINDS.get(type(value))
+    if known is not None:
+        return known
     if isinstance(value, torch.Tensor):
         return _kind_of_tensor(value.ndim, value.is_floating_point())
     if isinstance(value, (bool, int, float)):
@@ -274,6 +276,11 @@ def kind_of(value: object) -> str:
     if isinstance(value, type) or is_record(value):
         return "a record"
     return "a text" if isinstance(value, str) else type(value).__name__
+
+
+_PLAIN_KINDS: dict[type, str] = {
+    type(None): "nothing", bool: "a number", int: "a number", float: "a number", str: "a text",
+}  # fmt: skip
 
 
 @cache
@@ -296,13 +303,17 @@ def numbers_part(numbers: Sequence[int]) -> Part:
 
 def is_record(value: object) -> bool:
     """Whether it is a bag of values: an instance of a dataclass, or a namespace."""
-    kind: Any = type(value)
-    return _is_record_type(kind)
+    kind = type(value)
+    return getattr(kind, "__dataclass_fields__", None) is not None or kind is SimpleNamespace
 
 
-@lru_cache(maxsize=4096)
-def _is_record_type(kind: Any) -> bool:
-    return hasattr(kind, "__dataclass_fields__") or kind is SimpleNamespace
+def records_in(values: Mapping[str, object]) -> dict[str, object]:
+    """Those of the values that are records."""
+    return {
+        name: value
+        for name, value in values.items()
+        if type(value) not in _LEAVES and is_record(value)
+    }
 
 
 def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]]) -> None:
@@ -312,7 +323,10 @@ def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]])
     elif depth < _DEEPEST and is_record(value):
         found.append((path, type(value)))
         for name, item in _bindings(value):
-            _walk(f"{path}.{name}", item, depth + 1, found)
+            if type(item) in _LEAVES:  # as nearly all, and a call costs more than all else
+                found.append((f"{path}.{name}", item))
+            else:
+                _walk(f"{path}.{name}", item, depth + 1, found)
     elif depth < _DEEPEST and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
         found.append((path, value))
         for index, item in enumerate(value):
@@ -323,6 +337,8 @@ def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]])
 
 
 _MOST_ITEMS = 16
+_LEAVES = frozenset((*_PLAIN_KINDS, torch.Tensor))
+"""Types whose values lead to nothing."""
 
 
 def _bindings(record: Any) -> Iterable[tuple[str, object]]:

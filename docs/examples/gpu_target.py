@@ -11,9 +11,15 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.offline.target import ReleasedTarget
 
+
+def planner(module):
+    module.tiles_of = lambda multiprocessors: 2 * multiprocessors
+
+
 ENGINE = EnginePackage(
     "gpu_engine",
     absent={"fast_kernels": "compiled kernels; metadata code calls none that computes"},
+    contents={"fast_kernels.decode": planner},
     bare=True,  # its __init__ connects to a server
 )
 

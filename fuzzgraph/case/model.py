@@ -200,10 +200,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     rows; all rows added with a factor of zero; or, on one of several ranks, a router that counts
     tokens."""
     index_topk: Annotated[int, Dimension(
-        bounds=(0, 1 << 17), needs=Switch("index_topk"), feature=27, share=CORE,
-        tried=(1, 3, 16, 64), label="index topk {}", group="features"
+        bounds=(0, 1 << 17), needs=Sizes("index_topks", widest=(0, 1, 3, 16, 64)), feature=27,
+        share=CORE, label="index topk {}", group="features"
     )] = 0
-    """Keys that an indexer selects for each query, by `Content.index_scores`; 0 means all."""
+    """Keys that an indexer selects for each query, by `Content.index_scores`, or of compressed keys
+    by `Content.key_scores`; 0 means all."""
     kv_compression: Annotated[Literal["none", "window", "c4", "c128"], Dimension(
         needs=OneOf("kv_compressions"), label="kv compression {}", group="features"
     )] = "none"

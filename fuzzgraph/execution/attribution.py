@@ -48,12 +48,12 @@ class Attribution:
             world: the world in which the screen run differed.
         """
         opened, batch = self._opened, step.batch
-        # First of all: where the engine differs from itself, no later difference proves anything.
-        step.nondeterministic = self._nondeterministic(step, before)
         step.nan_world = world == NAN_WORLD
         self._blame(step, before, "other_world", opened.candidates(state, world))
         if batch.via == "graph":
             self._blame(step, before, "left_over", [*opened.rewritten()])
+        # Where the engine differs from itself, none of the differences proves anything.
+        step.nondeterministic = self._nondeterministic(step, before)
         # The past as a whole: the same step in the same world, on the session after capture.
         opened.reset()
         opened.write_step_state(state, before.image)
@@ -79,10 +79,14 @@ class Attribution:
 
     def _nondeterministic(self, step: StepRecord, before: Snapshot) -> bool:
         """Whether the engine differs from itself in the same world."""
-        for _ in range(_AGAIN):
+        # A run in another world that agrees with the replay has repeated it.
+        replay = step.runs["replay"]
+        repeated: tuple[RunKind, ...] = ("other_world", "left_over")
+        agreed = sum(same(step.runs[run], replay) for run in repeated if run in step.runs)
+        for _ in range(_AGAIN - agreed):
             self._opened.restore(before)
             step.runs["again"] = self._execute(step.batch, "again")
-            if not same(step.runs["again"], step.runs["replay"]):
+            if not same(step.runs["again"], replay):
                 return True
         return False
 

@@ -170,6 +170,8 @@ class OpenSession:
         finally:
             self.graphs.close()
             self.memory.release()
+            self._images.clear()
+            del self._captured  # the largest of what else would wait for the garbage collector
 
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
         """Each declared field with the whole buffer that the engine writes it to.

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import torch
 
 from fuzzgraph.errors import KernelRefused
+from fuzzgraph.kernel_models.reading import reads_only
 
 __all__ = [
     "Argument",
@@ -83,6 +84,7 @@ def arguments_of(function: Callable[..., Any]) -> Mapping[str, Argument]:
     return found
 
 
+@reads_only
 def check_arguments(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Refuse a call whose arguments are of the wrong kind.
 

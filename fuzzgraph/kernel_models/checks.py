@@ -15,6 +15,7 @@ import torch
 
 from fuzzgraph.errors import KernelNotModelled, KernelRefused
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
+from fuzzgraph.kernel_models.reading import reads_only
 
 __all__ = ["Call", "check_longest", "check_offsets"]
 
@@ -36,15 +37,19 @@ class Call:
         if not holds:
             raise KernelRefused(f"{self.kernel}: {rule}; got {got} ({self.source})")
 
+    @reads_only
     def needs_dtype(self, name: str, tensor: torch.Tensor | None, *dtypes: torch.dtype) -> None:
         """Refuse a tensor of another dtype; None passes."""
-        if tensor is not None:
-            # Arguments that a model takes by `**` are annotated as anything.
-            self.needs(isinstance(tensor, torch.Tensor), f"{name} must be a tensor", tensor)
-            wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            got = str(tensor.dtype).removeprefix("torch.")
-            self.needs(tensor.dtype in dtypes, f"{name} must be {wanted}", got)
+        if tensor is None:
+            return
+        # Arguments that a model takes by `**` are annotated as anything.
+        self.needs(isinstance(tensor, torch.Tensor), f"{name} must be a tensor", tensor)
+        dtype = tensor.dtype
+        if dtype not in dtypes:
+            wanted = " or ".join(str(each).removeprefix("torch.") for each in dtypes)
+            self.needs(False, f"{name} must be {wanted}", str(dtype).removeprefix("torch."))
 
+    @reads_only
     def needs_shape(self, name: str, tensor: torch.Tensor | None, *sizes: int | None) -> None:
         """Refuse a tensor of another shape; None passes.
 
@@ -61,14 +66,16 @@ class Call:
             wanted = ", ".join("any" if size is None else str(size) for size in sizes)
             self.needs(False, f"{name} must be [{wanted}]", list(tensor.shape))
 
+    @reads_only
     def needs_contiguous_last(self, name: str, tensor: torch.Tensor | None) -> None:
         """Refuse a tensor whose last dimension is not contiguous; None passes."""
         if tensor is None:
             return
-        self.needs(tensor.dim() > 0, f"{name} must have a dimension", list(tensor.shape))
-        if tensor.shape[-1] > 1:
+        if not tensor.dim():
+            self.needs(False, f"{name} must have a dimension", [])
+        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             rule = f"{name} must be contiguous in its last dimension"
-            self.needs(tensor.stride(-1) == 1, rule, f"strides {list(tensor.stride())}")
+            self.needs(False, rule, f"strides {list(tensor.stride())}")
 
     def leaves_out(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         """Refuse arguments that the model does not follow, unless they have their defaults.

@@ -22,6 +22,7 @@ from fuzzgraph.kernel_models.flash_mla import FlashMLASchedMeta
 from fuzzgraph.kernel_models.latent import latent, needs_one_width
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
+from fuzzgraph.kernel_models.reading import reads_only
 
 __all__ = ["flash_mla_sparse_fwd", "flash_mla_sparse_with_kvcache"]
 
@@ -189,6 +190,7 @@ def flash_mla_sparse_fwd(
     return out, numbers[0], numbers[1]
 
 
+@reads_only
 def _check_part(
     call: Call,
     q: torch.Tensor,
@@ -215,6 +217,7 @@ def _check_part(
         call.needs(fits, rule, f"{list(length.shape)}, strides {list(length.stride())}")
 
 
+@reads_only
 def _check_sink(call: Call, sink: torch.Tensor | None, heads: int) -> None:
     call.needs_dtype("attn_sink", sink, torch.float32)
     if sink is not None:

@@ -4,7 +4,8 @@ Source: sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c_plan.cuh, c4_v2.cuh, c128_v2
 fused_norm_rope_v2.cuh. A plan says for each row where its token's state is kept and where the
 states of its group lie; a weighted sum of these is the group's key, once the group is whole. Left
 out are plans of a prefill, and of what a stored key goes through, its norm and its rotation: the
-model adds a row of the table of rotations to it, so that the position still decides.
+model adds a row of the table of rotations to its last columns, so that the position still decides.
+A key of 128 columns is one of the indexer's and is quantised as it is stored; other rows are not.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.fp8 import pages_of_rows, quantised
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
 
@@ -29,6 +32,8 @@ _PLAN_BYTES = 16
 of its own; four int32."""
 _OVERLAPS = 4
 """Groups of this size take the group before into their sum."""
+_INDEX_WIDTH = 128
+"""Columns of the indexer's keys, by which the kernel knows them (kIsIndexer)."""
 
 
 def plan_compress_decode(
@@ -168,9 +173,10 @@ def store_compressed(
 
     Args:
         kv: [B, D] of `compress_decode`.
-        freq_cis: [positions, D]; the row of a group's first position is added to its key.
+        freq_cis: [positions, R]; the row of a group's first position is added to its key's end.
         out_loc: [B] slot of each row's key.
-        kvcache: uint8 [pages, bytes]; rows of `kv`'s dtype one after the other.
+        kvcache: uint8 [pages, bytes]; rows of `kv`'s dtype one after the other. With 128 columns
+            those of float8_e4m3fn, and behind a page's rows a float32 scale for each.
         page_size: slots of a page; width: D; dtype: of `kv`; slot_dtype: of `out_loc`, int32 in its
             first releases. The kernel is compiled for these.
 
@@ -188,18 +194,24 @@ def store_compressed(
     call.needs_shape("kv", kv, None, width)
     call.needs_shape("plan", plan, len(kv), _PLAN_BYTES)
     call.needs_shape("norm_weight", norm_weight, width)
-    call.needs_shape("freq_cis", freq_cis, None, width)
+    call.needs_shape("freq_cis", freq_cis, None, None)
+    rotated = freq_cis.shape[1]
+    call.needs(rotated <= width, f"a key of {width} columns cannot be rotated", rotated)
     call.needs_shape("out_loc", out_loc, len(kv))
     call.needs_shape("kvcache", kvcache, None, None)
     for name, tensor in (("out_loc", out_loc), ("plan", plan), ("kv", kv)):
         call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+    indexer = width == _INDEX_WIDTH
+    if indexer:
+        entry = page_size * (width + 4)
+        call.needs(kvcache.shape[1] == entry, f"a page must have {entry} bytes", kvcache.shape[1])
     launch(
-        _COMPRESSED_STORE,
+        _INDEX_STORE if indexer else _COMPRESSED_STORE,
         kv=kv,
         plan=plan,
         positions=freq_cis,
         out_loc=out_loc,
-        cache=kvcache.view(kv.dtype),
+        cache=kvcache if indexer else kvcache.view(kv.dtype),
         ratio=compress_ratio,
         page_size=page_size,
     )
@@ -326,16 +338,48 @@ def _store_groups(
     ratio: int,
     page_size: int,
 ) -> None:
-    lens, slots = _plan_numbers(memory, plan)[:, 0], memory.ints(out_loc)
-    whole = np.flatnonzero(lens % ratio == 0)
-    if not len(whole):
-        return
-    placed = memory.numbers("freq_cis", positions, lens[whole] - ratio)
-    rows = memory.numbers("kv", kv, whole) + placed
+    rows, slots = _whole_keys(memory, kv, plan, positions, out_loc, ratio)
     width = kv.shape[-1]
     by_slot = cache[:, : page_size * width].unflatten(1, (page_size, width))
-    at = slots[whole] // page_size, slots[whole] % page_size
-    memory.store("kvcache", by_slot, torch.from_numpy(rows), *at)
+    if len(slots):
+        memory.store("kvcache", by_slot, rows, slots // page_size, slots % page_size)
+
+
+def _store_index_keys(
+    memory: KernelMemory,
+    *,
+    kv: torch.Tensor,
+    plan: torch.Tensor,
+    positions: torch.Tensor,
+    out_loc: torch.Tensor,
+    cache: torch.Tensor,
+    ratio: int,
+    page_size: int,
+) -> None:
+    rows, slots = _whole_keys(memory, kv, plan, positions, out_loc, ratio)
+    if not len(slots):
+        return
+    values, scales = pages_of_rows(cache, page_size)
+    found, scale = quantised(rows)
+    at = slots // page_size, slots % page_size
+    memory.store("kvcache", values, found, *at)
+    memory.store("kvcache", scales, scale, *at)
+
+
+def _whole_keys(
+    memory: KernelMemory,
+    kv: torch.Tensor,
+    plan: torch.Tensor,
+    positions: torch.Tensor,
+    out_loc: torch.Tensor,
+    ratio: int,
+) -> tuple[npt.NDArray[np.float64], Ints]:
+    """([n, D] the keys of groups that are whole, placed; [n] their slots)."""
+    lens, slots = _plan_numbers(memory, plan)[:, 0], memory.ints(out_loc)
+    whole = np.flatnonzero(lens % ratio == 0)
+    rows = memory.numbers("kv", kv, whole)
+    rows[:, -positions.shape[1] :] += memory.numbers("freq_cis", positions, lens[whole] - ratio)
+    return rows, slots[whole]
 
 
 def _store_by_slot(
@@ -355,4 +399,5 @@ def _store_by_slot(
 _COMPRESS_PLANNER = ModelKernel("plan_compress_decode", _plan_groups, _PLAN_SOURCE)
 _COMPRESSION = ModelKernel("compress_forward", _compress_groups, _SUM_SOURCE)
 _COMPRESSED_STORE = ModelKernel("compress_norm_rope_store", _store_groups, _STORE_SOURCE)
+_INDEX_STORE = ModelKernel("compress_norm_rope_store", _store_index_keys, _STORE_SOURCE)
 _ROW_STORE = ModelKernel("fused_store_cache", _store_by_slot, _ROWS_SOURCE)

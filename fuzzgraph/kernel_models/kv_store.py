@@ -14,6 +14,7 @@ import torch
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.reading import reads_only
 
 __all__ = ["check_rows", "store_kv"]
 
@@ -71,6 +72,31 @@ def store_kv(
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
+    _check_tokens(k, v, k_cache, v_cache, indices, k_bytes, v_bytes, splits)
+    if k.shape[0]:
+        launch(
+            _KV_STORE,
+            k=_as_bits(k),
+            v=_as_bits(v),
+            k_cache=_as_bits(k_cache),
+            v_cache=_as_bits(v_cache),
+            indices=indices,
+            limit=size_limit,
+            skip=reserved_skip_index,
+        )
+
+
+@reads_only
+def _check_tokens(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    indices: torch.Tensor,
+    k_bytes: int,
+    v_bytes: int,
+    splits: int,
+) -> None:
     call = Call("store_cache", _KV_STORE_SOURCE)
     call.needs_shape("k", k, None, None)
     rows = len(k)
@@ -91,17 +117,6 @@ def store_kv(
         call.needs(tensor.shape[0] < 2 or got % step == 0, rule, f"a stride of {got}")
     call.needs_dtype("indices", indices, torch.int32, torch.int64)
     call.needs_shape("indices", indices, rows)
-    if rows:
-        launch(
-            _KV_STORE,
-            k=_as_bits(k),
-            v=_as_bits(v),
-            k_cache=_as_bits(k_cache),
-            v_cache=_as_bits(v_cache),
-            indices=indices,
-            limit=size_limit,
-            skip=reserved_skip_index,
-        )
 
 
 def _at_once(width: int) -> int:

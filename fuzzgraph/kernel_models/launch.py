@@ -7,7 +7,7 @@ tensors and the scalars of the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.kernel_models.arguments import check_arguments
 from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.reading import reads_only
 from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes.report import LaneReport
 
@@ -51,13 +52,18 @@ def launch(kernel: ModelKernel, **arguments: Any) -> None:
         KernelRefused: an argument is of another kind than the kernel takes.
     """
     check_arguments(kernel.name, kernel.fn, arguments)
+    _needs_host(kernel, arguments)
+    current_route()(kernel, **arguments)
+
+
+@reads_only
+def _needs_host(kernel: ModelKernel, arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
-        if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+        if isinstance(value, torch.Tensor) and value.is_cuda:
             raise AdapterUnavailable(
                 f"{kernel.name} is a model of a kernel and runs on the host; {name} lies on "
                 f"{value.device}. Install the engine's compiled kernels, or use --device cpu."
             )
-    current_route()(kernel, **arguments)
 
 
 def current_route() -> Run:

@@ -50,8 +50,8 @@ class View:
 
     __slots__ = (
         "_arrays",
-        "aliases",
         "allowed",
+        "beside",
         "end",
         "itemsize",
         "keeps_loads",
@@ -75,8 +75,8 @@ class View:
         self.region = ""
         self.written: Array | None = None
         """bool [elements], shared by all launches; None unless unwritten memory is checked."""
-        self.aliases: list[View] = [self]
-        """Views of the same launch that overlap this one, itself included."""
+        self.beside: Sequence[View] = (self,)
+        """The views of its launch, itself included."""
         # Loads are logged for the race check only where the kernel also writes: most arguments are
         # read only, and a log of all their loads would cost more than the loads.
         self.keeps_loads = False
@@ -90,6 +90,11 @@ class View:
         if found is None:
             found = self._arrays[size] = _memory(self.start, self.nbytes // size, size)
         return found
+
+    @property
+    def aliases(self) -> list[View]:
+        """Views of the same launch that overlap this one, itself included."""
+        return [each for each in self.beside if each is self or each.overlaps(self)]
 
     def overlaps(self, other: View) -> bool:
         return self.start < other.end and other.start < self.end

@@ -80,7 +80,8 @@ class Arguments:
             name: value if name in self._constants else self._convert(name, value)
             for name, value in self._bound.items()
         }
-        self._link()
+        for view in self._views:
+            view.beside = self._views
         self.inputs = []
         try:
             self.kinds = tuple([(name, self._kind(each)) for name, each in self.converted.items()])
@@ -149,11 +150,6 @@ class Arguments:
         address = np.array([value.data_ptr()], dtype=np.uint64)
         return tensor_of(Handle(address, kind, Tag(view, 1 << 12)), kind)
 
-    def _link(self) -> None:
-        """Let every view know which others overlap it."""
-        for view in self._views:
-            view.aliases = [each for each in self._views if each is view or each.overlaps(view)]
-
     def memory(self, kernel: str, grid: Grid, report: LaneReport) -> LaneMemory:
         """Fresh bookkeeping over the memory of these arguments."""
         # A launch that found out that a buffer's loads must be logged starts over with this.
@@ -196,7 +192,12 @@ def _pointer_type(mangled: str) -> Any:
     return tl.str_to_ty(mangled, None)
 
 
+_PLAIN = frozenset((torch.Tensor, int, bool, float, str, type(None)))
+
+
 def _has_descriptor(value: Any) -> bool:
+    if type(value) in _PLAIN:
+        return False
     if isinstance(value, tuple):
         return any(map(_has_descriptor, value))
     return isinstance(value, TensorDescriptor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
+from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -48,14 +48,18 @@ def is_device_function(function: Any) -> bool:
     return isinstance(function, FunctionType) and not function.__closure__
 
 
-def _names(code: CodeType) -> Iterator[str]:
+@lru_cache(maxsize=1024)
+def _names(code: CodeType) -> tuple[str, ...]:
     """The names that code, and functions defined in it, read from its module."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield instruction.argval
+    found = [
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    ]
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            found += _names(constant)
+    return tuple(found)
 
 
 def _is_fixed(value: Any) -> bool:

@@ -224,6 +224,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         if storage.resizable():
             storage.resize_(0)
         self._layout.forget()
+        self._worlds.forget()
 
     # ---- red zones and worlds
 

@@ -74,6 +74,11 @@ class Worlds:
         self._pool_world = self._resident = world
         self._expected = self._zone_plan().expected(world)
 
+    def forget(self) -> None:
+        """Drop what was worked out: the layout's memory is given back."""
+        self._plan, self._planned, self._expected = ZonePlan(self._layout.arena, []), 0, None
+        self._scratch_plans.clear()
+
     @property
     def held_bytes(self) -> int:
         """What the red zones must hold, and the memory that they are compared in."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,8 +80,8 @@ def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
 
     The key of a group is that of its first token. Source: sglang 0.5.12 to 0.5.23,
     deepseek_v4_backend.py (SWA_WINDOW) and dsv4/metadata.py: a query at position p sees the last
-    128 tokens and the groups that end at or before p. An indexer keeps 512 of the groups of 4,
-    which is more than a case has.
+    128 tokens and the groups that end at or before p. Of the groups of 4 an indexer keeps the best
+    `index_topk`.
     """
     seen, ratio = all_keys.visible, compression_ratio(config)
     in_window = seen & (all_keys.key_positions > (all_keys.positions - COMPRESSED_WINDOW)[:, None])
@@ -88,11 +89,17 @@ def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
         return replace(all_keys, visible=in_window)
     groups = seen.shape[1] // ratio
     firsts = slice(0, groups * ratio, ratio)
+    tokens, whole = all_keys.key_tokens[:, firsts], seen[:, ratio - 1 : groups * ratio : ratio]
+    if ratio == 4 and 0 < config.index_topk < groups:
+        by_token, by_place = content_for(config).key_scores
+        scores = by_token[all_keys.tokens[:, None], tokens]
+        scores = scores + by_place[all_keys.positions][:, :groups]
+        whole = whole & _among_best(scores, whole, config.index_topk)
     return replace(
         all_keys,
-        key_tokens=np.hstack([all_keys.key_tokens, all_keys.key_tokens[:, firsts]]),
+        key_tokens=np.hstack([all_keys.key_tokens, tokens]),
         key_positions=np.hstack([all_keys.key_positions, all_keys.key_positions[:, firsts]]),
-        visible=np.hstack([in_window, seen[:, ratio - 1 : groups * ratio : ratio]]),
+        visible=np.hstack([in_window, whole]),
     )
 
 
@@ -117,13 +124,21 @@ def _apply_selection(
     visible: npt.NDArray[np.bool_], keys: IntArray, queries: IntArray, config: EngineConfig
 ) -> None:
     count = config.index_topk
-    if not 0 < count < visible.shape[1]:
+    if not 0 < count < visible.shape[1] or config.kv_compression != "none":
         return
     scores = content_for(config).index_scores.numpy()[queries[:, None], keys]
+    visible &= _among_best(scores, visible, count)
+
+
+def _among_best(
+    scores: npt.NDArray[Any], visible: npt.NDArray[np.bool_], count: int
+) -> npt.NDArray[np.bool_]:
+    """[T, L] whether a key is one of the query's best `count`, of those that it sees."""
     scores = np.where(visible, scores, -np.inf)
     # Scores of a query differ; a query that sees fewer keys has no finite one here, and keeps all.
     last = np.partition(scores, -count, axis=1)[:, -count]
-    visible &= scores >= last[:, None]
+    found: npt.NDArray[np.bool_] = scores >= last[:, None]
+    return found
 
 
 def _tree_visible(

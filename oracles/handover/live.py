@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from fuzzgraph.handover import Ints, Part
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.handover.breach import Breach, Pair
 from fuzzgraph.rules import handover as rules
+from fuzzgraph.world import Batch
 
 
 def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
@@ -105,12 +107,17 @@ def are_offsets(part: Part, pair: Pair) -> bool:
     return not entries[0] and np.diff(entries).tolist() in row_counts(pair.step)
 
 
-def row_counts(step: StepRecord) -> list[list[int]]:
+def row_counts(step: StepRecord) -> Sequence[list[int]]:
     """What is counted for each row of a batch: keys, new tokens, the past, pages."""
-    batch, page = step.batch, step.config.page_size
+    return _counts_of(step.batch, step.config.page_size)
+
+
+@lru_cache(maxsize=4)
+def _counts_of(batch: Batch, page: int) -> Sequence[list[int]]:
+    # Asked for each tensor of a step; a batch never changes.
     counts = (batch.seq_lens, batch.new_lens, batch.cached_lens)
     pages = [-(-lens // page) for lens in counts]
-    return [each.tolist() for each in (*counts, *pages)]
+    return tuple(each.tolist() for each in (*counts, *pages))
 
 
 def same_scalar(name: str, got: object, want: object, pair: Pair) -> Iterator[Breach]:

@@ -1,8 +1,13 @@
-"""Finds what a run showed by its path: what is held, tensors and numbers of calls."""
+"""Finds what a run showed by its path: what is held, tensors and numbers of calls.
+
+Several rules ask the same of a run, and of a capture each step asks again: the last answers are
+kept, by the identity of what was handed over. Nobody changes that once its run is over.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 
 from fuzzgraph.handover import Handover, Part
 from fuzzgraph.observation import Observation
@@ -13,7 +18,12 @@ def held_in(seen: Observation) -> Handover:
     return found[-1] if found else Handover("", "held")
 
 
-def calls(handovers: Iterable[Handover]) -> Mapping[str, list[tuple[str, Part]]]:
+_kept = lru_cache(maxsize=32)
+"""A step has three runs, and a session a few graphs."""
+
+
+@_kept
+def calls(handovers: tuple[Handover, ...]) -> Mapping[str, list[tuple[str, Part]]]:
     """Path -> (method, tensor) of each call that handed it over, in order."""
     found: dict[str, list[tuple[str, Part]]] = {}
     for each in handovers:
@@ -23,12 +33,14 @@ def calls(handovers: Iterable[Handover]) -> Mapping[str, list[tuple[str, Part]]]
     return found
 
 
-def by_leaf(handovers: Iterable[Handover]) -> dict[str, Part]:
+@_kept
+def by_leaf(handovers: tuple[Handover, ...]) -> Mapping[str, Part]:
     """Last name of a path -> the first tensor that a call handed over under it."""
     return {leaf(path): parts[0][1] for path, parts in calls(handovers).items()}
 
 
-def scalars(handovers: Iterable[Handover]) -> dict[str, tuple[str, object]]:
+@_kept
+def scalars(handovers: tuple[Handover, ...]) -> Mapping[str, tuple[str, object]]:
     """Path -> (method, plain value) of the last call that handed it over."""
     return {
         path: (each.to, value)
@@ -42,7 +54,8 @@ def leaf(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def kinds(handovers: Iterable[Handover]) -> dict[str, tuple[str, set[str]]]:
+@_kept
+def kinds(handovers: tuple[Handover, ...]) -> Mapping[str, tuple[str, set[str]]]:
     """Last name of a path -> (the path as a breach calls it, kinds that calls handed over)."""
     found: dict[str, tuple[str, set[str]]] = {}
     for each in handovers:

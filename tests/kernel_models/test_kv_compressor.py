@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fuzzgraph.errors import KernelNotModelled, KernelRefused
+from fuzzgraph.kernel_models.fp8 import pages_of_rows
 from fuzzgraph.kernel_models.kv_compressor import (
     compress_decode,
     plan_compress_decode,
@@ -219,3 +220,30 @@ def test_sums_of_another_kind_than_the_kernel_is_compiled_for_are_refused(
         compress_decode(
             *given, torch.zeros(8, WIDTH), plan_of((4, 3, 0, 0)), **built(4) | built_for
         )
+
+
+def test_a_key_of_the_indexer_is_placed_and_quantised() -> None:
+    kv, table = torch.randn(2, 128), torch.randn(16, 64)
+    cache = torch.zeros(3, 2 * 132, dtype=torch.uint8)
+    stored: dict[str, Any] = {
+        "kv": kv,
+        "plan": plan_of((8, 0, 0, 0), (6, 0, 0, 0)),
+        "norm_weight": torch.ones(128),
+        "norm_eps": 0.0,
+        "freq_cis": table,
+        "out_loc": longs(3, 4),
+        "kvcache": cache,
+        "is_decode": True,
+        "compress_ratio": 4,
+        **STORE,
+        "width": 128,
+    }
+    store_compressed(**stored)
+    rows, scales = pages_of_rows(cache, 2)
+    want = kv[0].clone()
+    want[64:] += table[4]
+    got = rows[1, 1].view(torch.float8_e4m3fn).float() * scales[1, 1]
+    torch.testing.assert_close(got, want, rtol=1 / 16, atol=1e-2)
+    assert not scales[2].any()  # the other row completes no group
+    with pytest.raises(KernelRefused, match="a page must have 264 bytes"):
+        store_compressed(**stored | {"kvcache": cache[:, :-4].contiguous()})

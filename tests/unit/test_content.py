@@ -174,3 +174,23 @@ def test_built_tables_do_not_lie_in_the_memory_of_the_session_that_opens_next() 
     with memory.intercept("engine"):
         tables = [*content.weights.values(), *content.plane_table, *content.encoder_table]
     assert all(memory.region_of(table) is None for table in tables)
+
+
+def test_no_two_keys_of_an_indexers_query_have_one_score() -> None:
+    content = content_for(EngineConfig(max_context_len=512))
+    by_token, by_place = content.key_scores
+    assert (by_token % 28 == 0).all() and (by_token > 0).any() and (by_token == 0).any()
+    # a token adds 28 or nothing, a place less than that
+    assert (by_place >= 0).all() and by_place.max() < 28
+    assert all(len(np.unique(row)) == len(row) for row in by_place)
+
+
+def test_an_indexers_queries_and_keys_are_exact_in_fp8() -> None:
+    content = content_for(EngineConfig(max_context_len=512))
+    for halves in (content.index_queries, content.index_keys):
+        largest = max(half.max() for half in halves)
+        for half in halves:
+            scaled = torch.from_numpy(half / largest * 448).float()
+            assert torch.equal(scaled.to(torch.float8_e4m3fn).float(), scaled)
+    for row in content.index_queries[0]:
+        assert row.max() == content.index_queries[0].max() > content.index_queries[1].max()

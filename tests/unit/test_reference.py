@@ -60,20 +60,32 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
     if config.sliding_window:
         low = config.sliding_window
         seen = [(q, r, [key for key in k if key[1] >= q[1] - low]) for q, r, k in seen]
-    if config.index_topk:
+    if config.index_topk and config.kv_compression == "none":
         scores = content_for(config).index_scores.tolist()
         for at, (q, r, k) in enumerate(seen):
             best = sorted(k, key=lambda key: -scores[q[1]][key[1]])
             seen[at] = q, r, best[: config.index_topk]
     if config.kv_compression != "none":
-        seen = [(q, r, _compressed(k, config.kv_compression)) for q, r, k in seen]
+        seen = [(q, r, _compressed(q, k, config)) for q, r, k in seen]
     return seen
 
 
-def _compressed(keys: list[Key], kind: str) -> list[Key]:
-    """The last 128 keys, and the first one of each whole group."""
-    size = {"window": len(keys) + 1, "c4": 4, "c128": 128}[kind]
-    return keys[-128:] + [keys[size * group] for group in range(len(keys) // size)]
+def _compressed(query: Key, keys: list[Key], config: EngineConfig) -> list[Key]:
+    """The last 128 keys, and the first one of each whole group; of those of 4 the best."""
+    size = {"window": len(keys) + 1, "c4": 4, "c128": 128}[config.kv_compression]
+    groups = list(range(len(keys) // size))
+    if size == 4 and config.index_topk:
+        content = content_for(config)
+        token, place = (torch.from_numpy(half) for half in content.index_queries)
+        by_token, by_place = (torch.from_numpy(half) for half in content.index_keys)
+
+        def score(group: int) -> float:
+            first = keys[4 * group][0]
+            halves = token[query[0]] @ by_token[first], place[query[1]] @ by_place[group]
+            return float(sum(halves))
+
+        groups = sorted(sorted(groups, key=score)[-config.index_topk :])
+    return keys[-128:] + [keys[size * group] for group in groups]
 
 
 def _ancestors(parents: list[int], token: int) -> list[int]:
@@ -147,6 +159,11 @@ BATCHES: dict[str, Any] = {
     "selection in a chain": ("target_verify", VERIFY, {"draft_tokens": 4, "index_topk": 2}),
     "compressed window": ("decode", LONG, {"kv_compression": "window", **ROOM}),
     "compressed by 4": ("decode", LONG, {"kv_compression": "c4", **ROOM}),
+    "best of those compressed by 4": (
+        "decode",
+        LONG,
+        {"kv_compression": "c4", "index_topk": 5, **ROOM},
+    ),
     "compressed by 128": ("decode", LONG, {"kv_compression": "c128", **ROOM}),
     "no table": ("decode", DECODE, {"max_context_len": 1 << 15}),
     "encoder": ("decode", ((5, 1, 3), (1, 1, 0), (9, 1, 6)), {"max_encoder_len": 6}),

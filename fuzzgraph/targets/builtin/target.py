@@ -17,7 +17,7 @@ _EVERYTHING = WIDEST.replace(
     # It has no indexer, and keeps every key as it is: its attention takes them all.
     kv_compressions=("none",),
     sparse_kernels=("fa3",),
-    index_topk=False,
+    index_topks=(0,),
 )
 
 

@@ -30,6 +30,8 @@ class Parameter:
     name: str
     type: str
     """As the source spells it, without qualifiers; `typename` of a template is ``type``."""
+    default: str = ""
+    """Of a template's parameter; "" for none. Bindings of functions know no defaults."""
 
     def takes(self, value: Any) -> bool:
         """Whether the binding converts `value` into it (tvm_ffi/type_traits.h)."""
@@ -125,13 +127,14 @@ def check_template(
     Raises:
         KernelRefused: an argument too few, too many or of another kind.
     """
-    if len(args) != len(parameters):
+    needed = sum(not each.default for each in parameters)
+    if not needed <= len(args) <= len(parameters):
         names = ", ".join(each.name for each in parameters)
         raise KernelRefused(
             f"{name} has {len(parameters)} template parameters ({names}); got {len(args)}: "
             f"{', '.join(args)} ({source})"
         )
-    for parameter, value in zip(parameters, args, strict=True):
+    for parameter, value in zip(parameters, args, strict=False):  # the rest has defaults
         if not _fits_template(parameter.type, value):
             raise KernelRefused(
                 f"{name}: template parameter {parameter.name} must be {parameter.type}; got "
@@ -149,9 +152,11 @@ def _parameters(listed: str) -> tuple[Parameter, ...]:
     for each in _at_commas(listed):
         # `typename T` of a template and `const int64_t n` alike: kind, then name.
         kind = "type" if re.match(r"\s*(typename|class)\b", each) else ""
-        words = _WORDS.sub(" ", each.partition("=")[0]).split()
+        declared, _, default = each.partition("=")
+        words = _WORDS.sub(" ", declared).split()
         if words:
-            found.append(Parameter(words[-1].strip("*"), kind or " ".join(words[:-1])))
+            name = words[-1].strip("*")
+            found.append(Parameter(name, kind or " ".join(words[:-1]), default.strip()))
     return tuple(found)
 
 

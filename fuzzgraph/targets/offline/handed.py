@@ -26,11 +26,13 @@ from fuzzgraph.handover import (
     leaves_of,
     numbers_part,
     part_of,
+    records_in,
     root_of,
     scalar_of,
 )
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.relays import relay
+from fuzzgraph.targets.offline.binding import Binding
 
 __all__ = ["BackendWatch"]
 
@@ -138,8 +140,7 @@ class BackendWatch:
         return () if graph is None else graph.calls
 
     def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        signature = _signature(_of_the_engine(self._backend, name) or method)
-        plain = _plain_names(signature)
+        binding = _binding(_of_the_engine(self._backend, name) or method)
         to = f"{self._name}.{name}"
 
         @functools.wraps(method)
@@ -147,7 +148,7 @@ class BackendWatch:
         def watched(*args: Any, **kwargs: Any) -> Any:
             # What a backend hands on to itself is its own business.
             if not self._depth and (args or kwargs):
-                self._take(to, _named(signature, plain, args, kwargs))
+                self._take(to, _named(binding, args, kwargs))
             self._depth += 1
             try:
                 return method(*args, **kwargs)
@@ -169,6 +170,8 @@ class BackendWatch:
         with as_it_is():
             for path, value in leaves_of(fresh):
                 taken.kinds[path] = kind_of(value)
+                if value is None:
+                    continue
                 if isinstance(value, torch.Tensor):
                     taken.tensors[path] = part_of(value, values=readable)
                     if not readable:
@@ -224,7 +227,7 @@ def _public_methods(backend: Any) -> Iterator[str]:
 
 
 def _records(backend: Any) -> dict[str, object]:
-    return {name: value for name, value in vars(backend).items() if is_record(value)}
+    return records_in(vars(backend))
 
 
 def _in_records(aliases: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -239,45 +242,24 @@ def _in_records(aliases: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def _signature(method: Callable[..., Any]) -> inspect.Signature | None:
+def _binding(method: Callable[..., Any]) -> Binding | None:
     try:
-        return inspect.signature(method)
+        return Binding(inspect.signature(method))
     except (TypeError, ValueError):
         return None
 
 
-def _has_needed(signature: inspect.Signature | None, named: dict[str, Any]) -> bool:
-    """Whether every argument without a default is given."""
-    needed = signature.parameters.values() if signature is not None else ()
-    return all(each.name in named or each.default is not each.empty for each in needed)
-
-
-def _plain_names(signature: inspect.Signature | None) -> tuple[str, ...]:
-    """Parameters in order, if each can be given by place and by name."""
-    parameters = signature.parameters.values() if signature is not None else ()
-    plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
-    return tuple(each.name for each in parameters) if plain else ()
-
-
 def _named(
-    signature: inspect.Signature | None,
-    plain: tuple[str, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    binding: Binding | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Arguments by name; by number where the method takes no such call, which it says itself."""
-    if plain and len(args) <= len(plain):
-        # As `bind`, which takes twenty times as long; what is missing shows in the call itself.
-        named = dict(zip(plain, args, strict=False))
-        if kwargs.keys().isdisjoint(named) and kwargs.keys() <= set(plain):
-            named |= kwargs
-            if len(named) == len(plain) or _has_needed(signature, named):
-                return {name: named[name] for name in plain if name in named}
-    if signature is not None:
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError:
-            pass
-        else:
-            return dict(given)
+    if binding is None:
+        return _numbered(args, kwargs)
+    try:
+        return binding.named(args, kwargs)
+    except TypeError:
+        return _numbered(args, kwargs)
+
+
+def _numbered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**{f"[{at}]": value for at, value in enumerate(args)}, **kwargs}

@@ -3,13 +3,14 @@
 The list is explicit and each entry has its reason: a missing module that is not on it is an error
 that names it. A module that is installed is used, whether it is on the list or not, unless it is
 left out: parts of the engine itself, and of what they need, that have nothing to do with what is
-driven, and whose import takes seconds or companions of exact versions. What a stubbed
-module hands out can be named, called and subclassed, and does nothing; code that would compute with
-it belongs to a kernel.
+driven, and whose import takes seconds or companions of exact versions. What a stubbed module hands
+out can be named, subclassed and, while a module is imported, called: engines decorate with it. A
+later call is one of code that is not there, and is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -17,7 +18,9 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["allow_absent", "leave_out"]
+from fuzzgraph.errors import EngineError, KernelNotModelled
+
+__all__ = ["allow_absent", "leave_out", "server_lacks"]
 
 Fill = Callable[[types.ModuleType], None]
 """Puts into a stubbed module what the engine reads of it at import."""
@@ -29,7 +32,7 @@ class _Meta(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):  # protocols ask for these, and must hear that there are none
             raise AttributeError(name)
-        value = _Nothing()
+        value = _Nothing(called=f"{_called(cls)}.{name}")
         setattr(cls, name, value)
         return value
 
@@ -47,9 +50,13 @@ class _Meta(type):
 
 
 class _Nothing(metaclass=_Meta):
-    """An object that can be named, called and subclassed, and does nothing."""
+    """An object that can be named and subclassed, and does nothing."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None: ...
+    _called = ""
+
+    def __init__(self, *args: object, called: str = "", **kwargs: object) -> None:
+        if called:
+            self._called = called
 
     def __init_subclass__(cls, **kwargs: object) -> None: ...
 
@@ -59,17 +66,24 @@ class _Nothing(metaclass=_Meta):
         return {"type": "any"}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As a decorator it returns what it decorates."""
+        """As a decorator it returns what it decorates.
+
+        Raises:
+            EngineError: nothing is being imported, and the server's device has no such package.
+            KernelNotModelled: likewise, and it may have.
+        """
+        if not _importing():
+            raise _refusal(_called(self))
         decorated = args[0] if len(args) == 1 and not kwargs else None
-        return decorated if callable(decorated) else _Nothing()
+        return decorated if callable(decorated) else _Nothing(called=f"{_called(self)}()")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Nothing()
+        return _Nothing(called=f"{_called(self)}.{name}")
 
     def __getitem__(self, key: object) -> Any:
-        return _Nothing()
+        return _Nothing(called=_called(self))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
@@ -89,9 +103,55 @@ class _Module(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         # Capitalised names are mostly subclassed or stand in annotations, the others are called.
-        value = _Meta(name, (_Nothing,), {}) if name[:1].isupper() else _Nothing()
+        called = f"{self.__name__}.{name}"
+        value: Any = _Nothing(called=called)
+        if name[:1].isupper():
+            value = _Meta(name, (_Nothing,), {"_called": called})
         setattr(self, name, value)
         return value
+
+
+def _called(nothing: Any) -> str:
+    """What a message calls it: the dotted name by which the engine reached it."""
+    return str(nothing._called) or "an object of an absent module"
+
+
+def _importing() -> bool:
+    """Whether a module is being imported."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
+_LACKING: list[Mapping[str, str]] = []
+
+
+@contextlib.contextmanager
+def server_lacks(packages: Mapping[str, str]) -> Iterator[None]:
+    """Around code of an engine: a server with this device cannot import these packages.
+
+    Args:
+        packages: top-level name -> which device has it.
+    """
+    _LACKING.append(packages)
+    try:
+        yield
+    finally:
+        _LACKING.pop()
+
+
+def _refusal(called: str) -> Exception:
+    package = called.partition(".")[0]
+    device = next((found[package] for found in _LACKING if package in found), "")
+    if device:
+        return EngineError(
+            f"{called} is called, which a server lacks here: {package} is there on {device} alone"
+        )
+    return KernelNotModelled(f"{called} is called; the package is absent, and no model is there")
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -14,6 +14,7 @@ from typing import Any
 from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models.arguments import check_arguments
 from fuzzgraph.relays import relay
+from fuzzgraph.targets.offline.binding import Binding
 from fuzzgraph.targets.offline.stub import Stub
 
 __all__ = ["put_model", "strict"]
@@ -39,11 +40,13 @@ def put_model(module: Any, name: str, model: Any) -> None:
 
 
 def _bound(function: Callable[..., Any], signature: inspect.Signature, name: str) -> Any:
+    binding = Binding(signature)
+
     @functools.wraps(function)
     @relay
     def bound(*args: Any, **kwargs: Any) -> Any:
         try:
-            signature.bind(*args, **kwargs)
+            binding.named(args, kwargs)
         except TypeError as error:
             raise KernelRefused(f"{name}: {error} (signature of the engine's own)") from error
         return function(*args, **kwargs)
@@ -84,13 +87,13 @@ def _strict_class(model: type) -> type:
 
 
 def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    signature = inspect.signature(function)
+    binding = Binding(inspect.signature(function))
 
     @functools.wraps(function)
     @relay
     def checked(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            given = binding.named(args, kwargs)
         except TypeError as error:
             raise KernelRefused(f"{name}: {error} (signature of the kernel's binding)") from error
         check_arguments(name, function, given)

@@ -223,7 +223,9 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 def call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:
     """Calls it with those arguments that it has in this release."""
-    # Methods are not kept: they would keep their objects alive.
-    lasting = isinstance(function, (type, types.FunctionType))
-    known = _parameters(function) if lasting else inspect.signature(function).parameters
+    # By the engine's own function: a method, or a wrapper of ours, would keep its session alive.
+    own = inspect.unwrap(function)
+    own = getattr(own, "__func__", own)
+    lasting = isinstance(own, type) or (isinstance(own, types.FunctionType) and not own.__closure__)
+    known = _parameters(own) if lasting else inspect.signature(function).parameters
     return function(**{name: value for name, value in arguments.items() if name in known})

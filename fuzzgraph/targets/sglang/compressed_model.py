@@ -1,20 +1,23 @@
 """One layer of DeepSeek V4's attention with known weights, and the past that it finds.
 
-As the engine's model does, it hands a token's projection to the compressor, lets the indexer select
-among the compressed keys, and attends. Every weight is known: a group's key is that of its first
-token, because that one alone has weight in the sum of states; positions are added where the kernel
-rotates; the indexer's scores are stood in for, since no case has more keys than it keeps.
+As the engine's model does, it hands a token's projections to the compressors, lets the indexer
+select among the compressed keys, and attends. Every weight is known: a group's key is that of its
+first token, because that one alone has weight in the sum of states; positions are added where the
+kernel rotates; `Content.key_scores` says what the indexer has to think of each key.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.kernel_models.fp8 import pages_of_rows, quantised
 from fuzzgraph.reference.geometry import COMPRESSED_WINDOW, compression_ratio
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
@@ -27,9 +30,16 @@ from fuzzgraph.world import Batch
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 ENGINE_HEAD_DIM = 512
 """What the backend asserts, and takes the scale of its softmax from."""
+ENGINE_TOPK = 512
+"""Keys that an indexer selects where a model does not say."""
 _NO_WEIGHT = -10_000.0
 """A score whose exponential is 0 in every dtype."""
-_INDEX_DIM = 128
+_INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
+
+
+def _as_complex(positions: torch.Tensor) -> torch.Tensor:
+    """A table of rotations whose numbers, two in one, are these."""
+    return torch.view_as_complex(positions.unflatten(1, (-1, 2)).contiguous())
 
 
 class CompressedModel(AttentionModel):
@@ -44,42 +54,75 @@ class CompressedModel(AttentionModel):
         self._query_scale = (ENGINE_HEAD_DIM / config.head_dim) ** 0.5
         # Without weight: the reference has none.
         self.sink = torch.full((config.num_q_heads,), -torch.inf, device=device)
-        self.ape = torch.full((2 * self._ratio, config.head_dim), _NO_WEIGHT, device=device)
-        if self._ratio == 128:
-            self.ape = self.ape[:128].contiguous()
-        if self._ratio:
-            self.ape[4 if self._ratio == 4 else 0] = 0.0  # the first token of a group
         self.compressor: Any = None
+        self.index_tokens = self.index_queries = torch.empty(0)
+        if self._ratio == 4:
+            content = content_for(config)
+            self.index_tokens = self._as_rows(content.index_keys[0])
+            self.index_queries = self._as_rows(content.index_queries[0])
+
+    def _as_rows(self, by_token: npt.NDArray[Any]) -> torch.Tensor:
+        """What follows from tokens, in the model's dtype; columns for what places say are zero."""
+        whole = np.hstack((by_token, np.zeros_like(by_token)))
+        return self._on_device(whole, self.embed.dtype)
+
+    def _on_device(
+        self, table: npt.NDArray[Any], dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
+        found = torch.empty(table.shape, dtype=dtype, device=self.embed.device)
+        return found.copy_(torch.from_numpy(table))
 
     def use(self, pool: Any) -> None:
         """Bind the layer to the pool that keeps what it compresses."""
-        config = self._config
         self._pool = pool
         if not self._ratio:
             return
         positions = self.pos_embed[:, self._keys].float()
-        self.compressor = Stub(
+        width = self._config.head_dim
+        self.compressor = self._compressor(slice(width), positions, pool.states)
+        if self._ratio == 4:
+            self.indexer = self._indexer(content_for(self._config), pool.index_states)
+
+    def _compressor(self, columns: slice, positions: torch.Tensor, states: torch.Tensor) -> Any:
+        """What the engine's `Compressor` is to the backend: one of these columns of its input."""
+        width = columns.stop - (columns.start or 0)
+        ape = torch.full((2 * self._ratio, width), _NO_WEIGHT, device=positions.device)
+        if self._ratio == 128:
+            ape = ape[:128].contiguous()
+        ape[4 if self._ratio == 4 else 0] = 0.0  # the first token of a group
+        return Stub(
             ratio=self._ratio,
-            is_in_indexer=False,
-            head_dim=config.head_dim,
-            rotate=False,
-            ape=self.ape,
-            norm=Stub(weight=torch.ones(config.head_dim), variance_epsilon=0.0),
-            freqs_cis=torch.view_as_complex(positions.unflatten(1, (-1, 2)).contiguous()),
-            compute_kv_score=lambda x, *_: self._states(x),
-            get_state_pool=lambda *_: Stub(kv_score_buffer=Stub(kv_score=pool.states)),
-        )
-        self.indexer = Stub(
-            layer_id=0,
-            use_fp4_indexer=False,
-            compressor=None,
-            compute_weights=lambda x, **_: x.new_zeros((len(x), 1)),
-            compute_q=self._indexer_query,
+            is_in_indexer=columns.start is not None,
+            head_dim=width,
+            rotate=columns.start is not None,
+            ape=ape,
+            norm=Stub(weight=torch.ones(width), variance_epsilon=0.0),
+            freqs_cis=_as_complex(positions),
+            compute_kv_score=lambda x, *_: self._states(x[:, columns]),
+            get_state_pool=lambda *_: Stub(kv_score_buffer=Stub(kv_score=states)),
         )
 
-    def _indexer_query(self, q_lora: torch.Tensor, positions: Any, *weights: Any) -> Any:
-        query = q_lora.new_zeros((len(q_lora), 1, _INDEX_DIM))
-        return (query, query[..., :1]) if weights else query
+    def _indexer(self, content: Content, states: torch.Tensor) -> Any:
+        """The engine's `C4Indexer` with one head, whose projections are known."""
+        engine: Any = engine_module(_INDEXER).C4Indexer
+        width = self.index_tokens.shape[1]
+        own = self._config.head_dim
+        keys = self._on_device(content.index_keys[1][np.arange(content.max_positions) // 4])
+        indexer = Stub(
+            layer_id=0,
+            use_fp4_indexer=False,
+            n_local_heads=1,
+            head_dim=width,
+            index_topk=self._config.index_topk or ENGINE_TOPK,
+            weight_scale=1.0,
+            freqs_cis=_as_complex(self._on_device(content.index_queries[1])),
+            wq_b=lambda q: (q, None),
+            weights_proj=lambda x: (x.new_ones((len(x), 1)), None),
+            compressor=self._compressor(slice(own, own + width), keys, states),
+        )
+        for name in ("compute_q", "compute_weights"):
+            setattr(indexer, name, functools.partial(getattr(engine, name), indexer))
+        return indexer
 
     def _states(self, keys: torch.Tensor) -> torch.Tensor:
         """What tokens leave for their group's sum: value and score, with groups of 4 both for the
@@ -102,10 +145,11 @@ class CompressedModel(AttentionModel):
         k = packed[:, self._keys].contiguous()
         x = embedded[:, self._keys].contiguous()
         if self._ratio == 4:
+            x = torch.cat((x, self.index_tokens.index_select(0, input_ids)), 1)
             call_with_known(
                 backend.forward_c4_indexer,
                 x=x,
-                q_lora=x,
+                q_lora=self.index_queries.index_select(0, input_ids),
                 c4_indexer=self.indexer,
                 forward_batch=forward_batch,
             )
@@ -143,8 +187,21 @@ class CompressedModel(AttentionModel):
             positions = np.arange(max(0, whole - self._ratio), cached)
             states = self._states(self.embed[torch.from_numpy(tokens[positions])][:, self._keys])
             request = int(batch.req_pool_indices[row])
-            places = self._state_places(request, slots[positions], positions)
-            self._pool.states[torch.from_numpy(places)] = states
+            places = torch.from_numpy(self._state_places(request, slots[positions], positions))
+            self._pool.states[places] = states
+            if self._ratio == 4:
+                rows = self.index_tokens[torch.from_numpy(tokens[positions])]
+                self._pool.index_states[places] = self._states(rows)
+                self._write_index(content, at, tokens[firsts])
+
+    def _write_index(self, content: Content, slots: torch.Tensor, tokens: Any) -> None:
+        """The indexer's keys of whole groups, of which `tokens` are the first ones."""
+        by_token, by_place = content.index_keys
+        keys, scale = quantised(np.hstack((by_token[tokens], by_place[: len(tokens)])))
+        size = self._config.page_size // 4
+        rows, scales = pages_of_rows(self._pool.index, size)
+        rows[slots // size, slots % size] = keys.to(rows.device)
+        scales[slots // size, slots % size] = torch.from_numpy(scale).to(scales)
 
     def _state_places(self, request: int, slots: Any, positions: Any) -> Any:
         # sglang c_plan.cuh: a ring of the request, or one of each page of the window.

@@ -13,6 +13,8 @@ _WORK = "ROCm/aiter v1_2_device.cuh: the keys of all rows of a batch are shared 
 
 _TILES = "FlashMLA get_mla_metadata: parts of the work are shared out over all rows of a batch"
 
+_SPLITS = "DeepGEMM csrc/apis/attention.hpp: keys of all rows of a call are shared out at once"
+
 _NO_SPEC = "sglang 0.5.9 cuda_graph_runner.py get_spec_info: a capture's has no batch behind it"
 
 EXCUSES: tuple[Excuse, ...] = (
@@ -42,6 +44,9 @@ EXCUSES: tuple[Excuse, ...] = (
         "sglang kvcache.cuh store_kvcache: rows are copied as words of four bytes",
         "the pool seen as numbers; what is written to its slots is judged as KV",
     ),
+    Excuse("*.deep_gemm_metadata", "live", _SPLITS, "padded rows take part; the model follows it"),
+    Excuse("*.paged_mqa_schedule_metadata", "live", _SPLITS, "the same for another indexer"),
+    Excuse("*.schedule*", "live", _SPLITS, "the same schedule, as it is made and as it is read"),
     Excuse("*.num_splits", "live", _TILES, "padded rows take part in the plan"),
     Excuse("*.flashmla_metadata", "live", _TILES, "the same plan, as the backend keeps it"),
     Excuse(
@@ -96,12 +101,6 @@ EXCUSES: tuple[Excuse, ...] = (
         "only the preparation of DeepSeek V4 reads it",
     ),
     Excuse(
-        "*.spec_info.*",
-        "form",
-        _VIEW,
-        "a verify's tree is that of the live rows; backends pad it as they build their masks",
-    ),
-    Excuse(
         "*.forward_batch.num_token_non_padded",
         "live",
         "sglang cuda_graph_runner.py replay_prepare: a rank's share of the graph's tokens",
@@ -133,6 +132,19 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "form",
         "sglang eagle_draft_extend_cuda_graph_runner.py: the view for a replay carries the batch's",
         "no backend takes a size from it while it prepares a draft extend",
+    ),
+    Excuse(
+        "*.spec_info.hidden_states",
+        "form",
+        "sglang eagle_draft_cuda_graph_runner.py and eagle_draft_extend_cuda_graph_runner.py: copy"
+        " those of the batch before the replay",
+        f"{_BUFFERS}; the view carries the batch's, of live tokens",
+    ),
+    Excuse(
+        "*.spec_info.topk_*",
+        "form",
+        "sglang eagle_draft_cuda_graph_runner.py: copies topk_p and topk_index before the replay",
+        f"{_BUFFERS}; the view carries those of live rows",
     ),
     Excuse(
         "*.input_ids",
@@ -184,6 +196,12 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "padding",
         "sglang multi_layer_eagle.py fill_draft_extend_prepare_buffers: padded rows keep theirs",
         "what is gathered by them is discarded",
+    ),
+    Excuse(
+        "*.spec_info.bonus_tokens",
+        "form",
+        "sglang frozen_kv_mtp_cuda_graph_runner.py: copies the tokens of live rows",
+        f"{_BUFFERS}; the view carries those of live rows",
     ),
     Excuse(
         "*.spec_info.bonus_tokens",

@@ -102,3 +102,11 @@ def test_what_a_compiler_refuses_is_refused(args: list[str], rule: str) -> None:
 
 def test_arguments_of_a_template_of_the_right_kinds_pass() -> None:
     check_template("Kernel", template_of(SOURCE, "Kernel"), ["8", "bf16_t", "ns::A", "1"], "a.cuh")
+
+
+def test_a_parameter_of_a_template_with_a_default_may_be_left_out() -> None:
+    declared = template_of("template <int32_t N, bool kFast = true> struct Kernel {", "Kernel")
+    assert [each.default for each in declared] == ["", "true"]
+    check_template("Kernel", declared, ["8"], "a.cuh")
+    with pytest.raises(KernelRefused, match="has 2 template parameters"):
+        check_template("Kernel", declared, [], "a.cuh")

@@ -78,7 +78,7 @@ def test_names_are_put_back_after_an_error_and_missing_ones_are_left_out() -> No
 def test_a_single_module_of_a_package_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     allow_absent({"json._compiled": "for this test"})
-    assert importlib.import_module("json._compiled.part").launch() is not None
+    assert importlib.import_module("json._compiled.part").launch is not None
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("json._another")
     for name in ("json._compiled", "json._compiled.part"):

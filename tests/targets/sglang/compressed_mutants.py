@@ -8,7 +8,15 @@ from typing import Any
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends.dsv4 import Dsv4Target
 
-__all__ = ["first_slot", "group_too_few", "older_tokens", "window_too_short"]
+__all__ = [
+    "first_slot",
+    "group_too_few",
+    "index_keys_not_stored",
+    "index_pages_of_the_padding",
+    "index_queries_of_the_next_position",
+    "older_tokens",
+    "window_too_short",
+]
 
 
 def _changed(change: Callable[[Any], None]) -> Dsv4Target:
@@ -68,3 +76,35 @@ def older_tokens() -> Dsv4Target:
             plan.plan_d[:, :1].add_(1)  # the lowest byte of a row's length
 
     return _changed(change)
+
+
+def index_queries_of_the_next_position() -> Dsv4Target:
+    """The indexer's queries are rotated as if they stood one place further on."""
+
+    def change(metadata: Any) -> None:
+        metadata.core_attn_metadata.positions_casual.add_(1)
+
+    return _changed(change)
+
+
+def index_pages_of_the_padding() -> Dsv4Target:
+    """The indexer takes all pages of keys but a row's first for the padding's."""
+
+    def change(metadata: Any) -> None:
+        metadata.indexer_metadata.page_table[:, 1:].zero_()
+
+    return _changed(change)
+
+
+def index_keys_not_stored() -> Dsv4Target:
+    """The indexer's compressed keys are never written."""
+    target = Dsv4Target("sglang-dsv4")
+    open_session = target.open
+
+    def opened(config: EngineConfig, graphs: Any) -> Any:
+        session: Any = open_session(config, graphs)
+        session.backend.forward_indexer_compressor = lambda **_: None
+        return session
+
+    target.open = opened  # type: ignore[method-assign]
+    return target

@@ -17,6 +17,7 @@ from fuzzgraph.targets.sglang.runners.eagle_draft import DraftTarget
 __all__ = [
     "chains_of_other_rows",
     "context_of_the_graphs_backend",
+    "counts_of_a_row_too_many",
     "extend_takes_the_next_rows_token",
     "graphs_never_captured",
     "graphs_of_one_row_less",
@@ -144,5 +145,25 @@ def context_of_the_graphs_backend() -> DraftTarget:
                 return forward(tokens, positions, batch)
 
         model.forward = misled
+
+    return _target("draft_extend", change)
+
+
+def counts_of_a_row_too_many() -> DraftTarget:
+    """A graph is captured with counts of accepted drafts of a row more than it has."""
+
+    def change(engine: Any) -> None:
+        backend = engine.draft_extend_attn_backend
+        prepare = backend.init_forward_metadata_out_graph
+
+        def longer(batch: Any, in_capture: bool = False) -> Any:
+            counts = batch.spec_info.num_correct_drafts
+            if in_capture:
+                batch.spec_info.num_correct_drafts = torch.cat((counts, counts[:1]))
+            found = prepare(batch, in_capture=in_capture)
+            batch.spec_info.num_correct_drafts = counts
+            return found
+
+        backend.init_forward_metadata_out_graph = longer
 
     return _target("draft_extend", change)

@@ -72,6 +72,10 @@ def but_slots(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
     }
 
 
+COUNTS = (
+    "FlashAttentionBackend.init_forward_metadata_out_graph.forward_batch.spec_info"
+    ".num_correct_drafts"
+)
 HANDED = (".req_pool_indices", ".spec_info.num_accept_tokens")
 
 
@@ -142,6 +146,7 @@ class TestReleases:
             ("graphs_never_captured", "survival", ""),
             ("model_without_a_batch", "survival", ""),
             ("context_of_the_graphs_backend", "survival", ""),
+            ("counts_of_a_row_too_many", "handover", COUNTS),
         ],
     )
     def test_what_a_runner_hands_its_model_and_hands_out_is_judged(

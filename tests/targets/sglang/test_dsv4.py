@@ -72,6 +72,38 @@ def test_metadata_that_leads_a_kernel_astray_shows_in_outputs(
     assert "reference" in {each.oracle for each in found}
 
 
+@pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("sglang-dsv4", False),
+        ("tests.targets.sglang.compressed_mutants:index_queries_of_the_next_position", True),
+        ("tests.targets.sglang.compressed_mutants:index_pages_of_the_padding", True),
+        ("tests.targets.sglang.compressed_mutants:index_keys_not_stored", True),
+    ],
+)
+def test_the_keys_that_an_indexer_selects_are_the_best_of_more_than_it_keeps(
+    workers: Workers, target: str, found: bool
+) -> None:
+    case = paged_case(batches=((8, 300), (260,), (256, 333)), index_topk=64)
+    oracles = {each.oracle for each in workers.findings("0.5.23", case, target)}
+    assert ("reference" in oracles) if found else not oracles
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.14", "0.5.16", "0.5.18", "0.5.20", "0.5.22"])
+def test_an_indexer_of_any_release_selects_the_best_keys(workers: Workers, version: str) -> None:
+    case = paged_case(batches=((8, 300), (260,), (256, 333)), index_topk=64)
+    assert workers.findings(version, case, "sglang-dsv4") == ()
+
+
+def test_selections_of_other_sizes_are_not_driven() -> None:
+    config = paged_case(index_topk=3).config
+    said = open_target("sglang-dsv4").unsupported(config)
+    assert said == "index_topk=3: tables of selected keys have 64 columns"
+
+
 def shrinking_batch() -> Case:
     """A request moves from row 1 to row 0 and completes a group there; row 1 is padding then."""
     alone = paged_case().config

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.errors import AdapterUnavailable, EngineError, KernelNotModelled
 from fuzzgraph.layout import plan
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.offline import import_stubs
@@ -22,6 +25,7 @@ from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang import release
 from fuzzgraph.targets.sglang.forward_batch.decode import _tree_mask
 from fuzzgraph.targets.sglang.stubs.absent_modules import ABSENT
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 
 
 @pytest.fixture
@@ -164,3 +168,38 @@ def test_only_arguments_that_a_release_knows_are_given() -> None:
         return size
 
     assert call_with_known(older, size=3, layout="later") == 3
+
+
+_CALLER = "from sgl_kernel.ops import launch\nimport aiter.ops\n"
+
+
+def test_a_kernel_that_is_absent_can_be_named_and_not_be_called(toy: Path) -> None:
+    (toy / "part.py").write_text(f"{_CALLER}launch()\ndef run(): return launch.now[1](5)\n")
+    part = release.engine_module("sglang.srt.part")
+    with pytest.raises(KernelNotModelled, match=r"sgl_kernel\.ops\.launch\.now is called"):
+        part.run()
+
+
+def test_what_a_server_with_cuda_cannot_import_is_the_engines_error(toy: Path) -> None:
+    (toy / "part.py").write_text(f"{_CALLER}def run(): return aiter.ops.logits(5)\n")
+    part = release.engine_module("sglang.srt.part")
+    with pytest.raises(KernelNotModelled):
+        part.run()
+    with cuda_server(), pytest.raises(EngineError, match=r"aiter\.ops\.logits .* on ROCm alone"):
+        part.run()
+
+
+def test_an_object_whose_wrapped_method_was_called_is_not_kept() -> None:
+    class Backend:
+        def attend(self, size: int) -> int:
+            return size
+
+    def watched(method: Any) -> Any:
+        return functools.wraps(method)(lambda *args, **kwargs: method(*args, **kwargs))
+
+    backend = Backend()
+    assert call_with_known(watched(backend.attend), size=3, layout="later") == 3
+    gone = weakref.ref(backend)
+    del backend
+    gc.collect()
+    assert gone() is None

@@ -139,6 +139,7 @@ _AITER = AttentionBackend(
     page_sizes=(1, 2, 16, 32, 64),
     any_page_size=True,
     stood_in_for=("AITER's kernels, by models",),
+    on_rocm=True,
     fields=("kv_indptr", "kv_indices", "page_table", "qo_indptr", "kv_last_page_len",
             "mask_indptr", "custom_mask"),
     own_fields=_own_fields,

@@ -36,6 +36,7 @@ from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module, release
 from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
@@ -124,6 +125,8 @@ class AttentionBackend:
     """Config -> server arguments that follow from it."""
     settings: tuple[tuple[str, str], ...] = ()
     """What the engine reads from the environment, for the life of the worker."""
+    on_rocm: bool = False
+    """Whether servers with ROCm have it, which have packages that none with CUDA has."""
 
     def place(self) -> tuple[str, str]:
         """Module and class of the backend in this release.
@@ -308,7 +311,7 @@ class BackendSession(DecodeSession):
         super().__init__(config, graphs, backend=kind.name, model=model, arguments=arguments)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return cuda_on_cpu()
+        return cuda_on_cpu() if self._kind.on_rocm else cuda_server()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         self._module = engine_module(self._kind.place()[0])

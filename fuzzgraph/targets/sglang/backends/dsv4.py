@@ -3,15 +3,18 @@
 The backend prepares raw metadata before a replay and makes full metadata of it inside the graph.
 Real are its constructor, both preparations, the upgrade and its Triton kernels, its forward, its
 indexer's and its compressor's, and the KV pool's methods. Modelled are sparse FlashMLA, the
-compressor with its planner, the selection of keys and the write of KV. Stood in for are the
-indexer's scores and its cache, and the KV pool's constructor, which allocates for a whole model.
+compressor with its planner, the indexer's queries and scores with their schedule, the selection of
+keys and the write of KV. Stood in for are the weights, and the KV pool's constructor, which
+allocates for a whole model.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -20,15 +23,21 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.kernel_models import flash_mla, flash_mla_sparse, kv_compressor, paged_topk
+from fuzzgraph.kernel_models import (
+    flash_mla,
+    flash_mla_sparse,
+    index_query,
+    kv_compressor,
+    paged_mqa,
+    paged_topk,
+)
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
-from fuzzgraph.targets.sglang.compressed_model import ENGINE_HEAD_DIM, CompressedModel
+from fuzzgraph.targets.sglang.compressed_model import ENGINE_HEAD_DIM, ENGINE_TOPK, CompressedModel
 from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module
@@ -44,6 +53,7 @@ from fuzzgraph.targets.sglang.stubs.compressed_pool import (
     states_by_request,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
@@ -51,13 +61,14 @@ _BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend"
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
 _SETTINGS = {
     "SGLANG_PREP_IN_CUDA_GRAPH": "1",  # since 0.5.14 nothing else is possible
-    # Compiled kernels of the indexer give way to those in torch.
-    "SGLANG_FP8_PAGED_MQA_LOGITS_TORCH": "1",
-    "SGLANG_OPT_USE_JIT_INDEXER_METADATA": "0",
+    "SGLANG_OPT_USE_JIT_INDEXER_METADATA": "0",  # the schedule is DeepGEMM's
     "SGLANG_OPT_USE_TOPK_V2": "0",
 }
 """What the engine reads from the environment."""
 _NEEDED = "DSV4Metadata"
+_INDEX_WIDTH = 128
+_TOPK = 64
+"""Keys that an indexer selects of a case's 128; a table of them has columns in multiples of it."""
 _STORE = "deepseek_v4/fused_norm_rope_v2.cuh"
 _TABLE = (
     "sglang deepseek_v4_backend.py make_core_attn_metadata: pages of each row below its own "
@@ -75,15 +86,16 @@ class Dsv4Target(SglangTarget):
     about = "DeepSeek V4's layers, metadata upgraded late"
     outputs_judged: Mapping[Mode, str] = MappingProxyType({"decode": ""})
     also_stood_in_for = (
-        "sparse FlashMLA, the compressor, the selection of keys and the write of KV, by models",
-        "the indexer's scores and cache",
+        "sparse FlashMLA, the compressor, the indexer's queries and scores, the selection of keys"
+        " and the write of KV, by models",
         "the KV pool's constructor",
-        "FP8",
+        "FP8 of the KV",
     )
     capabilities = Capabilities(
         page_sizes=(256,),
         attentions=("mla",),
         kv_compressions=("window", "c4", "c128"),
+        index_topks=(0, _TOPK),
         max_batch=4,
         max_context_len=512,
         capture_beyond_pool=False,
@@ -105,6 +117,10 @@ class Dsv4Target(SglangTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if config.head_dim % 2:
             return f"head_dim={config.head_dim} cannot be rotated in pairs"
+        if config.head_dim == _INDEX_WIDTH:
+            return f"head_dim={config.head_dim}: kernels take rows of that for the indexer's"
+        if config.index_topk not in self.capabilities.index_topks:
+            return f"index_topk={config.index_topk}: tables of selected keys have {_TOPK} columns"
         return None
 
     def load(self) -> None:
@@ -128,10 +144,16 @@ _FLASH_MLA = (
 _SPARSE = flash_mla_sparse.flash_mla_sparse_with_kvcache
 
 
-def _no_scores(query: Any, cache: Any, weights: Any, lens: Any, table: Any, *rest: Any) -> Any:
-    """In place of the indexer's scores, which a selection of all keys does not read."""
-    width = rest[1]  # behind the plan
-    return torch.empty((len(table), width), dtype=torch.float32, device=table.device)
+class _Topk(int):
+    """How many keys an indexer selects; it passes for the number that the engine asserts.
+
+    Kernels are compiled for 512 keys or 1024, of which a case has too few to leave any out.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return other == ENGINE_TOPK or int(self) == other
+
+    __hash__ = int.__hash__
 
 
 def _empty_plan(*_: Any, **__: Any) -> tuple[Any, None]:
@@ -153,11 +175,14 @@ def _put_models(device: str) -> None:
             put_model(engine_module(name), function, getattr(package, function))
     put_model(engine_module(_POOL), "fused_store_cache", kv_compressor.store_rows)
     indexer: Any = engine_module(_INDEXER)
-    put_model(indexer, "fp8_paged_mqa_logits_torch", _no_scores)
+    for name in paged_mqa.__all__:
+        put_model(engine_module("deep_gemm"), name, getattr(paged_mqa, name))
     for name in ("topk_transform_paged", "topk_transform_512"):
         if hasattr(indexer, name):
             put_model(indexer, name, paged_topk.topk_transform_paged)
-    compile_to_models(compressor_module(), _COMPILED)
+    rotates = inspect.unwrap(indexer.fused_q_indexer_rope_hadamard_quant)
+    for module in {compressor_module(), sys.modules[rotates.__module__]}:
+        compile_to_models(module, _COMPILED)
 
 
 def _planner(compiled: Compiled) -> Any:
@@ -190,13 +215,18 @@ def _compressed_store(compiled: Compiled) -> Any:
     )
 
 
+def _query(compiled: Compiled) -> Any:
+    return functools.partial(index_query.quantise_index_query, dtype=compiled.dtype("DType"))
+
+
 _COMPILED: Makers = {
     "plan_compress_decode": _planner,
     "FlashCompress4Kernel::run_decode": _compression(4),
     "FlashCompress128Kernel::run_decode": _compression(128),
     "FusedNormRopeKernel::forward": _compressed_store,
+    "FusedQIndexerRopeHadamardQuantKernel::forward": _query,
 }
-"""What the compressor compiles."""
+"""What compressor and indexer compile."""
 
 
 def _slot_dtype() -> torch.dtype:
@@ -223,7 +253,7 @@ class Dsv4Session(DecodeSession):
         super().__init__(config, graphs, backend="dsv4", model=model)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return cuda_on_cpu()
+        return cuda_server()
 
     def _look(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
         """Takes down the metadata that the forward finds."""
@@ -241,9 +271,9 @@ class Dsv4Session(DecodeSession):
             module.is_cuda = lambda: True
             if hasattr(module, "_is_cuda"):
                 module._is_cuda = True
+        if self._config.index_topk:
+            runner.model_config.hf_text_config.index_topk = _Topk(self._config.index_topk)
         backend = module.DeepseekV4AttnBackend(runner)
-        # The indexer's own compressed keys, which make scores.
-        backend.forward_indexer_compressor = lambda **_: None
         if self._attention is not None:
             self._attention.use(runner.token_to_kv_pool)  # type: ignore[attr-defined]
         if not self._upgrades:

@@ -17,7 +17,6 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
 from fuzzgraph.targets.sglang.backends.recording import watched
@@ -25,6 +24,7 @@ from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT, RunnerKind
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 from fuzzgraph.world import Batch
 
@@ -89,7 +89,7 @@ class FlashInferDraftSession(DraftSession):
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
         """The worker has put the slots of a batch's drafts behind each past."""
-        with cuda_on_cpu(), contextlib.nullcontext() if batch is None else self._drafted(batch):
+        with cuda_server(), contextlib.nullcontext() if batch is None else self._drafted(batch):
             yield
 
     def remember(self, key: Hashable) -> None:

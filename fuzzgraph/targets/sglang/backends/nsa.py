@@ -1,22 +1,25 @@
 """`--attention-backend nsa`: sparse attention that selects among its keys.
 
 Real: `NativeSparseAttnBackend`, called `DeepseekSparseAttnBackend` in later releases, with its
-Triton kernels, its forwards over FlashAttention 3 and sparse FlashMLA, and the writing of latent
-KV. Modelled: the selection of the best keys and the attention kernels. Stood in for is what scores
-keys, the indexer of DeepSeek's model code with its cache of FP8 keys: scores follow from positions
-alone, and each query's selection from the logical batch. Left out are the newer selection with its
-compiled planner, and `flashmla_kv`, which quantises rows of 512 columns.
+preparation as on CUDA and its Triton kernels, its forwards over FlashAttention 3 and sparse
+FlashMLA, and the writing of latent KV. Modelled: DeepGEMM's schedule of scores, the selection of
+the best keys and the attention kernels. Stood in for is what scores keys, the indexer of DeepSeek's
+model code with its cache of FP8 keys: scores follow from positions alone, and each query's
+selection from the logical batch. Left out are the newer selection with its compiled planner, and
+`flashmla_kv`, which quantises rows of 512 columns.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.kernel_models import flash_attention, flash_mla_sparse, sparse_indexer
+from fuzzgraph.kernel_models import flash_attention, flash_mla_sparse, paged_mqa, sparse_indexer
+from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope
 from fuzzgraph.targets.sglang.backends.attention_backend import (
@@ -30,6 +33,14 @@ _CONTEXT = "sglang.srt.model_executor.forward_context"
 _KERNELS = "sgl_kernel"
 _WRAPPER = "sglang.kernels.ops.attention.flash_mla_interface"
 """The engine's own functions around FlashMLA's package, from 0.5.23 on."""
+_PLANNER = "deep_gemm"
+_FUSED = (
+    "sglang.kernels.ops.attention.dsa.metadata",
+    "sglang.kernels.ops.attention.dsa_metadata",
+    f"{ATTENTION}.dsa.dsa_metadata_manager",
+)
+"""Where releases have the kernels that make all metadata at once, whose callers assert a GPU."""
+_FUSED_NAME = re.compile(r"fused_dsa_\w+_metadata")
 _SPARSE_HEADS = 64
 """Query heads of sparse FlashMLA on a Hopper, to which the backend pads."""
 
@@ -59,6 +70,19 @@ class SelectingModel(AttentionModel):
         return {"topk_indices": metadata.topk_transform(scores, self._topk)}
 
 
+def _as_on_cuda(module: Any) -> None:
+    """Have the backend prepare as on the GPU that `cuda_on_cpu` tells of.
+
+    Only there it plans the indexer's scores, and makes its metadata by one kernel.
+    """
+    module.is_cuda = lambda: True
+    module.deep_gemm = engine_module(_PLANNER)  # imported there on a GPU alone
+    for name in filter(has_module, _FUSED):
+        holder: Any = engine_module(name)
+        for function in filter(_FUSED_NAME.fullmatch, dir(holder)):
+            setattr(holder, function, tensors_claim_cuda(getattr(holder, function)))
+
+
 def _sparse_model(runner: Any) -> None:
     """A model whose attention selects among its keys, whose KV is not quantised."""
     described = runner.model_config.hf_config
@@ -71,6 +95,7 @@ def _sparse_model(runner: Any) -> None:
         # The older of its two modules stays behind, and may not be imported.
         module: Any = engine_module(_NSA.place()[0])
         module.flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
+        _as_on_cuda(module)
 
 
 _NSA = AttentionBackend(
@@ -96,6 +121,8 @@ _NSA = AttentionBackend(
     adapt=_sparse_model,
     asserts_gpu=("seqlens_expand_triton",),
     kernels=(
+        (_PLANNER, "get_num_sms", paged_mqa.get_num_sms),
+        (_PLANNER, "get_paged_mqa_logits_metadata", paged_mqa.get_paged_mqa_logits_metadata),
         (_KERNELS, "fast_topk_v2", sparse_indexer.fast_topk_v2),
         (_KERNELS, "fast_topk_transform_fused", sparse_indexer.fast_topk_transform_fused),
         (
@@ -108,7 +135,7 @@ _NSA = AttentionBackend(
     ),
     refuses=_refuses,
     model=SelectingModel,
-    more=(("index_topk", True), ("sparse_kernels", ("fa3", "flashmla_sparse"))),
+    more=(("index_topks", (0, 1, 3, 16, 64)), ("sparse_kernels", ("fa3", "flashmla_sparse"))),
     # Both take KV of 16 bits on a Hopper, where servers have the first unless they ask.
     chosen=lambda config: dict.fromkeys(
         ("nsa_decode_backend", "dsa_decode_backend"), config.sparse_kernel

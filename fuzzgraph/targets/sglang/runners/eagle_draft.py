@@ -21,7 +21,6 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.attention_model import (
     ROW_MIXINGS,
     as_logits,
@@ -64,6 +63,7 @@ from fuzzgraph.targets.sglang.stubs.draft_worker import (
     runs_draft_loop,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
@@ -190,7 +190,7 @@ class DraftSession(DecodeSession):
         if self._model is None:
             yield
             return
-        with cuda_on_cpu(), contextlib.nullcontext() if batch is None else self._drafted(batch):
+        with cuda_server(), contextlib.nullcontext() if batch is None else self._drafted(batch):
             yield
 
     @contextlib.contextmanager

@@ -135,7 +135,8 @@ def _export(
         declared = template_of(text, kernel)
         args = [each.strip() for each in found["args"].split(",")] if found["args"] else []
         check_template(kernel, declared, args, source)
-        template = {each.name: value for each, value in zip(declared, args, strict=True)}
+        rest = [each.default for each in declared[len(args) :]]
+        template = {each.name: value for each, value in zip(declared, args + rest, strict=True)}
     takes = parameters_of(text, method or kernel, kernel if method else "")
     model = makers[spelt](Compiled(template, tuple(each.name for each in takes)))
 

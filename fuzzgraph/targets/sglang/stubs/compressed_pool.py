@@ -23,8 +23,9 @@ _COMPRESSORS = (
     "sglang.kernels.ops.attention.dsv4.compress",
     "sglang.jit_kernel.dsv4.compress",
 )
-_INDEX_BYTES = 132
-"""Of a key in the indexer's cache: 128 values in FP8 and a scale."""
+_INDEX_WIDTH = 128
+_INDEX_BYTES = _INDEX_WIDTH + 4
+"""Of a key in the indexer's cache: values in FP8 and a scale."""
 _RATIOS = (4, 128)
 
 
@@ -32,7 +33,8 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
     """The engine's pool of one layer, which `config` says how to compress.
 
     Beside what the engine reads it has `plane`, [slots, 1, D] the rows of the window by the
-    request's slots, and for a layer that compresses `compressed` [slots, D] and `states`.
+    request's slots, and for a layer that compresses `compressed` [slots, D] and `states`; with
+    groups of 4 `index` [pages, bytes] and `index_states` of the indexer's keys as well.
     """
     base: Any = engine_module(_POOL).DeepSeekV4TokenToKVPool
     rows: Any = engine_module(_POOL).DeepSeekV4SingleKVPool
@@ -76,21 +78,23 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             shifted[-1] = -1
             self.full_to_swa_index_mapping = shifted
             self.layer_mapping: list[Any] = [(ratio, None, None)]
-            index = torch.zeros(
+            self.index = torch.zeros(
                 slots // page, page // 4 * _INDEX_BYTES, dtype=torch.uint8, device=device
             )
             self.index_pools = {
-                4: Stub(page_size=page // 4, get_index_k_with_scale_buffer=lambda *_: index)
+                4: Stub(page_size=page // 4, get_index_k_with_scale_buffer=lambda *_: self.index)
             }
             self.c4_indexer_kv_pool = self.index_pools[4]
             if ratio:
                 extra = Rows(slots // ratio, page // ratio)
                 self.layer_mapping = [(ratio, 0, extra)]
                 self.compressed = extra.kv_buffer[0].view(-1, width)
-                self.states = self._states()
+                self.states = self._states(width)
+                if ratio == 4:
+                    self.index_states = self._states(_INDEX_WIDTH)
 
-        def _states(self) -> torch.Tensor:
-            """[states, width] what tokens leave for their group's sum, by ring."""
+        def _states(self, width: int) -> torch.Tensor:
+            """[states, ...] what tokens leave for their group's sum, by ring."""
             ring = self.get_ring_size(compress_ratio=ratio)
             if states_by_request(ratio):
                 count = (config.req_pool_size + FIRST_ROW) * ring

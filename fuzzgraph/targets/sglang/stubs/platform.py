@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.import_stubs import server_lacks
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 _PLATFORMS = "sglang.srt.platforms"
+_NOT_WITH_CUDA = {"aiter": "ROCm"}
+
+
+@contextlib.contextmanager
+def cuda_server() -> Iterator[None]:
+    """Around the engine's code: `cuda_on_cpu`, and packages of other devices cannot be called."""
+    with cuda_on_cpu(), server_lacks(_NOT_WITH_CUDA):
+        yield
 
 
 def platform_of_a_gpu() -> None:

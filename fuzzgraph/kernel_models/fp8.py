@@ -1,0 +1,44 @@
+"""Numbers as bytes of FP8 with one scale for a row, as kernels quantise them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fuzzgraph.kernel_models.memory import as_numbers
+
+__all__ = ["SCALE_BYTES", "from_bytes", "pages_of_rows", "quantised"]
+
+_FP8_LARGEST = 448.0
+"""Of float8_e4m3fn."""
+SCALE_BYTES = 4
+"""Of a row's scale, a float32."""
+_FP8_LEAST = 1e-4
+"""A row's largest number counts as this at least (sglang fused_norm_rope_v2.cuh)."""
+
+
+def quantised(rows: npt.NDArray[np.float64]) -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
+    """(uint8 [..., D] bytes of float8_e4m3fn, [...] what they are to be multiplied with)."""
+    scale = (np.maximum(np.abs(rows).max(-1), _FP8_LEAST) / _FP8_LARGEST).astype(np.float32)
+    scaled = torch.from_numpy(np.clip(rows / scale[..., None], -_FP8_LARGEST, _FP8_LARGEST)).float()
+    return scaled.to(torch.float8_e4m3fn).view(torch.uint8), scale.astype(np.float64)
+
+
+def from_bytes(stored: torch.Tensor) -> npt.NDArray[np.float64]:
+    """The numbers that bytes of float8_e4m3fn stand for."""
+    return as_numbers(stored.view(torch.float8_e4m3fn))
+
+
+def pages_of_rows(cache: torch.Tensor, page_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two parts of each page of a cache: its rows, and behind all of these their scales.
+
+    Args:
+        cache: uint8 [pages, page_size * (D + 4)].
+
+    Returns:
+        (uint8 [pages, page_size, D], float32 [pages, page_size]), both of the cache's memory.
+    """
+    width = cache.shape[1] // page_size - SCALE_BYTES
+    rows = cache[:, : page_size * width].unflatten(1, (page_size, width))
+    return rows, cache[:, page_size * width :].view(torch.float32)

@@ -1,0 +1,219 @@
+"""DeepGEMM's scores of an indexer over a paged cache of FP8 keys, and the schedule they follow.
+
+Source: DeepGEMM 54e2261 (June 2026), csrc/apis/attention.hpp and
+deep_gemm/scheduler/sm90_paged_mqa_logits.cuh. Keys of a row are cut into splits, query tokens into
+atoms of one or two, and all splits of all atoms are shared out evenly: an entry of the schedule
+says with which atom and which of its splits a multiprocessor begins, one entry more than there are
+of these. Left out are FP4, bfloat16 scores, rows of several lengths that `indices` names, and for
+which numbers of heads and columns the kernel is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzzgraph.kernel_models.arguments import Tensor2, Tensor4
+from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.fp8 import SCALE_BYTES, from_bytes, pages_of_rows
+from fuzzgraph.kernel_models.launch import ModelKernel, launch
+from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
+
+__all__ = ["fp8_paged_mqa_logits", "get_num_sms", "get_paged_mqa_logits_metadata"]
+
+_MQA_SOURCE = "DeepGEMM 54e2261, csrc/apis/attention.hpp"
+_MULTIPROCESSORS = 4  # few, so that each of them gets rows
+_MQA_PAGE = 64
+_MQA_SPLIT = 256
+"""Keys of a split, and a multiple of the columns that the scores have in memory."""
+
+
+def get_num_sms() -> int:
+    """Multiprocessors among which work is shared out."""
+    return _MULTIPROCESSORS
+
+
+def get_paged_mqa_logits_metadata(
+    context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: Any = None
+) -> torch.Tensor:
+    """Where each multiprocessor begins.
+
+    Args:
+        context_lens: int32 [B] or [B, next_n] keys of each query token; the last of a row counts.
+        block_kv: keys of a page; num_sms: multiprocessors.
+
+    Returns:
+        int32 [num_sms + 1, 2] atom and split.
+
+    Raises:
+        KernelRefused: the real host code refuses such a call.
+        KernelNotModelled: an argument that the model does not follow.
+    """
+    call = Call("get_paged_mqa_logits_metadata", _MQA_SOURCE)
+    call.leaves_out({"indices": indices}, {})
+    _check_lengths(call, context_lens)
+    call.needs(block_kv == _MQA_PAGE, f"block_kv must be {_MQA_PAGE}", block_kv)
+    call.needs(num_sms > 0, "num_sms must be positive", num_sms)
+    schedule = torch.empty((num_sms + 1, 2), dtype=torch.int32, device=context_lens.device)
+    launch(_SCHEDULER, context_lens=context_lens, schedule=schedule)
+    return schedule
+
+
+def fp8_paged_mqa_logits(
+    q: Tensor4,
+    fused_kv_cache: Tensor4,
+    weights: Tensor2,
+    context_lens: torch.Tensor,
+    block_table: Tensor2,
+    schedule_meta: Tensor2,
+    max_context_len: int,
+    clean_logits: bool = False,
+    **others: Any,
+) -> torch.Tensor:
+    """The weighted sum over heads of each key's products with a query, below 0 taken for 0.
+
+    Args:
+        q: fp8 [B, next_n, heads, D].
+        fused_kv_cache: uint8 [pages, 64, 1, D + 4] the values of a page, behind them its scales.
+        weights: float32 [B * next_n, heads].
+        context_lens: int32 [B] or [B, next_n]; block_table: int32 [B, pages of a row].
+        schedule_meta: of `get_paged_mqa_logits_metadata`; scores that it leaves out are not made.
+        max_context_len: columns of the scores.
+        clean_logits: not followed; what lies behind a row's keys is undefined.
+
+    Returns:
+        float32 [B * next_n, max_context_len].
+
+    Raises:
+        KernelRefused: the real host code refuses such a call.
+        KernelNotModelled: it has arguments that this model does not follow.
+    """
+    call = Call("fp8_paged_mqa_logits", _MQA_SOURCE)
+    call.leaves_out({"clean_logits": clean_logits, **others}, {"clean_logits": False})
+    batch, tokens, heads, width = q.shape
+    call.needs_dtype("q", q, torch.float8_e4m3fn)
+    call.needs(q.is_contiguous(), "q must be contiguous", list(q.stride()))
+    call.needs_dtype("fused_kv_cache", fused_kv_cache, torch.uint8)
+    entry = width + SCALE_BYTES
+    call.needs_shape("fused_kv_cache", fused_kv_cache, None, _MQA_PAGE, 1, entry)
+    inner = [*fused_kv_cache.stride()[1::2]]
+    rule = "rows of fused_kv_cache must lie one after the other in a page"
+    call.needs(inner == [entry, 1], rule, list(fused_kv_cache.stride()))
+    call.needs_dtype("weights", weights, torch.float32)
+    call.needs_shape("weights", weights, batch * tokens, heads)
+    call.needs(weights.is_contiguous(), "weights must be contiguous", list(weights.stride()))
+    _check_lengths(call, context_lens)
+    shape = (batch,) if context_lens.dim() == 1 else (batch, tokens)
+    call.needs_shape("context_lens", context_lens, *shape)
+    call.needs_dtype("block_table", block_table, torch.int32)
+    call.needs_shape("block_table", block_table, batch, None)
+    call.needs_contiguous_last("block_table", block_table)
+    call.needs_dtype("schedule_meta", schedule_meta, torch.int32)
+    call.needs_shape("schedule_meta", schedule_meta, _MULTIPROCESSORS + 1, 2)
+    call.needs(schedule_meta.is_contiguous(), "schedule_meta must be contiguous", "strides")
+    columns = -(-max_context_len // _MQA_SPLIT) * _MQA_SPLIT
+    logits = torch.empty((batch * tokens, columns), dtype=torch.float32, device=q.device)
+    if batch:
+        launch(
+            _SCORES,
+            q=q,
+            cache=fused_kv_cache,
+            weights=weights,
+            context_lens=context_lens,
+            block_table=block_table,
+            schedule=schedule_meta,
+            logits=logits,
+        )
+    return logits[:, :max_context_len]
+
+
+def _check_lengths(call: Call, context_lens: torch.Tensor) -> None:
+    call.needs_dtype("context_lens", context_lens, torch.int32)
+    rule = "context_lens must have one dimension or two"  # two alone from 2026 on
+    call.needs(context_lens.dim() in (1, 2), rule, list(context_lens.shape))
+    strides = list(context_lens.stride())
+    call.needs(context_lens.is_contiguous(), "context_lens must be contiguous", strides)
+
+
+# ---- the bodies
+
+
+def _atoms_of(tokens: int) -> int:
+    """Atoms of a row: pairs of query tokens, where there are several."""
+    return -(-tokens // 2) if tokens > 1 else 1
+
+
+def _splits(memory: KernelMemory, context_lens: torch.Tensor) -> Ints:
+    """[B] splits of each row's keys; of several lengths the last counts."""
+    lens = memory.ints(context_lens)
+    found: Ints = -(-np.maximum(lens if lens.ndim == 1 else lens[:, -1], 0) // _MQA_SPLIT)
+    return found
+
+
+def _share_out(memory: KernelMemory, *, context_lens: torch.Tensor, schedule: torch.Tensor) -> None:
+    splits = _splits(memory, context_lens)
+    atoms = _atoms_of(context_lens.shape[1] if context_lens.dim() == 2 else 1)
+    each = np.repeat(splits, atoms)
+    ends = np.cumsum(each)
+    units = len(schedule) - 1
+    share, rest = divmod(int(ends[-1]) if len(ends) else 0, units)
+    at = np.arange(units + 1)
+    firsts = at * share + np.maximum(at - (units - rest), 0)
+    found = np.searchsorted(ends, firsts, side="right")
+    before = np.concatenate((np.zeros(1, dtype=np.int64), ends))[found]
+    memory.store("schedule_metadata", schedule, np.stack((found, firsts - before), axis=1), at)
+
+
+def _planned(schedule: Ints, splits: Ints, atoms: int) -> Iterator[tuple[int, int]]:
+    """(atom, split) that the multiprocessors take, one after the other."""
+    for (atom, split), (last, stop) in zip(schedule[:-1], schedule[1:], strict=True):
+        while 0 <= atom < len(splits) * atoms and (atom, split) < (last, stop):
+            if split < splits[atom // atoms]:
+                yield int(atom), int(split)
+                split += 1
+            if split >= splits[atom // atoms]:
+                atom, split = atom + 1, 0
+
+
+def _score_keys(
+    memory: KernelMemory,
+    *,
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule: torch.Tensor,
+    logits: torch.Tensor,
+) -> None:
+    tokens, width = q.shape[1], q.shape[3]
+    lens = memory.ints(context_lens)
+    lens = np.repeat(lens[:, None], tokens, 1) if lens.ndim == 1 else lens
+    entry = _MQA_PAGE * (width + SCALE_BYTES)
+    pages = cache.as_strided((len(cache), entry), (cache.stride(0), 1))
+    values, scales = pages_of_rows(pages, _MQA_PAGE)
+    queries, factors = as_numbers(q), as_numbers(weights).reshape(len(q), tokens, -1)
+    atoms = _atoms_of(tokens)
+    for atom, split in _planned(memory.ints(schedule), _splits(memory, context_lens), atoms):
+        row, first = atom // atoms, atom % atoms * 2
+        for token in range(first, min(first + 2, tokens)):
+            keys = np.arange(
+                split * _MQA_SPLIT, min((split + 1) * _MQA_SPLIT, int(lens[row, token]))
+            )
+            if not len(keys):
+                continue
+            at = np.full_like(keys, row), keys // _MQA_PAGE
+            places = memory.entries("block_table", block_table, *at), keys % _MQA_PAGE
+            stored = from_bytes(memory.rows("fused_kv_cache", values, *places))
+            scale = memory.numbers("fused_kv_cache", scales, *places)
+            products = np.maximum(queries[row, token] @ stored.T, 0)
+            found = (factors[row, token] @ products) * scale
+            at = np.full_like(keys, row * tokens + token), keys
+            memory.store("logits", logits, found, *at)
+
+
+_SCHEDULER = ModelKernel("get_paged_mqa_logits_metadata", _share_out, _MQA_SOURCE)
+_SCORES = ModelKernel("fp8_paged_mqa_logits", _score_keys, _MQA_SOURCE)
