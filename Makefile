@@ -21,11 +21,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FL
 READY := $(VENV)/.fuzzgraph-ready
 SGLANG_READY := $(VENV)/.sglang-ready
 VLLM_READY := $(VENV)/.vllm-ready
+FLASHINFER_READY := $(VENV)/.flashinfer-ready
 
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check fleet sglang vllm triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
+.PHONY: help setup fuzz test check fleet engines sglang vllm flashinfer triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
 
 help:
 	@echo "make fuzz         find a planted bug, then fuzz the healthy built-in engine for TIME=$(TIME)"
@@ -34,6 +35,8 @@ help:
 	@echo "make fleet        tests of a fleet on a real Ray cluster and a real Redis server"
 	@echo "make sglang       fetch real sglang releases and what they import"
 	@echo "make vllm         fetch real vLLM releases and what they import"
+	@echo "make flashinfer   fetch real FlashInfer releases"
+	@echo "make engines      all three"
 	@echo "make triton-versions  tests of the lanes under each tested Triton; writes reports/triton.md"
 	@echo "make bench-lanes  Triton kernels over lanes; writes reports/lanes.md"
 	@echo "make bench-speed  cases per second; writes reports/speed.md"
@@ -86,6 +89,8 @@ fleet: $(READY)
 	@$(PIP) -c $(CONSTRAINTS) -c constraints/fleet.txt -e ".[fleet]"
 	$(BIN)/python -m pytest -n 0 tests/fleet
 
+engines: sglang vllm flashinfer
+
 sglang: $(SGLANG_READY)
 
 $(SGLANG_READY): $(READY) constraints/sglang.txt
@@ -100,6 +105,12 @@ $(VLLM_READY): $(READY) constraints/vllm.txt
 	@echo "vllm: installing what its releases import"
 	@$(PIP) -c $(CONSTRAINTS) -c constraints/vllm.txt -e ".[vllm]"
 	$(BIN)/fuzzgraph releases fetch vllm==0.17.1 vllm==0.20.2 vllm==0.33.0
+	@touch $@
+
+flashinfer: $(FLASHINFER_READY)
+
+$(FLASHINFER_READY): $(READY)
+	$(BIN)/fuzzgraph releases fetch flashinfer==0.6.18 flashinfer==0.7.2
 	@touch $@
 
 # Fetches each Triton (some 200 MB) into a folder of its own outside; takes a quarter of an hour.
