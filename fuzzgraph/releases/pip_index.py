@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzgraph.errors import AdapterUnavailable, UsageError
+from fuzzgraph.errors import UNREADABLE, AdapterUnavailable, UsageError
+from fuzzgraph.strict_json import decode_json
 
 __all__ = ["download", "index_versions", "tells_addresses", "wheel_address"]
 
@@ -72,8 +73,8 @@ def wheel_address(requirement: str, folder: Path) -> str | None:
             raise refused
         return None
     try:
-        said = msgspec.json.decode(report.read_bytes(), type=_Report)
-    except (FileNotFoundError, msgspec.DecodeError):
+        said = decode_json(report.read_bytes(), _Report)
+    except (FileNotFoundError, *UNREADABLE):
         return None
     usable = said.version == "1" and len(said.install) == 1
     return said.install[0].download_info.url if usable else None

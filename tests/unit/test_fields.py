@@ -18,7 +18,11 @@ from fuzzgraph.targets.builtin.fields import declared_fields
 
 TARGETS = Path(__file__).resolve().parents[2] / "fuzzgraph" / "targets"
 
-UNJUDGED = {("triton.py", "num_kv_splits"), ("aiter.py", "kv_indptr")}
+UNJUDGED = {
+    ("triton.py", "num_kv_splits"),
+    ("aiter.py", "kv_indptr"),
+    ("fields.py", "is_prefilling"),
+}
 """Each says why where it is declared."""
 
 
