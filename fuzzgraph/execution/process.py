@@ -29,9 +29,10 @@ def tune_process() -> None:
     _give_large_blocks_back()
 
 
-# Sessions opened between two collections that walk everything, half a second each. A closed session
-# leaves up to 1.5 MB until then: its large blocks are freed as it closes.
-_OPENED_BETWEEN = 128
+# Sessions opened between two collections that walk everything, half a second each. Until then,
+# sessions that nobody closed keep their address space: with 128, a process that ran many tests had
+# a mapping of 25 GB, and could fork no more.
+_OPENED_BETWEEN = 32
 _opened = itertools.count(1)
 
 
