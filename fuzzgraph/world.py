@@ -48,19 +48,20 @@ class Ragged:
 
     def with_rows(self, rows: IntArray) -> Ragged:
         """These rows, in this order."""
-        lens = np.diff(self.offsets)[rows]
-        offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lens)))
-        return Ragged(self.values[segments(self.offsets[:-1][rows], lens)], offsets)
+        lens = np.diff(self.offsets)
+        offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lens[rows])))
+        return Ragged(self.values[segments(lens, rows)], offsets)
 
 
-def segments(starts: IntArray, lens: IntArray) -> IntArray:
-    """Places of segments that begin at `starts` and have `lens` entries, one behind another.
+def segments(lens: IntArray, rows: IntArray) -> IntArray:
+    """Places of the entries of these rows, one row behind another, where each row has `lens`.
 
-    >>> segments(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
+    >>> segments(np.array([3, 2]), np.array([1, 0])).tolist()
+    [3, 4, 0, 1, 2]
     """
-    ends = np.cumsum(lens)
-    places: IntArray = np.arange(int(lens.sum())) + np.repeat(starts - (ends - lens), lens)
+    starts, counts = (np.cumsum(lens) - lens)[rows], lens[rows]
+    ends = np.cumsum(counts)
+    places: IntArray = np.arange(int(counts.sum())) + np.repeat(starts - (ends - counts), counts)
     return places
 
 
@@ -134,7 +135,7 @@ class Batch:
     def with_rows(self, rows: IntArray) -> Batch:
         """The same requests in another order: row i of it is row `rows[i]` of this batch."""
         counts = np.bincount(self.token_rows, minlength=self.raw_bs)
-        tokens = segments((np.cumsum(counts) - counts)[rows], counts[rows])
+        tokens = segments(counts, rows)
         written = len(self.slot_mapping) // max(len(self.token_rows), 1)  # a draft's are several
         slots = (tokens[:, None] * written + np.arange(written)).ravel()
         per_row = {name: getattr(self, name)[rows] for name in _BY_ROW}

@@ -58,9 +58,8 @@ class _Reordering:
         counts = np.bincount(batch.token_rows, minlength=batch.raw_bs)
         theirs = np.empty_like(counts)
         theirs[rows] = counts
-        live = segments((np.cumsum(theirs) - theirs)[rows], counts)
         self._rows = _padded(rows, seen.padded_bs)
-        self._tokens = _padded(live, seen.padded_tokens)
+        self._tokens = _padded(segments(theirs, rows), seen.padded_tokens)
 
     def apply(self, declared: dict[str, Field]) -> None:
         seen = self._seen
@@ -91,14 +90,9 @@ class _Reordering:
         if field.axis == "indices" and offsets is not None:
             lens = offsets.diff()
             if len(lens) == len(self._rows) and int(lens.sum()) == len(value):
-                return value[_segments(lens, self._rows)]
+                counts = lens.cpu().numpy().astype(np.int64)
+                return value[torch.from_numpy(segments(counts, self._rows.numpy()))]
         return value
-
-
-def _segments(lens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Places of the entries of these rows, one row after the other, where each has `lens`."""
-    counts, wanted = lens.cpu().numpy().astype(np.int64), rows.numpy()
-    return torch.from_numpy(segments((np.cumsum(counts) - counts)[wanted], counts[wanted]))
 
 
 def _padded(places: IntArray, size: int) -> torch.Tensor:
