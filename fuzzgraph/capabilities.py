@@ -19,6 +19,8 @@ from fuzzgraph.errors import UsageError
 _OTHERS: dict[str, tuple[Any, Any]] = {
     "max_batch": (8, 8),
     "min_spec_steps": (1, 1),
+    # Least tokens of a row: 2 where the first one is a prompt, which is no decode.
+    "min_seq_len": (1, 1),
     # Columns of a latent row beyond its value, `head_dim - v_head_dim` in `mla`: the rotary part.
     "min_rope_dim": (0, 0),
     # Query heads that kernels of latent attention are built for; 0 for any number.
@@ -26,10 +28,14 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
     # Whether cases are drawn in which requests that left come back, as preempted ones do.
     "preemption": (False, True),
+    # Whether rows of a verify may have fewer drafts than `draft_tokens` says.
+    "ragged_verify": (False, True),
     # Whether batches run without a graph: steps that ask for it, and those above the ladder.
     "eager_steps": (True, True),
     # Whether the largest captured size may exceed the request pool.
     "capture_beyond_pool": (True, True),
+    # Whether all layers are recurrent ones, so that every config has recurrent state.
+    "recurrent_only": (False, False),
 }
 """What no single dimension of a config says: default and widest value."""
 
@@ -183,6 +189,17 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
     for number, step in enumerate(case.steps):
         if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"
+        least = capabilities.min_seq_len
+        shortest = min((row.seq_len for row in step.rows), default=least)
+        if shortest < least:
+            said = f"steps[{number}] with a row of {shortest} tokens"
+            return f"{said} is not driven, only from {least} on"
+        if step.mode == "target_verify" and not capabilities.ragged_verify:
+            drafts = {row.new_tokens for row in step.rows} - {case.config.draft_tokens}
+            if drafts:
+                return (
+                    f"steps[{number}] verifies {min(drafts)} tokens of a row, which is not driven"
+                )
         if capabilities.eager_steps:
             continue
         if step.via == "eager":

@@ -11,11 +11,14 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.ports import Target
 from fuzzgraph.run.spec import Setup
+from fuzzgraph.targets.packages import distribution_of
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a target runs on a release."""
 
+    package: str
+    """Import name of the engine."""
     target: str
     release: str
     runs: bool
@@ -24,8 +27,18 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def released_targets(package: str) -> dict[str, Target]:
-    """Targets whose engine comes in that package, by name."""
-    return targets_by_package().get(package, {})
+    """Targets whose engine comes in that package, by name.
+
+    Args:
+        package: by its import name, or as pip calls it.
+    """
+    wanted = distribution_of(package)
+    return {
+        name: target
+        for imported, targets in targets_by_package().items()
+        if distribution_of(imported) == wanted
+        for name, target in targets.items()
+    }
 
 
 def targets_by_package() -> dict[str, dict[str, Target]]:
@@ -110,7 +123,7 @@ def _probed(
         if client is not None:
             client.close()
         client = None
-    return Probe(target=name, release=version, runs=not why, why=why), client
+    return Probe(package=package, target=name, release=version, runs=not why, why=why), client
 
 
 def _obstacle(client: worker.WorkerClient, case: Case) -> str:

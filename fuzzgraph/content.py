@@ -27,13 +27,20 @@ DTYPES: dict[str, torch.dtype] = {
 }
 STATE_WIDTH = 8
 """Columns of a recurrent state row; float32, so that sums of `state_in` stay exact."""
+TIME_STEP = 32.0
+"""dt of every token of a recurrent layer; a power of two, and softplus leaves a number above 20 as
+it is (vLLM mamba_ssm.py `softplus`)."""
 INDEX_HALF = 64
 """Columns of an indexer's query or key that follow from its token; as many from its place."""
-_COARSE, _FINE = 32, 16
+_COARSE, _FINE, _LONG = 32, 16, 16
 _DIGITS = np.array([*range(17), *range(18, 33, 2), *range(36, 61, 4)], dtype=np.float64)
 """As many as `_COARSE`, each times a power of two a number of FP8, whose products are exact."""
-_MOST_INDEXED = _COARSE * _FINE
+_LEAST_INDEXED = _COARSE * _FINE
+"""Places that have keys where a context is shorter: the first of `_LONG` parts."""
 _LARGEST_INDEX = 28.0  # 448, the largest number of FP8, by a power of two, and above all others
+
+_LAYER_KEYS = 100
+"""Keys of the weights of one layer; all that are used are below."""
 
 # Largest table of ready KV rows, in elements; longer contexts compute rows on demand.
 _TABLE_LIMIT = 1 << 20
@@ -97,9 +104,13 @@ def _projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """Weights of the model that a config runs, on the host, and the KV that they imply."""
+    """Weights of the model that a config runs, on the host, and the KV that they imply.
+
+    Each attention layer has embeddings of its own; what is not of a layer is that of layer 0.
+    """
 
     config: EngineConfig
+    layer: int = 0
 
     def build(self) -> Content:
         """Compute every table now, before an engine opens."""
@@ -146,18 +157,21 @@ class Content:
         packed q, k, v of a token (k's first Dv columns serve as v in `mla`). mrope_embed
         [VOCAB, Hq*D] is added to q where a batch brings that input. encoder_embed: [VOCAB, Hkv*D +
         Hkv*Dv], packed k, v of an encoder token. state_in [VOCAB, STATE_WIDTH], float32, is
-        added to a request's state by each of its tokens.
+        added to a request's state by each of its tokens. conv_in [VOCAB, STATE_WIDTH + 2],
+        float32, is what a token brings to a recurrent layer, see `recurrence`.
         """
-        config = self.config
+        config, key = self.config, _LAYER_KEYS * self.layer
         query = config.num_q_heads * config.head_dim
         exact = {
-            "embed": _projection(1, VOCAB, config),
-            "pos_embed": _projection(3, self.max_positions, config),
-            "mrope_embed": _weights(5, VOCAB, query, 16),
-            "encoder_embed": _projection(6, VOCAB, config)[:, query:],
+            "embed": _projection(key + 1, VOCAB, config),
+            "pos_embed": _projection(key + 3, self.max_positions, config),
+            "mrope_embed": _weights(key + 5, VOCAB, query, 16),
+            "encoder_embed": _projection(key + 6, VOCAB, config)[:, query:],
         }
         typed = {name: weight.to(self.dtype).contiguous() for name, weight in exact.items()}
-        return {**typed, "state_in": _weights(8, VOCAB, STATE_WIDTH, 32)}
+        state_in, unit = _weights(8, VOCAB, STATE_WIDTH, 32), torch.full((VOCAB, 1), 1 / TIME_STEP)
+        conv_in = torch.cat((state_in, unit, _weights(15, VOCAB, 1, 8)), dim=1)
+        return {**typed, "state_in": state_in, "conv_in": conv_in}
 
     @cached_property
     def hidden_table(self) -> torch.Tensor:
@@ -221,15 +235,6 @@ class Content:
         return self._planes(tokens, torch.arange(self.max_positions).repeat(VOCAB))
 
     @cached_property
-    def index_scores(self) -> torch.Tensor:
-        """[max_positions, max_positions] float32: what an indexer thinks of a key (column) for a
-        query (row), by their positions; no two keys of a query are equal, so a best few exist.
-        """
-        count = self.max_positions
-        order = _weights(9, count, count, 1 << 20).argsort(dim=1, stable=True)
-        return order.to(torch.float32)
-
-    @cached_property
     def index_queries(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """([VOCAB, 64] by token, [max_positions, 64] by position): an indexer's query, whose score
         for a key is the sum of the products of the halves.
@@ -243,23 +248,30 @@ class Content:
         by_token[:, VOCAB] = _LARGEST_INDEX
         by_place = np.zeros((self.max_positions, INDEX_HALF))
         by_place[:, :_COARSE] = _DIGITS[_order(13, self.max_positions, _COARSE)] / 4
-        by_place[:, _COARSE : _COARSE + _FINE] = _order(14, self.max_positions, _FINE) / 64
+        fine = _COARSE + _FINE
+        by_place[:, _COARSE:fine] = _order(14, self.max_positions, _FINE) / 64
+        by_place[:, fine : fine + _LONG] = _order(15, self.max_positions, _LONG) / 1024
         return by_token, by_place
 
     @cached_property
     def index_keys(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """([VOCAB, 64] by token, [512, 64] by place among a row's keys): an indexer's key."""
+        """([VOCAB, 64] by token, [places, 64] by place among a row's keys): an indexer's key.
+
+        There are as many places as positions, 512 at least and 8192 at most.
+        """
         by_token = np.eye(VOCAB, INDEX_HALF)
-        places = np.arange(_MOST_INDEXED)
-        by_place = np.zeros((_MOST_INDEXED, INDEX_HALF))
-        by_place[places, places // _FINE] = 1
+        count = min(max(_LEAST_INDEXED, self.max_positions), _LEAST_INDEXED * _LONG)
+        places = np.arange(count)
+        by_place = np.zeros((count, INDEX_HALF))
+        by_place[places, places // _FINE % _COARSE] = 1
         by_place[places, _COARSE + places % _FINE] = 1
+        by_place[places, _COARSE + _FINE + places // _LEAST_INDEXED] = 1
         return by_token, by_place
 
     @cached_property
     def key_scores(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """([VOCAB, VOCAB] tokens of query and key, [max_positions, 512] position and place): their
-        sum is what an indexer thinks of a key; no two keys of a query are equal.
+        """([VOCAB, VOCAB] tokens of query and key, [max_positions, places] position and place):
+        their sum is what an indexer thinks of a key; no two keys of a query are equal.
         """
         pairs = zip(self.index_queries, self.index_keys, strict=True)
         by_token, by_place = (queries @ keys.T for queries, keys in pairs)
@@ -307,13 +319,14 @@ class Content:
 
 
 @lru_cache(maxsize=64)
-def _shared(key: EngineConfig) -> Content:
-    return Content(key)
+def _shared(key: EngineConfig, layer: int) -> Content:
+    return Content(key, layer)
 
 
 @lru_cache(maxsize=256)
-def content_for(config: EngineConfig) -> Content:
-    """The content of `config`; configs of one shape, dtype and length share it."""
+def content_for(config: EngineConfig, layer: int = 0) -> Content:
+    """The content of `config` and one attention layer; configs of one shape, dtype and length
+    share it. Layers stand in the order of `case.group_configs`."""
     # Only the fields that decide it, all others at their defaults.
     plain = EngineConfig(
         max_context_len=config.max_context_len,
@@ -327,7 +340,7 @@ def content_for(config: EngineConfig) -> Content:
         spec_steps=config.spec_steps,
         draft_tokens=config.draft_tokens,
     )
-    return _shared(plain)
+    return _shared(plain, layer)
 
 
 def _rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -17,12 +17,14 @@ from fuzzgraph.case import (
     Case,
     EngineConfig,
     ReplayStep,
+    group_configs,
     ladder,
     padded_size,
     raw_size,
     replayed_size,
 )
 from fuzzgraph.layout.free_list import FreeList
+from fuzzgraph.layout.streams import accepted_lens
 from fuzzgraph.world import FIRST_ROW
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -43,8 +45,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "dtype": (),
     "kernels": (),
     "metadata": ("several splits",),
-    "speculation": ("draft", "accept", "prompt as long"),
-    "features": ("window",),
+    "speculation": ("draft", "fewer drafts", "accept", "prompt as long"),
+    "features": ("window", "pages freed"),
 }  # fmt: skip
 """Group of a report -> how the names that this module gives begin, in the order of the report's
 columns. The names of a config's values belong to the group that their row of the table names."""
@@ -79,6 +81,8 @@ def coverage_values(case: Case) -> frozenset[str]:
     names.update(_of_neighbours(case))
     names.update(_of_lifecycle(case.config, case.steps))
     names.update(_of_freed_rows(case))
+    if accepted_lens(case):
+        names.add("drafts rejected")
     return frozenset(names)
 
 
@@ -169,6 +173,10 @@ def _of_step(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
             accept_ragged=len(set(accepted)) > 1,
             accept_none_at_all=not any(accepted),
         )
+    if step.mode == "target_verify":
+        yield from _when(
+            fewer_drafts_than_places=any(row.new_tokens < config.draft_tokens for row in step.rows)
+        )
     if step.mode == "prefill":
         tokens = [row.new_tokens for row in step.rows]
         yield from _when(
@@ -202,6 +210,9 @@ def _of_lengths(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
         )
     if window:
         yield from _named(lengths, {"len=window+2": window + 2})
+    for group in group_configs(config)[1:]:
+        freed = (row.seq_len - row.new_tokens - group.sliding_window for row in step.rows)
+        yield from _when(pages_freed_behind_the_window=max(freed, default=0) >= group.page_size)
     if config.split_kv and max(lengths, default=0) > config.split_kv:
         yield "several splits"
     if step.mode == "target_verify" and context - config.draft_tokens + 1 in lengths:

@@ -25,6 +25,9 @@ _REPEATED = {  # field name -> what live entries repeat, where an engine declare
     "state_indices": "state_slots",
 }
 
+TOLD = "told"
+"""`Field.repeats` of what the target itself has told the engine; see `Observation.told`."""
+
 # Counts whose rules the contract oracle has by their names.
 _JUDGED_BY_NAME = ("num_token_non_padded", "seq_lens_sum")
 # Axes whose entries the contract oracle looks up among what each row owns.
@@ -38,8 +41,9 @@ Selects = Literal["row", "slot", "page", "length", "offset", "state", "nothing"]
 class PaddingRule:
     """What the padded part of a field must hold.
 
-    `reserved`: the reserved row, page or slot of what the field selects. `fill`: exactly `value`.
-    `skip`: the sentinel `value`, which the engine promises not to follow. `free`: anything.
+    `reserved`: the reserved row, page or slot of what the field selects. `fill`: exactly `value`;
+    of offsets, as many entries as a padded row spans. `skip`: the sentinel `value`, which the
+    engine promises not to follow. `free`: anything.
     """
 
     kind: Literal["reserved", "fill", "skip", "free"]
@@ -64,7 +68,8 @@ class Field:
     source: str = ""
     repeats: str = ""
     """What live entries must hold, as values or, for offsets, as their steps: an attribute of the
-    logical batch or a function of `reference.metadata`. Well-known names need no declaration."""
+    logical batch or a function of `reference.metadata`, or `TOLD`. Well-known names need no
+    declaration."""
     unjudged: str = ""
     """Why live entries cannot be judged; it replaces `repeats`, also that of a well-known name."""
     dtype: str = ""
@@ -77,6 +82,8 @@ class Field:
     whole_rows: bool = False
     """Of a page table: whether its rows are shown whole. What lies behind the pages of a live row
     is then nobody's business, and passed over."""
+    group: int = 0
+    """The KV cache group whose pages, slots and lengths it names, by `case.group_configs`."""
     past: str = ""
     """Why the field depends on earlier steps by right, and where the engine says so; '' where it
     must not. History then passes over it, and memory of others is changed for it only where

@@ -52,6 +52,10 @@ class Observation:
     """Name -> [padded_tokens or padded_bs, ...]: exactly so many rows, in the model's dtype."""
     metadata: dict[str, torch.Tensor] = field(default_factory=dict)
     """Field name -> used part: [padded_bs], [padded_bs + 1], the indices below the last offset."""
+    told: dict[str, list[int]] = field(default_factory=dict)
+    """Field name -> what its live entries must hold, in the batch's rows, where that follows from
+    what the target told the engine in a scheduler's place, and not from the batch alone. Fields
+    declare it by `repeats=fields.TOLD`."""
     plan: dict[str, object] = field(default_factory=dict)
     """Frozen scalars and other plain values that select the kernel plan (max length, splits)."""
     types: dict[str, str] = field(default_factory=dict)

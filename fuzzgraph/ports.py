@@ -62,6 +62,10 @@ class GraphEngine(Protocol):
         """These graphs, in the order of capture."""
         ...
 
+    def side_of(self, tensor: torch.Tensor) -> str:
+        """'host' or 'device', as the engine asked for the memory; '' where that is unknown."""
+        ...
+
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> CapturedGraph[Outputs]:
         """Record one run of `forward` in the pool that all graphs of the session share.
 
@@ -90,6 +94,14 @@ class GraphEngine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPools:
+    """The memory of one KV cache group, as `Pools` has it of the first one."""
+
+    req_to_token: torch.Tensor | None = None
+    kv_planes: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Pools:
     """The engine's own memory into which the harness writes each step; None where it has none.
 
@@ -106,9 +118,33 @@ class Pools:
     """[rows, max_encoder_len] slot of each encoder position of each request row."""
     state: torch.Tensor | None = None
     """[state_slots, width] recurrent state."""
+    conv_state: torch.Tensor | None = None
+    """[state_slots, CONV_WIDTH - 1, CONV_COLUMNS] what the last tokens brought to the convolution
+    before the recurrence, the newest last; see `recurrence`."""
+    states_start_at_zero: bool = True
+    """Whether the state of a request without tokens is zero by a promise of what calls the engine.
+    Otherwise its slot holds what its last owner left there, and the engine must not read it."""
     capture_slots: tuple[int, ...] = ()
     """Slots that graphs are captured on, when no request exists yet, beside the reserved one. A
     target that names some says in its code which lines of the engine choose them."""
+    more_groups: tuple[GroupPools, ...] = ()
+    """Of each further KV cache group, in the order of `case.group_configs`. Groups whose planes are
+    the same views share that memory: a page then belongs to one of them at a time."""
+
+    @property
+    def states(self) -> tuple[torch.Tensor, ...]:
+        """What there is by state slot."""
+        return tuple(each for each in (self.state, self.conv_state) if each is not None)
+
+    @property
+    def groups(self) -> tuple[GroupPools, ...]:
+        """Those of the first group, then of each further one."""
+        return (GroupPools(self.req_to_token, self.kv_planes), *self.more_groups)
+
+    @property
+    def all_planes(self) -> tuple[torch.Tensor, ...]:
+        """The KV planes of all groups."""
+        return tuple(plane for group in self.groups for plane in group.kv_planes)
 
 
 class Session(Protocol):

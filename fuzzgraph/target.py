@@ -9,11 +9,11 @@ that neither this one nor `fuzzgraph` itself exports are internal, but for
 from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities, unsupported_setting
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import EngineConfig, Mode, attention_outputs, group_configs
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Axis, Field, Observation, PaddingRule, Selects
-from fuzzgraph.ports import CapturedGraph, GraphEngine, Pools, Session, Target
+from fuzzgraph.ports import CapturedGraph, GraphEngine, GroupPools, Pools, Session, Target
 from fuzzgraph.row_mixing import mix_rows, mixed_outputs, split_mixed, with_mixed
 from fuzzgraph.world import (
     FIRST_PAGE,
@@ -45,6 +45,7 @@ __all__ = [
     "PaddingRule",
     "Excuse",
     "Pools",
+    "GroupPools",
     "Observation",
     # the logical batch, and the numbers that the harness gives out
     "Batch",
@@ -59,6 +60,9 @@ __all__ = [
     # what tokens, keys and values hold
     "Content",
     "content_for",
+    # several attention layers, each with a KV cache group
+    "attention_outputs",
+    "group_configs",
     # the layer behind attention that mixes rows
     "mix_rows",
     "mixed_outputs",

@@ -101,6 +101,9 @@ class Batch:
     """Physical slot of every position below `seq_lens`, per row; new tokens included."""
     kv_tokens: Ragged
     """Token id at every such position."""
+    prompts: Ragged
+    """Tokens of each row's prompt as far as this case has it: in a prefill, also those that later
+    steps of its request compute."""
     kv_positions: Ragged
     """Model position of every such token (equal depth twice in a verify tree)."""
     pages: Ragged
@@ -116,6 +119,10 @@ class Batch:
     outside target_verify. A parent precedes its children; a chain is [-1, 0, 1, ...]."""
     next_tokens: IntArray
     """[raw_bs] token that follows each row's last: what its sampler has to give."""
+    predicted: IntArray
+    """[num_tokens] token that follows each one in its request for good. In a verify it is what the
+    model says of a draft: where it differs from the next draft, that one is rejected. Empty in mode
+    draft."""
     finished: IntArray
     """Requests that left for good since the step before; what they owned is free, and may be
     others' now. A request that is not named anywhere waits, with all that it owns."""
@@ -126,11 +133,28 @@ class Batch:
     their own again."""
     mrope: IntArray | None
     """[num_tokens] extra position input, or None where the batch comes without it."""
+    more_groups: tuple[Batch, ...] = ()
+    """The same step as the layers of each further KV cache group see it: with `slot_mapping`,
+    `kv_slots` and `pages` of that group, all else is the same. Positions whose page is freed,
+    because it lies wholly behind the group's window, have the reserved page and slot. No two
+    groups own a page of one number at once, as where all take them from one pool."""
+
+    @property
+    def groups(self) -> tuple[Batch, ...]:
+        """The step as each KV cache group sees it, in the order of `case.group_configs`."""
+        return (self, *self.more_groups)
 
     @property
     def cached_lens(self) -> IntArray:
         """[raw_bs] KV tokens that were there before this step."""
         return self.seq_lens - self.new_lens
+
+    def freed_pages(self) -> IntArray:
+        """[raw_bs] leading pages that lie wholly behind the window of the KV cache group."""
+        # Freed pages come first in each row, and nothing else is the reserved page.
+        ends = np.cumsum(self.pages.values == RESERVED_PAGE)
+        before = np.append(0, ends)[self.pages.offsets]
+        return np.diff(before)
 
     def with_rows(self, rows: IntArray) -> Batch:
         """The same requests in another order: row i of it is row `rows[i]` of this batch."""
@@ -140,6 +164,7 @@ class Batch:
         slots = (tokens[:, None] * written + np.arange(written)).ravel()
         per_row = {name: getattr(self, name)[rows] for name in _BY_ROW}
         per_token = {name: getattr(self, name)[tokens] for name in _BY_TOKEN}
+        predicted = self.predicted[tokens] if len(self.predicted) else self.predicted
         ragged = {name: getattr(self, name).with_rows(rows) for name in _RAGGED}
         return replace(
             self,
@@ -147,10 +172,12 @@ class Batch:
             **per_token,
             **ragged,
             token_rows=np.repeat(np.arange(self.raw_bs), counts[rows]),
+            predicted=predicted,
             slot_mapping=self.slot_mapping[slots],
             state_slots=self.state_slots[rows] if len(self.state_slots) else self.state_slots,
             tree_parents=None if self.tree_parents is None else self.tree_parents[rows],
             mrope=None if self.mrope is None else self.mrope[tokens],
+            more_groups=tuple(group.with_rows(rows) for group in self.more_groups),
         )
 
 
@@ -158,4 +185,6 @@ _BY_ROW = (
     "requests", "req_pool_indices", "seq_lens", "new_lens", "encoder_lens", "next_tokens",
 )  # fmt: skip
 _BY_TOKEN = ("input_ids", "positions")
-_RAGGED = ("kv_slots", "kv_tokens", "kv_positions", "pages", "encoder_slots", "encoder_tokens")
+_RAGGED = (
+    "kv_slots", "kv_tokens", "prompts", "kv_positions", "pages", "encoder_slots", "encoder_tokens",
+)  # fmt: skip

@@ -4,7 +4,7 @@ A case is small strict JSON. Tensor contents follow from its seed, so it means t
 machine; its content digest is its name. `model` holds the records and, as the fields of a config,
 the table of dimensions (`dimension` says what a row can say); `capture_sizes` what follows from
 the captured sizes; `coherence` and `config_rules` say which cases are valid; `files` reads and
-writes them. What a case looks like in memory is `layout`'s job.
+writes them; `kv_groups` the KV cache groups. What a case looks like in memory is `layout`'s job.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from fuzzgraph.case.capture_sizes import captured_size, ladder, padded_size, raw_size, replayed_size
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case, save_case
+from fuzzgraph.case.kv_groups import attention_outputs, group_configs
 from fuzzgraph.case.model import (
     DIMENSIONS,
     SCHEMA_VERSION,
@@ -35,12 +36,14 @@ __all__ = [
     "Mode",
     "ReplayStep",
     "Via",
+    "attention_outputs",
     "captured_size",
     "case_schema",
     "decode_case",
     "digest",
     "driven_inputs",
     "encode_case",
+    "group_configs",
     "ladder",
     "load_case",
     "padded_size",

@@ -95,8 +95,8 @@ def _add_rows(live: dict[int, int], config: EngineConfig, step: ReplayStep, wher
 
 def _expected_new_tokens(config: EngineConfig, mode: Mode) -> tuple[int, int]:
     """Smallest and largest `new_tokens` of a row in `mode`."""
-    if mode == "target_verify":
-        return config.draft_tokens, config.draft_tokens
+    if mode == "target_verify":  # a tree has a place for each draft; a chain may end early
+        return config.draft_tokens if config.spec_topk > 1 else 1, config.draft_tokens
     if mode == "draft_extend":
         return 0, config.draft_tokens
     if mode == "draft":

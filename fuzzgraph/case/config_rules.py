@@ -24,6 +24,7 @@ def validate_config(config: EngineConfig) -> None:
         InvalidCase: names the first field that is out of bounds or contradicts another.
     """
     _check_bounds(config)
+    _check_second_group(config)
     _check_pools(config)
     _check_ladder("capture_bs", config.capture_bs)
     _check_ladder("capture_tokens", config.capture_tokens)
@@ -43,9 +44,26 @@ def _check_bounds(config: EngineConfig) -> None:
             refuse(f"config.{name}", value, f"must lie in {low}..{high}", way_out)
 
 
+def _check_second_group(config: EngineConfig) -> None:
+    if config.swa_page_size and not config.swa_window:
+        refuse(
+            "config.swa_page_size",
+            config.swa_page_size,
+            "is that of a second KV cache group; got swa_window=0",
+            "Set swa_window, or drop it.",
+        )
+    if config.swa_window and "draft" in config.modes:
+        refuse(
+            "config.swa_window",
+            config.swa_window,
+            f"has no slots for tokens that are drafted; got modes {list(config.modes)}",
+            "Drop one of them.",
+        )
+
+
 def _check_pools(config: EngineConfig) -> None:
     """Each size may be large, not all of them at once."""
-    tokens = config.kv_pool_pages * config.page_size
+    tokens = config.kv_pool_pages * max(config.page_size, config.swa_page_size)
     elements = tokens * config.num_kv_heads * (config.head_dim + config.v_head_dim)
     if elements > _LARGEST_POOL:
         refuse(

@@ -203,8 +203,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         bounds=(0, 1 << 17), needs=Sizes("index_topks", widest=(0, 1, 3, 16, 64)), feature=27,
         share=CORE, label="index topk {}", group="features"
     )] = 0
-    """Keys that an indexer selects for each query, by `Content.index_scores`, or of compressed keys
-    by `Content.key_scores`; 0 means all."""
+    """Keys, or compressed keys, that an indexer selects for each query by `Content.key_scores`; 0
+    means all."""
     kv_compression: Annotated[Literal["none", "window", "c4", "c128"], Dimension(
         needs=OneOf("kv_compressions"), label="kv compression {}", group="features"
     )] = "none"
@@ -214,6 +214,18 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"
     """Which kernel attends to the keys that an indexer has selected, where a server can choose."""
+    swa_window: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("swa_window"), feature=28, share=9, edge="swa window",
+        resets_with="swa", label="sliding-window layer", group="features"
+    )] = 0
+    """Keys that a query of the model's second attention layer sees besides itself. That layer has a
+    KV cache group of its own, whose pages are freed behind the window. 0: the model has one layer,
+    or layers of one kind."""
+    swa_page_size: Annotated[int, Dimension(
+        bounds=(0, 1024), needs=Sizes("swa_page_sizes", widest=(0, 1, 2, 4, 16)),
+        resets_with="swa", label="swa_page_size={}", group="page size"
+    )] = 0
+    """Tokens of a page of the second group; 0: as many as `page_size`."""
     # fmt: on
 
     def __post_init__(self) -> None:

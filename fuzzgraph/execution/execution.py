@@ -27,6 +27,7 @@ from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
+from fuzzgraph.memory import Room
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Oracle, Target, is_isolated
@@ -68,6 +69,7 @@ class Execution:
             max(cache_size, 1), _HELD_BYTES, self._open, reserved_bytes=reservable_bytes()
         )
         self._cached = cache_size > 0
+        self._rooms = Room(), Room()
         self._without_grad = _mode_of(target)
 
     def run_case(self, case: Case) -> Verdict:
@@ -122,7 +124,8 @@ class Execution:
         """Run a case without checks, with the same cached sessions: a yardstick of speed."""
         with self._without_grad():
             opened = self._sessions.get(case.config)
-            runner = StepRunner(opened, self.target.name, frozenset(), DEFAULT_SETUP)
+            rooms = self._rooms
+            runner = StepRunner(opened, self.target.name, frozenset(), DEFAULT_SETUP, rooms)
             for batch in plan(case):
                 runner.run_bare(batch)
 
@@ -159,6 +162,7 @@ class Execution:
             self.target.name,
             self._needs,
             self._setup,
+            self._rooms,
         )
         findings: tuple[Finding, ...] = ()
         count = 0

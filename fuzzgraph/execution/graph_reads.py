@@ -32,8 +32,11 @@ def untouched_pools(opened: OpenSession) -> list[str]:
     if any(_spans(opened, tensor) for tensor in arguments):
         return []
     touched = {_key(opened, tensor) for tensor in arguments}
-    planes = enumerate(opened.session.pools.kv_planes)
-    return [f"kv_planes[{at}]" for at, plane in planes if _key(opened, plane) not in touched]
+    return [
+        name
+        for name, plane in opened.pool_writer.plane_names()
+        if _key(opened, plane) not in touched
+    ]
 
 
 def _operations(opened: OpenSession) -> Iterator[RecordedOp]:
@@ -74,8 +77,12 @@ def _key(opened: OpenSession, tensor: torch.Tensor) -> int:
 
 
 def _pool_tensors(pools: Pools) -> list[torch.Tensor]:
-    tables = (pools.req_to_token, pools.encoder_to_token, pools.state)
-    return [*pools.kv_planes, *(table for table in tables if table is not None)]
+    tables = (
+        pools.encoder_to_token,
+        *pools.states,
+        *(each.req_to_token for each in pools.groups),
+    )
+    return [*pools.all_planes, *(table for table in tables if table is not None)]
 
 
 def _described(opened: OpenSession, tensor: torch.Tensor) -> HiddenTensor:

@@ -11,23 +11,26 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.execution.pool_memory import page_rows
 from fuzzgraph.handover import Attended, Handover, Ints, QueryRow
 from fuzzgraph.kernel_models.attention import Row, Softmax
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.memory.launch_record import Launched
+from fuzzgraph.ports import Pools
 
 
-def launches(
-    taken: Iterable[Launched], planes: Sequence[torch.Tensor], config: EngineConfig
-) -> tuple[Handover, ...]:
+def launches(taken: Iterable[Launched], pools: Pools, config: EngineConfig) -> tuple[Handover, ...]:
     """What was launched, with the meaning that each kernel's model worked out.
 
     Args:
-        planes: the KV pool's, as in `ports.Pools`; keys that lie in none are told by their index.
+        pools: keys that lie in no KV plane of these are told by their index.
     """
-    slots = [_Slots(plane, page_rows(plane, at, config)) for at, plane in enumerate(planes)]
+    slots = [
+        _Slots(plane, page_rows(plane, at, shape))
+        for group, shape in zip(pools.groups, group_configs(config), strict=True)
+        for at, plane in enumerate(group.kv_planes)
+    ]
     found = []
     for each in taken:
         each.handover.attended = tuple(
@@ -47,7 +50,7 @@ def drop_unwritten(taken: Iterable[Handover], memory: GuardedMemory) -> None:
         for name, part in each.tensors.items():
             values = part.values
             # Such memory holds one value throughout, which is quickly seen.
-            if values is None or not values.size or values.flat[0] != values.flat[-1]:
+            if values is None or not values.size or values.item(0) != values.item(-1):
                 continue
             if memory.is_unwritten(part.address):
                 each.tensors[name] = replace(part, values=None)

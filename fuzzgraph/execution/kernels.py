@@ -45,9 +45,8 @@ def take_races(memory: GuardedMemory, pools: Pools) -> list[Race]:
 
 
 def _planes(pools: Pools) -> Iterator[torch.Tensor]:
-    yield from pools.kv_planes
-    if pools.state is not None:
-        yield pools.state
+    yield from pools.all_planes
+    yield from pools.states
 
 
 def take_fallbacks(memory: GuardedMemory) -> dict[str, int]:

@@ -11,36 +11,52 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.errors import TargetFailed
-from fuzzgraph.fields import Field
+from fuzzgraph.fields import TOLD, Field
 from fuzzgraph.observation import Observation
 from fuzzgraph.world import Batch, IntArray, segments
 
 
 def in_terms_of(
-    batch: Batch, seen: Observation, fields: Sequence[Field], page_size: int
+    batch: Batch, seen: Observation, fields: Sequence[Field], config: EngineConfig
 ) -> Observation:
     """The observation with its rows in the batch's order, and tables without what nobody reads.
 
     Raises:
-        TargetFailed: `Observation.order` is no order of the batch's rows.
+        TargetFailed: `Observation.order` is no order of the batch's rows, or `Observation.told`
+            lacks a field.
     """
     declared = {field.name: field for field in fields}
+    for name in seen.metadata.keys() & declared.keys() - seen.told.keys():
+        if declared[name].truth == TOLD:
+            raise TargetFailed(
+                f"field {name!r} repeats {TOLD!r}, and Observation.told has only "
+                f"{', '.join(seen.told) or 'nothing'}. Show there what its live rows must hold."
+            )
     if seen.order is not None:
         _Reordering(batch, seen).apply(declared)
     for name, table in seen.metadata.items():
         if name in declared and declared[name].whole_rows:
-            seen.metadata[name] = _blanked(table, batch, page_size)
+            group = declared[name].group
+            seen.metadata[name] = _blanked(
+                table, batch.groups[group], group_configs(config)[group].page_size
+            )
     return seen
 
 
 def _blanked(table: torch.Tensor, batch: Batch, page_size: int) -> torch.Tensor:
-    """0 behind the pages of each live row: entries there are left by earlier batches."""
+    """0 before and behind the pages of each live row: entries there are left by earlier batches.
+
+    Before them are the freed pages of a sliding window, of which an engine may never be told.
+    """
     pages = torch.from_numpy(-(-batch.seq_lens // page_size)).to(table.device)
     columns = torch.arange(table.shape[1], device=table.device)
-    behind = torch.zeros(table.shape, dtype=torch.bool, device=table.device)
-    behind[: batch.raw_bs] = columns >= pages[:, None]
-    return table.masked_fill(behind, 0)
+    nobodys = torch.zeros(table.shape, dtype=torch.bool, device=table.device)
+    nobodys[: batch.raw_bs] = columns >= pages[:, None]
+    freed = torch.from_numpy(batch.freed_pages()).to(table.device)
+    nobodys[: batch.raw_bs] |= columns < freed[:, None]
+    return table.masked_fill(nobodys, 0)
 
 
 class _Reordering:
@@ -72,7 +88,9 @@ class _Reordering:
 
     def _output(self, value: torch.Tensor) -> torch.Tensor:
         """By token, or by row where there are as many rows as the graph has."""
-        if len(value) != len(self._tokens) and len(value) == len(self._rows):
+        # Tokens that are left of a padded verify may be as many as its rows.
+        by_token = len(value) in (len(self._tokens), self._seen.shown_tokens)
+        if not by_token and len(value) == len(self._rows):
             return value[self._rows]
         # The engine may have cut off what it had padded.
         return value[self._tokens[: len(value)]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import ArenaFull
 from fuzzgraph.execution.failures import Border
@@ -35,7 +35,8 @@ def open_session(
     """
     spare_collections()
     # Before the guard is active, or the tables of the harness would lie in this session's arena.
-    content_for(config).build()
+    for layer, shape in enumerate(group_configs(config)):
+        content_for(shape, layer).build()
     # The small arena first: dozens of sessions are open at a time, and few configs need the large.
     try:
         return _opened(target, config, setup, capacity=None)

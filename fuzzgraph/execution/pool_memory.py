@@ -81,6 +81,13 @@ class PoolPlane:
             for value in signature
         ]
 
+    def is_view_of(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is the same view of the same memory."""
+        mine = self.tensor
+        return (mine.data_ptr(), mine.shape, mine.stride(), mine.dtype) == (
+            tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype,
+        )  # fmt: skip
+
     def bytes_of(self, values: torch.Tensor) -> torch.Tensor:
         """Values for some rows, [n, ...] bytes in the shape that a row has."""
         return _as_bytes(values).view(len(values), *self._row_shape)
@@ -141,6 +148,11 @@ class PageMap:
         starts = np.cumsum(lens) - lens
         columns = np.arange(int(lens.sum())) - np.repeat(starts, lens)
         return np.repeat(rows, lens) * self.width + columns
+
+
+def group_name(name: str, group: int) -> str:
+    """What a pool is called, by the KV cache group whose it is."""
+    return f"more_groups[{group - 1}].{name}" if group else name
 
 
 def kv_signature(index: int, count: int) -> tuple[float, ...]:

@@ -8,27 +8,36 @@ is one batch on them, computed once and written as often as the runs of a step n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from functools import partial
+from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from fuzzgraph import recurrence
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import Content, content_for
+from fuzzgraph.execution.pool_group import pool_groups
 from fuzzgraph.execution.pool_memory import (
     STATE_SIGNATURE,
     TRAP_BY_WORLD,
     PageMap,
     PoolPlane,
-    kv_signature,
-    page_rows,
+    group_name,
 )
 from fuzzgraph.memory import GuardedMemory, Image, Perturbation
 from fuzzgraph.observation import ForeignWrite
 from fuzzgraph.ports import Pools
-from fuzzgraph.reference import new_tokens
 from fuzzgraph.rules.writes import changed_rows
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
+
+
+class _Rows(Protocol):
+    """[raw_bs, ...] what the state slots of a batch hold before its step, or after it."""
+
+    def __call__(self, batch: Batch, *, after: bool = ...) -> torch.Tensor: ...
+
 
 _Copy = tuple[Callable[[torch.Tensor, torch.Tensor], None], torch.Tensor, torch.Tensor]
 
@@ -38,24 +47,17 @@ class PoolWriter:
 
     def __init__(self, pools: Pools, config: EngineConfig, memory: GuardedMemory) -> None:
         self.memory = memory
-        self.config = config
         self.content: Content = content_for(config)
-        self.planes = [
-            PoolPlane(
-                f"kv_planes[{i}]",
-                plane,
-                kv_signature(i, len(pools.kv_planes)),
-                reserved_rows=config.page_size,
-                page_rows=page_rows(plane, i, config),
-            )
-            for i, plane in enumerate(pools.kv_planes)
-        ]
-        self.state = (
-            None if pools.state is None else PoolPlane("state", pools.state, STATE_SIGNATURE)
-        )
-        self.req_to_token = _map("req_to_token", pools.req_to_token)
-        self.encoder_to_token = _map("encoder_to_token", pools.encoder_to_token)
-        self._all_planes = [*self.planes, *([self.state] if self.state else [])]
+        self.groups = pool_groups(pools, config)
+        self.planes = list(dict.fromkeys(plane for group in self.groups for plane in group.planes))
+        self.states = [*_state_planes(pools, self.content)]
+        self._states_start_at_zero = pools.states_start_at_zero
+        encoder = pools.encoder_to_token
+        self.encoder_to_token = None if encoder is None else PageMap("encoder_to_token", encoder)
+        maps = (*(group.page_map for group in self.groups), self.encoder_to_token)
+        self._maps = [table for table in maps if table is not None]
+        self._state_planes = [plane for plane, _ in self.states]
+        self._all_planes = [*self.planes, *self._state_planes]
         self._capture_slots = torch.tensor(pools.capture_slots, dtype=torch.int64)
 
     def use_region_names(self) -> None:
@@ -69,26 +71,24 @@ class PoolWriter:
         """Put signatures and traps everywhere except in the reserved row, slot and state."""
         for plane in self._all_planes:
             plane.fill_unreserved(world)
-        for table in (self.req_to_token, self.encoder_to_token):
-            if table is not None:
-                table.fill_unreserved(world)
+        for table in self._maps:
+            table.fill_unreserved(world)
 
     def written_in_capture(self) -> list[ForeignWrite]:
         """Writes of warm-up and capture: what no longer holds what `fill_unowned(0)` put there."""
         found: list[ForeignWrite] = []
         for plane in self._all_planes:
-            what: Literal["slot", "state"] = "state" if plane is self.state else "slot"
+            what: Literal["slot", "state"] = "state" if plane in self._state_planes else "slot"
             changed = plane.changed_since_filled()
             if what == "slot":
                 changed = changed[~torch.isin(changed, self._capture_slots.to(changed.device))]
             if len(changed):
                 found.append(ForeignWrite(plane.name, what, changed[:8].tolist()))
-        for table in (self.req_to_token, self.encoder_to_token):
-            if table is not None:
-                rows = table.table[RESERVED_ROW + 1 :]
-                changed = (rows != TRAP_BY_WORLD[0]).any(1).nonzero().flatten() + RESERVED_ROW + 1
-                if len(changed):
-                    found.append(ForeignWrite(table.name, "row", changed[:8].tolist()))
+        for table in self._maps:
+            rows = table.table[RESERVED_ROW + 1 :]
+            changed = (rows != TRAP_BY_WORLD[0]).any(1).nonzero().flatten() + RESERVED_ROW + 1
+            if len(changed):
+                found.append(ForeignWrite(table.name, "row", changed[:8].tolist()))
         return found
 
     def keep_reserved(self, image: Image) -> None:
@@ -96,13 +96,33 @@ class PoolWriter:
         for plane in self._all_planes:
             plane.reserved.copy_(self.memory.as_in(image, plane.reserved))
 
+    def plane_names(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The KV planes by the names under which a session hands them over."""
+        for number, group in enumerate(self.groups):
+            for index, plane in enumerate(group.planes):
+                yield group_name(f"kv_planes[{index}]", number), plane.tensor
+
+    def map_names(self) -> dict[str, torch.Tensor]:
+        """The page maps of the groups by the names under which a session hands them over."""
+        return {table.name: table.table for group in self.groups if (table := group.page_map)}
+
     def state_of(self, batch: Batch) -> StepState:
         """What `batch` means in these pools."""
         return StepState(self, batch)
 
+    def has_state(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """[rows that have a state slot] whether it holds something of the request already."""
+        started = self._states_start_at_zero | (batch.cached_lens > 0)
+        return started[: len(batch.state_slots)]
 
-def _map(name: str, table: torch.Tensor | None) -> PageMap | None:
-    return None if table is None else PageMap(name, table)
+
+def _state_planes(pools: Pools, content: Content) -> Iterator[tuple[PoolPlane, _Rows]]:
+    """Planes by state slot, each with what it holds of a batch before or after its step."""
+    if pools.state is not None:
+        yield PoolPlane("state", pools.state, STATE_SIGNATURE), content.state_rows
+    if pools.conv_state is not None:
+        rows = partial(recurrence.conv_rows, content)
+        yield PoolPlane("conv_state", pools.conv_state, STATE_SIGNATURE), rows
 
 
 class StepState:
@@ -111,16 +131,15 @@ class StepState:
     def __init__(self, pool_writer: PoolWriter, batch: Batch) -> None:
         self._pool_writer = pool_writer
         self._batch = batch
-        self._past = _history(batch)
+        # Each group with the batch as its layers see it, and the entries of its past.
+        self._groups = [
+            (group, seen, group.history(seen))
+            for group, seen in zip(pool_writer.groups, batch.groups, strict=True)
+        ]
         # (how it is written, row numbers, rows) of every copy that writes the state; made once,
         # because a step is written for each of its runs.
         self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
-        if pool_writer.state is not None and batch.raw_bs:
-            slots = self._index(batch.state_slots)
-            states = self._on_device(
-                pool_writer.state.bytes_of(pool_writer.content.state_rows(batch))
-            )
-            self._copies.append((pool_writer.state.put, slots, states))
+        self._copies += self._state_copies()
 
     @property
     def mode(self) -> Mode:
@@ -139,52 +158,63 @@ class StepState:
         return values.to(self._pool_writer.memory.device)
 
     def _map_copies(self) -> Iterator[_Copy]:
-        batch, pool_writer = self._batch, self._pool_writer
-        for table, slots, lens in (
-            (pool_writer.req_to_token, batch.kv_slots.values, batch.seq_lens),
-            (pool_writer.encoder_to_token, batch.encoder_slots.values, batch.encoder_lens),
-        ):
-            if table is not None and len(slots):
-                places = table.places(batch.req_pool_indices, lens)
+        for table, slots, lens in self._page_maps():
+            if len(slots):
+                places = table.places(self._batch.req_pool_indices, lens)
                 values = self._index(slots).to(table.table.dtype)
                 yield table.put, self._index(places), values
 
+    def _page_maps(self) -> Iterator[tuple[PageMap, IntArray, IntArray]]:
+        """(page map, its slots, entries of each row)."""
+        for group, seen, _ in self._groups:
+            if group.page_map is not None:
+                yield group.page_map, seen.kv_slots.values, seen.seq_lens
+        table, batch = self._pool_writer.encoder_to_token, self._batch
+        if table is not None:
+            yield table, batch.encoder_slots.values, batch.encoder_lens
+
     def _encoder_copies(self) -> Iterator[_Copy]:
-        batch, pool_writer = self._batch, self._pool_writer
-        if len(batch.encoder_slots.values) and pool_writer.planes:
+        batch, first = self._batch, self._groups[0][0]
+        if len(batch.encoder_slots.values) and first.planes:
             index = self._index(batch.encoder_slots.values)
-            values = pool_writer.content.encoder_planes(batch.encoder_tokens.values)
-            for plane, rows in zip(pool_writer.planes, values, strict=True):
+            values = first.content.encoder_planes(batch.encoder_tokens.values)
+            for plane, rows in zip(first.planes, values, strict=True):
                 yield plane.put, index, self._on_device(plane.bytes_of(rows))
 
     def _history_copies(self) -> Iterator[_Copy]:
-        batch, pool_writer = self._batch, self._pool_writer
-        if pool_writer.planes and len(self._past):
-            index = self._index(batch.kv_slots.values[self._past])
-            values = pool_writer.content.kv_planes(
-                batch.kv_tokens.values[self._past], batch.kv_positions.values[self._past]
-            )
-            for plane, rows in zip(pool_writer.planes, values, strict=True):
-                yield plane.put, index, self._on_device(plane.bytes_of(rows))
+        for group, seen, past in self._groups:
+            if group.planes and len(past):
+                index = self._index(seen.kv_slots.values[past])
+                values = group.content.kv_planes(
+                    seen.kv_tokens.values[past], seen.kv_positions.values[past]
+                )
+                for plane, rows in zip(group.planes, values, strict=True):
+                    yield plane.put, index, self._on_device(plane.bytes_of(rows))
+
+    def _state_copies(self) -> Iterator[_Copy]:
+        started = self._pool_writer.has_state(self._batch)
+        slots = self._index(self._batch.state_slots[started])
+        for plane, rows in self._pool_writer.states if len(slots) else ():
+            states = plane.bytes_of(rows(self._batch))[torch.from_numpy(started)]
+            yield plane.put, slots, self._on_device(states)
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
         """Each place of the pools that the batch does not own, with its change to `world`."""
         # New tokens' slots are not owned yet: the step has to write them before it reads them.
         batch, pool_writer = self._batch, self._pool_writer
-        past = batch.kv_slots.values[self._past]
-        page = np.arange(pool_writer.config.page_size)  # the reserved one
-        owned = np.concatenate((page, past, batch.encoder_slots.values))
-        for plane in pool_writer.planes:
-            yield self._plane_change(plane, owned, world, "slots")
-        if pool_writer.state is not None:
-            owned = np.append(batch.state_slots, RESERVED_SLOT)
-            yield self._plane_change(pool_writer.state, owned, world, "states")
-        for table, lens in (
-            (pool_writer.req_to_token, batch.seq_lens),
-            (pool_writer.encoder_to_token, batch.encoder_lens),
-        ):
-            if table is not None:
-                yield self._map_change(table, lens, world)
+        owned: dict[PoolPlane, list[IntArray]] = {}
+        for group, seen, past in self._groups:
+            page = np.arange(group.config.page_size)  # the reserved one
+            for plane in group.planes:
+                slots = (page, seen.kv_slots.values[past], seen.encoder_slots.values)
+                owned.setdefault(plane, []).extend(slots)
+        for plane, parts in owned.items():
+            yield self._plane_change(plane, np.concatenate(parts), world, "slots")
+        states = np.append(batch.state_slots[pool_writer.has_state(batch)], RESERVED_SLOT)
+        for plane, _ in pool_writer.states:
+            yield self._plane_change(plane, states, world, "states")
+        for table, _, lens in self._page_maps():
+            yield self._map_change(table, lens, world)
 
     def _plane_change(
         self, plane: PoolPlane, owned: IntArray, world: int, what: str
@@ -212,23 +242,24 @@ class StepState:
         return [*self._slot_writes(before), *self._state_writes(before), *self._map_writes(before)]
 
     def _slot_writes(self, before: Image) -> Iterator[ForeignWrite]:
-        batch, pool_writer = self._batch, self._pool_writer
-        if not pool_writer.planes:
-            return
-        # What the whole plane must hold now: as before, except for the KV of the new tokens.
-        new_kv = pool_writer.content.kv_planes(*new_tokens(batch, pool_writer.config))
-        slots = self._index(batch.slot_mapping)
-        for plane, rows in zip(pool_writer.planes, new_kv, strict=True):
-            expected = self._rows_before(plane, before)
-            plane.put(slots, self._on_device(plane.bytes_of(rows)), expected)
-            yield from _changed_rows(plane, expected, "slot", batch.slot_mapping)
+        # What each plane must hold now: as before, except for the KV of the new tokens.
+        expected = {plane: self._rows_before(plane, before) for plane in self._pool_writer.planes}
+        own: dict[PoolPlane, list[IntArray]] = {plane: [] for plane in expected}
+        for group, seen, _ in self._groups:
+            if not group.planes:
+                continue
+            slots = self._index(seen.slot_mapping)
+            for plane, rows in zip(group.planes, group.written(seen), strict=True):
+                plane.put(slots, self._on_device(plane.bytes_of(rows)), expected[plane])
+                own[plane].append(seen.slot_mapping)
+        for plane, rows in expected.items():
+            yield from _changed_rows(plane, rows, "slot", np.concatenate(own[plane]))
 
     def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
-        plane = self._pool_writer.state
-        if plane is not None:
+        own = self._index(self._batch.state_slots)
+        for plane, rows in self._pool_writer.states:
             expected = self._rows_before(plane, before)
-            own = self._index(self._batch.state_slots)
-            after = self._pool_writer.content.state_rows(self._batch, after=True)
+            after = rows(self._batch, after=True)
             plane.put(own, self._on_device(plane.bytes_of(after)), expected)
             yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
 
@@ -240,21 +271,10 @@ class StepState:
         return rows
 
     def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:
-        for table in (self._pool_writer.req_to_token, self._pool_writer.encoder_to_token):
-            if table is None:
-                continue
+        for table, _, _ in self._page_maps():
             was = self._pool_writer.memory.as_in(before, table.table)
             if not torch.equal(table.table, was):
                 yield ForeignWrite(table.name, "row", changed_rows(table.table, was)[:8])
-
-
-def _history(batch: Batch) -> IntArray:
-    """Indices into `kv_slots` of the tokens that were there before this step."""
-    offsets = batch.kv_slots.offsets
-    lens = np.diff(offsets)
-    # Cached tokens come first in each row: an entry belongs to the past up to its row's end there.
-    ends = np.repeat(offsets[:-1] + batch.cached_lens, lens)
-    return np.flatnonzero(np.arange(len(batch.kv_slots.values)) < ends)
 
 
 def _changed_rows(

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.errors import TargetFailed
-from fuzzgraph.execution.pool_memory import page_rows
+from fuzzgraph.execution.pool_memory import group_name, page_rows
 from fuzzgraph.ports import Pools, Session, unwrapped
+from fuzzgraph.recurrence import CONV_COLUMNS, CONV_WIDTH
 from fuzzgraph.targets.protocol import GUIDE
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
@@ -29,26 +30,41 @@ def require_pools(session: Session, config: EngineConfig) -> None:
 
 
 def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
-    yield from _wrong_map("req_to_token", pools.req_to_token, config, config.max_context_len)
+    shapes = group_configs(config)
+    if len(pools.more_groups) != len(shapes) - 1:
+        yield (
+            f"there are {len(pools.more_groups)} more_groups, and the config has {len(shapes) - 1}"
+            " KV cache groups beside the first"
+        )
+    width = config.max_context_len
+    for number, (group, shape) in enumerate(zip(pools.groups, shapes, strict=False)):
+        yield from _wrong_map(group_name("req_to_token", number), group.req_to_token, shape, width)
+        yield from _wrong_planes(group.kv_planes, shape, number)
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
-    yield from _wrong_planes(pools.kv_planes, config)
     if pools.state is not None:
-        # State rows are float32: four bytes a column.
+        # Rows of states are float32: four bytes a column.
         yield from _wrong_rows("state", pools.state, FIRST_ROW + 1, 4 * STATE_WIDTH)
+    if pools.conv_state is not None:
+        row = 4 * (CONV_WIDTH - 1) * CONV_COLUMNS
+        yield from _wrong_rows("conv_state", pools.conv_state, FIRST_ROW + 1, row)
 
 
-def _wrong_planes(planes: tuple[torch.Tensor, ...], config: EngineConfig) -> Iterator[str]:
+def _wrong_planes(
+    planes: tuple[torch.Tensor, ...], config: EngineConfig, group: int
+) -> Iterator[str]:
     content = content_for(config)
     shapes = content.plane_shapes
     if planes and len(planes) != len(shapes):
-        yield f"there are {len(planes)} kv_planes, and {config.attention} needs {len(shapes)}"
+        name = group_name("kv_planes", group)
+        yield f"there are {len(planes)} {name}, and {config.attention} needs {len(shapes)}"
         return
     # The config counts the pages that cases may use. The reserved and the trap pages come on top.
     slots = (FIRST_PAGE + config.kv_pool_pages) * config.page_size
     for number, plane in enumerate(planes):
         row = math.prod(shapes[number]) * content.storage_dtype.itemsize
         per_page = page_rows(plane, number, config) or 1
-        yield from _wrong_rows(f"kv_planes[{number}]", plane, slots // per_page, row * per_page)
+        name = group_name(f"kv_planes[{number}]", group)
+        yield from _wrong_rows(name, plane, slots // per_page, row * per_page)
 
 
 def _wrong_map(

@@ -19,6 +19,7 @@ from fuzzgraph.memory import (
     Image,
     Perturbation,
     PythonStateWatch,
+    Room,
 )
 from fuzzgraph.observation import AddressChange, Allocation, Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session
@@ -81,17 +82,14 @@ class OpenSession:
         captured = self.session.captured_addresses().items()
         self._dtypes = {name: tensor.dtype for name, (tensor, _) in captured}
 
-    def snapshot(
-        self, instead_of: Snapshot | None = None, attributes: Bindings | None = None
-    ) -> Snapshot:
+    def snapshot(self, room: Room | None = None, attributes: Bindings | None = None) -> Snapshot:
         """The present state, for `restore`.
 
         Args:
-            instead_of: a snapshot no longer needed; its memory is used again.
+            room: for its bytes; the snapshot that is there is lost.
             attributes: the present bindings, if the caller has them already.
         """
-        image = self.memory.snapshot(None if instead_of is None else instead_of.image)
-        return Snapshot(image, attributes or self._watch.snapshot())
+        return Snapshot(self.memory.snapshot(room), attributes or self._watch.snapshot())
 
     def restore(self, moment: Snapshot) -> None:
         """Bytes and attributes as they were at that moment."""

@@ -20,7 +20,7 @@ from fuzzgraph.execution.handovers import drop_unwritten, launches
 from fuzzgraph.execution.observed import in_terms_of
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.execution.session import OpenSession, Snapshot
-from fuzzgraph.memory import NAN_WORLD
+from fuzzgraph.memory import NAN_WORLD, Room
 from fuzzgraph.observation import (
     Engagement,
     KeptOutput,
@@ -52,7 +52,11 @@ class KeptResults:
 
 
 class StepRunner:
-    """Runs the steps of one case, in order, on one open session."""
+    """Runs the steps of one case, in order, on one open session.
+
+    Args:
+        rooms: for the snapshots before and after a step; cases one after the other share them.
+    """
 
     def __init__(
         self,
@@ -60,13 +64,14 @@ class StepRunner:
         target: str,
         needs: frozenset[RunKind],
         setup: Setup,
+        rooms: tuple[Room, Room],
     ) -> None:
         self._opened = opened
         self._target = target
         self._needs = needs
         self._setup = setup
         self._kept = KeptResults()
-        self._before: Snapshot | None = None
+        self._room_before, self._room_after = rooms
         self._after: Snapshot | None = None
 
     def run(self, batch: Batch, *, last: bool = False) -> StepRecord:
@@ -85,7 +90,7 @@ class StepRunner:
         # Writing the step's state binds no attribute: the snapshot taken after the last step still
         # has the present bindings, and its walk over the engine's objects is saved.
         known = self._after.attributes if self._after else None
-        before = self._before = opened.snapshot(self._before, known)
+        before = opened.snapshot(self._room_before, known)
         # The last step's comparison runs replayed graphs and ran kernels too.
         opened.graphs.replayed.clear()
         opened.discard_kernel_reports()
@@ -106,7 +111,7 @@ class StepRunner:
             return step
         self._add_expectation(step)
         # The next step must start from what this one left, so this is saved before other runs.
-        self._after = None if last else opened.snapshot(self._after)
+        self._after = None if last else opened.snapshot(self._room_after)
         try:
             self._run_comparisons(step, state, before)
         except SessionFailed as lost:
@@ -141,10 +146,10 @@ class StepRunner:
                     session.replay(batch)
                 stage = "check"
                 seen = session.observe(batch)
-            seen = in_terms_of(batch, seen, session.fields, self._opened.config.page_size)
+            seen = in_terms_of(batch, seen, session.fields, self._opened.config)
             seen.handovers = (
                 *seen.handovers,
-                *launches(launched, session.pools.kv_planes, self._opened.config),
+                *launches(launched, session.pools, self._opened.config),
             )
             drop_unwritten(seen.handovers, self._opened.memory)
             return seen

@@ -68,7 +68,7 @@ class WatchedGraph(ABC, Generic[Outputs]):
     ) -> None:
         self.key = key
         self.outputs = outputs
-        self._continues = continues
+        self.continues = continues
         self._memory = memory
         self._log = log
         self._watched = watched
@@ -81,7 +81,7 @@ class WatchedGraph(ABC, Generic[Outputs]):
         """Poison the shared pool, then run the captured work again and wait for its end."""
         # Another graph's replay may have overwritten the pool. Poison also shows afterwards which
         # outputs were not written. A piece that continues another needs that one's results.
-        if not self._continues:
+        if not self.continues:
             self._memory.poison_graph_pool()
         self._watched.replaying = True
         self._replays += 1
@@ -134,6 +134,10 @@ class WatchedEngine:
     def graphs(self) -> Sequence[WatchedGraph[Any]]:
         """Every graph, in the order of capture."""
         return self._graphs
+
+    def side_of(self, tensor: torch.Tensor) -> str:
+        """'host' or 'device', as the engine asked for the memory; '' where that is unknown."""
+        return self.memory.side_of(tensor)
 
     def close(self) -> None:
         """Release what the graphs hold; on a device their memory too."""

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
 from fuzzgraph.content import token_ids
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
@@ -16,11 +16,15 @@ from fuzzgraph.layout.streams import (
     BRANCHES,
     ENCODER,
     MROPE,
+    accepted_lens,
     ints,
     longest_lens,
+    prompt_lens,
     token_streams,
+    with_rejected,
 )
 from fuzzgraph.layout.trees import draft_tree
+from fuzzgraph.layout.windowed import WindowedPages, slots_of
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch, IntArray, Ragged
 
 _NONE: IntArray = np.empty(0, dtype=np.int64)
@@ -44,14 +48,8 @@ class _Request:
     encoder_pages: list[int]
     encoder_slots: IntArray
     encoder_tokens: IntArray
-
-
-def _slots_of(pages: Sequence[int], page_size: int) -> IntArray:
-    first = np.array(pages, dtype=np.int64)
-    if page_size == 1:
-        return first
-    slots: IntArray = (first[:, None] * page_size + np.arange(page_size)).ravel()
-    return slots
+    windowed: list[WindowedPages]
+    """What it has in each further KV cache group."""
 
 
 def _shared_prefix_pages(case: Case) -> int:
@@ -78,14 +76,37 @@ def _offsets(lengths: list[int]) -> IntArray:
     return np.array([0, *accumulate(lengths)], dtype=np.int64)
 
 
+def _in_group(batch: Batch, held: Sequence[WindowedPages]) -> Batch:
+    """The step as the layers of a further KV cache group see it, each of whose rows has `held`."""
+    seq, cached = batch.seq_lens.tolist(), batch.cached_lens.tolist()
+    slots, zeros = [each.slots for each in held], [0] * len(seq)
+    none = Ragged(_NONE, _offsets(zeros))
+    return replace(
+        batch,
+        slot_mapping=_cut(slots, cached, seq),
+        kv_slots=Ragged(_cut(slots, zeros, seq), batch.kv_slots.offsets),
+        pages=_pages([each.pages for each in held]),
+        encoder_lens=ints(zeros),
+        encoder_slots=none,
+        encoder_tokens=none,
+    )
+
+
+def _pages(of_rows: Sequence[list[int]]) -> Ragged:
+    pages = ints([page for row in of_rows for page in row])
+    return Ragged(pages, _offsets([len(row) for row in of_rows]))
+
+
 class Scheduler:
     """Walks the steps of one case and keeps who owns what."""
 
     def __init__(self, case: Case) -> None:
         config = case.config
         self.case, self.config = case, config
+        self.further_groups = group_configs(config)[1:]
         self.requests: dict[int, _Request] = {}
         self.last_steps = {row.request: n for n, step in enumerate(case.steps) for row in step.rows}
+        self.accepted, self.prompts = accepted_lens(case), prompt_lens(case)
         self.preempted: set[int] = set()
         order, seed = case.page_order, case.seed
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
@@ -133,9 +154,10 @@ class Scheduler:
             pages=self._share_prefix(request),
             slots=_NONE,
             encoder_pages=encoder_pages,
-            encoder_slots=_slots_of(encoder_pages, config.page_size)[: row.encoder_len],
+            encoder_slots=slots_of(encoder_pages, config.page_size)[: row.encoder_len],
             # A request that ended may come back with a shorter encoder.
             encoder_tokens=self.encoder_tokens.get(request, _NONE)[: row.encoder_len],
+            windowed=[WindowedPages(group) for group in self.further_groups],
         )
 
     def _share_prefix(self, request: int) -> list[int]:
@@ -149,12 +171,15 @@ class Scheduler:
         if missing > 0:
             request.pages += self._take_pages(missing, row.request)
         if len(request.slots) != len(request.pages) * self.config.page_size:
-            request.slots = _slots_of(request.pages, self.config.page_size)
+            request.slots = slots_of(request.pages, self.config.page_size)
+        for group in request.windowed:
+            group.reach(row, self._take_pages, self.pages.give_back)
 
     def _finish(self, name: int) -> None:
         request = self.requests.pop(name)
         own = request.pages[len(self.prefix_pages) if request.shared else 0 :]
-        self.pages.give_back(own + request.encoder_pages)
+        windowed = [page for group in request.windowed for page in group.owned()]
+        self.pages.give_back(own + request.encoder_pages + windowed)
         self.rows.give_back([request.row])
         if self.config.recurrent_state:
             self.states.give_back([request.state_slot])
@@ -180,7 +205,10 @@ class Scheduler:
             live.append(request)
         batch = self._batch(index, step, live)
         gone = [name for name in step.finish if name not in back]
-        return replace(batch, finished=ints(gone), preempted=ints(back), resumed=ints(resumed))
+        batch = replace(batch, finished=ints(gone), preempted=ints(back), resumed=ints(resumed))
+        further = range(len(self.further_groups))
+        groups = tuple(_in_group(batch, [r.windowed[at] for r in live]) for at in further)
+        return replace(batch, more_groups=groups) if groups else batch
 
     def _batch(self, index: int, step: ReplayStep, live: list[_Request]) -> Batch:
         rows = step.rows
@@ -188,7 +216,9 @@ class Scheduler:
         new = [row.new_tokens for row in rows]
         cached = [row.seq_len - row.new_tokens for row in rows]
         zeros = [0] * len(rows)
-        tokens, slots = [r.tokens for r in live], [r.slots for r in live]
+        slots = [r.slots for r in live]
+        lasting = [r.tokens for r in live]
+        tokens = [self._drafted(index, row, r) for row, r in zip(rows, live, strict=True)]
         kv_offsets = _offsets(seq)
         kv_positions = _cut([self.positions] * len(rows), zeros, seq)
         parents = None
@@ -205,6 +235,10 @@ class Scheduler:
             positions = _cut([kv_positions[i:] for i in starts[:-1]], cached, seq)
             token_rows = np.repeat(np.arange(bs), new)
         with_mrope = step.mrope and step.mode not in ("draft", "idle")
+        kv_tokens = prompts = Ragged(_cut(tokens, zeros, seq), kv_offsets)
+        if step.mode == "prefill":
+            whole = [self.prompts.get((index, row.request), row.seq_len) for row in rows]
+            prompts = Ragged(_cut(tokens, zeros, whole), _offsets(whole))
         return Batch(
             step=index,
             mode=step.mode,
@@ -220,12 +254,10 @@ class Scheduler:
             token_rows=token_rows,
             slot_mapping=slot_mapping,
             kv_slots=Ragged(_cut(slots, zeros, seq), kv_offsets),
-            kv_tokens=Ragged(_cut(tokens, zeros, seq), kv_offsets),
+            kv_tokens=kv_tokens,
+            prompts=prompts,
             kv_positions=Ragged(kv_positions, kv_offsets),
-            pages=Ragged(
-                ints([page for r in live for page in r.pages]),
-                _offsets([len(r.pages) for r in live]),
-            ),
+            pages=_pages([r.pages for r in live]),
             encoder_lens=encoder_lens,
             encoder_slots=encoder_slots,
             encoder_tokens=encoder_tokens,
@@ -233,12 +265,23 @@ class Scheduler:
             if self.config.recurrent_state
             else _NONE,
             tree_parents=parents,
-            next_tokens=_cut(tokens, seq, [length + 1 for length in seq]),
+            next_tokens=_cut(lasting, seq, [length + 1 for length in seq]),
+            predicted=_NONE
+            if step.mode == "draft"
+            else _cut(lasting, [c + 1 for c in cached], [length + 1 for length in seq]),
             finished=_NONE,
             preempted=_NONE,
             resumed=_NONE,
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
         )
+
+    def _drafted(self, index: int, row: BatchRow, request: _Request) -> IntArray:
+        """Tokens of a request at a step; in a verify, drafts that it rejects are others."""
+        stays = self.accepted.get((index, row.request))
+        if stays is None:
+            return request.tokens
+        start = row.seq_len - row.new_tokens + stays
+        return with_rejected(request.tokens, start, row.seq_len, row.request, self.case)
 
     def _encoders(self, live: list[_Request]) -> tuple[IntArray, Ragged, Ragged]:
         if not self.config.max_encoder_len:
@@ -260,9 +303,12 @@ class Scheduler:
         """Parents of every row's drafts; moves their positions to cached + depth."""
         count, topk = self.config.draft_tokens, self.config.spec_topk
         parents = np.empty((len(rows), count), dtype=np.int64)
+        if topk == 1:  # positions of a chain are right, and a row may have fewer drafts
+            parents[:] = np.arange(count) - 1
+            return parents
         for i, row in enumerate(rows):
             # 97 trees are plenty, and so few are computed once.
-            key = (self.case.seed + 31 * index + 7 * row.request) % 97 if topk > 1 else 0
+            key = (self.case.seed + 31 * index + 7 * row.request) % 97
             parents[i], depths = draft_tree(count, topk, key)
             kv_positions[kv_offsets[i + 1] - count : kv_offsets[i + 1]] = np.add(
                 depths, row.seq_len - count
@@ -278,7 +324,7 @@ class Scheduler:
         taken = [self._take_pages(_draft_pages(config), row.request) for row in rows]
         for pages in taken:
             self.pages.give_back(pages)
-        slots = [_slots_of(pages, config.page_size)[:per_row] for pages in taken]
+        slots = [slots_of(pages, config.page_size)[:per_row] for pages in taken]
         branches = np.arange(config.spec_topk)
         streams = ints([row.request for row in rows])[:, None] + BRANCHES * (1 + branches)
         starts = ints(seq)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
 from fuzzgraph.content import DTYPES, content_for
+from fuzzgraph.recurrence import recurrent_outputs
 from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import queries_of
@@ -40,7 +41,8 @@ __all__ = [
 
 
 def new_tokens(batch: Batch, config: EngineConfig) -> tuple[IntArray, IntArray]:
-    """(tokens, positions) whose KV a step stores, in the order of `slot_mapping`."""
+    """(tokens, positions) whose KV a step stores, in the order of `slot_mapping`; the same in each
+    layer."""
     found = queries_of(batch, config)
     return found.tokens, found.positions
 
@@ -51,19 +53,22 @@ class Expected:
 
     outputs: dict[str, torch.Tensor]
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
-    steps, Hq, Dv] by row, branch, step; draft_tokens [raw_bs * topk * steps], the token predicted
-    after each; state [raw_bs, width]; mixed as attention, see `row_mixing`; moe, see `shard`; those
-    of a draft model behind attention, see `draft_model`."""
+    steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; draft_tokens
+    [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
+    [num_tokens, width], see `recurrence`; mixed as
+    attention, see `row_mixing`; moe, see `shard`; those of a draft model behind attention, see
+    `draft_model`."""
     value_bound: float
     """max |V| that entered the step."""
 
 
 def expected(batch: Batch, config: EngineConfig) -> Expected:
     """The float64 truth of a step, computed from the logical batch alone."""
-    out, bound = attention(batch, config, model_for(config, torch.float64))
-    outputs = _behind_attention(out, batch, config)
+    layers, bound = _layers(batch, config, torch.float64)
+    outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
+        outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
     if batch.mode == "draft":
         predicted = queries_of(batch, config).predicted
         assert predicted is not None
@@ -74,18 +79,30 @@ def expected(batch: Batch, config: EngineConfig) -> Expected:
 def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     """The same step by plain torch in the engine's dtype; floating outputs only.
 
-    Outputs whose sums are exact in every dtype (state) are not in it, because they must be exact.
+    Outputs whose sums are exact (state, recurrent) are not in it, because they must be exact.
     """
-    out, _ = attention(batch, config, model_for(config, DTYPES[config.dtype]))
-    outputs = _behind_attention(out, batch, config)
+    layers, _ = _layers(batch, config, DTYPES[config.dtype])
+    outputs = layers | _behind_attention(layers["attention"], batch, config)
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
+
+
+def _layers(
+    batch: Batch, config: EngineConfig, dtype: torch.dtype
+) -> tuple[dict[str, torch.Tensor], float]:
+    """(output of each attention layer, the largest |V| that entered any)."""
+    names, groups = attention_outputs(config), zip(batch.groups, group_configs(config), strict=True)
+    outputs, bound = {}, 0.0
+    for layer, (name, (seen, shape)) in enumerate(zip(names, groups, strict=True)):
+        outputs[name], entered = attention(seen, shape, model_for(shape, dtype, layer))
+        bound = max(bound, entered)
+    return outputs, bound
 
 
 def _behind_attention(
     out: torch.Tensor, batch: Batch, config: EngineConfig
 ) -> dict[str, torch.Tensor]:
-    """Attention, and what stands behind it."""
-    outputs = dict.fromkeys(("attention", *mixed_outputs(config)), out)
+    """What stands behind attention of the first layer."""
+    outputs = dict.fromkeys(mixed_outputs(config), out)
     if config.attn_tp_size > 1 and batch.mode != "draft":
         outputs["moe"] = local_outputs(out, batch, config)
     return {**outputs, **draft_model_outputs(out, batch, config)}
@@ -101,4 +118,8 @@ def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor
     ready_triton()
     from fuzzgraph.reference.triton_eager import second_opinion as triton_opinion
 
-    return triton_opinion(batch, config)
+    names, groups = attention_outputs(config), zip(batch.groups, group_configs(config), strict=True)
+    return {
+        name: triton_opinion(seen, shape, layer)
+        for layer, (name, (seen, shape)) in enumerate(zip(names, groups, strict=True))
+    }

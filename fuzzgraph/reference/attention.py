@@ -71,9 +71,9 @@ class ReferenceModel:
 
 
 @lru_cache(maxsize=32)
-def model_for(config: EngineConfig, dtype: torch.dtype) -> ReferenceModel:
+def model_for(config: EngineConfig, dtype: torch.dtype, layer: int = 0) -> ReferenceModel:
     """The model of `config` in `dtype`; kept, because its tables are slow to build."""
-    return ReferenceModel(content_for(config), dtype)
+    return ReferenceModel(content_for(config, layer), dtype)
 
 
 def _softmax_average(

@@ -63,7 +63,6 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
     index = _padded(batch.kv_tokens, columns, batch.token_rows)
     positions = batch.kv_positions.values[index]
     _apply_window(visible, positions, batch.positions, config)
-    _apply_selection(visible, positions, batch.positions, config)
     found = Queries(
         tokens=batch.input_ids,
         positions=batch.positions,
@@ -72,6 +71,7 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
         key_positions=positions,
         visible=visible,
     )
+    _apply_selection(found, config)
     return found if config.kv_compression == "none" else _compressed(found, config)
 
 
@@ -120,13 +120,14 @@ def _apply_window(
         visible &= keys >= (queries - config.sliding_window)[:, None]
 
 
-def _apply_selection(
-    visible: npt.NDArray[np.bool_], keys: IntArray, queries: IntArray, config: EngineConfig
-) -> None:
-    count = config.index_topk
+def _apply_selection(found: Queries, config: EngineConfig) -> None:
+    """Leave the best `index_topk` keys visible, by what an indexer thinks of them."""
+    count, visible = config.index_topk, found.visible
     if not 0 < count < visible.shape[1] or config.kv_compression != "none":
         return
-    scores = content_for(config).index_scores.numpy()[queries[:, None], keys]
+    by_token, by_place = content_for(config).key_scores
+    scores = by_token[found.tokens[:, None], found.key_tokens]
+    scores = scores + by_place[found.positions[:, None], found.key_positions]
     visible &= _among_best(scores, visible, count)
 
 
@@ -187,8 +188,7 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
     visible = np.hstack([columns < starts[:, None], own <= step_of[:, None]])
     positions = starts + step_of
     _apply_window(visible, key_positions, positions, config)
-    _apply_selection(visible, key_positions, positions, config)
-    return Queries(
+    found = Queries(
         tokens=tokens[:, :, :steps].ravel(),
         positions=positions,
         rows=rows,
@@ -197,6 +197,8 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
         visible=visible,
         predicted=tokens[:, :, 1:].ravel(),
     )
+    _apply_selection(found, config)
+    return found
 
 
 def encoder_keys(batch: Batch, rows: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:

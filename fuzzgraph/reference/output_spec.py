@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.observation import Observation
@@ -53,7 +53,7 @@ class Rounding:
 
 def rounding_of(name: str, config: EngineConfig) -> Rounding:
     """How an output rounds."""
-    dtype = torch.float32 if name == "state" else DTYPES[config.dtype]
+    dtype = torch.float32 if name in ("state", "recurrent") else DTYPES[config.dtype]
     return Rounding(dtype, *coarseness(name, config))
 
 
@@ -63,12 +63,14 @@ def output_spec(
     """What output `name` of one run must look like; None for a name without a reference."""
     heads = (config.num_q_heads, config.v_head_dim)
     dtypes = (rounding_of(name, config).dtype,)
-    if name in ("attention", "mixed"):
+    if name in (*attention_outputs(config), "mixed"):
         return OutputSpec(_token_rows(seen, batch, config), heads, dtypes)
     if name == "draft_tokens":
         return OutputSpec(_token_rows(seen, batch, config), (), _TOKEN_IDS)
     if name == "state":
         return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
+    if name == "recurrent":
+        return OutputSpec(_token_rows(seen, batch, config), (STATE_WIDTH,), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)
     return _of_draft_model(name, seen, batch, config)

@@ -129,9 +129,9 @@ def _run(
     return out.cpu()
 
 
-def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
-    """{"attention": [T, Hq, Dv]} in the config's dtype; rows as `reference.expected` has them."""
-    content = content_for(config)
+def second_opinion(batch: Batch, config: EngineConfig, layer: int = 0) -> torch.Tensor:
+    """[T, Hq, Dv] attention of a layer in the config's dtype; rows as `reference.expected` has."""
+    content = content_for(config, layer)
     found = queries_of(batch, config)
     mrope = None if batch.mrope is None else torch.from_numpy(batch.mrope)
     q, _, _ = content.embed_qkv(
@@ -146,7 +146,7 @@ def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor
         planes = content.encoder_planes(tokens.ravel())
         k, v = _dequantized(planes, config, tokens.shape)
         out = out + _run(q, k, v, torch.from_numpy(present), scale)
-    return {"attention": out.to(DTYPES[config.dtype])}
+    return out.to(DTYPES[config.dtype])
 
 
 def _dequantized(

@@ -106,16 +106,19 @@ def declared_names(recording: Recording) -> dict[int, str]:
         region = recording.memory.region_of(tensor)
         if region is not None:
             found.setdefault(id(region), name)
-    for index, plane in enumerate(recording.opened.session.pools.kv_planes):
-        region = recording.memory.region_of(plane)
+    # Groups may share memory: it is called as the first of them calls it.
+    for number, group in reversed([*enumerate(recording.opened.session.pools.groups)]):
+        suffix, count = f"_of_group_{number}" if number else "", len(group.kv_planes)
+        for index, plane in enumerate(group.kv_planes):
+            region = recording.memory.region_of(plane)
+            if region is not None:
+                names = ("k_pool", "v_pool") if count == 2 else ("kv_pool",)
+                name = names[index] if index < len(names) else f"kv_pool_{index}"
+                found[id(region)] = name + suffix
+        table = group.req_to_token
+        region = None if table is None else recording.memory.region_of(table)
         if region is not None:
-            count = len(recording.opened.session.pools.kv_planes)
-            names = ("k_pool", "v_pool") if count == 2 else ("kv_pool",)
-            found[id(region)] = names[index] if index < len(names) else f"kv_pool_{index}"
-    table = recording.opened.session.pools.req_to_token
-    region = None if table is None else recording.memory.region_of(table)
-    if region is not None:
-        found[id(region)] = "req_to_token"
+            found[id(region)] = f"req_to_token{suffix}"
     return found
 
 

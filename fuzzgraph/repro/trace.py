@@ -277,7 +277,8 @@ class Recording:
         """Replay step by step, noting what each operation is about to touch."""
         work = [op for op in graph.trace if op.replayed]
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            self.memory.poison_graph_pool()
+            if not graph.continues:  # else the piece before it left what it reads
+                self.memory.poison_graph_pool()
             with torch.inference_mode():
                 for op, step in zip(work, graph._steps, strict=True):
                     self._failed = op

@@ -54,7 +54,7 @@ def live_entries_match(
     one, two = got[:live], want[:live]
     if one.shape != two.shape:
         yield f"{name} is {list(got.shape)}, {other} had {list(want.shape)}"
-    elif (one != two).any():
+    elif one.tobytes() != two.tobytes():  # several times as fast as a comparison of entries
         index = tuple(int(axis[0]) for axis in (one != two).nonzero())
         at = ", ".join(map(str, index))
         yield f"{name}[{at}] is {one[index]}, {other} had {two[index]}"

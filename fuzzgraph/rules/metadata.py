@@ -24,6 +24,7 @@ __all__ = [
     "names_own_pages",
     "names_own_slots",
     "offsets_ascend",
+    "spans_padding",
     "steps_match",
 ]
 
@@ -131,6 +132,18 @@ def steps_match(name: str, got: Entries, *, live: list[int]) -> Iterator[str]:
     elif steps[: len(live)] != live:
         at = _first_unequal(steps, live)
         yield f"{name} gives row {at} {steps[at]} entries, the batch says {live[at]}"
+
+
+def spans_padding(
+    name: str, got: Entries, *, live: int, stop: int, value: int, source: str = ""
+) -> Iterator[str]:
+    """Offsets give each row behind the live ones, up to row `stop`, as many entries as promised."""
+    offsets = got.tolist()
+    for row, (low, high) in enumerate(zip(offsets, offsets[1 : stop + 1], strict=False)):
+        if row >= live and high - low != value:
+            promised = f" ({source})" if source else ""
+            yield f"{name} gives padded row {row} {high - low} entries, must be {value}{promised}"
+            return
 
 
 def names_own_slots(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.memory import Region
 from fuzzgraph.repro.checks.base import ScriptCheck
+from fuzzgraph.repro.checks.groups import planes_in
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording
 from fuzzgraph.world import RESERVED_SLOT, Batch
@@ -44,8 +45,11 @@ class ForeignRowsCheck(ScriptCheck):
         self._what = str(self.finding.detail.get("what", ""))
         if self._what not in _OWN:
             raise NotStandalone(f"nothing is known of who owns a {self._what!r}")
-        rows = batch.state_slots if self._what == "state" else batch.slot_mapping
-        self._own = [] if self._what == "row" else sorted({RESERVED_SLOT, *rows.tolist()})
+        rows = [batch.state_slots]
+        if self._what == "slot":
+            rows = [seen.slot_mapping for *_, seen in planes_in(recording, batch, self._mine)]
+        own = {number for part in rows for number in part.tolist()}
+        self._own = [] if self._what == "row" else sorted({RESERVED_SLOT, *own})
 
     def regions(self, recording: Recording) -> list[Region]:
         return pool_regions(recording, self.finding.buffer)
@@ -76,10 +80,13 @@ def pool_regions(recording: Recording, name: str) -> list[Region]:
         NotStandalone: there is none of that name, or its rows are no slots.
     """
     found = _named_regions(recording, name)
-    for plane in recording.opened.session.pools.kv_planes:
-        # Keys and values side by side or page by page: a row of the allocation is no slot.
+    pools = recording.opened.session.pools
+    planes = [(plane, "keys and values") for plane in pools.all_planes]
+    planes += [(state, "states") for state in pools.states]
+    for plane, what in planes:
+        # Side by side or page by page: a row of the allocation is no slot.
         if recording.memory.region_of(plane) in found and not plane.is_contiguous():
-            raise NotStandalone(f"{name!r} holds keys and values in one allocation")
+            raise NotStandalone(f"{name!r} holds {what} in one allocation")
     return found
 
 
@@ -88,10 +95,11 @@ def _named_regions(recording: Recording, name: str) -> list[Region]:
     if named:
         return named
     pools = recording.opened.session.pools
-    tensors = {f"kv_planes[{i}]": plane for i, plane in enumerate(pools.kv_planes)}
+    tensors = dict(recording.opened.pool_writer.plane_names())
+    tensors |= recording.opened.pool_writer.map_names()
     tensors |= {
         other: getattr(pools, other)
-        for other in ("req_to_token", "encoder_to_token", "state")
+        for other in ("encoder_to_token", "state", "conv_state")
         if getattr(pools, other) is not None
     }
     region = recording.memory.region_of(tensors[name]) if name in tensors else None

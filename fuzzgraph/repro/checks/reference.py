@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from fuzzgraph import reference
@@ -9,6 +10,7 @@ from fuzzgraph.content import content_for
 from fuzzgraph.memory import Region
 from fuzzgraph.repro.checks.base import ScriptCheck
 from fuzzgraph.repro.checks.footprint import pool_regions
+from fuzzgraph.repro.checks.groups import planes_in
 from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording, Run
@@ -81,17 +83,20 @@ class NewRowsCheck(ScriptCheck):
         self._find_truth(recording, batch)
 
     def _find_truth(self, recording: Recording, batch: Batch) -> None:
-        pools, content = recording.opened.session.pools, content_for(self.config)
+        pools = recording.opened.session.pools
         if pools.state is not None and recording.memory.region_of(pools.state) is self._mine:
             self._what, self._rows = "state", batch.state_slots
-            self._truth = content.state_rows(batch, after=True)
+            self._truth = content_for(self.config).state_rows(batch, after=True)
             return
-        for index, plane in enumerate(pools.kv_planes):
-            if recording.memory.region_of(plane) is self._mine:
-                planes = content.kv_planes(*reference.new_tokens(batch, self.config))
-                self._what, self._rows = "slot", batch.slot_mapping
-                self._truth = planes[index].view(-1, *plane.shape[1:])
-                return
+        parts = []
+        for number, index, plane, seen in planes_in(recording, batch, [self._mine]):
+            planes = recording.opened.pool_writer.groups[number].written(seen)
+            parts.append((seen.slot_mapping, planes[index].view(-1, *plane.shape[1:])))
+        if parts:
+            slots, rows = zip(*parts, strict=True)
+            self._what, self._rows = "slot", np.concatenate(slots)
+            self._truth = torch.cat(rows)
+            return
         raise NotStandalone(f"{self.finding.buffer!r} holds no KV and no state")
 
     def regions(self, recording: Recording) -> list[Region]:

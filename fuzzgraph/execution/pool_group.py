@@ -1,0 +1,79 @@
+"""The pools of one KV cache group, and what one batch means in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.execution.pool_memory import (
+    PageMap,
+    PoolPlane,
+    group_name,
+    kv_signature,
+    page_rows,
+)
+from fuzzgraph.ports import Pools
+from fuzzgraph.reference import new_tokens
+from fuzzgraph.world import RESERVED_SLOT, Batch, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGroup:
+    """The planes and the page map of one group."""
+
+    config: EngineConfig
+    """As the group's layers see it."""
+    content: Content
+    planes: tuple[PoolPlane, ...]
+    """An object of another group where that has the same memory."""
+    page_map: PageMap | None
+
+    def history(self, batch: Batch) -> IntArray:
+        """Indices into `kv_slots` of the tokens before this step whose KV is there.
+
+        Args:
+            batch: as the group's layers see it.
+        """
+        offsets, slots = batch.kv_slots.offsets, batch.kv_slots.values
+        lens = np.diff(offsets)
+        # Cached tokens come first in each row: an entry is past up to its row's end there.
+        ends = np.repeat(offsets[:-1] + batch.cached_lens, lens)
+        return np.flatnonzero((np.arange(len(slots)) < ends) & (slots != RESERVED_SLOT))
+
+    def written(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """What each plane must hold at `batch.slot_mapping` after the step."""
+        return self.content.kv_planes(*new_tokens(batch, self.config))
+
+
+def pool_groups(pools: Pools, config: EngineConfig) -> tuple[PoolGroup, ...]:
+    """The groups of a session's pools, in the order of `case.group_configs`."""
+    known: list[PoolPlane] = []
+    found = []
+    for number, (group, shape) in enumerate(zip(pools.groups, group_configs(config), strict=True)):
+        planes = _planes(group.kv_planes, shape, number, known)
+        known += planes
+        table = group.req_to_token
+        page_map = None if table is None else PageMap(group_name("req_to_token", number), table)
+        found.append(PoolGroup(shape, content_for(shape, number), planes, page_map))
+    return tuple(found)
+
+
+def _planes(
+    tensors: Sequence[torch.Tensor], config: EngineConfig, group: int, known: Sequence[PoolPlane]
+) -> tuple[PoolPlane, ...]:
+    planes = []
+    for index, tensor in enumerate(tensors):
+        shared = next((plane for plane in known if plane.is_view_of(tensor)), None)
+        planes.append(shared or PoolPlane(
+            group_name(f"kv_planes[{index}]", group),
+            tensor,
+            kv_signature(index, len(tensors)),
+            reserved_rows=config.page_size,
+            page_rows=page_rows(tensor, index, config),
+        ))  # fmt: skip
+    return tuple(planes)

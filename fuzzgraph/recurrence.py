@@ -1,0 +1,53 @@
+"""What a layer with a recurrent state computes, as Mamba2 has it: a short convolution over the last
+tokens, a recurrence over all of them, and a readout.
+
+With x, B and C after the convolution, a step is `state = exp(A dt) state + dt B x` and
+`y = C state + D x` (Dao and Gu 2024, "Transformers are SSMs", equation 2; one head dimension by one
+state column here). The model's numbers make every sum exact in float32: A is 0, dt B is 1 and D is
+1, and x is `state_in` of the token, so a state is what `Content.state_rows` says and shows a token
+that is missing, foreign or counted twice for ever. The convolution leaves x and B as they are; C
+weighs the last four tokens, so that an output shows what its history was.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.content import STATE_WIDTH, Content
+from fuzzgraph.world import Batch
+
+CONV_WIDTH = 4
+"""Tokens that the convolution sees, its own included."""
+CONV_COLUMNS = STATE_WIDTH + 2
+"""Columns of its input: x, B, C; `conv_in` of `Content.weights`."""
+_NEWEST = (0.0, 0.0, 0.0, 1.0)
+_LAST_FOUR = (0.5, -1.0, 2.0, 1.0)
+
+
+def conv_weights() -> torch.Tensor:
+    """[CONV_COLUMNS, CONV_WIDTH] float32, the newest token last."""
+    return torch.tensor([*[_NEWEST] * (STATE_WIDTH + 1), _LAST_FOUR])
+
+
+def conv_rows(content: Content, batch: Batch, *, after: bool = False) -> torch.Tensor:
+    """float32 [raw_bs, CONV_WIDTH - 1, CONV_COLUMNS]: inputs of the last tokens before (or `after`)
+    this step, the newest last, zeros where there were none."""
+    lens = batch.seq_lens if after else batch.cached_lens
+    return _last(content, batch, torch.from_numpy(lens), CONV_WIDTH - 1)
+
+
+def recurrent_outputs(content: Content, batch: Batch) -> torch.Tensor:
+    """float64 [num_tokens, STATE_WIDTH]: the layer's output for one new token in each row."""
+    seen = _last(content, batch, torch.from_numpy(batch.seq_lens), CONV_WIDTH).double()
+    x, readout = seen[:, -1, :STATE_WIDTH], seen[..., -1] @ torch.tensor(_LAST_FOUR).double()
+    return content.state_rows(batch, after=True).double() * readout[:, None] + x
+
+
+def _last(content: Content, batch: Batch, lens: torch.Tensor, count: int) -> torch.Tensor:
+    """[raw_bs, count, CONV_COLUMNS] inputs of the last `count` of the first `lens` tokens."""
+    ago = torch.arange(count - 1, -1, -1)
+    places = lens[:, None] - 1 - ago
+    starts = torch.from_numpy(batch.kv_tokens.offsets[:-1])
+    index = (starts[:, None] + places.clamp(min=0)).clamp(max=len(batch.kv_tokens.values) - 1)
+    tokens = torch.from_numpy(batch.kv_tokens.values)[index]
+    return content.weights["conv_in"][tokens].masked_fill((places < 0)[..., None], 0.0)
