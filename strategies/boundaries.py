@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import EngineConfig, Mode, group_configs
 
 
 def _around(edge: int) -> tuple[int, int, int]:
@@ -55,11 +55,14 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
     for edge in (page, 2 * page, context - context % page):
         if page > 1:
             lengths.update(_around(edge))
-    for edge in (config.sliding_window, config.split_kv, 2 * config.split_kv):
+    windows = {group.sliding_window for group in group_configs(config)}
+    for edge in (*windows, config.split_kv, 2 * config.split_kv):
         if edge:
             lengths.update((edge - 1, edge, edge + 1))
-    if config.sliding_window:
-        lengths.add(config.sliding_window + 2)
+    lengths.update(window + 2 for window in windows if window)
+    for group in group_configs(config)[1:]:  # around a page that leaves the window
+        for pages in (1, 2):
+            lengths.update(_around(group.sliding_window + pages * group.page_size + 1))
     if config.kv_compression != "none":
         # DeepSeek V4's window, the larger of its groups, and the smaller.
         for edge in (4, 8, 128, 132):

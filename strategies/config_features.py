@@ -56,6 +56,7 @@ def base_fields(can: Capabilities, profile: Profile) -> Fields:
         "modes": ("decode" if "decode" in modes else modes[0],),
         "capture_bs": (1, 2) if batch > 1 else (1,),
         "capture_tokens": (8,),
+        "recurrent_state": can.recurrent_only,
         "max_context_len": min(fields["max_context_len"], profile.max_context_len),
         "req_pool_size": batch,
     }
@@ -162,6 +163,19 @@ def _vary_window(fields: Fields, can: Capabilities, profile: Profile, chance: Ch
         fields["sliding_window"] = max(1, min(window, fields["max_context_len"]))
 
 
+def _vary_swa(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
+    """A second layer whose window is shorter than the context, so that pages leave it."""
+    if not can.swa_window:
+        return
+    if "decode" in can.modes:
+        fields["modes"] = ("decode",)
+    fields["swa_page_size"] = chance.pick(can.swa_page_sizes)
+    page = fields["swa_page_size"] or fields["page_size"]
+    windows = (1, 2, 3, page - 1, page, page + 1, 2 * page)
+    most = max(1, fields["max_context_len"] - page - 1)
+    fields["swa_window"] = max(1, min(chance.pick(windows), most))
+
+
 def _vary_window_in_tree(
     fields: Fields, can: Capabilities, profile: Profile, chance: Chance
 ) -> None:
@@ -266,6 +280,7 @@ VARIED_BY: dict[str, Vary] = {
     "sliding_window": _vary_window,
     "index_topk": _vary_past,
     "recurrent_state": _vary_state,
+    "swa_window": _vary_swa,
     "spec_topk": _vary_spec,
     "attn_tp_size": _vary_tp,
     "row_mixing": _vary_row_mixing,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig
+from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
@@ -40,7 +40,8 @@ def pages_per_request(config: EngineConfig) -> int:
     draft = config.spec_topk * (-(-config.spec_steps // page) + 1)
     drafts = draft if "draft" in config.modes else 0
     encoder = -(-config.max_encoder_len // page)
-    return -(-config.max_context_len // page) + drafts + encoder
+    groups = sum(-(-config.max_context_len // group.page_size) for group in group_configs(config))
+    return groups + drafts + encoder
 
 
 def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
@@ -57,6 +58,8 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
     if fields["runner"] == "cpu_graph" or fields["recurrent_state"]:
         fields["modes"] = ("decode",)
+    if "draft" in fields["modes"]:
+        fields["swa_window"] = DIMENSIONS["swa_window"].default
     if "prefill" not in fields["modes"]:
         fields["capture_tokens"] = ()
     speculates = not set(SPEC_MODES).isdisjoint(fields["modes"])
@@ -66,11 +69,13 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     if "draft" in fields["modes"]:
         _bound_draft(fields)
         fields["spec_steps"] = max(fields["spec_steps"], can.min_spec_steps)
-    room = fields["draft_tokens"] + 1 if speculates else 2
+    room = fields["draft_tokens"] + 1 if speculates else max(2, can.min_seq_len)
     fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
-    if fields["sliding_window"] > fields["max_context_len"]:
-        fields["sliding_window"] = fields["max_context_len"]
+    for window in ("sliding_window", "swa_window"):
+        fields[window] = min(fields[window], fields["max_context_len"])
+    if not fields["swa_window"]:
+        fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
     fields["req_pool_size"] = max(
         1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
     )

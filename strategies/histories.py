@@ -57,15 +57,19 @@ class HistoryBuilder:
         self.config = config
         self.floor = prefix * config.page_size
         """Tokens of the shared prefix; a single shorter row would end the sharing for all."""
+        self.least = max(can.min_seq_len, 1)
         self.mrope = mrope and can.mrope
         self.eager = can.eager_steps
         self.idle = "idle" in can.modes
         self.preemption = can.preemption
+        self.ragged = can.ragged_verify and config.spec_topk == 1
         self.most: int = min(can.max_batch, profile.max_batch)
         self.raw_bs = raw_bs
         """Live requests of a batch, one of these; () for what the config allows."""
         self.lengths: dict[int, int] = {}
         """Live request -> its length, in order of arrival."""
+        self.verified: dict[int, int] = {}
+        """Request -> tokens that its last step checked, if that was a verify of a chain."""
         self.encoders: dict[int, int] = {}
         self.free_rows = rows
         """The request pool's allocator, as the layout of the case will have it."""
@@ -181,6 +185,8 @@ class HistoryBuilder:
                 extra = record[_EXTRAS + index % _ROWS]
                 self.encoders[request] = encoders[_scaled(extra, len(encoders))]
             self.lengths[request] = length
+            chain = mode == "target_verify" and self.config.spec_topk == 1
+            self.verified[request] = tokens if chain else 0
             self.waiting.pop(request, None)
             rows.append(
                 BatchRow(
@@ -199,6 +205,10 @@ class HistoryBuilder:
         if mode == "draft_extend":
             extras = record[_EXTRAS : _EXTRAS + _ROWS]
             return [_scaled(extras[index % _ROWS], drafts + 1) for index in range(size)]
+        if mode == "target_verify" and self.ragged and record[_STYLE] & 3 == 3:
+            # One verify in four: rows have fewer drafts than the engine checks at most.
+            extras = record[_EXTRAS : _EXTRAS + _ROWS]
+            return [1 + extras[index % _ROWS] % drafts for index in range(size)]
         return [{"target_verify": drafts, "draft": 0}.get(mode, 1)] * size
 
     def _prefill_tokens(self, size: int, record: bytes, via: Via) -> list[int]:
@@ -226,27 +236,30 @@ class HistoryBuilder:
         # first row's, so equal lengths. Below 226: all at the end of the context; below 236: all as
         # short as can be. From there on: grown by what this step computes, where that is possible;
         # below 204 half of the rows are.
-        style = record[_STYLE]
+        style, least = record[_STYLE], max(self.floor + max(tokens, 1), self.least)
         byte = record[_LENGTHS + (0 if 176 <= style < 204 else index % _ROWS)]
         if index >= _ROWS:
             byte ^= 0x55  # other bits, so that the ninth row is not a copy of the first
         if style >= 204:
             byte = 255 if style < 226 else 0 if style < 236 else byte
         if (byte >= 128 and style < 204) or style >= 236:
-            grown = self._grown(request, tokens)
-            if self.floor + max(tokens, 1) <= grown <= self.config.max_context_len:
+            grown = self._grown(request, tokens, record[_EXTRAS + index % _ROWS])
+            if least <= grown <= self.config.max_context_len:
                 return grown
-        lengths = boundaries.seq_lens(self.config, mode, self.floor + max(tokens, 1))
+        lengths = boundaries.seq_lens(self.config, mode, least)
         return lengths[_scaled(byte, len(lengths))]
 
-    def _grown(self, request: int, tokens: int) -> int:
+    def _grown(self, request: int, tokens: int, byte: int) -> int:
         """Its length after `tokens` more; a newcomer looks like its row's last owner, one longer.
 
         Engines that keep what they wrote for a row take such a newcomer for the owner itself.
-        0 where there is neither.
+        0 where there is neither. After a verify, what it rejected is gone: nothing in half of
+        the cases, else any number of drafts.
         """
         before = self.lengths.get(request, self.waiting.get(request))
         if before is not None:
-            return before + tokens
+            checked = self.verified.get(request, 0)
+            accepted = min(checked, 1 + _scaled(byte, 2 * checked))
+            return before - checked + accepted + tokens
         left = self.left.get(self.rows[request])
         return 0 if left is None else left + 1

@@ -51,6 +51,8 @@ def _with_room(config: EngineConfig) -> EngineConfig:
 
 def _repaired_row(config: EngineConfig, mode: Mode, row: BatchRow) -> BatchRow:
     low, high = _new_token_range(config, mode)
+    if mode == "target_verify" and config.spec_topk == 1 and row.new_tokens:
+        low = 1  # a chain may end early; 0 stands for all drafts
     tokens = min(max(row.new_tokens, low), high)
     return BatchRow(
         request=row.request,

@@ -117,9 +117,17 @@ def _plain_modes(case: Case) -> Iterator[Candidate]:
 
 
 def _in_mode(case: Case, mode: Any) -> Case:
-    return with_steps(
-        case, (_replace(step, mode=mode) if step.rows else step for step in case.steps)
-    )
+    return with_steps(case, (_step_in_mode(step, mode) for step in case.steps))
+
+
+def _step_in_mode(step: ReplayStep, mode: Any) -> ReplayStep:
+    """The step with rows that the mode can have; a verify gets all its drafts."""
+    if not step.rows or step.mode == mode:
+        return step
+    rows = step.rows
+    if mode == "target_verify":
+        rows = tuple(_replace(row, new_tokens=0) for row in rows)
+    return _replace(step, mode=mode, rows=rows)
 
 
 def _only_used_modes(case: Case) -> Case:
