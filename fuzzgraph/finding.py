@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -114,11 +115,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def key(self) -> FindingKey:
         """What makes two findings the same: oracle, clause, target, buffer and step kind.
 
+        A number in a buffer's name does not count: engines keep a buffer for each captured size,
+        and a smaller case has smaller sizes.
+
         What happens before the first step, at warm-up or capture, has no step kind, also where a
         step shows it: a smaller case of what a replay does wrong must not end there.
         """
         mode = self.mode if self.step >= 0 and self.stage != "capture" else ""
-        return (self.oracle, self.clause, self.target, self.buffer, mode)
+        buffer = re.sub(r"\[\d+\]", "[]", self.buffer)
+        return (self.oracle, self.clause, self.target, buffer, mode)
 
 
 def severity_of(clause: Clause) -> Severity:

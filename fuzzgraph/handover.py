@@ -5,14 +5,13 @@ Nothing here is tidied or judged. `rules.handover` says what must hold, `oracles
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +28,8 @@ __all__ = [
     "as_it_is",
     "held_by",
     "held_handover",
+    "is_list",
+    "is_numbers",
     "is_record",
     "kind_of",
     "leaves_of",
@@ -71,7 +72,8 @@ class Part:
     """Content of integers and booleans up to `MOST_VALUES`, in the tensor's shape."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen, as `Part`.
+@dataclass(slots=True, eq=False)
 class QueryRow:
     """One row of a launch as its kernel understood it."""
 
@@ -122,6 +124,8 @@ class Handover:
     dropped: tuple[str, ...] = ()
     """Attributes that held a record before the preparation and hold none after it."""
     called_at: str = ""
+    watch: int = 0
+    """Which of the session's watches took it down; each is judged by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +146,24 @@ class Excuse:
         return f"{self.what}, rule {self.rule}: {self.reason} ({self.source})"
 
 
-@contextmanager
-def as_it_is() -> Iterator[None]:
+class _AsItIs:
     """Inside, tensors are read past every mode: the harness's reads are none of the engine's."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        yield
+
+    # No generator: it is entered for every launch, call and preparation.
+    __slots__ = ("_dispatch", "_function")
+
+    def __enter__(self) -> None:
+        self._dispatch = torch._C._DisableTorchDispatch()
+        self._function = torch._C.DisableTorchFunction()
+        self._dispatch.__enter__()
+        self._function.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._function.__exit__(*error)
+        self._dispatch.__exit__(*error)
+
+
+as_it_is = _AsItIs
 
 
 _NAMES: dict[torch.dtype, str] = {}
@@ -177,22 +194,32 @@ def part_of(tensor: torch.Tensor, side: str = "", *, values: bool = True) -> Par
 
 def still_holds(part: Part, tensor: torch.Tensor) -> bool:
     """Whether a tensor has the content that was taken down of it; call it inside `as_it_is`."""
-    now, then = _integers(tensor), part.values
+    now, then = _array(tensor), part.values
     if now is None or then is None or now.shape != then.shape:
         return now is then
-    return bool((now == then).all())
+    # By the ufunc: an array's own `all` goes through a layer of Python.
+    return bool(_ALL(now == then, axis=None))
 
 
 # Of the base class: `torch.Tensor.numpy` is replaced where host and device are kept apart.
 _NUMPY: Any = torch._C.TensorBase.numpy
 
 
-def _integers(tensor: torch.Tensor) -> Ints | None:
+_ALL = np.logical_and.reduce
+
+
+def _array(tensor: torch.Tensor) -> npt.NDArray[Any] | None:
+    """The memory of a tensor of integers, or a copy on the host."""
     if tensor.layout is not torch.strided:
         return None
     here = tensor if tensor.is_cpu else torch._C.TensorBase.cpu(tensor)
-    found: Ints = _NUMPY(here).astype(np.int64)  # a copy, always
+    found: npt.NDArray[Any] = _NUMPY(here)
     return found
+
+
+def _integers(tensor: torch.Tensor) -> Ints | None:
+    found = _array(tensor)
+    return None if found is None else found.astype(np.int64)  # a copy, always
 
 
 @dataclass(slots=True)
@@ -201,11 +228,15 @@ class Held:
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, Sequence[int]] = field(default_factory=dict)
+    """Lists of whole numbers, which the host keeps beside tensors of the device."""
 
     def only(self, roots: Iterable[str]) -> Held:
         """The part below these names."""
         kept = frozenset(roots)
-        return Held(_below(self.tensors, kept), _below(self.types, kept))
+        return Held(
+            _below(self.tensors, kept), _below(self.types, kept), _below(self.numbers, kept)
+        )
 
 
 Value = TypeVar("Value")
@@ -228,16 +259,20 @@ def held_by(values: Mapping[str, object]) -> Held:
             held.tensors[path] = value
         elif isinstance(value, type):
             held.types[path] = value.__name__
+        elif is_numbers(value):
+            held.numbers[path] = value
     return held
 
 
 def held_handover(
     to: str, held: Held, captured: Held | None = None, known: Mapping[str, Part] | None = None
 ) -> Handover:
-    """What is held now; for a graph what it was captured with, which is all that it reads.
+    """What is held now; for a graph the tensors that it was captured with, which is all that it
+    reads. Lists of numbers are the host's: of what was prepared now first.
 
     Args:
         to: who holds it.
+        held: for a graph only what was prepared now.
         captured: tensors as aliases that the engine cannot rebind; None without a graph.
         known: paths whose content was taken down earlier.
     """
@@ -249,6 +284,8 @@ def held_handover(
         taken.tensors = {
             path: before.get(path) or part_of(each) for path, each in read.tensors.items()
         }
+    numbers = {**read.numbers, **held.numbers}
+    taken.tensors |= {path: numbers_part(each) for path, each in numbers.items()}
     return taken
 
 
@@ -298,13 +335,33 @@ def scalar_of(value: object) -> bool | int | float | str | None:
 def numbers_part(numbers: Sequence[int]) -> Part:
     """A list of numbers, such as the host keeps beside a tensor of the device."""
     values = np.array(numbers[:MOST_VALUES], dtype=np.int64)
-    return Part((len(numbers),), "int", 0, "host", values if len(numbers) == len(values) else None)
+    kept = values if len(numbers) == len(values) else None
+    return Part((len(numbers),), _LIST, 0, "host", kept)
+
+
+_LIST = "int"
+"""The dtype of a part that was a list; no tensor's is called so."""
+
+
+def is_list(part: Part) -> bool:
+    """Whether this was a list of numbers and no tensor."""
+    return part.dtype == _LIST
+
+
+def is_numbers(value: object) -> TypeGuard[Sequence[int]]:
+    """Whether it is a list of whole numbers, the host's copy of what the device has."""
+    return isinstance(value, (list, tuple)) and bool(value) and set(map(type, value)) == {int}
 
 
 def is_record(value: object) -> bool:
-    """Whether it is a bag of values: an instance of a dataclass, or a namespace."""
+    """Whether it is a bag of values: an instance of a dataclass, or a namespace.
+
+    Not the settings of a server: dataclasses that pydantic validates hold what a user chose.
+    """
     kind = type(value)
-    return getattr(kind, "__dataclass_fields__", None) is not None or kind is SimpleNamespace
+    if getattr(kind, "__dataclass_fields__", None) is None:
+        return kind is SimpleNamespace
+    return getattr(kind, "__pydantic_validator__", None) is None
 
 
 def records_in(values: Mapping[str, object]) -> dict[str, object]:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from fuzzgraph.accesses import Misuse
+from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.fields import TOLD
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, PaddingRule, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
@@ -110,7 +112,7 @@ def _host(tensor: torch.Tensor) -> metadata.Entries:
 
 def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[Claim]:
     """The rules for an observed field, in the order in which breaches are told."""
-    name, axis, batch, config = declared.name, declared.axis, step.batch, step.config
+    name, axis, (batch, config) = declared.name, declared.axis, _in_group(declared, step)
     only = (name,)
     promised = {"dtype": declared.promised_dtype, "selects": declared.selects}
     if promised["dtype"] or declared.selects != "nothing":
@@ -119,7 +121,8 @@ def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[
         return
     if axis == "indptr":
         yield Claim(metadata.offsets_ascend, only, {"padded_bs": seen.padded_bs})
-        yield from _live(metadata.steps_match, declared, step)
+        yield from _live(metadata.steps_match, declared, step, seen)
+        yield from _span_claims(declared, step, seen)
     elif axis == "indices":
         if (offsets := name.replace("_indices", "_indptr")) in seen.metadata:
             yield Claim(
@@ -142,20 +145,30 @@ def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[
     elif axis in ("requests", "tokens"):
         yield from _row_claims(declared, step, seen)
     elif axis == "scalar":
-        yield from _live(metadata.holds_live, declared, step)
+        yield from _live(metadata.holds_live, declared, step, seen)
     if declared.selects == "length":
         yield Claim(metadata.is_not_negative, only)
 
 
-def _live(rule: Callable[..., Iterator[str]], declared: Field, step: StepRecord) -> Iterator[Claim]:
-    truth = live_truth(declared, step.batch, step.config)
+def _in_group(declared: Field, step: StepRecord) -> tuple[Batch, EngineConfig]:
+    """The step and its config as the layers see it whose KV cache group the field is about."""
+    return step.batch.groups[declared.group], group_configs(step.config)[declared.group]
+
+
+def _live(
+    rule: Callable[..., Iterator[str]], declared: Field, step: StepRecord, seen: Observation
+) -> Iterator[Claim]:
+    if declared.truth == TOLD:
+        yield Claim(rule, (declared.name,), {"live": seen.told[declared.name]})
+        return
+    truth = live_truth(declared, *_in_group(declared, step))
     if truth is not None:
         yield Claim(rule, (declared.name,), {"live": truth.tolist()})
 
 
 def _row_claims(declared: Field, step: StepRecord, seen: Observation) -> Iterator[Claim]:
     """Of a field with an entry for each request or token."""
-    only, padding = (declared.name,), declared.padding_in(step.batch.mode)
+    only = (declared.name,)
     if declared.axis == "requests":
         live, padded = seen.raw_bs, seen.padded_bs
     else:
@@ -165,47 +178,61 @@ def _row_claims(declared: Field, step: StepRecord, seen: Observation) -> Iterato
         # The tokens of a draft are those of all its steps; a field may have its branches only.
         sizes["branches"] = seen.padded_bs * step.config.spec_topk
     yield Claim(metadata.has_entries, only, sizes)
-    yield from _live(metadata.holds_live, declared, step)
+    yield from _live(metadata.holds_live, declared, step, seen)
+    for rule, start, stop in _padded_parts(declared, step, seen, live, padded):
+        if rule.kind != "free":
+            facts = {**_padding_facts(declared, rule, start, stop), "kind": rule.kind}
+            yield Claim(metadata.holds_padding, only, facts)
+
+
+def _span_claims(declared: Field, step: StepRecord, seen: Observation) -> Iterator[Claim]:
+    """Of offsets whose padded rows span a promised number of entries."""
+    for rule, start, stop in _padded_parts(declared, step, seen, seen.raw_bs, seen.padded_bs):
+        if rule.kind == "fill":
+            facts = _padding_facts(declared, rule, start, stop)
+            yield Claim(metadata.spans_padding, (declared.name,), facts)
+
+
+def _padded_parts(
+    declared: Field, step: StepRecord, seen: Observation, live: int, padded: int
+) -> Iterator[tuple[PaddingRule, int, int]]:
+    """The rules of what no request is behind, each with the entries or rows it is about."""
     dummies = min(seen.dummy_rows, padded - live) if declared.dummy is not None else 0
     if declared.dummy is not None and dummies:
-        yield from _padding(declared, declared.dummy, live, live + dummies)
-    yield from _padding(declared, padding, live + dummies, padded)
+        yield declared.dummy, live, live + dummies
+    yield declared.padding_in(step.batch.mode), live + dummies, padded
 
 
-def _padding(declared: Field, rule: PaddingRule, start: int, stop: int) -> Iterator[Claim]:
-    """The entries from `start` on up to `stop`, which no request is behind."""
-    if rule.kind == "free":
-        return
-    facts: dict[str, Any] = {"live": start, "stop": stop, "kind": rule.kind, "value": rule.value}
+def _padding_facts(declared: Field, rule: PaddingRule, start: int, stop: int) -> dict[str, Any]:
+    facts: dict[str, Any] = {"live": start, "stop": stop, "value": rule.value}
     if declared.source:
         facts["source"] = declared.source
-    yield Claim(metadata.holds_padding, (declared.name,), facts)
+    return facts
 
 
 def _slot_facts(declared: Field, step: StepRecord, seen: Observation) -> dict[str, Any]:
-    batch, encoder = step.batch, declared.name.startswith("encoder")
+    (batch, config), encoder = _in_group(declared, step), declared.name.startswith("encoder")
     if declared.selects == "page":
-        return _listed_page_facts(step, seen)
+        return _listed_page_facts(batch, config, seen)
     slots = batch.encoder_slots if encoder else batch.kv_slots
     return {
         "own": [slots.row(row).tolist() for row in range(batch.raw_bs)],
         "drafted": [[] if encoder else _drafted(batch, row) for row in range(batch.raw_bs)],
         "padded_bs": seen.padded_bs,
         "reserved": RESERVED_SLOT,
-        "whole": batch.mode == "decode" and not step.config.sliding_window,
+        "whole": batch.mode == "decode" and not config.sliding_window,
     }
 
 
-def _listed_page_facts(step: StepRecord, seen: Observation) -> dict[str, Any]:
+def _listed_page_facts(batch: Batch, config: EngineConfig, seen: Observation) -> dict[str, Any]:
     """Of pages that are listed one row behind the other."""
-    batch = step.batch
-    used = (-(-batch.seq_lens // step.config.page_size)).tolist()
+    used = (-(-batch.seq_lens // config.page_size)).tolist()
     return {
         "own": [batch.pages.row(row)[: used[row]].tolist() for row in range(batch.raw_bs)],
         "drafted": [[] for _ in range(batch.raw_bs)],
         "padded_bs": seen.padded_bs,
         "reserved": RESERVED_PAGE,
-        "whole": not step.config.sliding_window,
+        "whole": not config.sliding_window,
         "what": "page",
     }
 
@@ -220,7 +247,7 @@ def _drafted(batch: Batch, row: int) -> list[int]:
 
 
 def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
-    batch, config = step.batch, step.config
+    batch, config = _in_group(declared, step)
     padding = declared.padding_in(batch.mode)
     return {
         "pages": [batch.pages.row(row).tolist() for row in range(batch.raw_bs)],
@@ -228,7 +255,9 @@ def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
         "page_size": config.page_size,
         "padding": padding.kind,
         "value": RESERVED_PAGE if padding.kind == "reserved" else padding.value,
-        "in_order": not config.sliding_window,
+        # A window that shares its pages with other layers may shift them; one that has its own
+        # leaves each at its place.
+        "in_order": declared.group > 0 or not config.sliding_window,
     }
 
 

@@ -62,7 +62,8 @@ class Reference:
                 continue
             worst = off_truth(step, name, outputs[name])
             if worst is not None:
-                text = f"{name}{worst} against float64 attention"
+                what = "recurrence" if name in ("state", "recurrent") else "attention"
+                text = f"{name}{worst} against float64 {what}"
                 yield mismatch(step, self.name, self.clause, name, worst, text)
 
     def _new_kv(self, step: StepRecord) -> Iterable[Finding]:

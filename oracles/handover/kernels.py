@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
+from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.finding import Stage
 from fuzzgraph.handover import Attended, Handover
 from fuzzgraph.observation import Observation, StepRecord
@@ -44,7 +46,8 @@ def _key_breaches(
             yield Breach("keys", name, f"{name} computes nothing for token {token}", stage)
             return
     for token in sorted(by_token.keys() - set(range(len(truth)))):
-        facts = {"token": token, "page_size": step.config.page_size}
+        page_size = max(group.page_size for group in group_configs(step.config))
+        facts = {"token": token, "page_size": page_size}
         for message in rules.padding_is_reserved(name, by_token[token], **facts):
             yield Breach("keys", name, message, stage)
             return
@@ -57,6 +60,14 @@ def _own_keys(step: StepRecord) -> list[list[int]] | None:
     told = batch.mode in ("decode", "target_verify", "prefill")
     if not told or config.max_encoder_len or not batch.raw_bs:
         return None
+    # A token sees the keys of each KV cache group; of groups with one page size no slot is in two.
+    groups = zip(batch.groups, group_configs(config), strict=True)
+    layers = [_keys_in(seen, shape) for seen, shape in groups]
+    return [list(chain(*of_token)) for of_token in zip(*layers, strict=True)]
+
+
+def _keys_in(batch: Batch, config: EngineConfig) -> list[list[int]]:
+    """Slots of one KV cache group that attention defines for each live token."""
     queries = queries_of(batch, config)
     width = queries.visible.shape[1]
     return [

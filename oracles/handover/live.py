@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from fuzzgraph.handover import Ints, Part
+from fuzzgraph.case import group_configs
+from fuzzgraph.handover import Ints, Part, is_list
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.handover.breach import Breach, Pair
 from fuzzgraph.rules import handover as rules
@@ -19,7 +20,7 @@ def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
     """Live entries of a tensor, where its shape says which ones they are."""
     if got.values is None or want.values is None or not want.values.size:
         return
-    live = live_part(got.shape, want.shape, pair)
+    live = live_part(got.shape, want.shape, pair, counted=is_list(got))
     if live is None or not live.entries:
         return
     one, two = got.values, want.values
@@ -33,8 +34,7 @@ def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
     yield from stays_meaning(name, one, two, live, pair)
 
 
-@dataclass(frozen=True, slots=True)
-class Live:
+class Live(NamedTuple):
     """Which entries of a tensor are live."""
 
     entries: int
@@ -42,31 +42,50 @@ class Live:
     table: bool = False
 
 
-def live_part(got: tuple[int, ...], want: tuple[int, ...], pair: Pair) -> Live | None:
+def live_part(
+    got: tuple[int, ...], want: tuple[int, ...], pair: Pair, *, counted: bool = False
+) -> Live | None:
     """The live entries of a tensor, from the sizes of both runs; None where sizes do not tell.
 
     An entry per row or token, or one more than that: the eager run has no others.
+
+    Args:
+        counted: whether a replay has as many entries as there are rows, live or padded; else it
+            may hand over the whole of a static buffer.
     """
-    if len(got) != len(want) or len(got) not in (1, 2):
-        return None
     one, two = pair.replay, pair.other
     rows = one.raw_bs, one.padded_bs, two.padded_bs
     tokens = one.num_tokens, one.padded_tokens, two.padded_tokens
+    return _live_part(got, want, rows, tokens, counted)
+
+
+_Sizes = tuple[int, int, int]
+"""Live entries, padded ones of the replay, those of the other run."""
+
+
+@lru_cache(maxsize=4096)
+def _live_part(
+    got: tuple[int, ...], want: tuple[int, ...], rows: _Sizes, tokens: _Sizes, counted: bool
+) -> Live | None:
+    # Asked for each tensor of a step, and most have one of a few shapes.
+    if len(got) != len(want) or len(got) not in (1, 2):
+        return None
     for axis in {0, len(want) - 1}:
         if axis and want[0] != got[0]:
             continue
         for live, padded, theirs in (rows, tokens):
-            for extra in (0, 1):
+            for extra in (0, 1) if len(want) == 1 else (0,):  # offsets have one dimension
                 # One entry may be a number for the whole batch.
                 size = padded + extra if live + extra == 1 else live + extra
-                if want[axis] == theirs + extra and got[axis] >= size:
+                fits = got[axis] in (size, padded + extra) if counted else got[axis] >= size
+                if want[axis] == theirs + extra and fits:
                     return Live(live + extra, axis, table=len(want) == 2 and not axis)
     return None
 
 
 def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[Ints, Ints]:
     """Tables with what lies beyond each row's keys blanked: there they may hold anything."""
-    batch = step.batch
+    batch, page_size, freed = _group_of(step, want)
     width = min(got.shape[1], want.shape[1])
     one, two = got[:live, :width].copy(), want[:live, :width].copy()
     # A tree's own tokens may be in a table of their own, behind that of the past.
@@ -74,12 +93,29 @@ def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[
     lens = batch.cached_lens if tree else batch.seq_lens
     lens = lens if live == batch.raw_bs else lens[batch.token_rows]
     # A table of pages at least; of a table of slots only the first ones are then compared.
-    used = -(-lens // step.config.page_size)
+    used = -(-lens // page_size)
     if len(used) != live:
         return one, two
     beyond = np.arange(width) >= used[:, None]
+    if len(freed) == live:
+        beyond |= np.arange(width) < freed[:, None]
     one[beyond] = two[beyond] = 0
     return one, two
+
+
+def _group_of(step: StepRecord, table: Ints) -> tuple[Batch, int, Ints]:
+    """(the batch, page size, leading pages of each row that a window freed) of the KV cache group
+    whose pages a table holds; a table that holds none's counts as the first group's."""
+    for batch, config in zip(step.batch.groups[1:], group_configs(step.config)[1:], strict=True):
+        freed, used = batch.freed_pages(), -(-batch.seq_lens // config.page_size)
+        rows = [
+            (table[row, first:end], batch.pages.row(row)[first:end])
+            for row, (first, end) in enumerate(zip(freed.tolist(), used.tolist(), strict=True))
+            if row < len(table)
+        ]
+        if rows and all(np.array_equal(one, two) for one, two in rows):
+            return batch, config.page_size, freed
+    return step.batch, step.config.page_size, np.zeros(0, dtype=np.int64)
 
 
 def stays_meaning(name: str, got: Ints, want: Ints, live: Live, pair: Pair) -> Iterator[Breach]:

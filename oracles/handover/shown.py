@@ -7,10 +7,27 @@ kept, by the identity of what was handed over. Nobody changes that once its run 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from fuzzgraph.handover import Handover, Part
 from fuzzgraph.observation import Observation
+
+
+def watches(seen: Observation) -> list[int]:
+    """Numbers of the watches that took something down; the launches of kernels are of the first."""
+    return sorted({each.watch for each in seen.handovers})
+
+
+def of_watch(seen: Observation, watch: int) -> Observation:
+    """What one watch took down in a run."""
+    now, then = seen.handovers, seen.handed_at_capture
+    return replace(seen, handovers=_of_watch(now, watch), handed_at_capture=_of_watch(then, watch))
+
+
+def _of_watch(handovers: tuple[Handover, ...], watch: int) -> tuple[Handover, ...]:
+    found = tuple(each for each in handovers if each.watch == watch)
+    return handovers if len(found) == len(handovers) else found
 
 
 def held_in(seen: Observation) -> Handover:
