@@ -2,7 +2,7 @@
 
 from fuzzgraph.memory.arena import ROOMY_CAPACITY
 from fuzzgraph.memory.guard import GuardedMemory
-from fuzzgraph.memory.image import Image
+from fuzzgraph.memory.image import Image, Room
 from fuzzgraph.memory.listener import Listener
 from fuzzgraph.memory.poison import NAN_HOME, NAN_WORLD, poison_value
 from fuzzgraph.memory.python_state import (
@@ -26,6 +26,7 @@ __all__ = [
     "Listener",
     "Perturbation",
     "Region",
+    "Room",
     "Segment",
     "poison_value",
     "restore_attributes",

@@ -17,7 +17,7 @@ from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, address_of
 from fuzzgraph.memory.arena_regions import ArenaRegions
-from fuzzgraph.memory.image import Image
+from fuzzgraph.memory.image import Image, Room
 from fuzzgraph.memory.interception import Interception
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.regions import Region
@@ -38,10 +38,6 @@ def _off(stock_kernels: bool, device: torch.device) -> str:
     if device.type != "cpu":
         return f"kernels on {device.type} do not run over lanes"
     return "stock kernels were asked for (--stock-kernels)" if stock_kernels else ""
-
-
-def _same_size(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    return one is other if one is None or other is None else len(one) == len(other)
 
 
 def _unguarded(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -118,6 +114,10 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         """The region whose red zones or payload hold the byte at this address."""
         return self._layout.region_at(address)
 
+    def side_of(self, tensor: torch.Tensor) -> str:
+        """'host' or 'device', as the engine asked for the memory; '' where that is unknown."""
+        return self._sides.of(tensor) if tensor.is_cpu else "device"
+
     @_unguarded
     def is_poison(self, tensor: torch.Tensor) -> bool:
         """Whether every byte of a guarded tensor is the graph pool's poison."""
@@ -130,11 +130,11 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     # ---- snapshot
 
     @_unguarded
-    def snapshot(self, into: Image | None = None) -> Image:
+    def snapshot(self, room: Room | None = None) -> Image:
         """Copy of all engine memory, and of the graph pool where `keep_pool` says so.
 
         Args:
-            into: an earlier image that is no longer needed; its memory is used again.
+            room: where it goes; the image that is there is lost.
 
         Raises:
             FuzzGraphError: taken while memory is perturbed.
@@ -144,20 +144,13 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
                 "snapshot() while red zones or the graph pool are perturbed would mix two worlds. "
                 "Call restore(snapshot) first."
             )
-        return self._image(into)
+        return self._image(room)
 
-    def _image(self, into: Image | None = None) -> Image:
+    def _image(self, room: Room | None = None) -> Image:
         arena, layout = self.arena, self._layout
         engine = arena.bytes[arena.front : layout.engine_top]
         pool = arena.bytes[arena.graph_front : layout.graph_top] if self._keep_pool else None
-        # An image is reused only if nothing was allocated since. Fresh blocks of this size come
-        # from the system page by page, which takes several times as long as the copy.
-        if into is None or not _same_size(into.engine, engine) or not _same_size(into.pool, pool):
-            return Image(engine.clone(), None if pool is None else pool.clone())
-        into.engine.copy_(engine)
-        if into.pool is not None and pool is not None:
-            into.pool.copy_(pool)
-        return into
+        return (Room() if room is None else room).image_of(engine, pool)
 
     def _put_back(self, image: Image) -> None:
         arena = self.arena

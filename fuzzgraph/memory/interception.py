@@ -29,7 +29,7 @@ from fuzzgraph.memory.arena import Arena, storage_key
 from fuzzgraph.memory.launch_record import Launched, taken_down, without_results
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.listener import Listener, Tensors
-from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
+from fuzzgraph.memory.operator_facts import Facts, facts_of, inside_of, tensors_in
 from fuzzgraph.memory.placement import Layout, copy_whole
 from fuzzgraph.memory.regions import Segment
 from fuzzgraph.memory.resizing import Resizing
@@ -38,12 +38,9 @@ from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.transfers import by_torch
 from fuzzgraph.relays import relay
 
-# The dispatcher's entry for operators made of others. Calling it runs the C++ decomposition;
-# `func.decompose` would take the slower one in Python.
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-
-# Facts of every operator met in this process; they never change.
-_FACTS: dict[Any, Facts] = {}
+# Facts of every operator met in this process and how to take it apart, by kind of device; they
+# never change.
+_FACTS: dict[str, dict[Any, tuple[Facts, Any]]] = {}
 
 
 class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -59,6 +56,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, arena: Arena, layout: Layout, *, adopt_numpy: bool, lanes: Lanes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = arena.device
+        self._backend: str = torch._C._dispatch_key_for_device(arena.device.type)
+        self._facts = _FACTS.setdefault(self._backend, {})
         self._layout = layout
         self._resizing = Resizing(layout)
         self._adopt_numpy = adopt_numpy
@@ -141,14 +140,15 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        facts = _FACTS.get(func)
-        if facts is None:
-            facts = _FACTS[func] = facts_of(func)
-        if facts.is_composite:
-            # Inference mode hands such an operator over whole. Take it apart with the mode on,
-            # because each of its parts may allocate, or be forbidden in a capture.
+        known = self._facts.get(func)
+        if known is None:
+            known = self._facts[func] = facts_of(func), inside_of(func, self._backend)
+        facts, inside = known
+        if inside is not None:
+            # Take it apart with the mode on, because each of its parts may allocate, or be
+            # forbidden in a capture.
             with self:
-                return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
+                return func._op_dk(inside, *args, **(kwargs or {}))
         if self._listener is not None:
             return self._reported(func, facts, args, kwargs or {})
         return self._run(func, facts, args, kwargs)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -54,8 +55,6 @@ class Facts:
     """It may change size, strides or memory of a tensor that it writes."""
     index: str
     """`read`, `write` or `repeat` where arguments decide whether a capture refuses it, else ''."""
-    is_composite: bool
-    """It is made of other operations. Inference mode dispatches it whole, `no_grad` its parts."""
 
 
 def facts_of(func: Any) -> Facts:
@@ -91,10 +90,65 @@ def facts_of(func: Any) -> Facts:
         call=getattr(func, "_op", func),
         reshapes=bool(written) and (may_resize or torch.Tag.inplace_view in tags),
         index=_INDEXING.get(name, ""),
-        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(
-            func.name(), "CompositeImplicitAutograd"
-        ),
     )
+
+
+_COMPOSITE = "CompositeImplicitAutograd"
+
+
+def inside_of(func: Any, backend: str) -> Any:
+    """The dispatcher's entry by which an operator made of other operations is taken apart.
+
+    Those of C++ are dispatched whole in inference mode, and in parts under `no_grad`; for the
+    others see `python_of`.
+
+    Args:
+        backend: the dispatch key of the device, such as 'CPU'.
+
+    Returns:
+        None for an operation in itself.
+    """
+    python = python_of(func, backend)
+    if python is not None or _COMPOSITE not in _keys_of(func, backend):
+        return python
+    # Calling this entry runs the C++ decomposition; `func.decompose` would take the slower one in
+    # Python.
+    return torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@cache
+def python_of(func: Any, backend: str) -> Any:
+    """The dispatcher's entry of an operator that is a function of Python, as engines register
+    their layers; None for all others.
+
+    A device's graph holds what such a function launches, and none of the Python that chose it.
+
+    Args:
+        backend: as for `inside_of`.
+    """
+    there = _keys_of(func, backend)
+    if there and _is_python(func.name(), there[0]):
+        return getattr(torch._C.DispatchKey, there[0])
+    return None
+
+
+def _keys_of(func: Any, backend: str) -> list[str]:
+    """In the dispatcher's order: the first one answers a call."""
+    name = func.name()
+    explicit = ("CompositeExplicitAutogradNonFunctional", "CompositeExplicitAutograd")
+    return [
+        key
+        for key in (backend, *explicit, _COMPOSITE)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+    ]
+
+
+def _is_python(name: str, key: str) -> bool:
+    """Whether a function of Python was registered for this key, by any way through torch.library,
+    which keeps a list of them all."""
+    listed = name.replace("::", "/")
+    keys = (key, "") if key == _COMPOSITE else (key,)
+    return any(f"{listed}/{each}" in torch.library._impls for each in keys)
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.kernel_models.launch import ModelKernel, current_route, routed
 from fuzzgraph.memory.launches import Launch, LaunchHook
+from fuzzgraph.memory.operator_facts import python_of, tensors_in
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.relays import relay
 
@@ -55,12 +56,23 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        python = python_of(func, _backend_of(args))
+        if python is not None:
+            with self:
+                return func._op_dk(python, *args, **(kwargs or {}))
         out = func(*args, **(kwargs or {}))
         results = out if isinstance(out, (tuple, list)) else (out,)
         outputs = tuple(result for result in results if isinstance(result, torch.Tensor))
         source = innermost_source()
         self._callback(RecordedOp(str(func), func, args, dict(kwargs or {}), outputs, source))
         return out
+
+
+def _backend_of(args: tuple[Any, ...]) -> str:
+    """The dispatch key of the device that an operation works on."""
+    devices = (tensor.device.type for tensor in tensors_in(args))
+    found: str = torch._C._dispatch_key_for_device(next(devices, "cpu"))
+    return found
 
 
 def _nothing(op: RecordedOp) -> None:

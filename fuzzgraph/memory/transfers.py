@@ -103,14 +103,20 @@ _active: list[Transfers] = []
 _converting = [False]
 
 
-@contextmanager
-def by_torch() -> Iterator[None]:
+class _ByTorch:
     """Inside, conversions are torch's own: for work that a device does, not an engine's host."""
-    before, _converting[0] = _converting[0], True
-    try:
-        yield
-    finally:
-        _converting[0] = before
+
+    # No generator: it is entered for every launch of a model.
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before, _converting[0] = _converting[0], True
+
+    def __exit__(self, *_: object) -> None:
+        _converting[0] = self._before
+
+
+by_torch = _ByTorch
 
 
 # A mode of torch looks a method up by its name and calls what it finds. Within a conversion that is
