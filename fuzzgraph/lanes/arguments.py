@@ -66,6 +66,17 @@ class Arguments:
         """What a trace depends on: the types of the tensors, all else by value; None if a value is
         of a kind that does not tell."""
 
+    def sized_by(self, grid: Callable[[dict[str, Any]], Any]) -> Any:
+        """What a callable grid says of these arguments, which it may replace.
+
+        As compiled: it is handed the values as passed, and the kernel gets what it leaves there
+        (Triton 3.7.1 runtime/jit.py `JITFunction.run`). The stock interpreter converts them first.
+        """
+        bound = dict(self._bound)
+        sizes = grid(bound)
+        self._bound = {name: bound[name] for name in self._bound}
+        return sizes
+
     def reconvert(self) -> None:
         """Convert again under another patched language, if there are tensor descriptors."""
         # A descriptor is an object of the builder that made it; plain tensors are not.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -103,14 +101,23 @@ class ActiveLanes:
 _DECIDING: list[ActiveLanes] = []
 
 
-@contextmanager
-def deciding_for(active_lanes: ActiveLanes) -> Iterator[None]:
+class _Deciding:
     """Let `uniform` decide among these lanes."""
-    _DECIDING.append(active_lanes)
-    try:
-        yield
-    finally:
+
+    # No generator: it is entered for every launch.
+    __slots__ = ("_lanes",)
+
+    def __init__(self, active_lanes: ActiveLanes) -> None:
+        self._lanes = active_lanes
+
+    def __enter__(self) -> None:
+        _DECIDING.append(self._lanes)
+
+    def __exit__(self, *_: object) -> None:
         _DECIDING.pop()
+
+
+deciding_for = _Deciding
 
 
 def current() -> ActiveLanes | None:

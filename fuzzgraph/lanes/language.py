@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
+from fuzzgraph.lanes.aliases import Attribute, use_aliases
 from fuzzgraph.lanes.compat import unpatched
 from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
@@ -71,9 +72,33 @@ def stock_language() -> Patches:
             found[key] = (target, name, _bound(vars(target)[name]))
     for name, operation, reflected in _SUMS:
         found[id(tl.tensor), name] = (tl.tensor, name, _direct(operation, reflected))
+    for target, name in _launch_order():
+        found[id(target), name] = (target, name, _no_wait)
     found[id(tl.tensor), "__index__"] = (tl.tensor, "__index__", _whole_number)
     found[0, "call"] = (interpreter.InterpretedFunction, "__call__", _device_call)
     return tuple(found.values())
+
+
+@cache
+def defined() -> dict[int, Attribute]:
+    """Id of each function that is replaced, as Triton defines it -> where the language has it."""
+    found = {}
+    for target, name, _ in stock_language():
+        if isinstance(target, ModuleType) and name in vars(target):
+            found[id(unpatched(vars(target)[name]))] = target, name
+    return found
+
+
+def _launch_order() -> Iterator[tuple[Any, str]]:
+    """(module, name) of what orders a launch after the one before it, on the same stream."""
+    cuda = getattr(getattr(tl, "extra", None), "cuda", None)
+    for name in ("gdc_wait", "gdc_launch_dependents"):
+        if hasattr(cuda, name):
+            yield cuda, name
+
+
+def _no_wait(*_: Any, **__: Any) -> None:
+    """Here a launch ends before the next one begins."""
 
 
 def _whole_number(tensor: Any) -> int:
@@ -133,6 +158,7 @@ def lane_language() -> Patches:
 
 def _device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a device function without patching the language again."""
+    use_aliases(function.fn.__globals__, defined())
     rewritten = function.rewrite()
     try:
         return rewritten(*args, **kwargs)

@@ -13,9 +13,10 @@ from typing import Any
 
 from triton.runtime import interpreter
 
+from fuzzgraph.lanes.aliases import restoring_aliases, use_aliases
 from fuzzgraph.lanes.builder import lane_builder
 from fuzzgraph.lanes.lane_range import restoring_range, use_lane_range
-from fuzzgraph.lanes.language import lane_language, patched
+from fuzzgraph.lanes.language import defined, lane_language, patched
 from fuzzgraph.lanes.on_demand import on_demand
 from fuzzgraph.lanes.semantics import LaneSemantic
 
@@ -40,7 +41,10 @@ class LaneLanguage:
         if self._used:
             return
         self._used = True
+        names = defined()  # before the language is replaced
         self._stack.enter_context(patched(lane_language()))
+        self._stack.enter_context(restoring_aliases())
+        use_aliases(self._kernel.__globals__, names)
         self._stack.enter_context(restoring_range(self._kernel))
         use_lane_range(self._kernel.__globals__)
         self._stack.enter_context(using_semantic(LaneSemantic, lane_builder()))

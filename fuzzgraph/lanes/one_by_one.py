@@ -9,11 +9,12 @@ import numpy as np
 import triton
 from triton.runtime.errors import InterpreterError
 
+from fuzzgraph.lanes.aliases import restoring_aliases, use_aliases
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.bounds_check import Grid
 from fuzzgraph.lanes.checked import CheckedBuilder
 from fuzzgraph.lanes.journal import NoJournal
-from fuzzgraph.lanes.language import patched, stock_language
+from fuzzgraph.lanes.language import defined, patched, stock_language
 from fuzzgraph.lanes.language_use import using_semantic
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.semantics import CheckedSemantic
@@ -23,7 +24,13 @@ def run_one_by_one(kernel: Any, grid: Grid, arguments: Arguments, report: LaneRe
     """All programs one after the other, by the stock interpreter's operations, checked."""
     builder = CheckedBuilder()
     builder.set_grid_dim(*grid)
-    with patched(stock_language()), using_semantic(CheckedSemantic, builder):
+    names = defined()  # before the language is replaced
+    with (
+        patched(stock_language()),
+        restoring_aliases(),
+        using_semantic(CheckedSemantic, builder),
+    ):
+        use_aliases(kernel.__globals__, names)
         arguments.reconvert()
         memory = builder.memory = arguments.memory(kernel.__name__, grid, report)
         memory.alone = True  # programs run in their order, so there is nothing to find

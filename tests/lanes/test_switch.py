@@ -53,6 +53,16 @@ def test_nothing_of_triton_stays_patched() -> None:
     assert [name for _, name in changed] == ["__call__"], "only the launch itself, between launches"
 
 
+@pytest.mark.parametrize("launches", [1, 4], ids=["as written", "from its trace"])
+def test_zero_by_zero_is_nan_without_a_warning_as_on_a_device(launches: int) -> None:
+    zeros, out = torch.zeros(4), torch.zeros(4)
+    with lanes() as report:
+        for _ in range(launches):
+            planted.ratio[(4,)](zeros, zeros, out)
+    assert out.isnan().all()
+    assert report.fallbacks == {}
+
+
 def test_inside_another_switch_the_inner_one_reports() -> None:
     x, out = torch.ones(4), torch.zeros(4)
     with lanes() as outer, lanes() as inner:

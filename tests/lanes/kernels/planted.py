@@ -15,6 +15,12 @@ def copy(x, out, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def ratio(x, y, out):
+    row = tl.program_id(0)
+    tl.store(out + row, tl.load(x + row) / tl.load(y + row))
+
+
+@triton.jit
 def shifted(x, out, by):
     row = tl.program_id(0)
     tl.store(out + row, tl.load(x + row + by))
