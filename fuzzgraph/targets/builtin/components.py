@@ -29,6 +29,7 @@ class Components:
     """`dataclasses.replace(Components(), slots=MySlots)` is an engine with one thing changed."""
 
     req_to_token: type[ReqToTokenPool] = ReqToTokenPool
+    swa_to_token: type[ReqToTokenPool] = ReqToTokenPool
     kv: type[PagedKVPool] = PagedKVPool
     state: type[StatePool] = StatePool
     encoder: type[EncoderMap] = EncoderMap

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.observation import Axis, Field, PaddingRule, Selects
+from fuzzgraph.targets.builtin.second_layer import SECOND
 from fuzzgraph.targets.builtin.slots import MROPE_ABSENT
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_ROW, RESERVED_SLOT
 
@@ -46,7 +48,18 @@ def _constant(
 
 def declared_fields(config: EngineConfig) -> tuple[Field, ...]:
     """All fields of all modes of `config`."""
-    return (*_inputs(config), *_metadata(config), *_draft_steps(config))
+    return (*_inputs(config), *_metadata(config), *_draft_steps(config), *_of_second_layer(config))
+
+
+def _of_second_layer(config: EngineConfig) -> Iterator[Field]:
+    """The same metadata for a second layer, about the pages of its KV cache group."""
+    for group, shape in enumerate(group_configs(config)[1:], start=1):
+        yield from (
+            replace(field, name=SECOND + field.name, group=group, repeats=field.truth)
+            for field in _metadata(shape)
+        )
+        loc = _input("swa_out_cache_loc", "tokens", "slot", _SLOT, "int64", "slot_mapping")
+        yield replace(loc, group=group)
 
 
 def _inputs(config: EngineConfig) -> Iterator[Field]:

@@ -1,4 +1,4 @@
-"""The model that the engine serves: one attention layer with known weights.
+"""The model that the engine serves: attention layers with known weights, one object each.
 
 qkv = embed[input_ids] + pos_embed[positions], plus mrope_embed[mrope] on the query; new keys and
 values go to out_cache_loc before attention reads the pool. Weights and what the sums must be are
@@ -50,6 +50,7 @@ class BuiltinModel:
         state: StatePool | None,
         local: LocalTokens,
         device: torch.device,
+        layer: int = 0,
     ) -> None:
         self.config = config
         self.kv = kv
@@ -58,7 +59,7 @@ class BuiltinModel:
         self.device = device
         self.dtype = DTYPES[config.dtype]
         self.kernel = kernel(config.kernels)
-        weights = content_for(config).weights
+        weights = content_for(config, layer).weights
         self.embed = self.load(weights["embed"])
         self.pos_embed = self.load(weights["pos_embed"])
         self.mrope_embed = self.load(self.with_absent_row(weights["mrope_embed"]))

@@ -12,8 +12,14 @@ from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.fields import declared_fields
 from fuzzgraph.targets.builtin.metadata.builder import Tables
+from fuzzgraph.targets.builtin.pools import PagedKVPool
 from fuzzgraph.targets.builtin.runners.base import GraphRunner, RunnerContext
+from fuzzgraph.targets.builtin.second_layer import prefixed, second_layer
 from fuzzgraph.world import Batch
+
+
+def _plane_names(kv: PagedKVPool) -> dict[str, torch.Tensor]:
+    return dict(zip(("kv_pool.k", "kv_pool.v"), kv.planes, strict=False))
 
 
 class BuiltinSession:
@@ -28,6 +34,7 @@ class BuiltinSession:
         self.encoder = components.encoder(config, device) if config.max_encoder_len else None
         self.local = components.local(config)
         self.model = components.model(config, self.kv, self.state, self.local, device)
+        self.second = second_layer(config, components, self.local, device)
         self.input_pool = components.input_pool()
         self.runners: dict[Mode, GraphRunner] = {
             mode: self._open_runner(mode, graphs, components) for mode in config.modes
@@ -39,6 +46,7 @@ class BuiltinSession:
             kv_planes=self.kv.planes,
             encoder_to_token=None if self.encoder is None else self.encoder.table,
             state=None if self.state is None else self.state.state,
+            more_groups=() if self.second is None else (self.second.pools,),
         )
         self._roots = self._name_roots()
 
@@ -55,6 +63,7 @@ class BuiltinSession:
             components.prefill_registry if prefill else components.decode_registry,
             components.draft_builder if draft else components.builder,
             components.builder_components,
+            self.second,
         )
         return components.runner(mode, self.config)(context)
 
@@ -65,13 +74,18 @@ class BuiltinSession:
     def _name_roots(self) -> dict[str, object]:
         """Buffers under the names that findings should use, then the objects that hold them."""
         roots: dict[str, object] = {"req_to_token": self.req_to_token.table}
-        for name, plane in zip(("kv_pool.k", "kv_pool.v"), self.kv.planes, strict=False):
-            roots[name] = plane
+        roots |= _plane_names(self.kv)
+        if self.second is not None:
+            tables = self.second.tables
+            roots |= prefixed(
+                {"req_to_token": tables.req_to_token.table, **_plane_names(tables.kv)}
+            )
         roots |= {"encoder_to_token": self.pools.encoder_to_token, "state_pool": self.pools.state}
         for mode, runner in self.runners.items():
             roots |= {f"{mode}.{name}": found for name, found in runner.named_buffers().items()}
         roots |= {str(mode): runner for mode, runner in self.runners.items()}
-        return roots | {"pools": (self.req_to_token, self.kv, self.state, self.encoder)}
+        pools = (self.req_to_token, self.kv, self.state, self.encoder, self.second)
+        return roots | {"pools": pools}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return self._runner(mode).promised_outputs()

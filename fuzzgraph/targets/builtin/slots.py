@@ -60,6 +60,18 @@ class Slots:
             lambda batch: batch.slot_mapping,
         )
 
+    def swa_out_cache_loc(self) -> GraphSlot:
+        """Where the second layer's KV cache group has the same tokens."""
+        return GraphSlot(
+            "swa_out_cache_loc",
+            _tokens,
+            torch.int64,
+            "tokens",
+            PaddingPolicy.ZERO,
+            RESERVED_SLOT,
+            lambda batch: batch.more_groups[0].slot_mapping,
+        )
+
     def draft_cache_loc(self) -> GraphSlot:
         """[rows, topk * steps]: where each branch writes at each draft step."""
         per_row = self.config.spec_topk * self.config.spec_steps
@@ -197,6 +209,8 @@ class Slots:
         chosen = []
         if self.config.max_encoder_len:
             chosen.append(self.encoder_lens())
+        if self.config.swa_window:
+            chosen.append(self.swa_out_cache_loc())
         if self.config.recurrent_state:
             chosen.append(self.state_indices())
         if self.mode != "draft":

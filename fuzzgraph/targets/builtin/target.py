@@ -18,6 +18,7 @@ _EVERYTHING = WIDEST.replace(
     kv_compressions=("none",),
     sparse_kernels=("fa3",),
     index_topks=(0,),
+    ragged_verify=False,
 )
 
 
@@ -49,7 +50,9 @@ class BuiltinTarget:
         self.outputs_judged = {mode: "" for mode in _EVERYTHING.modes if mode != "idle"}
 
     def unsupported(self, config: EngineConfig) -> str | None:
-        """Nothing that a case can say today; kernels of either kind are served."""
+        """A second layer in other modes than decode; kernels of either kind are served."""
+        if config.swa_window and config.modes != ("decode",):
+            return f"swa_window={config.swa_window} is driven in modes=('decode',) alone"
         return unsupported_setting(_EVERYTHING, config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:

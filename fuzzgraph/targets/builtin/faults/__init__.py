@@ -11,6 +11,7 @@ from fuzzgraph.targets.builtin.faults import (
     encoder,
     forms,
     frozen_scalars,
+    kv_groups,
     lengths,
     local_counts,
     metadata_upgrade,
@@ -45,4 +46,5 @@ FAULTS: tuple[Fault, ...] = (
     *spec_decode.FAULTS,
     *omissions.FAULTS,
     *forms.FAULTS,
+    *kv_groups.FAULTS,
 )

@@ -35,6 +35,7 @@ Kind = Literal[
     "graph runtime",
     "shape or dtype",
     "padded outputs",
+    "KV cache groups",
 ]
 """Classes of historical bugs; every one has a fault."""
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import torch
 
-from fuzzgraph.case import Mode
+from fuzzgraph.case import Mode, attention_outputs
+from fuzzgraph.case.kv_groups import SECOND_LAYER
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import CapturedGraph
@@ -21,8 +22,15 @@ from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
 from fuzzgraph.targets.builtin.metadata.views import BuiltView
 from fuzzgraph.targets.builtin.model import ForwardInputs
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext
-from fuzzgraph.targets.builtin.runners.context import Outputs, RunnerContext, StaticBatch, Step
+from fuzzgraph.targets.builtin.runners.context import (
+    Built,
+    Outputs,
+    RunnerContext,
+    StaticBatch,
+    Step,
+)
 from fuzzgraph.targets.builtin.runners.observe import CaptureRecord, observation_of
+from fuzzgraph.targets.builtin.second_layer import SecondLayer
 from fuzzgraph.targets.builtin.shape import Extent, row_tokens, smallest_fitting
 from fuzzgraph.world import Batch
 
@@ -90,7 +98,12 @@ class GraphRunner:
 
     def allocate(self, largest: Extent, pool: InputPool) -> StaticBatch:
         registry = self.make_registry(largest, pool)
-        return StaticBatch(registry, self.make_builder(registry))
+        second = self.context.second
+        return StaticBatch(
+            registry,
+            self.make_builder(registry),
+            None if second is None else self.make_second_builder(registry, second),
+        )
 
     def make_registry(self, largest: Extent, pool: InputPool) -> BufferRegistry:
         context = self.context
@@ -104,6 +117,17 @@ class GraphRunner:
             context.config,
             self.mode,
             context.tables,
+            registry,
+            context.builder_components,
+            context.device,
+        )
+
+    def make_second_builder(self, registry: BufferRegistry, second: SecondLayer) -> MetadataBuilder:
+        context = self.context
+        return context.builder(
+            second.config,
+            self.mode,
+            second.tables,
             registry,
             context.builder_components,
             context.device,
@@ -216,9 +240,11 @@ class GraphRunner:
     def start_step(
         self, static: StaticBatch, raw: Extent, padded: Extent, size: int | None, sharded: int
     ) -> None:
-        view = static.builder.view(self.attended(raw, padded))
+        extent = self.attended(raw, padded)
+        view = static.builder.view(extent)
         metadata = self.build_metadata(static, view)
-        self.step = Step(static, raw, padded, view, metadata, size, sharded)
+        second = None if static.second is None else self.build_second(static.second, extent)
+        self.step = Step(static, raw, padded, view, metadata, size, sharded, second)
 
     def attended(self, raw: Extent, padded: Extent) -> Extent:
         """The extent for which metadata is built: padding comes before it."""
@@ -226,6 +252,11 @@ class GraphRunner:
 
     def build_metadata(self, static: StaticBatch, view: BuiltView) -> RawMetadata | FullMetadata:
         return static.builder.prepare(view)
+
+    def build_second(self, builder: MetadataBuilder, extent: Extent) -> Built:
+        """Metadata of the second layer, whose keys lie on other pages."""
+        view = builder.view(extent)
+        return Built(view, builder.prepare(view))
 
     def current(self) -> Step:
         assert self.step is not None, "prepare_replay or eager comes first"
@@ -241,7 +272,17 @@ class GraphRunner:
         return self.run_model(step, metadata)
 
     def run_model(self, step: Step, metadata: FullMetadata) -> Outputs:
-        return self.model.forward(self.step_inputs(step), metadata)
+        inputs = self.step_inputs(step)
+        outputs = self.model.forward(inputs, metadata)
+        return outputs if step.second is None else outputs | self.run_second(step, inputs)
+
+    def run_second(self, step: Step, inputs: ForwardInputs) -> Outputs:
+        """The second layer; it has inputs, but for the slots of its group, in common."""
+        layer, builder, built = self.context.second, step.static.second, step.second
+        assert layer is not None and builder is not None and built is not None
+        slots = step.static.registry.view("swa_out_cache_loc", step.padded)
+        metadata = builder.in_forward(built.metadata, built.view)
+        return {SECOND_LAYER: layer.attend(inputs, slots, metadata)}
 
     def step_inputs(self, step: Step) -> ForwardInputs:
         return self.forward_inputs(step.static.registry, step.padded, step.sharded_tokens)
@@ -252,7 +293,7 @@ class GraphRunner:
         none = torch.zeros(
             0, config.num_q_heads, config.v_head_dim, dtype=self.model.dtype, device=device
         )
-        outputs = dict.fromkeys(("attention", *mixed_outputs(config)), none)
+        outputs = dict.fromkeys((*attention_outputs(config), *mixed_outputs(config)), none)
         if config.recurrent_state:
             outputs["state"] = torch.zeros(0, STATE_WIDTH, device=device)
         if config.attn_tp_size > 1:
@@ -285,7 +326,7 @@ class GraphRunner:
     # what is seen from outside
 
     def promised_outputs(self) -> tuple[str, ...]:
-        names = ["attention", *mixed_outputs(self.config)]
+        names = [*attention_outputs(self.config), *mixed_outputs(self.config)]
         if self.config.recurrent_state:
             names.append("state")
         if self.config.attn_tp_size > 1:
@@ -300,7 +341,7 @@ class GraphRunner:
         """Copies of what the last step produced and used."""
         step = self.current()
         record = None if step.size is None else self.records.get(step.size)
-        frozen = None if record is None else record.launch
+        frozen = () if record is None else record.launches
         return observation_of(batch, step, self.outputs, self.config, frozen)
 
     def named_buffers(self) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
 from fuzzgraph.targets.builtin.metadata.views import BuilderComponents, BuiltView, Tables
 from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry
+from fuzzgraph.targets.builtin.second_layer import SecondLayer, prefixed
 from fuzzgraph.targets.builtin.shape import Extent
 from fuzzgraph.targets.builtin.slots import Slots
 
@@ -36,6 +37,7 @@ class RunnerContext:
     registry: Callable[..., BufferRegistry]
     builder: type[MetadataBuilder]
     builder_components: BuilderComponents
+    second: SecondLayer | None = None
 
     @property
     def device(self) -> torch.device:
@@ -48,10 +50,21 @@ class StaticBatch:
 
     registry: BufferRegistry
     builder: MetadataBuilder
+    second: MetadataBuilder | None = None
+    """Of the second layer."""
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """Every buffer that graphs keep the address of, as the engine would write it now."""
-        return self.registry.buffers | self.builder.static_buffers()
+        found = self.registry.buffers | self.builder.static_buffers()
+        return found | (prefixed(self.second.static_buffers()) if self.second is not None else {})
+
+
+@dataclass
+class Built:
+    """Views and metadata of one layer."""
+
+    view: BuiltView
+    metadata: RawMetadata | FullMetadata
 
 
 @dataclass
@@ -67,3 +80,5 @@ class Step:
     """Captured size to replay; None for an eager step."""
     sharded_tokens: int
     """Padded tokens that the attention-TP ranks share out."""
+    second: Built | None = None
+    """Of the second layer."""

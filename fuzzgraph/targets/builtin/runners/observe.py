@@ -12,17 +12,23 @@ from fuzzgraph.handover import Handover, as_it_is, part_of
 from fuzzgraph.observation import Observation
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.metadata.objects import FullMetadata, RawMetadata
+from fuzzgraph.targets.builtin.metadata.views import BuiltView
 from fuzzgraph.targets.builtin.runners.context import Outputs, Step
+from fuzzgraph.targets.builtin.second_layer import SECOND, prefixed
 from fuzzgraph.world import Batch
 
 
 def observation_of(
-    batch: Batch, step: Step, outputs: Outputs, config: EngineConfig, frozen: AttentionBatch | None
+    batch: Batch,
+    step: Step,
+    outputs: Outputs,
+    config: EngineConfig,
+    frozen: tuple[AttentionBatch, ...],
 ) -> Observation:
     """Copies of outputs and of the used part of all metadata.
 
     Args:
-        frozen: launch that the graph of the step was captured with; None where it took none.
+        frozen: launches that the graph of the step was captured with; () where it took none.
     """
     return Observation(
         batch.raw_bs,
@@ -33,18 +39,24 @@ def observation_of(
         metadata=_used_metadata(step),
         plan=_plan(step, config),
         types=_metadata_types(step, config),
-        handovers=(launch_of(step, frozen),) if step.view.full.attention else (),
+        handovers=_launches(step, frozen),
     )
 
 
-def launch_of(step: Step, frozen: AttentionBatch | None) -> Handover:
-    """What the kernel of self-attention is given for each row; what these cut is declared.
+def _launches(step: Step, frozen: tuple[AttentionBatch, ...]) -> tuple[Handover, ...]:
+    """The launch of each layer; there is none without rows."""
+    views = [step.view] if step.second is None else [step.view, step.second.view]
+    names = ("paged_attention", f"{SECOND}paged_attention")
+    return tuple(
+        launch_of(name, frozen[at] if frozen else view.full.attention[0])
+        for at, (name, view) in enumerate(zip(names, views, strict=False))
+        if view.full.attention
+    )
 
-    Args:
-        frozen: as the graph captured it; None without a graph.
-    """
-    batch = step.view.full.attention[0] if frozen is None else frozen
-    taken = Handover("paged_attention", "kernel")
+
+def launch_of(kernel: str, batch: AttentionBatch) -> Handover:
+    """What the kernel of self-attention is given for each row; what these cut is declared."""
+    taken = Handover(kernel, "kernel")
     numbers = ("max_kv_len", "max_q_len", "scale", "window", "causal")
     taken.scalars = {name: getattr(batch, name) for name in numbers}
     with as_it_is():
@@ -59,7 +71,12 @@ def _used_metadata(step: Step) -> dict[str, torch.Tensor]:
     """Inputs of the padded batch, and what lies below the last offset."""
     registry, padded = step.static.registry, step.padded
     found = {name: registry.view(name, padded).clone() for name in registry.slots}
-    fields = step.view.full.fields
+    found |= _used_fields(step.view)
+    return found | (prefixed(_used_fields(step.second.view)) if step.second is not None else {})
+
+
+def _used_fields(view: BuiltView) -> dict[str, torch.Tensor]:
+    found, fields = {}, view.full.fields
     for name, tensor in fields.items():
         offsets = fields.get(_offsets_of(name))
         used = tensor if offsets is None else tensor[: offsets[-1]]
@@ -108,8 +125,9 @@ class CaptureRecord:
 
     values: dict[str, torch.Tensor]
     addresses: dict[str, int]
-    launch: AttentionBatch | None
-    """What its kernel was given: a frozen record, whose tensors keep their memory."""
+    launches: tuple[AttentionBatch, ...]
+    """What its kernels were given, layer by layer: frozen records, whose tensors keep their
+    memory."""
 
     @classmethod
     def of(cls, step: Step) -> CaptureRecord:
@@ -121,5 +139,6 @@ class CaptureRecord:
             if value is not None:
                 values[name] = value.clone()
         addresses = {name: tensor.data_ptr() for name, tensor in static.buffers().items()}
-        launches = step.view.full.attention
-        return cls(values, addresses, launches[0] if launches else None)
+        views = [step.view] if step.second is None else [step.view, step.second.view]
+        launches = (launch for view in views for launch in view.full.attention[:1])
+        return cls(values, addresses, tuple(launches))
