@@ -2,8 +2,8 @@
 
     python -m fuzzgraph.faults --cases corpus/faults --table docs/faults.md
 
-rewrites the stored cases and the table between the markers of the document. Plain scores are
-`fuzzgraph faults`' business.
+rewrites the table between the markers of the document, and those stored cases that no longer show
+their fault or that a simpler case replaces. Plain scores are `fuzzgraph faults`' business.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from fuzzgraph.case import encode_case
-from fuzzgraph.faults.catalogue import FAULTS
-from fuzzgraph.faults.scoring import FaultScore, Score, score
+from fuzzgraph.case import Case, encode_case, load_case
+from fuzzgraph.execution import Execution
+from fuzzgraph.faults.catalogue import FAULTS, open_fault
+from fuzzgraph.faults.scoring import FaultScore, score
 from fuzzgraph.faults.table import in_document
+from fuzzgraph.strategies.minimise import complexity
 
 
 def _arguments() -> argparse.Namespace:
@@ -42,12 +44,21 @@ def _say(one: FaultScore) -> None:
     )
 
 
-def _store_cases(result: Score, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in result.faults:
-        if one.case is not None:
-            text = msgspec.json.format(encode_case(one.case), indent=2)
-            (folder / f"{one.name}.json").write_bytes(text + b"\n")
+def store(path: Path, name: str, found: Case) -> None:
+    """Writes the case found, unless one as simple is stored there and still shows the fault."""
+    if path.exists():
+        stored = load_case(path)
+        if complexity(stored) <= complexity(found) and _shows(name, stored):
+            return
+    path.write_bytes(msgspec.json.format(encode_case(found), indent=2) + b"\n")
+
+
+def _shows(name: str, case: Case) -> bool:
+    execution = Execution(open_fault(name))
+    try:
+        return bool(execution.run_case(case).findings)
+    finally:
+        execution.close()
 
 
 def main() -> int:
@@ -61,7 +72,10 @@ def main() -> int:
         progress=_say,
     )
     if asked.cases:
-        _store_cases(result, asked.cases)
+        asked.cases.mkdir(parents=True, exist_ok=True)
+        for one in result.faults:
+            if one.case is not None:
+                store(asked.cases / f"{one.name}.json", one.name, one.case)
     if asked.scores:
         asked.scores.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
     if asked.table:

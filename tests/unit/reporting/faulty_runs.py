@@ -1,4 +1,8 @@
-"""Runs whose findings are real: planted faults on the cases that they were shrunk to."""
+"""Runs whose findings are real: planted faults on cases that show them.
+
+The cases stand beside this module: those of corpus/faults change whenever a search finds simpler
+ones, and the texts that are compared here with them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from fuzzgraph.finding import Finding
 from fuzzgraph.run.events import ReportedFinding, RunSummary, finding_id
 from fuzzgraph.run.spec import RunSpec, Setup
 
-CASES = Path(__file__).resolve().parents[3] / "corpus" / "faults"
+CASES = Path(__file__).with_name("cases")
 STALE_ROWS = "sglang-stale-req-pool-indices-decode"
 VIEWS = "sglang-pr-23037-results-are-views"
 
