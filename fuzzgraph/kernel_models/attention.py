@@ -23,7 +23,8 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: a step makes dozens, and making one would take three times as long.
+@dataclass(slots=True, eq=False)
 class Row:
     """One row of the kernel's batch: consecutive query tokens over the same keys."""
 

@@ -80,6 +80,7 @@ def flash_attn_with_kvcache(
         page_table: int32 [B, width].
         cu_seqlens_q: int32 [B + 1] first query token of each row.
         max_seqlen_q: query tokens of a row that the launch serves; further ones are not computed.
+        max_seqlen_k: most keys of a row, if the caller's binding announces it.
         qv: like `q`, but Dv wide: queries of the values, whose products add to the logits.
         q_descale, k_descale, v_descale: float32 [B, Hkv]; only read with FP8 queries.
         scheduler_metadata: int32, what `get_scheduler_metadata` planned; followed.
@@ -118,7 +119,7 @@ def flash_attn_with_kvcache(
         window_size=window_size, softcap=softcap, sinks=sinks, with_lse=return_softmax_lse,
         out=out, rows=rows, batched=cu_seqlens_q is None, max_seqlen_q=width,
         lens=cache_seqlens, page_table=page_table, cu_seqlens_q=cu_seqlens_q,
-        plan=scheduler_metadata,
+        plan=scheduler_metadata, max_seqlen_k=max_seqlen_k,
     )  # fmt: skip
 
 
@@ -250,9 +251,17 @@ def _flash_attn(
 
 
 def _flash_attn_with_kvcache(
-    memory: KernelMemory, *, lens: torch.Tensor, page_table: torch.Tensor, **given: Any
+    memory: KernelMemory,
+    *,
+    lens: torch.Tensor,
+    page_table: torch.Tensor,
+    max_seqlen_k: int | None,
+    **given: Any,
 ) -> None:
     found, page_size = memory.ints(lens), given["keys"].shape[1]
+    if max_seqlen_k is not None:
+        for row, count in enumerate(found.tolist()):
+            check_longest(memory, "max_seqlen_k", max_seqlen_k, row, count)
 
     def keys_of(row: int) -> tuple[Ints, ...]:
         return paged_keys(memory, "page_table", page_table, row, int(found[row]), page_size)

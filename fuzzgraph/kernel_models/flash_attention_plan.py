@@ -125,11 +125,15 @@ def _get_scheduler_metadata(
         tokens = np.diff(memory.entries("cu_seqlens_q", cu_seqlens_q, np.arange(rows + 1)))
     vector = _plan_vector(rows)
     order = np.argsort(-lens, kind="stable")
-    parts = (np.ones(rows, dtype=np.int64), (tokens[order] > 0).astype(np.int64), order)
+    whole = np.ones(rows, dtype=np.int64)
+    parts = [whole, (tokens[order] > 0).astype(np.int64), order]
+    if len(plan) > 1 + 3 * vector:  # with a mask: heads that share a cache, which change no result
+        parts.append(whole)
     for at, values in enumerate(parts):
-        memory.store(
-            "scheduler_metadata", plan, torch.from_numpy(values), at * vector + np.arange(rows)
-        )
+        aligned = np.zeros(vector, dtype=np.int64)  # nobody reads what lies behind the rows
+        aligned[:rows] = values
+        places = at * vector + np.arange(vector)
+        memory.store("scheduler_metadata", plan, torch.from_numpy(aligned), places)
     memory.store("scheduler_metadata", plan, torch.zeros(1), np.array([len(plan) - 1]))
 
 

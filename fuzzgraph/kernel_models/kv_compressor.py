@@ -1,39 +1,29 @@
 """DeepSeek V4's compressor in a decode: several tokens leave one key in a cache of their own.
 
-Source: sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c_plan.cuh, c4_v2.cuh, c128_v2.cuh and
-fused_norm_rope_v2.cuh. A plan says for each row where its token's state is kept and where the
-states of its group lie; a weighted sum of these is the group's key, once the group is whole. Left
-out are plans of a prefill, and of what a stored key goes through, its norm and its rotation: the
-model adds a row of the table of rotations to its last columns, so that the position still decides.
-A key of 128 columns is one of the indexer's and is quantised as it is stored; other rows are not.
+Source: sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c_plan.cuh, c4_v2.cuh and c128_v2.cuh. A plan says
+for each row where its token's state is kept and where the states of its group lie; a weighted sum
+of these is the group's key, once the group is whole. `page_store` writes it. Left out are plans of
+a prefill.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.fp8 import pages_of_rows, quantised
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
 
-__all__ = ["compress_decode", "plan_compress_decode", "store_compressed", "store_rows"]
+__all__ = ["PLAN_BYTES", "compress_decode", "plan_compress_decode", "plan_numbers"]
 
 _PLAN_SOURCE = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c_plan.cuh"
 _SUM_SOURCE = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c4_v2.cuh and c128_v2.cuh"
-_STORE_SOURCE = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/fused_norm_rope_v2.cuh"
-_ROWS_SOURCE = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/store.cuh"
-_PLAN_BYTES = 16
+PLAN_BYTES = 16
 """Of a row in the plan: its length, where its state goes, the states' pages of the group before and
 of its own; four int32."""
 _OVERLAPS = 4
 """Groups of this size take the group before into their sum."""
-_INDEX_WIDTH = 128
-"""Columns of the indexer's keys, by which the kernel knows them (kIsIndexer)."""
 
 
 def plan_compress_decode(
@@ -79,7 +69,7 @@ def plan_compress_decode(
     call.needs_shape("full_to_state", full_to_state, None)
     ring_for_4 = not use_req_ring or compress_ratio == _OVERLAPS
     call.needs(ring_for_4, "use_req_ring needs groups of 4", compress_ratio)
-    plan = torch.empty((len(seq_lens), _PLAN_BYTES), dtype=torch.uint8, device=seq_lens.device)
+    plan = torch.empty((len(seq_lens), PLAN_BYTES), dtype=torch.uint8, device=seq_lens.device)
     launch(
         _COMPRESS_PLANNER,
         req_pool_indices=req_pool_indices,
@@ -131,7 +121,7 @@ def compress_decode(
         "kv_score_input": (kv_score_input, (rows, element)),
         "out": (out, (rows, width)),
         "ape": (ape, (ratio * (2 if overlap else 1), width)),
-        "plan": (plan, (rows, _PLAN_BYTES)),
+        "plan": (plan, (rows, PLAN_BYTES)),
     }
     for name, (tensor, shape) in sizes.items():
         call.needs_shape(name, tensor, *shape)
@@ -151,101 +141,6 @@ def compress_decode(
         plan=plan,
         overlap=overlap,
     )
-
-
-def store_compressed(
-    kv: torch.Tensor,
-    plan: torch.Tensor,
-    norm_weight: torch.Tensor,
-    norm_eps: float,
-    freq_cis: torch.Tensor,
-    out_loc: torch.Tensor,
-    kvcache: torch.Tensor,
-    is_decode: bool,
-    compress_ratio: int,
-    *,
-    page_size: int,
-    width: int,
-    dtype: torch.dtype,
-    slot_dtype: torch.dtype,
-) -> None:
-    """Write the key of each group that is whole to its slot.
-
-    Args:
-        kv: [B, D] of `compress_decode`.
-        freq_cis: [positions, R]; the row of a group's first position is added to its key's end.
-        out_loc: [B] slot of each row's key.
-        kvcache: uint8 [pages, bytes]; rows of `kv`'s dtype one after the other. With 128 columns
-            those of float8_e4m3fn, and behind a page's rows a float32 scale for each.
-        page_size: slots of a page; width: D; dtype: of `kv`; slot_dtype: of `out_loc`, int32 in its
-            first releases. The kernel is compiled for these.
-
-    Raises:
-        KernelRefused: the real host code refuses such a call.
-    """
-    call = Call("compress_norm_rope_store", _STORE_SOURCE)
-    call.needs(is_decode, "the model follows plans of a decode", is_decode)
-    call.needs_dtype("out_loc", out_loc, slot_dtype)
-    call.needs_dtype("plan", plan, torch.uint8)
-    call.needs_dtype("kvcache", kvcache, torch.uint8)
-    for name, tensor in (("kv", kv), ("norm_weight", norm_weight)):
-        call.needs_dtype(name, tensor, dtype)
-    call.needs_dtype("freq_cis", freq_cis, torch.float32)
-    call.needs_shape("kv", kv, None, width)
-    call.needs_shape("plan", plan, len(kv), _PLAN_BYTES)
-    call.needs_shape("norm_weight", norm_weight, width)
-    call.needs_shape("freq_cis", freq_cis, None, None)
-    rotated = freq_cis.shape[1]
-    call.needs(rotated <= width, f"a key of {width} columns cannot be rotated", rotated)
-    call.needs_shape("out_loc", out_loc, len(kv))
-    call.needs_shape("kvcache", kvcache, None, None)
-    for name, tensor in (("out_loc", out_loc), ("plan", plan), ("kv", kv)):
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
-    indexer = width == _INDEX_WIDTH
-    if indexer:
-        entry = page_size * (width + 4)
-        call.needs(kvcache.shape[1] == entry, f"a page must have {entry} bytes", kvcache.shape[1])
-    launch(
-        _INDEX_STORE if indexer else _COMPRESSED_STORE,
-        kv=kv,
-        plan=plan,
-        positions=freq_cis,
-        out_loc=out_loc,
-        cache=kvcache if indexer else kvcache.view(kv.dtype),
-        ratio=compress_ratio,
-        page_size=page_size,
-    )
-
-
-def store_rows(
-    input: torch.Tensor,
-    cache: torch.Tensor,
-    indices: torch.Tensor,
-    *,
-    page_size: int,
-    type: str,
-    **others: Any,
-) -> None:
-    """`fused_store_cache`: write rows to their slots, here in their own dtype.
-
-    Args:
-        input: [n, D]; cache: [pages, page_size * D]; indices: int [n] slots.
-        type: of the cache; "flashmla" is followed.
-
-    Raises:
-        KernelRefused: the real host code refuses such a call.
-        KernelNotModelled: it has arguments that this model does not follow.
-    """
-    call = Call("fused_store_cache", _ROWS_SOURCE)
-    call.leaves_out({"type": type, **others}, {"type": "flashmla", "layout": "v4"})
-    call.needs_dtype("cache", cache, input.dtype)
-    call.needs_dtype("indices", indices, torch.int32, torch.int64)
-    call.needs_shape("input", input, None, None)
-    call.needs_shape("cache", cache, None, None)
-    room = page_size * input.shape[1]
-    call.needs(cache.shape[1] >= room, f"a page must hold {room} numbers", cache.shape[1])
-    call.needs_shape("indices", indices, len(input))
-    launch(_ROW_STORE, rows=input, cache=cache, slots=indices, page_size=page_size)
 
 
 # ---- the bodies
@@ -281,7 +176,7 @@ def _plan_groups(
     memory.store("plan", plan, rows, np.arange(len(lens)))
 
 
-def _plan_numbers(memory: KernelMemory, plan: torch.Tensor) -> Ints:
+def plan_numbers(memory: KernelMemory, plan: torch.Tensor) -> Ints:
     """int [B, 4] of a plan's bytes."""
     raw = np.ascontiguousarray(memory.ints(plan).astype(np.uint8))
     found: Ints = raw.view(np.int32).astype(np.int64)
@@ -300,7 +195,7 @@ def _compress_groups(
 ) -> None:
     pages, ratio, element = states.shape
     width, bias = out.shape[-1], as_numbers(ape)
-    numbers = _plan_numbers(memory, plan)
+    numbers = plan_numbers(memory, plan)
     by_state = states.view(pages * ratio, element)
     memory.store("kv_score_buffer", by_state, new, numbers[:, 1])
     inside = np.arange(ratio)
@@ -327,77 +222,5 @@ def _compress_groups(
         memory.store("out", out, torch.from_numpy(total)[None], np.array([row]))
 
 
-def _store_groups(
-    memory: KernelMemory,
-    *,
-    kv: torch.Tensor,
-    plan: torch.Tensor,
-    positions: torch.Tensor,
-    out_loc: torch.Tensor,
-    cache: torch.Tensor,
-    ratio: int,
-    page_size: int,
-) -> None:
-    rows, slots = _whole_keys(memory, kv, plan, positions, out_loc, ratio)
-    width = kv.shape[-1]
-    by_slot = cache[:, : page_size * width].unflatten(1, (page_size, width))
-    if len(slots):
-        memory.store("kvcache", by_slot, rows, slots // page_size, slots % page_size)
-
-
-def _store_index_keys(
-    memory: KernelMemory,
-    *,
-    kv: torch.Tensor,
-    plan: torch.Tensor,
-    positions: torch.Tensor,
-    out_loc: torch.Tensor,
-    cache: torch.Tensor,
-    ratio: int,
-    page_size: int,
-) -> None:
-    rows, slots = _whole_keys(memory, kv, plan, positions, out_loc, ratio)
-    if not len(slots):
-        return
-    values, scales = pages_of_rows(cache, page_size)
-    found, scale = quantised(rows)
-    at = slots // page_size, slots % page_size
-    memory.store("kvcache", values, found, *at)
-    memory.store("kvcache", scales, scale, *at)
-
-
-def _whole_keys(
-    memory: KernelMemory,
-    kv: torch.Tensor,
-    plan: torch.Tensor,
-    positions: torch.Tensor,
-    out_loc: torch.Tensor,
-    ratio: int,
-) -> tuple[npt.NDArray[np.float64], Ints]:
-    """([n, D] the keys of groups that are whole, placed; [n] their slots)."""
-    lens, slots = _plan_numbers(memory, plan)[:, 0], memory.ints(out_loc)
-    whole = np.flatnonzero(lens % ratio == 0)
-    rows = memory.numbers("kv", kv, whole)
-    rows[:, -positions.shape[1] :] += memory.numbers("freq_cis", positions, lens[whole] - ratio)
-    return rows, slots[whole]
-
-
-def _store_by_slot(
-    memory: KernelMemory,
-    *,
-    rows: torch.Tensor,
-    cache: torch.Tensor,
-    slots: torch.Tensor,
-    page_size: int,
-) -> None:
-    width = rows.shape[-1]
-    by_slot = cache[:, : page_size * width].unflatten(1, (page_size, width))
-    places = memory.ints(slots)
-    memory.store("cache", by_slot, rows, places // page_size, places % page_size)
-
-
 _COMPRESS_PLANNER = ModelKernel("plan_compress_decode", _plan_groups, _PLAN_SOURCE)
 _COMPRESSION = ModelKernel("compress_forward", _compress_groups, _SUM_SOURCE)
-_COMPRESSED_STORE = ModelKernel("compress_norm_rope_store", _store_groups, _STORE_SOURCE)
-_INDEX_STORE = ModelKernel("compress_norm_rope_store", _store_index_keys, _STORE_SOURCE)
-_ROW_STORE = ModelKernel("fused_store_cache", _store_by_slot, _ROWS_SOURCE)

@@ -79,6 +79,9 @@ def _run_alone(kernel: ModelKernel, **arguments: Any) -> None:
 def run_kernel(memory: KernelMemory, kernel: ModelKernel, **arguments: Any) -> None:
     """Run the body of a launch; what it did wrong goes to the memory's report."""
     # No gradients, no modes of the harness: the body is no work of the engine's.
+    if not torch.is_grad_enabled():  # as while an engine runs, and to ask costs little
+        kernel.fn(memory, **arguments)
+        return
     with torch.no_grad():
         kernel.fn(memory, **arguments)
 

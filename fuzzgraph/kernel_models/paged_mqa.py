@@ -25,7 +25,8 @@ from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
 __all__ = ["fp8_paged_mqa_logits", "get_num_sms", "get_paged_mqa_logits_metadata"]
 
 _MQA_SOURCE = "DeepGEMM 54e2261, csrc/apis/attention.hpp"
-_MULTIPROCESSORS = 4  # few, so that each of them gets rows
+_MULTIPROCESSORS = 32
+"""Few, and no fewer than rows of a case: a caller may split a call with more rows than these."""
 _MQA_PAGE = 64
 _MQA_SPLIT = 256
 """Keys of a split, and a multiple of the columns that the scores have in memory."""
@@ -196,23 +197,42 @@ def _score_keys(
     pages = cache.as_strided((len(cache), entry), (cache.stride(0), 1))
     values, scales = pages_of_rows(pages, _MQA_PAGE)
     queries, factors = as_numbers(q), as_numbers(weights).reshape(len(q), tokens, -1)
+    parts = [*_scored(memory.ints(schedule), _splits(memory, context_lens), lens)]
+    if not parts:
+        return
+    keys = np.concatenate([each for _, _, each in parts])
+    counts = [len(each) for _, _, each in parts]
+    rows = np.repeat([row for row, _, _ in parts], counts)
+    # All rows at once: a call for each would take longer than what it computes.
+    page = memory.entries("block_table", block_table, rows, keys // _MQA_PAGE)
+    places = page, keys % _MQA_PAGE
+    stored = from_bytes(memory.rows("fused_kv_cache", values, *places))
+    found = memory.numbers("fused_kv_cache", scales, *places)
+    start = 0
+    for (row, token, _), count in zip(parts, counts, strict=True):
+        part = slice(start, start + count)
+        products = np.maximum(queries[row, token] @ stored[part].T, 0)
+        found[part] *= factors[row, token] @ products
+        start += count
+    queried = np.repeat([row * tokens + token for row, token, _ in parts], counts)
+    memory.store("logits", logits, found, queried, keys)
+
+
+def _scored(schedule: Ints, splits: Ints, lens: Ints) -> Iterator[tuple[int, int, Ints]]:
+    """(row, query token, keys) that the multiprocessors score.
+
+    Args:
+        lens: [B, next_n] keys of each query token.
+    """
+    tokens = lens.shape[1]
     atoms = _atoms_of(tokens)
-    for atom, split in _planned(memory.ints(schedule), _splits(memory, context_lens), atoms):
+    for atom, split in _planned(schedule, splits, atoms):
         row, first = atom // atoms, atom % atoms * 2
         for token in range(first, min(first + 2, tokens)):
-            keys = np.arange(
-                split * _MQA_SPLIT, min((split + 1) * _MQA_SPLIT, int(lens[row, token]))
-            )
-            if not len(keys):
-                continue
-            at = np.full_like(keys, row), keys // _MQA_PAGE
-            places = memory.entries("block_table", block_table, *at), keys % _MQA_PAGE
-            stored = from_bytes(memory.rows("fused_kv_cache", values, *places))
-            scale = memory.numbers("fused_kv_cache", scales, *places)
-            products = np.maximum(queries[row, token] @ stored.T, 0)
-            found = (factors[row, token] @ products) * scale
-            at = np.full_like(keys, row * tokens + token), keys
-            memory.store("logits", logits, found, *at)
+            stop = min((split + 1) * _MQA_SPLIT, int(lens[row, token]))
+            keys = np.arange(split * _MQA_SPLIT, stop)
+            if len(keys):
+                yield row, token, keys
 
 
 _SCHEDULER = ModelKernel("get_paged_mqa_logits_metadata", _share_out, _MQA_SOURCE)

@@ -10,12 +10,8 @@ import torch
 
 from fuzzgraph.errors import KernelNotModelled, KernelRefused
 from fuzzgraph.kernel_models.fp8 import pages_of_rows
-from fuzzgraph.kernel_models.kv_compressor import (
-    compress_decode,
-    plan_compress_decode,
-    store_compressed,
-    store_rows,
-)
+from fuzzgraph.kernel_models.kv_compressor import compress_decode, plan_compress_decode
+from fuzzgraph.kernel_models.page_store import store_compressed, store_index_keys, store_rows
 from fuzzgraph.kernel_models.paged_topk import topk_transform_paged
 
 WIDTH = 3
@@ -247,3 +243,45 @@ def test_a_key_of_the_indexer_is_placed_and_quantised() -> None:
     assert not scales[2].any()  # the other row completes no group
     with pytest.raises(KernelRefused, match="a page must have 264 bytes"):
         store_compressed(**stored | {"kvcache": cache[:, :-4].contiguous()})
+
+
+def stored_keys(keys: torch.Tensor, slots: torch.Tensor, **changed: Any) -> torch.Tensor:
+    cache = torch.zeros(3, 4 * 132, dtype=torch.uint8)
+    given: dict[str, Any] = {
+        "input": keys,
+        "cache": cache,
+        "indices": slots,
+        "page_size": 4,
+        "dtype": torch.bfloat16,
+        "slot_dtype": torch.int64,
+        **changed,
+    }
+    store_index_keys(**given)
+    return cache
+
+
+def test_keys_of_an_indexer_are_quantised_where_they_are_stored() -> None:
+    keys = torch.zeros(2, 128, dtype=torch.bfloat16)
+    keys[0, 3], keys[1, 127] = 7.0, -448.0
+    rows, scales = pages_of_rows(stored_keys(keys, longs(9, 2)), 4)
+    assert rows[2, 1].view(torch.float8_e4m3fn).float().tolist() == [0] * 3 + [448] + [0] * 124
+    assert scales[2, 1] == 7 / 448
+    assert rows[0, 2].view(torch.float8_e4m3fn).float()[-1] == -448
+    assert scales.sum() == 1 + 7 / 448
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({"dtype": torch.float16}, "input"),
+        ({"slot_dtype": torch.int32}, "indices"),
+        ({"indices": longs(1)}, "indices"),
+        ({"page_size": 8}, "cache must have the strides"),
+        ({"page_size": 3}, "power of two"),
+    ],
+)
+def test_keys_of_an_indexer_that_the_kernel_was_not_compiled_for_are_refused(
+    changed: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises(KernelRefused, match=rule):
+        stored_keys(torch.zeros(2, 128, dtype=torch.bfloat16), longs(1, 2), **changed)

@@ -149,7 +149,7 @@ def test_what_a_schedule_leaves_out_gets_no_score() -> None:
         ({"weights": torch.zeros(1, HEADS + 1)}, r"weights must be \[1, 2\]"),
         ({"context_lens": torch.ones(2, 1).int()}, r"context_lens must be \[1, 1\]"),
         ({"block_table": torch.ones(1, 2)}, "block_table must be int32"),
-        ({"schedule_meta": torch.ones(3, 2).int()}, r"schedule_meta must be \[5, 2\]"),
+        ({"schedule_meta": torch.ones(3, 2).int()}, r"schedule_meta must be \[33, 2\]"),
         ({"fused_kv_cache": torch.zeros(2, PAGE, 1, WIDTH, dtype=torch.uint8)}, "fused_kv_cache"),
     ],
 )

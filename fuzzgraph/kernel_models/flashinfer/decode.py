@@ -225,7 +225,7 @@ def fast_decode_plan(
         wrapper, host, rows, num_qo_heads, num_kv_heads, head_dim, page_size, window_left,
         fixed_split_size, disable_split_kv,
     )  # fmt: skip
-    wrapper._window_left, wrapper._logits_soft_cap = window_left, logits_soft_cap
+    wrapper._window_left, wrapper._logits_soft_cap = window_left, logits_soft_cap or 0.0
     wrapper._sm_scale = sm_scale
 
 

@@ -5,6 +5,7 @@ Source: FlashInfer 0.6.12, include/flashinfer/attention/{decode,prefill,variants
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,17 +66,27 @@ def _flashinfer_paged(
     sm_scale: float,
     out: torch.Tensor,
     lse: torch.Tensor | None,
+    planned: Mapping[str, int] | None = None,
     **scalars: Any,
 ) -> None:
-    """Caches are [pages, page_size, heads, columns], by their strides in any layout."""
+    """Caches are [pages, page_size, heads, columns], by their strides in any layout.
+
+    Args:
+        planned: sizes that the plan was made for, by the names of its arguments; None if unknown.
+    """
     work = read_plan(memory, plan, rows)
     if work is None:
         return
     page_size = k_cache.shape[1]
-    pages = memory.ints(paged_kv_indptr)[: rows + 1]
+    there = {"num_qo_heads": q.shape[1], "num_kv_heads": k_cache.shape[2], "page_size": page_size}
+    for name, size in (planned or {}).items():
+        if size != there[name]:
+            rule = f"{name} of a plan must be that of the run, {there[name]}"
+            memory.misused(name, rule, str(size))
+    pages = _first(memory, "paged_kv_indptr", paged_kv_indptr, rows + 1)
     check_offsets(memory, "paged_kv_indptr", pages, len(paged_kv_indices))
     held = np.diff(pages)
-    last = memory.ints(paged_kv_last_page_len)[:rows]
+    last = _first(memory, "paged_kv_last_page_len", paged_kv_last_page_len, rows)
     wrong = np.flatnonzero((held > 0) & ((last < 1) | (last > page_size)))
     if len(wrong):
         rule = f"paged_kv_last_page_len must be 1 to {page_size} for a row with pages"
@@ -173,7 +184,7 @@ class _LaunchedBatch:
         if qo_indptr is None:
             offsets = np.arange(rows + 1)
         else:
-            offsets = memory.ints(qo_indptr)[: rows + 1]
+            offsets = _first(memory, "qo_indptr", qo_indptr, rows + 1)
             check_offsets(memory, "qo_indptr", offsets, tokens)
         queries = np.diff(offsets).clip(min=0, max=tokens)
         planned = np.maximum(work.lens, 0)
@@ -245,6 +256,13 @@ class _LaunchedBatch:
         ]
         softmax = Softmax(sm_scale, softcap, lse_base="2")
         attend(memory, q, cache, rows, softmax, out, None if lse is None else lse.transpose(0, 1))
+
+
+def _first(memory: KernelMemory, name: str, tensor: torch.Tensor, count: int) -> Ints:
+    """The first `count` integers; a kernel reads so many, whatever there are."""
+    if len(tensor) >= count:
+        return memory.ints(tensor)[:count]
+    return memory.entries(name, tensor, np.arange(count))
 
 
 def _up_to(lens: Ints) -> Ints:

@@ -16,7 +16,7 @@ from fuzzgraph.kernel_models.launch import ModelKernel, launch
 __all__ = ["PLAN_DEFAULTS", "RUN_DEFAULTS", "PagedWrapper", "check_window", "followed", "rows_of"]
 
 PLAN_DEFAULTS = {"pos_encoding_mode": "NONE", "non_blocking": True, "use_fp16_qk_reduction": False,
-          "token_pos_in_items_len": 0}  # fmt: skip
+          "token_pos_in_items_len": 0, "q_len_per_req": 1}  # fmt: skip
 _IGNORED = ("non_blocking", "seq_lens", "seq_lens_q", "block_tables", "max_token_per_sequence",
             "max_sequence_kv", "rope_scale", "rope_theta")  # fmt: skip
 """What only other backends or positions in the kernel read."""

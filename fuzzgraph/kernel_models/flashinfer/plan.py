@@ -9,7 +9,7 @@ that was planned, so a plan that is too short shows in short rows as it would in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from fuzzgraph.kernel_models.flashinfer.first_plan import FirstPlan, held_to_fir
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
 __all__ = ["DecodePlanner", "MlaPlanner", "Plan", "PrefillPlanner", "host_ints", "int_workspace",
-           "int_workspace_bytes", "planned", "read_plan"]  # fmt: skip
+           "int_workspace_bytes", "planned", "read_plan", "sizes_of"]  # fmt: skip
 
 SOURCE = "FlashInfer 0.6.12, include/flashinfer/attention/scheduler.cuh"
 
@@ -114,6 +114,11 @@ def _parsed_plan(workspace: torch.Tensor, rows: int) -> Plan | None:
     return Plan(queries, pages, lens)
 
 
+def sizes_of(info: Sequence[int]) -> dict[str, int]:
+    """The sizes that a plan of decode or prefill was made for, by the names of its arguments."""
+    return dict(zip(("num_qo_heads", "num_kv_heads", "page_size"), info[2:], strict=True))
+
+
 class _Planner:
     """The compiled module of a wrapper, as its plans and the engine's own fast plans call it.
 
@@ -179,7 +184,7 @@ class DecodePlanner(_Planner):
         """Plan by the host's offsets of pages.
 
         Returns:
-            What `run` is told of the plan: its rows.
+            What `run` is told of the plan: its rows, one query of a tile, sizes; see `sizes_of`.
 
         Raises:
             KernelRefused: the real planner refuses these, or fails on them.
@@ -190,7 +195,7 @@ class DecodePlanner(_Planner):
         _must_ascend(call, "indptr", pages)
         queries = np.arange(batch_size + 1)
         _write_plan(call, int_workspace, queries, pages, np.diff(pages) * page_size)
-        return [batch_size]
+        return [batch_size, 1, num_qo_heads, num_kv_heads, page_size]
 
 
 class PrefillPlanner(_Planner):
@@ -223,7 +228,7 @@ class PrefillPlanner(_Planner):
         """Plan by the host's offsets of queries and of pages.
 
         Returns:
-            What `run` is told of the plan: its rows, and queries times heads of a tile.
+            What `run` is told of the plan: its rows, queries times heads of a tile, sizes.
 
         Raises:
             KernelRefused: the real planner refuses these: offsets that decrease, heads that do not
@@ -259,7 +264,7 @@ class PrefillPlanner(_Planner):
         else:
             tile = _cta_tile_q(int(packed.sum()) // max(1, batch_size), head_dim_vo)
         _write_plan(call, int_workspace, queries, pages, np.diff(pages) * page_size)
-        return [batch_size, tile]
+        return [batch_size, tile, num_qo_heads, num_kv_heads, page_size]
 
 
 def _cta_tile_q(packed: int, head_dim: int) -> int:

@@ -179,7 +179,7 @@ class Wrapper(PlannedWrapper):
         self._cached_kv_data_type = dtype_of(kv_data_type or q_data_type)
         self._cached_o_data_type = dtype_of(o_data_type or q_data_type)
         self._windowed, self._capped = window_left >= 0, (logits_soft_cap or 0.0) > 0
-        self._window_left, self._logits_soft_cap = window_left, logits_soft_cap
+        self._window_left, self._logits_soft_cap = window_left, logits_soft_cap or 0.0
         self._sm_scale = sm_scale
 
     def _count_queries(self, qo_indptr: torch.Tensor) -> int:
