@@ -41,6 +41,8 @@ class CudaMeansCpu(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func is _PIN_MEMORY:
+            return args[0].clone()  # a device's host copies to memory that it pins
         # Called for every operation, attributes of tensors among them, hundreds of times a step.
         for arg in args:
             if type(arg) in _NAMES:
@@ -66,6 +68,7 @@ class ClaimsCuda(TorchFunctionMode):
 
 
 _NAMES = (str, torch.device)
+_PIN_MEMORY = torch.Tensor.pin_memory
 _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
@@ -106,18 +109,34 @@ class _Done:
 _DONE = _Done()
 
 
-def _nothing(*_: Any, **__: Any) -> None: ...
+def _nothing() -> Callable[..., None]:
+    """A function of its own for each name: torch's compiler keeps a rule for each by the function,
+    and refuses two names for one."""
+    return lambda *_, **__: None
 
 
 # Of a Hopper GPU, so that engines choose the code that they ship for servers; few
 # multiprocessors, because work is split among them and a split costs time here.
 _MAJOR, _MINOR, _MULTIPROCESSORS, _BYTES = 9, 0, 4, 80 << 30
 
-DEVICE: Mapping[str, Any] = {
-    "get_device_properties": lambda *_: Stub(
+
+@relay
+def _properties(device: Any = None) -> Stub:
+    """Of any device.
+
+    Raises:
+        RuntimeError: torch's own, of what names no device.
+    """
+    if isinstance(device, str):
+        torch.device(device)
+    return Stub(
         name="CPU", multi_processor_count=_MULTIPROCESSORS, major=_MAJOR, minor=_MINOR,
         total_memory=_BYTES,
-    ),
+    )  # fmt: skip
+
+
+DEVICE: Mapping[str, Any] = {
+    "get_device_properties": _properties,
     "get_device_capability": lambda *_: (_MAJOR, _MINOR),
 }  # fmt: skip
 """Names of torch.cuda that say what the device is."""
@@ -128,27 +147,27 @@ STREAMS: Mapping[str, Any] = {
     "current_stream": lambda *_: _DONE,
     "default_stream": lambda *_: _DONE,
     "stream": _Done,
-    "set_stream": _nothing,
-    "synchronize": _nothing,
-    "empty_cache": _nothing,
+    "set_stream": _nothing(),
+    "synchronize": _nothing(),
+    "empty_cache": _nothing(),
     "device": _Done,
     "current_device": lambda: 0,
-    "set_device": _nothing,
+    "set_device": _nothing(),
     "mem_get_info": lambda *_: (_BYTES, _BYTES),
     "memory_stats": lambda *_: {},
     "memory_allocated": lambda *_: 0,
     "memory_reserved": lambda *_: 0,
     "max_memory_allocated": lambda *_: 0,
-    "reset_peak_memory_stats": _nothing,
+    "reset_peak_memory_stats": _nothing(),
     "is_current_stream_capturing": lambda: False,
     "graph_pool_handle": lambda: (0, 0),
 }
 """Names of torch.cuda that order work on the device and account for its memory."""
 
 ACCELERATOR: Mapping[str, Any] = {
-    "synchronize": _nothing,
-    "empty_cache": _nothing,
-    "reset_peak_memory_stats": _nothing,
+    "synchronize": _nothing(),
+    "empty_cache": _nothing(),
+    "reset_peak_memory_stats": _nothing(),
     "current_stream": lambda *_: _DONE,
     "current_device_index": lambda: 0,
     "get_memory_info": lambda *_: (_BYTES, _BYTES),
@@ -177,7 +196,7 @@ def cuda_on_cpu(names: Mapping[str, Any] = DEVICE) -> Iterator[None]:
 
 def tensors_claim_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the engine that asserts tensors of a GPU and runs without one."""
-    if hasattr(function, "__wrapped__"):
+    if hasattr(function, _CLAIMS):
         return function
 
     @functools.wraps(function)
@@ -185,4 +204,9 @@ def tensors_claim_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
         with ClaimsCuda():
             return function(*args, **kwargs)
 
+    setattr(run, _CLAIMS, True)
     return run
+
+
+_CLAIMS = "_claims_cuda"
+"""Of a function for which tensors do so already."""

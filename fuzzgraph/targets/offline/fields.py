@@ -59,12 +59,14 @@ def offsets(
     repeats: str = "",
     unjudged: str = "",
     padding: PaddingRule = _SPAN,
+    dummy: PaddingRule | None = None,
     source: str = "",
 ) -> Field:
     """[rows + 1] prefix sums, int32, whose steps are `repeats`."""
     return Field(
-        name, "indptr", "offset", padding, source=source, repeats=repeats, unjudged=unjudged
-    )
+        name, "indptr", "offset", padding, source=source, repeats=repeats, unjudged=unjudged,
+        dummy=dummy,
+    )  # fmt: skip
 
 
 def slot_indices(name: str = "kv_indices", *, rewritten: bool = False, source: str = "") -> Field:

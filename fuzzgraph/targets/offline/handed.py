@@ -2,15 +2,17 @@
 
 Every public method of the backend is wrapped: no list of names says which ones count. A call is
 taken down where it hands over tensors, alone or in records (dataclasses, such as a forward batch).
+What a method returns is held as well if it is a record: some backends keep their metadata in an
+attribute, others give it to their runner.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -21,6 +23,7 @@ from fuzzgraph.handover import (
     as_it_is,
     held_by,
     held_handover,
+    is_numbers,
     is_record,
     kind_of,
     leaves_of,
@@ -32,7 +35,7 @@ from fuzzgraph.handover import (
 )
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.relays import relay
-from fuzzgraph.targets.offline.binding import Binding
+from fuzzgraph.targets.offline.methods import Arguments, engine_class, public_methods, put_method
 
 __all__ = ["BackendWatch"]
 
@@ -42,9 +45,13 @@ class _AtCapture:
     """What one graph was captured with; tensors as aliases that the engine cannot rebind."""
 
     calls: tuple[Handover, ...]
+    records: dict[str, object]
+    """What `held` was found in; the host's lists in it may change."""
     held: Held
     inputs: dict[str, torch.Tensor]
     """Path -> integers of the batch that the graph was captured with."""
+    on_host: frozenset[str]
+    """Paths of what is held in the host's memory, which no graph reads."""
 
 
 @dataclass(slots=True)
@@ -62,40 +69,69 @@ class BackendWatch:
         backend: the engine's own; its public methods are wrapped on the instance.
         graphs: captures the graphs that the backend works in.
         capturing: whether a graph is being captured or warmed up now, when no value may be read.
+        whole: whether graphs hold all that the backend does when it is called, as they hold a whole
+            model: then they read the arguments themselves, and not only records among them.
+        itself: whether its kernels read its own attributes; else they read records that it holds.
     """
 
-    def __init__(self, backend: Any, graphs: GraphEngine, capturing: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        backend: Any,
+        graphs: GraphEngine,
+        capturing: Callable[[], bool],
+        *,
+        whole: bool = False,
+        itself: bool = False,
+    ) -> None:
         self._backend = backend
+        self._whole = whole
+        self._itself = itself
         self._graphs = graphs
         self._capturing = capturing
         self._calls: list[_Call] = []
         self._depth = 0
         self._before: dict[str, object] | None = None
-        self._name = _engine_class(backend).__name__
+        self._name = engine_class(backend).__name__
         self._captured: dict[Hashable, _AtCapture] = {}
         self._prepared: dict[str, Part] = {}
         self._records: list[object] = []
-        for name in _public_methods(backend):
-            setattr(backend, name, self._watched(name, getattr(backend, name)))
+        self._returned: dict[str, object] = {}
+        for name in [*public_methods(backend)]:
+            put_method(backend, name, self._watched(name, getattr(backend, name)))
+
+    def begin(self) -> None:
+        """Forget what was handed over: it was for a forward that nobody asks about."""
+        self._calls.clear()
+        self._records.clear()
+        self._before = None
 
     def captured(self, key: Hashable) -> None:
         """Keep what graph `key`, captured just now, was captured with."""
         inputs: dict[str, torch.Tensor] = {}
         # The first call's, from last to first: later ones come from within the forward, which may
         # have put its own intermediates into the batch.
-        for call in reversed(self._calls):
-            inputs.update(_in_records(call.aliases))
-        held = held_by(_records(self._backend))
+        for call in () if self._itself else reversed(self._calls):
+            inputs.update(call.aliases if self._whole else _in_records(call.aliases))
+        # Integers only: what selects memory or counts. Queries and keys are the forward's own.
+        inputs = {
+            path: each
+            for path, each in inputs.items()
+            if not each.is_floating_point() and not self._on_host(each)
+        }
+        records = self._held()
+        held = held_by(records)
+        on_host = frozenset(path for path, each in held.tensors.items() if self._on_host(each))
         with as_it_is():
-            held.tensors = {path: tensor.detach() for path, tensor in held.tensors.items()}
+            held.tensors = {
+                path: each.detach() for path, each in held.tensors.items() if path not in on_host
+            }
         calls = tuple(call.taken for call in self._calls)
-        self._captured[key] = _AtCapture(calls, held, inputs)
+        self._captured[key] = _AtCapture(calls, records, held, inputs, on_host)
         if self._graphs.graphs:
             newest: Any = self._graphs.graphs[-1]
-            newest.before_replay = functools.partial(self._about_to_replay, key)
-        self._calls.clear()
-        self._records.clear()
-        self._before = None
+            about = functools.partial(self._about_to_replay, key)
+            newest.before_replay = _both(newest.before_replay, about)
+        self.begin()
 
     def _about_to_replay(self, key: Hashable) -> None:
         """Keep what graph `key` reads of the batch that it was captured with."""
@@ -111,28 +147,37 @@ class BackendWatch:
             key: of the graph that was replayed; None after an eager run.
         """
         calls = tuple(call.taken for call in self._calls)
-        self._calls.clear()
-        self._records.clear()
-        records = _records(self._backend)
+        before = self._before
+        self.begin()
+        records = self._held()
         now, graph = held_by(records), None if key is None else self._captured.get(key)
         # What a preparation leaves alone may be of a step before; without a call nothing is new.
-        before = {**records, **now.tensors} if self._before is None else self._before
-        self._before = None
+        if before is None:
+            before = {**records, **now.tensors}
         changed = [path for path, each in now.tensors.items() if before.get(path) is not each]
+        fresh = {root for root, record in records.items() if before.get(root) is not record}
         if graph is None:
-            fresh = {root for root, record in records.items() if before.get(root) is not record}
             held = held_handover(self._name, now.only(fresh | set(map(root_of, changed))))
         else:
-            held = held_handover(self._name, now, graph.held)
+            held = held_handover(self._name, now.only(fresh), self._as_captured(graph))
             # A forward may write its inputs, as drafts do: they count as they were before it.
             held.tensors |= self._prepared
         self._prepared = {}
         with as_it_is():
+            if graph is not None:
+                there = graph.on_host & now.tensors.keys()
+                held.tensors |= {path: part_of(now.tensors[path]) for path in there}
             held.rebound = {path: now.tensors[path].data_ptr() for path in changed}
         # A record without a tensor has nothing that a kernel could miss.
         held_then = {root_of(path) for path in before if "." in path}
         held.dropped = tuple(root for root in before if root in held_then - records.keys())
         return (*calls, held)
+
+    def _as_captured(self, graph: _AtCapture) -> Held:
+        """What a graph was captured with; lists of numbers as these records have them now."""
+        if not graph.held.numbers:
+            return graph.held
+        return replace(graph.held, numbers=held_by(graph.records).numbers)
 
     def at_capture(self, key: Hashable) -> tuple[Handover, ...]:
         """The calls by which graph `key` was captured; without values."""
@@ -140,7 +185,7 @@ class BackendWatch:
         return () if graph is None else graph.calls
 
     def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        binding = _binding(_of_the_engine(self._backend, name) or method)
+        arguments = Arguments(self._backend, name, method)
         to = f"{self._name}.{name}"
 
         @functools.wraps(method)
@@ -148,18 +193,21 @@ class BackendWatch:
         def watched(*args: Any, **kwargs: Any) -> Any:
             # What a backend hands on to itself is its own business.
             if not self._depth and (args or kwargs):
-                self._take(to, _named(binding, args, kwargs))
+                self._take(to, arguments.named(args, kwargs))
             self._depth += 1
             try:
-                return method(*args, **kwargs)
+                result = method(*args, **kwargs)
             finally:
                 self._depth -= 1
+            if not self._depth and is_record(result):
+                self._returned["returned"] = result
+            return result
 
         return watched
 
     def _take(self, to: str, arguments: dict[str, Any]) -> None:
         if self._before is None and not self._capturing():
-            records = _records(self._backend)
+            records = self._held()
             self._before = {**records, **held_by(records).tensors}
         number = sum(call.taken.to == to for call in self._calls)
         taken = Handover(to, "call", number)
@@ -178,12 +226,22 @@ class BackendWatch:
                         call.aliases[path] = value.detach()
                 elif isinstance(value, type):
                     taken.types[path] = value.__name__
-                elif _is_numbers(value):
+                elif is_numbers(value):
                     taken.tensors[path] = numbers_part(value)
                 elif (scalar := scalar_of(value)) is not None:
                     taken.scalars[path] = scalar
         if taken.tensors:
             self._calls.append(call)
+
+    def _held(self) -> dict[str, object]:
+        """The records that hold what the backend has prepared."""
+        own = vars(self._backend)
+        if self._itself:
+            return {"self": SimpleNamespace(**own)}
+        return {**records_in(own), **self._returned}
+
+    def _on_host(self, tensor: torch.Tensor) -> bool:
+        return self._graphs.side_of(tensor) == "host"
 
     def _is_fresh(self, argument: object) -> bool:
         """Whether a record was not handed over before in this run."""
@@ -193,73 +251,14 @@ class BackendWatch:
         return not known
 
 
-def _is_numbers(value: object) -> TypeGuard[Sequence[int]]:
-    """Whether it is a list of whole numbers, the host's copy of what the device has."""
-    return isinstance(value, (list, tuple)) and bool(value) and set(map(type, value)) == {int}
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        first()
+        second()
 
-
-def _engine_class(backend: Any) -> type:
-    """Its class, or the one that a stand-in of ours derives from."""
-    kinds = type(backend).__mro__
-    return next((kind for kind in kinds if not kind.__module__.startswith("fuzzgraph.")), kinds[0])
-
-
-def _of_the_engine(backend: Any, name: str) -> Callable[..., Any] | None:
-    """The engine's own method, which names the arguments of a stand-in that overrides it."""
-    owner = next(
-        (
-            kind
-            for kind in type(backend).__mro__
-            if name in vars(kind) and not kind.__module__.startswith("fuzzgraph.")
-        ),
-        None,
-    )
-    method = None if owner is None else vars(owner)[name]
-    return method.__get__(backend) if inspect.isfunction(method) else None
-
-
-def _public_methods(backend: Any) -> Iterator[str]:
-    kind = type(backend)
-    for name in dir(kind):
-        # Properties are not called; a static method or one of the class is not this backend's.
-        if not name.startswith("_") and inspect.isfunction(inspect.getattr_static(kind, name)):
-            yield name
-
-
-def _records(backend: Any) -> dict[str, object]:
-    return records_in(vars(backend))
+    return both
 
 
 def _in_records(aliases: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those that came in a record, which the engine keeps and reads while it captures.
-
-    Integers only: what selects memory or counts. Queries and keys are the forward's own.
-    """
-    return {
-        path: tensor
-        for path, tensor in aliases.items()
-        if "." in path and not tensor.is_floating_point()
-    }
-
-
-def _binding(method: Callable[..., Any]) -> Binding | None:
-    try:
-        return Binding(inspect.signature(method))
-    except (TypeError, ValueError):
-        return None
-
-
-def _named(
-    binding: Binding | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Arguments by name; by number where the method takes no such call, which it says itself."""
-    if binding is None:
-        return _numbered(args, kwargs)
-    try:
-        return binding.named(args, kwargs)
-    except TypeError:
-        return _numbered(args, kwargs)
-
-
-def _numbered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**{f"[{at}]": value for at, value in enumerate(args)}, **kwargs}
+    """Those that came in a record, which the engine keeps and reads while it captures."""
+    return {path: tensor for path, tensor in aliases.items() if "." in path}

@@ -14,7 +14,7 @@ from typing import Any
 from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models.arguments import check_arguments
 from fuzzgraph.relays import relay
-from fuzzgraph.targets.offline.binding import Binding
+from fuzzgraph.targets.offline.binding import Binding, binding_of
 from fuzzgraph.targets.offline.stub import Stub
 
 __all__ = ["put_model", "strict"]
@@ -34,14 +34,12 @@ def put_model(module: Any, name: str, model: Any) -> None:
     stood_in = strict(model)
     wrapper = inspect.unwrap(real) if callable(real) else None
     if inspect.isfunction(wrapper) and inspect.isfunction(model):
-        stood_in = _bound(stood_in, inspect.signature(wrapper), name)
+        stood_in = _bound(stood_in, binding_of(wrapper), name)
         setattr(stood_in, _REAL, real)
     setattr(module, name, stood_in)
 
 
-def _bound(function: Callable[..., Any], signature: inspect.Signature, name: str) -> Any:
-    binding = Binding(signature)
-
+def _bound(function: Callable[..., Any], binding: Binding, name: str) -> Any:
     @functools.wraps(function)
     @relay
     def bound(*args: Any, **kwargs: Any) -> Any:
@@ -87,7 +85,7 @@ def _strict_class(model: type) -> type:
 
 
 def _checked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    binding = Binding(inspect.signature(function))
+    binding = binding_of(function)
 
     @functools.wraps(function)
     @relay

@@ -14,8 +14,10 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import platform
 import re
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.errors import AdapterUnavailable, FuzzGraphError
 from fuzzgraph.targets.offline.import_stubs import Fill, allow_absent, leave_out
 from fuzzgraph.targets.offline.lazy_compile import compile_at_first_call
 from fuzzgraph.targets.offline.torch_library import operators_on_cpu
@@ -94,7 +96,8 @@ class EnginePackage:
         """The engine's module of this dotted name, imported.
 
         Raises:
-            AdapterUnavailable: a module it needs is missing and may not be absent.
+            AdapterUnavailable: a module it needs is missing and may not be absent, or its own code
+                fails at import.
         """
         if name in sys.modules:
             return sys.modules[name]
@@ -109,6 +112,10 @@ class EnginePackage:
                 return importlib.import_module(name)
         except ModuleNotFoundError as error:
             raise AdapterUnavailable(self._missing(name, error)) from None
+        except FuzzGraphError:
+            raise
+        except Exception as error:
+            raise AdapterUnavailable(self._unfit(name, error)) from error
 
     def load(self, *names: str) -> None:
         """Import modules, and take their objects out of the garbage collector's passes.
@@ -180,6 +187,24 @@ class EnginePackage:
             f"{self.name} {self.release()} cannot import {error.name!r}, which is neither "
             f"installed nor on the list of import stubs. Install it: {self.companions}."
         )
+
+    def _unfit(self, name: str, error: Exception) -> str:
+        """The engine's own code fails at import, mostly for want of another torch or Python."""
+        said = " ".join(str(error).split())
+        return (
+            f"{self.name} {self.release()} cannot be imported here: {type(error).__name__}: {said}"
+            f"{self._place(error)}, wanted for {name}. It may need another torch than "
+            f"{torch.__version__}, or another Python than {platform.python_version()}."
+        )
+
+    def _place(self, error: Exception) -> str:
+        """The last line of the engine's own that was run, in words; '' where none was."""
+        run = [(each.filename, each.lineno) for each in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError) and error.filename:
+            run.append((error.filename, error.lineno))
+        folder = self.root().parent
+        own = [(path, line) for path, line in run if Path(path).is_relative_to(self.root())]
+        return f" at {Path(own[-1][0]).relative_to(folder)}:{own[-1][1]}" if own else ""
 
 
 def _written_version(root: Path) -> str:

@@ -7,12 +7,13 @@ there are.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import Mode
+from fuzzgraph.handover import Handover
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.offline.demands import demand_instance
@@ -47,7 +48,7 @@ class GraphSession:
     def __init__(self) -> None:
         self._frozen: dict[Hashable, dict[str, int]] = {}
         self._at_capture: dict[Hashable, dict[str, torch.Tensor]] = {}
-        self._handed: BackendWatch | None = None
+        self._watches: list[BackendWatch] = []
 
     # What a target's session answers
 
@@ -114,23 +115,46 @@ class GraphSession:
 
     # The session
 
-    def watch(self, backend: Any, graphs: GraphEngine) -> None:
+    def watch(
+        self, backend: Any, graphs: GraphEngine, *, whole: bool = False, itself: bool = False
+    ) -> BackendWatch:
         """Take down what this backend is handed, and what it holds, from now on.
 
         Args:
+            backend: one of several, or the only one; or another object that a runner calls.
             graphs: captures for this session; `remember` is called right after each capture.
+            whole, itself: see `BackendWatch`.
         """
-        self._handed = BackendWatch(backend, graphs, lambda: self.capturing)
+        made = BackendWatch(backend, graphs, lambda: self.capturing, whole=whole, itself=itself)
+        self._watches.append(made)
+        return made
+
+    def asked(self, key: Hashable | None) -> Sequence[BackendWatch]:
+        """Watches of what took part in a run, always in the same order.
+
+        Args:
+            key: of the graph that was replayed; None after an eager run.
+        """
+        return self._watches
 
     def remember(self, key: Hashable) -> None:
         """Keep what graph `key`, captured just now, has frozen."""
-        if self._handed is not None:
-            self._handed.captured(key)
+        for watch in self.asked(key):
+            watch.captured(key)
+        buffers = self._graph_reads(key)
+        self._frozen[key] = {name: buffer.data_ptr() for name, buffer in buffers.items()}
+        self._at_capture[key] = self.values_at_capture(key)
+
+    def _graph_reads(self, key: Hashable) -> Mapping[str, torch.Tensor]:
+        """`static_buffers`, all of them tensors.
+
+        Raises:
+            EngineError: one is not.
+        """
         buffers = self.static_buffers(key)
         for name, buffer in buffers.items():
             demand_instance(buffer, torch.Tensor, name, "what a graph reads")
-        self._frozen[key] = {name: buffer.data_ptr() for name, buffer in buffers.items()}
-        self._at_capture[key] = self.values_at_capture(key)
+        return buffers
 
     def values_at_capture(self, key: Hashable) -> dict[str, torch.Tensor]:
         """Copies of what graph `key` sees of `compared_at_capture`."""
@@ -142,10 +166,13 @@ class GraphSession:
         rows, tokens = self.padded_size(batch)
         seen = Observation(batch.raw_bs, rows, self.live_tokens(batch), tokens)
         seen.declined = self.declined(batch)
-        if self._handed is not None:
-            key = None if self.ran_eagerly or not self.attention_captured else self.graph_key()
-            seen.handovers = self._handed.take(key)
-            seen.handed_at_capture = () if key is None else self._handed.at_capture(key)
+        key = None
+        if self._watches and not self.ran_eagerly and self.attention_captured:
+            key = self.graph_key()
+        watches = self.asked(key)
+        seen.handovers = _numbered([watch.take(key) for watch in watches])
+        if key is not None:
+            seen.handed_at_capture = _numbered([watch.at_capture(key) for watch in watches])
         seen.outputs = self.shown_outputs()
         if self.ran_eagerly and not batch.raw_bs:  # nothing ran
             return seen
@@ -161,7 +188,7 @@ class GraphSession:
         if self.ran_eagerly:  # what was written belongs to no graph
             return {}
         key = self.graph_key()
-        buffers, frozen = self.static_buffers(key), self._frozen.get(key, {})
+        buffers, frozen = self._graph_reads(key), self._frozen.get(key, {})
         return {name: (buffers[name], frozen[name]) for name in buffers if name in frozen}
 
     def capture_values(self, batch: Batch) -> Mapping[str, torch.Tensor]:
@@ -182,3 +209,11 @@ class GraphSession:
 
     def close(self) -> None:
         """Nothing outlives the session."""
+
+
+def _numbered(taken: Sequence[tuple[Handover, ...]]) -> tuple[Handover, ...]:
+    """What all watches took down, each told apart."""
+    for number, handovers in enumerate(taken):
+        for each in handovers:
+            each.watch = number
+    return tuple(each for handovers in taken for each in handovers)

@@ -2,9 +2,6 @@
 
 Engines register Python functions as operators of torch, for its compiler's sake, and name the
 dispatch key of CUDA alone. On a machine without a GPU the same function answers for the CPU.
-
-An operator is one operation for whoever listens to torch, and what runs inside of it is not its
-engine's. Where a model stands behind one, the function itself is called: see `function_of`.
 """
 
 from __future__ import annotations
@@ -14,15 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["function_of", "operators_on_cpu"]
-
-_FUNCTIONS: dict[tuple[str, str], Any] = {}
-"""(namespace, operator) -> the function that its engine registered."""
-
-
-def function_of(namespace: str, operator: str) -> Any:
-    """The engine's function behind `torch.ops.<namespace>.<operator>`; None if it has none."""
-    return _FUNCTIONS.get((namespace, operator))
+__all__ = ["operators_on_cpu"]
 
 
 @functools.cache
@@ -39,7 +28,6 @@ def operators_on_cpu(namespace: str) -> None:
     def impl(library: Any, name: Any, function: Any, dispatch_key: str = "", **more: Any) -> Any:
         if library.ns == namespace and dispatch_key == "CUDA":
             dispatch_key = "CPU"
-            _FUNCTIONS[namespace, str(name)] = function
         return registered(library, name, function, dispatch_key, **more)
 
     torch.library.Library.impl = impl  # type: ignore[assignment, method-assign]

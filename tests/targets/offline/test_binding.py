@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.targets.offline.binding import Binding
+from fuzzgraph.targets.offline.binding import Binding, binding_of
 
 
 def plain(a: Any, b: Any, c: Any = 3) -> None: ...
@@ -64,3 +64,15 @@ def test_a_call_is_bound_or_refused_as_inspect_does_it(
     signature = inspect.signature(function)
     want = outcome(lambda: signature.bind(*args, **kwargs).arguments)
     assert outcome(lambda: Binding(signature).named(args, kwargs)) == want
+
+
+class Backend:
+    def plan(self, a: Any, b: Any = 2) -> None: ...
+
+
+def test_a_method_is_bound_once_for_all_objects_and_without_them() -> None:
+    binding = binding_of(Backend().plan)
+    assert binding is binding_of(Backend().plan)
+    assert binding.named((1,), {}) == {"a": 1}
+    whole = binding_of(Backend.plan)
+    assert list(whole.named((None, 1), {})) == ["self", "a"]

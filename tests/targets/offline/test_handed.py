@@ -18,6 +18,7 @@ from fuzzgraph.targets.offline.handed import BackendWatch
 class Metadata:
     lens: torch.Tensor
     name: str = "of a graph"
+    counts: list[int] | None = None
 
 
 class Graph:
@@ -47,12 +48,17 @@ class Backend:
 class Watched:
     """A backend, its watch, and whether it is capturing."""
 
-    def __init__(self, backend: Backend | None = None) -> None:
-        self.backend = backend or Backend()
+    def __init__(self, backend: Any = None, **how: bool) -> None:
+        self.backend: Any = backend or Backend()
         self.capturing = False
         self.graph = Graph()
-        graphs: Any = SimpleNamespace(graphs=[self.graph])
-        self.watch = BackendWatch(self.backend, graphs, lambda: self.capturing)
+        self.on_host: list[torch.Tensor] = []
+        graphs: Any = SimpleNamespace(graphs=[self.graph], side_of=self.side_of)
+        self.watch = BackendWatch(self.backend, graphs, lambda: self.capturing, **how)
+
+    def side_of(self, tensor: torch.Tensor) -> str:
+        addresses = [each.data_ptr() for each in self.on_host]
+        return "host" if tensor.data_ptr() in addresses else ""
 
     def capture(self) -> torch.Tensor:
         """Capture graph 4; returns the lengths of its batch."""
@@ -146,6 +152,45 @@ def test_a_record_without_a_tensor_is_not_missed() -> None:
     assert held.dropped == ()
 
 
+class Counting(Backend):
+    """Keeps the host's lengths as well."""
+
+    def fill(self, lens: torch.Tensor, rows: int) -> None:
+        super().fill(lens, rows)
+        assert self.forward_metadata is not None
+        self.forward_metadata.counts = lens.tolist()
+
+
+def test_lists_of_numbers_are_shown_as_the_host_has_them_now() -> None:
+    watched = Watched(Counting())
+    watched.capture()
+    *_, held = watched.step(5, 6)
+    assert values(held, "forward_metadata.counts") == [5, 6]
+    assert held.tensors["forward_metadata.counts"].side == "host"
+
+
+def test_lists_of_a_capture_are_shown_where_the_record_has_none_any_more() -> None:
+    watched = Watched(Counting())
+    watched.capture()
+    watched.backend.plan_ahead(SimpleNamespace(seq_lens=torch.ones(2), batch_size=2), 4)
+    assert watched.backend.forward_metadata is not None
+    watched.backend.forward_metadata.counts = None
+    *_, held = watched.watch.take(4)
+    assert values(held, "forward_metadata.counts") == [1, 1, 1, 1]
+
+
+def test_a_replay_that_prepares_nothing_shows_the_lists_of_its_own_capture() -> None:
+    watched = Watched(Counting())
+    watched.capture()
+    watched.capturing = True
+    smaller = SimpleNamespace(seq_lens=torch.ones(2, dtype=torch.int64), batch_size=2)
+    watched.backend.plan_ahead(smaller, 2)
+    watched.watch.captured(2)
+    watched.capturing = False
+    *_, held = watched.watch.take(4)
+    assert values(held, "forward_metadata.counts") == [1, 1, 1, 1]
+
+
 def test_an_eager_run_shows_only_what_it_prepared_itself() -> None:
     watched = Watched()
     watched.capture()
@@ -194,7 +239,7 @@ LENS = torch.ones(2, dtype=torch.int64)
         ("plain", (LENS, 3, 4, 5), {}, {"[1]": 3, "[2]": 4, "[3]": 5}),
         ("plain", (LENS, 3), {"rows": 4}, {"[1]": 3, "rows": 4}),
         ("plain", (LENS, 3), {"depth": 4}, {"[1]": 3, "depth": 4}),
-        ("mixed", (LENS, 7), {"rows": 3, "depth": 4}, {"rows": 3}),
+        ("mixed", (LENS, 7), {"rows": 3, "depth": 4}, {"rows": 3, "rest[0]": 7, "depth": 4}),
     ],
 )
 def test_arguments_have_the_names_that_python_gives_them(
@@ -215,3 +260,134 @@ def test_arguments_of_a_stand_in_have_the_names_that_the_engine_gives_them() -> 
     call, _ = Watched(stand_in).step(4, 5)
     assert call.to == "Backend.plan_ahead"
     assert list(call.tensors) == ["batch.seq_lens"] and call.scalars["rows"] == 4
+
+
+class Builder:
+    """Gives its metadata to the runner, and holds the server's settings."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.buffer = torch.zeros(4, dtype=torch.int64)
+
+    def build(self, batch: Any) -> Metadata:
+        self.buffer[: len(batch.seq_lens)] = batch.seq_lens
+        return Metadata(self.buffer[:])
+
+    def build_anew(self, batch: Any) -> Metadata:
+        return Metadata(batch.seq_lens.clone())
+
+
+@dataclass
+class Settings:
+    """As pydantic validates what a user chose."""
+
+    model: str = "one layer"
+
+    def __post_init__(self) -> None:
+        self.devices = torch.arange(4)
+
+
+Settings.__pydantic_validator__ = "checks values"  # type: ignore[attr-defined]
+
+
+def batch_of(*lens: int) -> Any:
+    return SimpleNamespace(seq_lens=torch.tensor(lens))
+
+
+def test_what_a_builder_returns_is_held_and_its_settings_are_not() -> None:
+    watched = Watched(Builder())
+    watched.capturing = True
+    watched.backend.build(batch_of(1, 1, 1, 1))
+    watched.watch.captured(4)
+    watched.capturing = False
+    watched.backend.build(batch_of(5, 6, 7))
+    watched.graph.before_replay()
+    *_, held = watched.watch.take(4)
+    assert values(held, "returned.lens") == [5, 6, 7, 1]
+    assert held.rebound == held.bound
+    assert held.types == {"returned": "Metadata"}
+
+
+def test_metadata_that_a_builder_makes_anew_lies_where_no_graph_reads_it() -> None:
+    watched = Watched(Builder())
+    watched.capturing = True
+    watched.backend.build(batch_of(1, 1, 1, 1))
+    watched.watch.captured(4)
+    watched.capturing = False
+    watched.backend.build_anew(batch_of(5, 6, 7, 8))
+    *_, held = watched.watch.take(4)
+    assert held.rebound["returned.lens"] != held.bound["returned.lens"]
+    assert values(held, "returned.lens") == [1, 1, 1, 1]
+
+
+class Model:
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """A graph holds all that happens here."""
+
+
+def test_a_graph_of_a_whole_model_reads_the_arguments_of_its_call() -> None:
+    watched = Watched(Model(), whole=True)
+    buffer = torch.ones(4, dtype=torch.int64)
+    watched.capturing = True
+    watched.backend(input_ids=buffer)
+    watched.watch.captured(4)
+    watched.capturing = False
+    watched.backend(input_ids=torch.tensor([5, 6, 7, 8]))  # the batch lies elsewhere
+    watched.graph.before_replay()
+    call, held = watched.watch.take(4)
+    assert call.to == "Model.__call__" and values(call, "input_ids") == [5, 6, 7, 8]
+    assert values(held, "input_ids") == [1, 1, 1, 1]
+    assert isinstance(watched.backend, Model)
+
+
+def test_a_warm_up_of_its_own_is_forgotten() -> None:
+    watched = Watched(Model(), whole=True)
+    watched.capturing = True
+    watched.backend(input_ids=torch.zeros(2, dtype=torch.int64))
+    watched.watch.begin()
+    watched.backend(input_ids=torch.ones(4, dtype=torch.int64))
+    watched.watch.captured(4)
+    (call,) = watched.watch.at_capture(4)
+    assert call.tensors["input_ids"].shape == (4,)
+
+
+def test_no_graph_reads_the_memory_of_the_host() -> None:
+    watched = Watched()
+    lens = torch.ones(4, dtype=torch.int64)
+    watched.on_host = [lens, watched.backend.buffer]
+    watched.capturing = True
+    watched.backend.plan_ahead(SimpleNamespace(seq_lens=lens), 4)
+    watched.watch.captured(4)
+    watched.capturing = False
+    watched.backend.buffer = torch.zeros(4, dtype=torch.int64)
+    *_, held = watched.step(5, 6, 7)
+    assert "batch.seq_lens" not in held.tensors
+    assert held.bound == {}
+    assert values(held, "forward_metadata.lens") == [5, 6, 7, 0]
+
+
+def test_a_wrapper_that_kernels_read_holds_its_own_attributes() -> None:
+    class Reallocates(Backend):
+        def fill(self, lens: torch.Tensor, rows: int) -> None:
+            self.buffer = torch.zeros(4, dtype=torch.int64)
+
+    watched = Watched(Reallocates(), itself=True)
+    watched.capture()
+    *_, held = watched.step(5, 6, 7)
+    assert held.rebound["self.buffer"] != held.bound["self.buffer"]
+    assert "batch.seq_lens" not in held.tensors  # it was copied by the wrapper's own code
+
+
+def test_two_watches_of_one_graph_both_see_what_it_is_about_to_read() -> None:
+    first, second = Watched(), Watched()
+    second.graph = first.graph
+    second.watch._graphs = first.watch._graphs
+    inputs = [watched.capture() for watched in (first, second)]
+    for each in inputs:
+        each.fill_(7)
+    first.graph.before_replay()
+    for each in inputs:
+        each.zero_()
+    for watched in (first, second):
+        *_, held = watched.watch.take(4)
+        assert values(held, "batch.seq_lens") == [7, 7, 7, 7]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fuzzgraph.errors import EngineError
 from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.observation import PaddingRule
@@ -31,6 +32,30 @@ def test_cuda_is_the_cpu_within_the_block_only() -> None:
     assert {name: getattr(torch.cuda, name) for name in before} == before
     with pytest.raises((AssertionError, RuntimeError)):
         torch.cuda.get_device_capability()
+
+
+@without_gpu
+def test_pinned_memory_is_a_copy_on_the_host() -> None:
+    memory = GuardedMemory(capacity=1 << 22)
+    with torch.no_grad(), memory.intercept("engine"), cuda_on_cpu():
+        made = torch.arange(3, device="cpu")
+        pinned = made.pin_memory()
+        made.zero_()
+        assert pinned.numpy().tolist() == [0, 1, 2]
+
+
+@without_gpu
+def test_the_properties_of_what_is_no_device_are_refused() -> None:
+    with cuda_on_cpu(DEVICE):
+        assert torch.cuda.get_device_properties("cuda:0").major == 9
+        with pytest.raises(RuntimeError, match="fa3"):
+            torch.cuda.get_device_properties("fa3")
+
+
+@without_gpu
+def test_torchs_compiler_knows_each_replaced_name_by_a_function_of_its_own() -> None:
+    silent = [each for each in STREAMS.values() if each is not STREAMS["Stream"]]
+    assert len(set(map(id, silent))) == len(silent)
 
 
 @without_gpu
@@ -156,3 +181,6 @@ def test_a_buffer_that_moved_since_its_capture_shows() -> None:
     old, session.seq_lens = session.seq_lens, torch.ones(4)
     (buffer, captured), *_ = session.captured_addresses().values()
     assert captured == old.data_ptr() != buffer.data_ptr()
+    session.seq_lens = None  # type: ignore[assignment]
+    with pytest.raises(EngineError, match="what a graph reads got None for seq_lens"):
+        session.captured_addresses()
