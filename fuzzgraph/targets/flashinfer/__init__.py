@@ -22,8 +22,11 @@ TARGETS = (
     _row("decode", "decode", "decode"),
     _row("decode-tensor-cores", "decode_tensor_cores", "decode"),
     _row("decode-trtllm-gen", "decode_trtllm_gen", "decode"),
+    _row("decode-verify", "decode_verify", "target_verify"),
     _row("mla", "mla", "decode"),
     _row("mla-verify", "mla", "target_verify"),
     _row("prefill", "prefill", "target_verify"),
+    _row("prefill-max-len", "prefill_max_len", "target_verify"),
+    _row("prefill-mask-buffers", "prefill_mask_buffers", "target_verify"),
     _row("prefill-packed-mask", "prefill_packed_mask", "target_verify"),
 )

@@ -20,10 +20,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.flashinfer.kernels import DECODE, PREFILL
 from fuzzgraph.kernel_models.flashinfer.mla import MLA
-from fuzzgraph.kernel_models.flashinfer.plan import DecodePlanner, MlaPlanner, PrefillPlanner
+from fuzzgraph.kernel_models.flashinfer.plan import (
+    DecodePlanner,
+    MlaPlanner,
+    PrefillPlanner,
+    sizes_of,
+)
 from fuzzgraph.kernel_models.flashinfer.wrapper import PACK_BITS
 from fuzzgraph.kernel_models.launch import launch
 from fuzzgraph.kernel_models.trtllm_gen import trtllm_batch_decode_with_kv_cache
+from fuzzgraph.targets.offline.kernel_arguments import strict
 
 __all__ = ["compile_to_models", "imported_modules"]
 
@@ -100,15 +106,17 @@ class _Paged(_Module):
             call.needs(k.stride() == v.stride(), rule, f"{k.stride()} and {v.stride()}")
         if layout != _NHD:
             k, v = k.transpose(1, 2), v.transpose(1, 2)
+        call.needs_shape("o", out, *q.shape[:-1], v.shape[-1])
         launch(
             kernel, q=q, k_cache=k, v_cache=v, plan=int_workspace, rows=info[0],
             qo_indptr=qo_indptr, paged_kv_indptr=indptr, paged_kv_indices=indices,
-            paged_kv_last_page_len=last, out=out, lse=lse, **self._chosen, **scalars,
+            paged_kv_last_page_len=last, out=out, lse=lse, planned=sizes_of(info), **self._chosen,
+            **scalars,
         )  # fmt: skip
 
 
 class _Decode(_Paged):
-    planner = DecodePlanner
+    planner = strict(DecodePlanner)
 
     def plan(self, *args: Any) -> list[int]:
         return self._plan(args[8], *args)
@@ -127,7 +135,7 @@ class _Decode(_Paged):
 
 
 class _Prefill(_Paged):
-    planner = PrefillPlanner
+    planner = strict(PrefillPlanner)
 
     def __init__(self, backend: str, *args: Any) -> None:
         super().__init__(*args)
@@ -162,7 +170,7 @@ class _Prefill(_Paged):
 
 
 class _Latent(_Module):
-    planner = MlaPlanner
+    planner = strict(MlaPlanner)
 
     def __init__(self, backend: str, dtype_q: torch.dtype, dtype_kv: torch.dtype, *_: Any) -> None:
         super().__init__()

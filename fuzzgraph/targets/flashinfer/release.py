@@ -84,11 +84,11 @@ def _be_hopper() -> None:
     if utils["get_compute_capability"].__module__ == __name__:
         return
     asked = {
-        utils["get_compute_capability"]: lambda _: (device.major, device.minor),
+        utils["get_compute_capability"]: _told((device.major, device.minor)),
         utils["version_at_least"]: _newest_if_none(utils["version_at_least"]),
     }
     if "get_device_properties" in utils:  # before 0.6.18 it asks torch
-        asked[utils["get_device_properties"]] = lambda _: device
+        asked[utils["get_device_properties"]] = _told(device)
     if FLASHINFER.has_module(_LATENT_CHECKS):
         check = FLASHINFER.module(_LATENT_CHECKS)._validate_generated_fa_plan
         asked[check] = _with_built_dims(check)
@@ -97,6 +97,18 @@ def _be_hopper() -> None:
         for name, held in list(vars(module).items()):
             if id(held) in answers:
                 setattr(module, name, answers[id(held)])
+
+
+def _told(answer: Any) -> Callable[[Any], Any]:
+    """The answer for any device; what names none is refused by torch, as it would be."""
+
+    @relay
+    def of_device(device: Any) -> Any:
+        if isinstance(device, str):
+            torch.device(device)
+        return answer
+
+    return of_device
 
 
 def _newest_if_none(at_least: Callable[..., bool]) -> Callable[..., bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from fuzzgraph.targets.flashinfer.caller import (
 from fuzzgraph.targets.flashinfer.release import WORKSPACE_BYTES, workspaces_are_small
 from fuzzgraph.targets.flashinfer.wrappers import Buffers, Kind
 from fuzzgraph.targets.offline import fields
+from fuzzgraph.targets.offline.handed import BackendWatch
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.world import FIRST_PAGE, RESERVED_PAGE, Batch
 
@@ -85,7 +86,8 @@ class WrapperSession(GraphSession):
         tokens = self._rows * queries_each(config)
         self.inputs = {name: torch.zeros(tokens, dtype=torch.int64, device=device)
                        for name in _INPUTS}  # fmt: skip
-        self.buffers = _buffers(config, self._rows, device)
+        masked = config.spec_topk > 1 or kind.mask_buffers
+        self.buffers = _buffers(config, self._rows, device, masked=masked)
         with workspaces_are_small():
             self.wrappers = {size: kind.for_graph(self.buffers, size) for size in self._sizes}
             self.eager_wrapper = kind.without_graph(self.buffers)
@@ -93,6 +95,11 @@ class WrapperSession(GraphSession):
             # On a CPU the device that a tensor says is any CPU; by the session's own, device and
             # host are told apart.
             wrapper.device = device
+        self._watched = {
+            size: self.watch(wrapper, graphs, itself=True)
+            for size, wrapper in self.wrappers.items()
+        }
+        self._watched_eagerly = self.watch(self.eager_wrapper, graphs, itself=True)
         self.pools = Pools(kv_planes=self.caches)
 
     @property
@@ -142,6 +149,7 @@ class WrapperSession(GraphSession):
         return split_mixed(self._outputs, self._config)
 
     def capture(self) -> None:
+        self.capturing = True
         for size in reversed(self._sizes):
             self._plan(self.wrappers[size], captured_batch(self._config, size))
             inputs = self._inputs_of(size)
@@ -155,6 +163,14 @@ class WrapperSession(GraphSession):
             forward()
             self._captured[size] = self._graphs.capture(forward, key=f"{size} rows")
             self.remember(size)
+        self.capturing = False
+
+    def asked(self, key: Hashable | None) -> Sequence[BackendWatch]:
+        """That of the wrapper that ran."""
+        if key is None:
+            return (self._watched_eagerly,)
+        assert isinstance(key, int)
+        return (self._watched[key],)
 
     def _inputs_of(self, rows: int) -> dict[str, torch.Tensor]:
         tokens = rows * queries_each(self._config)
@@ -236,7 +252,7 @@ class WrapperSession(GraphSession):
         self._captured.clear()
 
 
-def _buffers(config: EngineConfig, rows: int, device: torch.device) -> Buffers:
+def _buffers(config: EngineConfig, rows: int, device: torch.device, *, masked: bool) -> Buffers:
     """Room for the longest batch of a graph."""
 
     def ints(size: int) -> torch.Tensor:
@@ -244,7 +260,6 @@ def _buffers(config: EngineConfig, rows: int, device: torch.device) -> Buffers:
 
     queries = queries_each(config)
     keys = config.max_context_len + 1 + queries
-    masked = config.spec_topk > 1
     bits = rows * (-(-queries * keys // 8))
     return Buffers(
         workspace=torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device),

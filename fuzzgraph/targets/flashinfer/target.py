@@ -8,6 +8,7 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.kernel_models.flashinfer.plan import STANDS_FOR
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.flashinfer.excuses import EXCUSES
 from fuzzgraph.targets.flashinfer.release import WORKSPACE_BYTES, load
 from fuzzgraph.targets.flashinfer.session import WrapperSession
 from fuzzgraph.targets.flashinfer.wrappers import KINDS
@@ -23,6 +24,7 @@ class WrapperTarget(ReleasedTarget):
     """One wrapper of the release that this process holds, in one mode."""
 
     package = "flashinfer"
+    excuses = EXCUSES
 
     def __init__(self, name: str, wrapper: str, mode: Mode) -> None:
         self.name = name
@@ -41,7 +43,7 @@ class WrapperTarget(ReleasedTarget):
             max_draft_tokens=4,
             max_spec_topk=self._kind.max_topk,
             # Where rows without queries are left unwritten, no server pads with them.
-            seq_len_fill_values=(1,) if latent and verify else (0, 1),
+            seq_len_fill_values=(1,) if latent and verify else self._kind.fill_values,
             min_rope_dim=2,
             row_mixings=("none", "fp8_scale", "nan"),
         )

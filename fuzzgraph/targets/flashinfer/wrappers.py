@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +48,10 @@ class Kind:
     kv_dtypes: tuple[str, ...] = ("auto", "float8_e4m3fn")
     max_topk = 1
     """Branches of the trees that a verify's mask says."""
+    mask_buffers = False
+    """Whether a graph's wrapper has a mask's buffers where no mask is given."""
+    fill_values: tuple[int, ...] = (0, 1)
+    """What a server may give padded rows: see `caller`."""
 
     def load(self) -> Any:
         return getattr(FLASHINFER.module(self.module), self.wrapper)
@@ -61,11 +67,15 @@ class Kind:
         raise NotImplementedError
 
     def run(self, wrapper: Any, q: torch.Tensor, caches: Caches, config: EngineConfig) -> Any:
-        content = content_for(config)
-        scales = {}
-        if config.kv_dtype != "auto":
-            scales = {"k_scale": content.k_scale, "v_scale": content.v_scale}
-        return wrapper.run(q, caches, **scales)
+        return wrapper.run(q, caches, **_scales(config))
+
+
+def _scales(config: EngineConfig) -> dict[str, float]:
+    """Of keys and values in FP8."""
+    content = content_for(config)
+    if config.kv_dtype == "auto":
+        return {}
+    return {"k_scale": content.k_scale, "v_scale": content.v_scale}
 
 
 class Decode(Kind):
@@ -103,7 +113,12 @@ class Decode(Kind):
             batch.kv_indptr, batch.kv_indices.to(device), batch.last_page_len,
             config.num_q_heads, config.num_kv_heads, config.head_dim, config.page_size,
             q_data_type=content.dtype, kv_data_type=content.storage_dtype,
+            **self.planned_with(wrapper, config),
         )  # fmt: skip
+
+    def planned_with(self, wrapper: Any, config: EngineConfig) -> dict[str, Any]:
+        """What else a plan is told."""
+        return {}
 
 
 class DecodeTensorCores(Decode):
@@ -115,6 +130,37 @@ class DecodeTensorCores(Decode):
 
     def options(self) -> dict[str, Any]:
         return {"use_tensor_cores": True}
+
+
+class DecodeVerify(DecodeTensorCores):
+    """The same for as many queries in each row as a graph was captured with, causal.
+
+    `plan` is told how many there are; before 0.6.14 it is `run`. Rows have keys for all their
+    queries, which later releases demand.
+    """
+
+    about = "BatchDecodeWithPagedKVCacheWrapper"
+    fill_values = (1,)
+
+    def options(self) -> dict[str, Any]:
+        return {**super().options(), "backend": "fa2"}  # the one that has it
+
+    def planned_with(self, wrapper: Any, config: EngineConfig) -> dict[str, Any]:
+        count = {_QUERIES: queries_each(config)}
+        return count if _takes(wrapper.plan, _QUERIES) else {}
+
+    def run(self, wrapper: Any, q: torch.Tensor, caches: Caches, config: EngineConfig) -> Any:
+        if _takes(wrapper.plan, _QUERIES):
+            return super().run(wrapper, q, caches, config)
+        return wrapper.run(q, caches, **{_QUERIES: queries_each(config)}, **_scales(config))
+
+
+_QUERIES = "q_len_per_req"
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    known = inspect.signature(function).parameters.values()
+    return any(name == each.name or each.kind is each.VAR_KEYWORD for each in known)
 
 
 class DecodeTrtllmGen(Decode):
@@ -169,7 +215,12 @@ class Prefill(Kind):
             config.head_dim, config.page_size, causal=True,
             **({} if batch.mask is None else self.masked(batch.mask.to(device), batch)),
             q_data_type=content.dtype, kv_data_type=content.storage_dtype,
+            **self.planned_with(config),
         )  # fmt: skip
+
+    def planned_with(self, config: EngineConfig) -> dict[str, int]:
+        """What else a plan is told."""
+        return {}
 
     def masked(self, mask: torch.Tensor, batch: Paged) -> dict[str, torch.Tensor]:
         """The mask as arguments of a plan."""
@@ -186,6 +237,24 @@ class PrefillPackedMask(Prefill):
         sizes = batch.qo_indptr.diff() * batch.kv_lens
         indptr = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).int().to(mask.device)
         return {"packed_custom_mask": pack(mask, indptr, bitorder="little")[0]}
+
+
+class PrefillMaxLen(Prefill):
+    """The same where the caller says how many queries the longest row has."""
+
+    about = "BatchPrefillWithPagedKVCacheWrapper (max len)"
+
+    def planned_with(self, config: EngineConfig) -> dict[str, int]:
+        return {"max_token_per_sequence": queries_each(config)}
+
+
+class PrefillMaskBuffers(Prefill):
+    """The same for chains alone, by wrappers that could take a mask too: a server that verifies
+    trees and chains makes them so."""
+
+    about = "BatchPrefillWithPagedKVCacheWrapper (no mask)"
+    max_topk = 1
+    mask_buffers = True
 
 
 class Latent(Kind):
@@ -245,8 +314,11 @@ class Latent(Kind):
 KINDS: dict[str, Kind] = {
     "decode": Decode(),
     "decode_tensor_cores": DecodeTensorCores(),
+    "decode_verify": DecodeVerify(),
     "decode_trtllm_gen": DecodeTrtllmGen(),
     "prefill": Prefill(),
     "prefill_packed_mask": PrefillPackedMask(),
+    "prefill_max_len": PrefillMaxLen(),
+    "prefill_mask_buffers": PrefillMaskBuffers(),
     "mla": Latent(),
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fuzzgraph.case import Mode
 from fuzzgraph.targets.flashinfer.target import WrapperTarget
 from fuzzgraph.targets.flashinfer.wrappers import KINDS, Kind
 
 __all__ = [
+    "heads_swapped",
     "key_scale_left_out",
     "last_page_not_copied",
     "mask_offsets_not_copied",
@@ -78,6 +80,16 @@ def offsets_rebound() -> WrapperTarget:
     return _with_plan("decode", "decode", plan)
 
 
+def heads_swapped() -> WrapperTarget:
+    """A plan takes the heads of queries for those of keys, and the other way round."""
+
+    def plan(plan: Any, wrapper: Any, args: Any, kwargs: Any) -> None:
+        *lists, q_heads, kv_heads, dim, size = args
+        plan(*lists, kv_heads, q_heads, dim, size, **kwargs)
+
+    return _with_plan("decode", "decode", plan)
+
+
 def plan_of_fewer_queries() -> WrapperTarget:
     """A graph's later plans forget how many queries it was captured with."""
 
@@ -117,19 +129,22 @@ def key_scale_left_out() -> WrapperTarget:
 def trtllm_gen_mended() -> WrapperTarget:
     """A graph's plans keep the page table and the counters of the first one: no bug is left."""
 
+    tables: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
     def plan(plan: Any, wrapper: Any, args: Any, kwargs: Any) -> None:
         if not wrapper.is_cuda_graph_enabled:
             plan(*args, **kwargs)
             return
         offsets, indices = args[0].tolist(), args[1]
-        if not hasattr(wrapper, "_kept"):
+        if wrapper not in tables:
             rows, room = len(offsets) - 1, wrapper._paged_kv_indices_buf
-            wrapper._kept = room.new_zeros(rows, len(room) // rows)
-        wrapper._kept.zero_()
+            tables[wrapper] = room.new_zeros(rows, len(room) // rows)
+        kept = tables[wrapper]
+        kept.zero_()
         for row, (low, high) in enumerate(zip(offsets, offsets[1:], strict=False)):
-            wrapper._kept[row, : high - low] = indices[low:high]
+            kept[row, : high - low] = indices[low:high]
         counters = getattr(wrapper, _COUNTERS)
-        plan(*args, block_tables=wrapper._kept, **kwargs)
+        plan(*args, block_tables=kept, **kwargs)
         if counters is not None:
             setattr(wrapper, _COUNTERS, counters)
 

@@ -16,9 +16,17 @@ _RELEASES = ("0.6.18", "0.7.2")
 
 _ILL = {
     "flashinfer-decode-trtllm-gen": ("contract", "block_tables"),
+    "flashinfer-prefill-mask-buffers": ("reference", "attention"),
     "flashinfer-prefill-packed-mask": ("noninterference", "buffers.mask"),
 }
 """Targets that show a bug of these releases (corpus/known_bugs) -> what is found."""
+_WERE_ILL = {
+    "flashinfer-decode-verify": ("reference", "attention"),
+    "flashinfer-prefill-max-len": ("survival", ""),
+}
+"""The same of an older one."""
+_WITH_KEYS = ("flashinfer-decode-verify", "flashinfer-mla-verify")
+"""Targets whose padded rows have keys."""
 
 
 def _case(target: str, **settings: object) -> Case:
@@ -39,7 +47,7 @@ def test_a_wrapper_attends_right_and_plans_what_its_graph_reads(
     flashinfers: Workers, row: TargetEntry, fill: int, release: str
 ) -> None:
     case = _case(row.name, seq_len_fill_value=fill)
-    if fill == 0 and row.name == "flashinfer-mla-verify":
+    if fill == 0 and row.name in _WITH_KEYS:
         why = flashinfers.skipped(release, case, row.name)
         assert why == "seq_len_fill_value=0 is not driven, only 1"
         return
@@ -50,9 +58,16 @@ def test_a_wrapper_attends_right_and_plans_what_its_graph_reads(
 @pytest.mark.parametrize("target", _ILL)
 def test_a_bug_of_these_releases_is_found(flashinfers: Workers, target: str, release: str) -> None:
     paged = {"page_size": 16, "max_context_len": 40}
-    case = _case(target, **(paged if "trtllm" in target else {"spec_topk": 2}))
+    settings = {"trtllm-gen": paged, "packed-mask": {"spec_topk": 2}}
+    case = _case(target, **next((each for of, each in settings.items() if of in target), {}))
     found = flashinfers.findings(release, case, target)
     assert _ILL[target] in {(each.oracle, each.buffer) for each in found}
+
+
+@pytest.mark.parametrize("target", _WERE_ILL)
+def test_a_bug_of_an_older_release_is_found(flashinfers: Workers, target: str) -> None:
+    found = flashinfers.findings("0.6.3", _case(target), target)
+    assert _WERE_ILL[target] in {(each.oracle, each.buffer) for each in found}
 
 
 @pytest.mark.parametrize("release", _RELEASES)
@@ -81,6 +96,8 @@ def test_fp8_keys_and_values_are_scaled(flashinfers: Workers, release: str) -> N
     [
         ("last_page_not_copied", {}, "contract", "kv_last_page_len"),
         ("offsets_rebound", {}, "contract", "kv_indptr"),
+        ("offsets_rebound", {}, "handover", "Wrapper.self._paged_kv_indptr_buf"),
+        ("heads_swapped", {"num_q_heads": 4, "num_kv_heads": 2}, "contract", "num_kv_heads"),
         ("key_scale_left_out", {"kv_dtype": "float8_e4m3fn"}, "reference", "attention"),
         ("mask_offsets_not_copied", {"spec_topk": 2}, "reference", "attention"),
         ("plan_of_fewer_queries", {"seq_len_fill_value": 0}, "contract", "total_num_rows"),
