@@ -9,7 +9,25 @@ from fuzzgraph.targets.entry import TargetEntry
 
 __all__ = ["TARGETS"]
 
+_MIXED = {"mode": "prefill"}
+_VERIFIES = {"mode": "target_verify"}
+
 TARGETS = (
     TargetEntry("vllm-fa", "vllm.target", "FlashAttentionTarget"),
+    TargetEntry("vllm-fa-mixed", "vllm.target", "FlashAttentionTarget", _MIXED),
+    TargetEntry("vllm-fa-mla", "vllm.target", "FlashAttentionMlaTarget"),
+    TargetEntry("vllm-fa-verify", "vllm.target", "FlashAttentionTarget", _VERIFIES),
+    TargetEntry("vllm-flashinfer", "vllm.target", "FlashInferTarget"),
+    TargetEntry("vllm-flashinfer-trtllm", "vllm.target", "TrtllmGenTarget"),
+    TargetEntry("vllm-flashmla", "vllm.target", "FlashMlaTarget"),
+    TargetEntry("vllm-mamba", "vllm.recurrent_target", "Mamba2Target"),
+    TargetEntry("vllm-mamba-prompt", "vllm.recurrent_target", "PromptTarget"),
     TargetEntry("vllm-triton", "vllm.target", "TritonTarget"),
+    TargetEntry("vllm-triton-mixed", "vllm.target", "TritonTarget", _MIXED),
+    TargetEntry("vllm-triton-mla", "vllm.target", "TritonMlaTarget"),
+    TargetEntry("vllm-triton-verify", "vllm.target", "TritonTarget", _VERIFIES),
+    TargetEntry("vllm-v2-fa", "vllm.v2_target", "V2FlashAttentionTarget"),
+    TargetEntry("vllm-v2-fa-verify", "vllm.v2_target", "V2FlashAttentionTarget", _VERIFIES),
+    TargetEntry("vllm-v2-triton", "vllm.v2_target", "V2TritonTarget"),
+    TargetEntry("vllm-v2-triton-verify", "vllm.v2_target", "V2TritonTarget", _VERIFIES),
 )

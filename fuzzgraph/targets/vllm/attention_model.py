@@ -15,21 +15,25 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.row_mixing import with_mixed
-from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
+from fuzzgraph.targets.offline.embeddings import looked_up_qkv
 from fuzzgraph.targets.vllm.configuration import ARCHITECTURE
-from fuzzgraph.targets.vllm.release import engine_module
+from fuzzgraph.targets.vllm.latent_layer import attend_latent, latent_layer
+from fuzzgraph.targets.vllm.release import engine_module, has_module
+from fuzzgraph.targets.vllm.sliding_window import SlidingLayer
 from fuzzgraph.world import VOCAB
 
 FORWARD = "the model's forward"
 LAYER = "model.layers.0.self_attn.attn"
-_ATTENTION = "vllm.model_executor.layers.attention"
+_ATTENTION = ("vllm.model_executor.layers.attention", "vllm.attention.layer")
+"""Where the layer lies, since 0.16 and before."""
 
 
-def register() -> None:
+def register(model: type[OneLayer]) -> None:
     """Make the model known to the engine, as a plug-in does it; once per process."""
     registry = engine_module("vllm.model_executor.models").ModelRegistry
-    if ARCHITECTURE not in registry.get_supported_archs():
-        registry.register_model(ARCHITECTURE, OneLayer)
+    if model.architecture not in registry.get_supported_archs():
+        registry.register_model(model.architecture, model)
 
 
 class OneLayer(torch.nn.Module):
@@ -39,28 +43,32 @@ class OneLayer(torch.nn.Module):
     weights it has.
     """
 
+    architecture = ARCHITECTURE
+    """Name under which the engine knows the model."""
     opening: EngineConfig
     """Of the session that is being opened."""
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
-        config = self.fuzzed = type(self).opening
-        weights = content_for(config).weights
-        # Plain attributes: what is a parameter or a buffer, the dummy loader fills at random.
-        self.embed = _on_device(weights["embed"])
-        self.pos_embed = _on_device(weights["pos_embed"])
-        self.attn = engine_module(_ATTENTION).Attention(
-            config.num_q_heads,
-            config.head_dim,
-            config.head_dim**-0.5,
-            num_kv_heads=config.num_kv_heads,
-            cache_config=vllm_config.cache_config,
-            prefix=LAYER,
-        )
+        self.fuzzed = type(self).opening
         self.to_sample: Callable[[], Sequence[int]] = tuple
         """What the sampler has to give, by row of the logits."""
         self.shown: torch.Tensor | None = None
         """What the engine made logits of."""
+        self._make_layer(vllm_config)
+
+    def _make_layer(self, vllm_config: Any) -> None:
+        config = self.fuzzed
+        weights = content_for(config).weights
+        # Plain attributes: what is a parameter or a buffer, the dummy loader fills at random.
+        self.embed = on_device(weights["embed"])
+        self.pos_embed = on_device(weights["pos_embed"])
+
+        def layer(name: str, window: int | None = None) -> Any:
+            return _layer(config, vllm_config, name, window)
+
+        self.attn = layer(LAYER)
+        self.sliding = SlidingLayer(config, layer, on_device) if config.swa_window else None
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.embed.index_select(0, input_ids)
@@ -79,14 +87,16 @@ class OneLayer(torch.nn.Module):
         config = self.fuzzed
         demand_rows(input_ids, None, "input_ids", FORWARD)
         demand_rows(positions, len(input_ids), "positions", FORWARD)
-        query = config.num_q_heads * config.head_dim
-        keys = query + config.num_kv_heads * config.head_dim
-        packed = demand_lookup(self.embed, input_ids, "input_ids", FORWARD)
-        packed = packed + demand_lookup(self.pos_embed, positions, "positions", FORWARD)
-        q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
-        out = self.attn(q.contiguous(), k.contiguous(), v.contiguous())
+        q, k, v = looked_up_qkv(self.embed, self.pos_embed, input_ids, positions, config, FORWARD)
+        if config.attention == "mla":
+            out = attend_latent(self.attn, q, k, config)
+        else:
+            out = self.attn(q.contiguous(), k.contiguous(), v.contiguous())
         demand_instance(out, torch.Tensor, "what attention computed", FORWARD)
-        return with_mixed(out, config)
+        first = with_mixed(out, config)
+        if self.sliding is None:
+            return first
+        return torch.cat((first, self.sliding.forward(input_ids, positions)), dim=-1)
 
     def compute_logits(self, hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
         """Logits by which a greedy sampler gives the tokens that the case goes on with."""
@@ -97,6 +107,25 @@ class OneLayer(torch.nn.Module):
         return logits
 
 
-def _on_device(weight: torch.Tensor) -> torch.Tensor:
+def _layer(config: EngineConfig, vllm_config: Any, name: str, window: int | None) -> Any:
+    if config.attention == "mla":
+        return latent_layer(config, vllm_config, name)
+    return _attention_layer()(
+        config.num_q_heads,
+        config.head_dim,
+        config.head_dim**-0.5,
+        num_kv_heads=config.num_kv_heads,
+        cache_config=vllm_config.cache_config,
+        per_layer_sliding_window=window,
+        prefix=name,
+    )
+
+
+def _attention_layer() -> Any:
+    modules = map(engine_module, filter(has_module, _ATTENTION))
+    return next(module.Attention for module in modules if hasattr(module, "Attention"))
+
+
+def on_device(weight: torch.Tensor) -> torch.Tensor:
     """A copy where the loader makes a model's parameters."""
     return torch.empty(weight.shape, dtype=weight.dtype).copy_(weight)

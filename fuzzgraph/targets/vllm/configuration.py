@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.world import VOCAB
@@ -17,14 +18,33 @@ ARCHITECTURE = "FuzzGraphOneLayer"
 """Name under which the model is registered, as a plug-in registers one."""
 
 
-def vllm_config(config: EngineConfig) -> Any:
-    """Full decode graphs of the case's sizes, without the compiler, one rank, no async scheduling.
+_GRAPHS = {
+    "decode": "FULL_DECODE_ONLY",
+    "target_verify": "FULL_DECODE_ONLY",
+    "prefill": "FULL",
+}
+"""`cudagraph_mode` by what is captured."""
+
+
+def vllm_config(
+    config: EngineConfig,
+    attention: Mapping[str, Any],
+    async_scheduling: bool = False,
+    architecture: str = ARCHITECTURE,
+) -> Any:
+    """Full graphs of the case's sizes, without the compiler, one rank.
 
     A model may be one token longer than the case's longest request: its sampler writes that token.
+
+    Args:
+        attention: of `--attention-config`.
     """
     module = engine_module("vllm.config")
-    model = _model_folder(config)
+    mode = config.modes[0]
     longest, requests = max_model_len(config), config.req_pool_size
+    captured = _captured_tokens(config)
+    model_config = _model_config(config, architecture)
+    parallel_config = module.ParallelConfig()
     cache = call_with_known(
         module.CacheConfig,
         block_size=config.page_size,
@@ -34,47 +54,84 @@ def vllm_config(config: EngineConfig) -> Any:
     compilation = call_with_known(
         module.CompilationConfig,
         mode=0,
-        cudagraph_mode=module.CUDAGraphMode.FULL_DECODE_ONLY,
-        cudagraph_capture_sizes=list(config.capture_bs),
+        cudagraph_mode=_GRAPHS[mode],
+        cudagraph_capture_sizes=captured,
         cudagraph_num_of_warmups=1,
         custom_ops=["none"],  # layers in torch, which has no compiled operator to call
         ir_enable_torch_wrap=False,
     )
     return module.VllmConfig(
-        model_config=module.ModelConfig(
-            model=model,
-            tokenizer=model,
-            skip_tokenizer_init=True,
-            dtype=config.dtype,
-            max_model_len=longest,
-            seed=0,
-        ),
+        model_config=model_config,
         cache_config=cache,
         scheduler_config=module.SchedulerConfig(
-            max_num_batched_tokens=max(longest, requests),
+            max_num_batched_tokens=max(longest, requests * most_tokens(config), *captured),
             max_num_seqs=requests,
             max_model_len=longest,
             is_encoder_decoder=False,
-            async_scheduling=False,
+            async_scheduling=async_scheduling,
         ),
-        parallel_config=module.ParallelConfig(),
+        parallel_config=parallel_config,
         load_config=module.LoadConfig(load_format="dummy", use_tqdm_on_load=False),
         compilation_config=compilation,
+        attention_config=module.AttentionConfig(**attention),
+        speculative_config=_speculative_config(config, model_config, parallel_config),
+    )
+
+
+def most_tokens(config: EngineConfig) -> int:
+    """Tokens that a step computes of one request at most."""
+    widths = {"target_verify": config.draft_tokens, "prefill": config.max_context_len}
+    return widths.get(config.modes[0], 1)
+
+
+def _captured_tokens(config: EngineConfig) -> list[int]:
+    """The engine's captured sizes, which are counts of tokens."""
+    if config.modes[0] == "prefill":
+        return list(config.capture_tokens)
+    return [rows * most_tokens(config) for rows in config.capture_bs]
+
+
+def _speculative_config(config: EngineConfig, model_config: Any, parallel_config: Any) -> Any:
+    """Drafts by n-grams, which need no model; the case says which drafts are verified."""
+    if config.modes[0] != "target_verify" or config.draft_tokens == 1:
+        return None
+    return engine_module("vllm.config").SpeculativeConfig(
+        method="ngram",
+        num_speculative_tokens=config.draft_tokens - 1,
+        prompt_lookup_min=2,
+        prompt_lookup_max=3,
+        target_model_config=model_config,
+        target_parallel_config=parallel_config,
+    )
+
+
+def _model_config(config: EngineConfig, architecture: str) -> Any:
+    model = _model_folder(config, architecture)
+    return engine_module("vllm.config").ModelConfig(
+        model=model,
+        tokenizer=model,
+        skip_tokenizer_init=True,
+        dtype=config.dtype,
+        max_model_len=max_model_len(config),
+        seed=0,
     )
 
 
 def max_model_len(config: EngineConfig) -> int:
-    """Tokens of the longest request that the server takes."""
-    return config.max_context_len + 1
+    """Tokens of the longest request that the server takes.
+
+    No fewer than a graph has: the dummy rows of a capture have as many (`_dummy_run`).
+    """
+    return max(config.max_context_len + 1, *_captured_tokens(config))
 
 
-def _model_folder(config: EngineConfig) -> str:
+def _model_folder(config: EngineConfig, architecture: str) -> str:
     described = {
-        "architectures": [ARCHITECTURE],
+        "architectures": [architecture],
         "model_type": "llama",
         "hidden_size": config.num_q_heads * config.head_dim,
         "intermediate_size": 64,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": len(group_configs(config)),
         "num_attention_heads": config.num_q_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
@@ -84,7 +141,23 @@ def _model_folder(config: EngineConfig) -> str:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
+    if config.attention == "mla":
+        described |= _latent(config)
     return _written(json.dumps(described))
+
+
+def _latent(config: EngineConfig) -> dict[str, Any]:
+    """What DeepSeek's models say of themselves; the engine takes latent attention for them."""
+    rank = config.v_head_dim
+    return {
+        "model_type": "deepseek_v3",
+        "num_key_value_heads": config.num_q_heads,  # of the form that prefills attend in
+        "q_lora_rank": None,
+        "kv_lora_rank": rank,
+        "qk_nope_head_dim": rank,
+        "qk_rope_head_dim": config.head_dim - rank,
+        "v_head_dim": rank,
+    }
 
 
 @functools.cache

@@ -8,8 +8,8 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import TargetFailed
+from fuzzgraph.targets.offline.storage_offsets import OffsetsFromAllocation
 from fuzzgraph.targets.vllm.release import engine_module, has_module
-from fuzzgraph.world import FIRST_PAGE
 
 _PLANNING = ("vllm.v1.core.kv_cache_planning", "vllm.v1.core.kv_cache_utils")
 
@@ -17,19 +17,21 @@ _UTILS = "vllm.v1.attention.backends.utils"
 _CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.utils"
 
 
-def open_kv_cache(runner: Any, vllm_config: Any, config: EngineConfig) -> None:
+def open_kv_cache(runner: Any, vllm_config: Any, blocks: int) -> None:
     """Have the runner allocate its cache and open its attention backend, as a server does.
 
-    The memory that a server finds free is that of the case's pages.
+    The memory that a server finds free is that of so many blocks.
     """
     module = engine_module(next(name for name in _PLANNING if has_module(name)))
     specs = runner.get_kv_cache_spec()
     _resolve_layout(vllm_config, specs)
-    page = sum(spec.page_size_bytes for spec in specs.values())
     groups = module.get_kv_cache_groups(vllm_config, specs)
-    memory = page * (FIRST_PAGE + config.kv_pool_pages)
+    # A block is one group's at a time, and has a page for each of its layers.
+    page = max(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
+    memory = page * blocks
     planned = module.get_kv_cache_config_from_groups(vllm_config, groups, available_memory=memory)
-    runner.initialize_kv_cache(planned)
+    with OffsetsFromAllocation():  # its states are views of one buffer
+        runner.initialize_kv_cache(planned)
 
 
 def _resolve_layout(vllm_config: Any, specs: Any) -> None:
@@ -50,6 +52,8 @@ def kv_planes(cache: torch.Tensor, config: EngineConfig) -> tuple[torch.Tensor, 
     """
     heads, columns = config.num_kv_heads, config.head_dim
     page = config.page_size
+    if config.attention == "mla":
+        return (_latent_rows(cache, page, columns),)
     if cache.shape[1:] == (heads, page, 2 * columns):  # triton_attn.py: keys and values joined
         by_slot = cache.transpose(1, 2)
         return by_slot[..., :columns], by_slot[..., columns:]
@@ -57,7 +61,20 @@ def kv_planes(cache: torch.Tensor, config: EngineConfig) -> tuple[torch.Tensor, 
         return cache[:, 0], cache[:, 1]
     if cache.shape[:1] == (2,) and cache.shape[2:] == (page, heads, columns):
         return cache[0], cache[1]
-    raise TargetFailed(
+    raise _unknown(cache)
+
+
+def _latent_rows(cache: torch.Tensor, page: int, columns: int) -> torch.Tensor:
+    """[pages, page_size, 1, head_dim]; releases have the head behind the page or none at all."""
+    if cache.shape[1:] == (1, page, columns):
+        return cache.transpose(1, 2)
+    if cache.shape[1:] == (page, columns):
+        return cache[:, :, None]
+    raise _unknown(cache)
+
+
+def _unknown(cache: torch.Tensor) -> TargetFailed:
+    return TargetFailed(
         f"vLLM's KV cache is {list(cache.shape)}, a shape that targets/vllm/kv_cache.py does not"
         " know. Add it there."
     )

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from fuzzgraph.targets.offline.package import EnginePackage
-from fuzzgraph.targets.vllm.stubs.absent_modules import ABSENT, LEFT_OUT
+from fuzzgraph.targets.vllm.stubs.absent_modules import ABSENT, LEFT_OUT, interpreted
+
+FLASHINFER_BYTES = 128 << 10
+"""Of FlashInfer's workspace for partial results: guarded memory is compared at every step, and no
+model reads it. More than the least that 0.33.0 works out for the widest batch of a case."""
 
 VLLM = EnginePackage(
     "vllm",
     absent=ABSENT,
     left_out=LEFT_OUT,
+    contents={"numba": interpreted},
     settings="VLLM_",
     environment={
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_PLUGINS": "",  # none of those that are installed
+        "VLLM_USE_DEEP_GEMM": "0",  # compiled kernels of quantised layers
+        "VLLM_HAS_FLASHINFER_CUBIN": "1",  # else it asks the network for them
+        "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE": str(FLASHINFER_BYTES),
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "TQDM_DISABLE": "1",  # its capture loop draws a bar

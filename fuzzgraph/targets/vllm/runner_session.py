@@ -9,36 +9,49 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.observation import Observation
+from fuzzgraph.case import EngineConfig, Mode, attention_outputs
+from fuzzgraph.errors import EngineError
+from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
-from fuzzgraph.row_mixing import mixed_outputs, split_mixed
+from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs, RecordedCudaGraph
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.vllm.attention_model import OneLayer
+from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
 from fuzzgraph.targets.vllm.configuration import vllm_config
-from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, runner_fields
-from fuzzgraph.targets.vllm.kv_cache import kv_planes, open_kv_cache
+from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, page_list_fields, runner_fields
+from fuzzgraph.targets.vllm.handed import watch_handover
+from fuzzgraph.targets.vllm.kv_cache import open_kv_cache
 from fuzzgraph.targets.vllm.release import engine_module
-from fuzzgraph.targets.vllm.served_requests import ServedRequests
-from fuzzgraph.targets.vllm.stubs.platform import choose_backend, engine_runs
-from fuzzgraph.targets.vllm.stubs.process import Workspace, join_groups
-from fuzzgraph.world import Batch
+from fuzzgraph.targets.vllm.served_requests import Scheduled, ServedRequests
+from fuzzgraph.targets.vllm.sliding_window import (
+    metadata_of_groups,
+    runner_pools,
+    split_layers,
+    with_groups,
+)
+from fuzzgraph.targets.vllm.stubs.platform import HOPPER, choose_backend, engine_runs
+from fuzzgraph.targets.vllm.stubs.process import (
+    BackendBuffers,
+    Workspace,
+    join_groups,
+    run_dummy_batch,
+)
+from fuzzgraph.world import FIRST_PAGE, Batch
 
 RUNNER = "vllm.v1.worker.gpu_model_runner"
-_METADATA = ("slot_mapping", "seq_lens", "block_table", "query_start_loc")
-"""Attributes of a backend's metadata, under the names of the fields."""
 
 
 class _Graphs(CudaGraphs):
     """Tells the session of each graph, once it is captured."""
 
-    def __init__(self, graphs: GraphEngine, captured: Callable[[], None]) -> None:
+    def __init__(self, graphs: GraphEngine, captured: Callable[[RecordedCudaGraph], None]) -> None:
         super().__init__(graphs, "decode")
         self._captured = captured
 
@@ -46,7 +59,7 @@ class _Graphs(CudaGraphs):
     def capture(self, graph: RecordedCudaGraph, *_: Any, **__: Any) -> Iterator[None]:
         with super().capture(graph):
             yield
-        self._captured()
+        self._captured(graph)
 
 
 class RunnerSession(GraphSession):
@@ -54,37 +67,80 @@ class RunnerSession(GraphSession):
 
     Args:
         backend: dotted path of the attention backend's class.
+        attention: of `--attention-config`.
+        capability: of the device.
     """
 
-    def __init__(self, config: EngineConfig, graphs: GraphEngine, backend: str) -> None:
+    runner_module = RUNNER
+    model_class: type[OneLayer] = OneLayer
+    served_kind: type[ServedRequests] = ServedRequests
+    async_scheduling = False
+    """Whether the server plans a step before it has read what the last one sampled."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        graphs: GraphEngine,
+        backend: str,
+        attention: Mapping[str, Any] = MappingProxyType({}),
+        capability: tuple[int, int] = HOPPER,
+    ) -> None:
         super().__init__()
         self._config = config
         self._cuda_graphs = _Graphs(graphs, self._remember_captured)
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self._common: Any = None
         self._built: Any = None
+        self._built_of: dict[int, Any] = {}
         self._dispatched: Any = None
-        self._rows: dict[str, int] = {}
-        self._next: list[int] = []
-        with engine_runs():
-            self.vllm_config = vllm_config(config)
+        self._answer: Any = None
+        self._scheduled: Scheduled | None = None
+        self._hidden: torch.Tensor | None = None
+        with self._server():
+            self.vllm_config = vllm_config(
+                config, attention, self.async_scheduling, self.model_class.architecture
+            )
             join_groups(self.vllm_config)
-            choose_backend(backend)
+            choose_backend(backend, capability)
             self._workspace = Workspace(graphs.device)
-            OneLayer.opening = config
-            with self._configured():
-                module = engine_module(RUNNER)
+            self._buffers = BackendBuffers(backend)
+            self.model_class.opening = config
+            with self._configured(), self._buffers.inside():
+                module = engine_module(self.runner_module)
                 self.runner = module.GPUModelRunner(self.vllm_config, graphs.device)
                 self.runner.load_model()
-                open_kv_cache(self.runner, self.vllm_config, config)
+                open_kv_cache(self.runner, self.vllm_config, self._blocks())
+                self._buffers.make()
             self.model: OneLayer = self.runner.get_model()
             self.model.to_sample = self._to_sample
-        self.fields = runner_fields()
-        self.pools = Pools(kv_planes=kv_planes(self.runner.kv_caches[0], config))
-        self.served = ServedRequests(self._sampled_by)
+        self.fields = (*with_groups(self._runner_fields(), config), *page_list_fields())
+        self.pools = self._runner_pools()
+        self.served = self.served_kind()
         self._spy()
+        self._watch_handover(graphs)
+
+    def _runner_fields(self) -> tuple[Field, ...]:
+        return runner_fields(self.runner, self._config)
+
+    def _watch_handover(self, graphs: GraphEngine) -> None:
+        watch_handover(self, self.runner, graphs)
+
+    def _runner_pools(self) -> Pools:
+        return runner_pools(self.runner.kv_caches, self._config)
+
+    def _blocks(self) -> int:
+        """Blocks of the cache, reserved and trap ones included."""
+        return FIRST_PAGE + self._config.kv_pool_pages
+
+    def _in_blocks(self, batch: Batch) -> Batch:
+        """The batch with the cache's blocks of each request as its pages."""
+        return batch
 
     # Around the engine
+
+    def _server(self) -> contextlib.AbstractContextManager[None]:
+        """What the process of a server has, besides a device."""
+        return engine_runs()
 
     @contextlib.contextmanager
     def _configured(self) -> Iterator[None]:
@@ -94,7 +150,8 @@ class RunnerSession(GraphSession):
     @contextlib.contextmanager
     def _engine(self) -> Iterator[None]:
         """Sessions share the process; each brings its own workspace and graphs."""
-        with engine_runs(), replaced_names([torch.cuda], self._cuda_graphs.names()):
+        names = self._cuda_graphs.names()
+        with self._server(), replaced_names([torch.cuda], names), self._buffers.inside():
             self._workspace.use()
             yield
 
@@ -108,10 +165,22 @@ class RunnerSession(GraphSession):
             return self._dispatched
 
         dispatcher.dispatch = dispatched
-        (group,) = self.runner.attn_groups[0]
-        self.builder = group.get_metadata_builder(0)
+        self._spy_on_builder()
+
+    def _spy_on_builder(self) -> None:
+        builders = [group.get_metadata_builder(0) for (group,) in self.runner.attn_groups]
+        self.builder, *others = builders
         for name in ("build", "build_for_cudagraph_capture"):
             setattr(self.builder, name, self._kept(getattr(self.builder, name)))
+            for number, other in enumerate(others, start=1):
+                setattr(other, name, self._kept_of(number, getattr(other, name)))
+
+    def _kept_of(self, group: int, build: Callable[..., Any]) -> Callable[..., Any]:
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            self._built_of[group] = build(*args, **kwargs)
+            return self._built_of[group]
+
+        return kept
 
     def _kept(self, build: Callable[..., Any]) -> Callable[..., Any]:
         def kept(*args: Any, **kwargs: Any) -> Any:
@@ -123,12 +192,21 @@ class RunnerSession(GraphSession):
 
         return kept
 
-    def _sampled_by(self, name: str) -> int:
-        return len(self.runner.requests[name].output_token_ids)
-
     def _to_sample(self) -> list[int]:
-        """The token that each request goes on with, in the engine's order of rows."""
-        return [self._next[self._rows[name]] for name in self.runner.input_batch.req_ids]
+        """The tokens that the model predicts, in the engine's order of rows."""
+        sampled = self._step_done.sampled
+        return [token for name in self._rows_of_the_engine() for token in sampled[name]]
+
+    @property
+    def _step_done(self) -> Scheduled:
+        """The last step, or the one that runs."""
+        assert self._scheduled is not None, "no step has run"
+        return self._scheduled
+
+    def _rows_of_the_engine(self) -> list[str]:
+        """The engine's id of each live row, in its order."""
+        names: list[str] = self.runner.input_batch.req_ids
+        return names
 
     # Capture
 
@@ -137,15 +215,21 @@ class RunnerSession(GraphSession):
         with self._engine(), self._configured():
             self.runner.capture_model()
         self.capturing = False
+        if not self._read:
+            sizes = list(self._config.capture_bs)
+            raise EngineError(f"capture_model captured no graph, where a server has sizes {sizes}")
 
-    def _remember_captured(self) -> None:
-        key = self.graph_key()
+    def _remember_captured(self, graph: RecordedCudaGraph) -> None:
+        self._remember_read(self.graph_key())
+
+    def _remember_read(self, key: Hashable) -> None:
+        """Keep what the graph captured just now reads."""
         self._read[key] = {**self._given(), **self._metadata()}
         self.remember(key)
 
     def _metadata(self) -> dict[str, torch.Tensor]:
         """What the backend's kernels read, whole, as its builder made it last."""
-        return {name: getattr(self._built, name) for name in _METADATA}
+        return {**read_by_kernels(self._built), **metadata_of_groups(self._built_of)}
 
     def _given(self) -> dict[str, torch.Tensor]:
         """The model's inputs, whole."""
@@ -173,27 +257,33 @@ class RunnerSession(GraphSession):
             self._step(batch)
 
     def eager(self, batch: Batch) -> None:
-        """What the dispatcher does where it knows no graph."""
-        dispatcher = self.runner.cudagraph_dispatcher
-        with self._engine(), replaced_names([dispatcher], {"keys_initialized": False}):
+        with self._engine(), self._without_graphs():
             self._step(batch)
 
-    def _step(self, batch: Batch) -> None:
-        self._common = self._built = self.model.shown = None
-        scheduled, self._rows = self.served.step(batch)
-        self._next = batch.next_tokens.tolist()
-        self.runner.execute_model(scheduled)
-        if batch.mode == "idle":
-            self._dummy_batch()
-        else:
-            self.runner.sample_tokens(None)
-        none = engine_module("vllm.config").CUDAGraphMode.NONE
-        self.ran_eagerly = self._dispatched[0] == none
+    def _without_graphs(self) -> contextlib.AbstractContextManager[None]:
+        """What the dispatcher does where it knows no graph."""
+        dispatcher = self.runner.cudagraph_dispatcher
+        return replaced_names([dispatcher], {"keys_initialized": False})
 
-    def _dummy_batch(self) -> None:
-        """As `gpu_worker.py execute_dummy_batch` has it, on a rank that has nothing to run."""
-        tokens = getattr(self.runner, "uniform_decode_query_len", 1)
-        self.runner._dummy_run(tokens, uniform_decode=True)
+    def _step(self, batch: Batch) -> None:
+        self._common = self._built = self._hidden = self.model.shown = None
+        self._scheduled = self.served.step(self._in_blocks(batch))
+        self.runner.execute_model(self._scheduled.output)
+        if batch.mode == "idle":
+            run_dummy_batch(self.runner)
+        else:
+            self._hidden = self._hidden_states()[: batch.num_tokens].clone()
+            self._answer = self.runner.sample_tokens(None)
+        self.ran_eagerly = self._took_no_graph()
+
+    def _hidden_states(self) -> torch.Tensor:
+        """What the model gave for the step that is not sampled yet."""
+        hidden: torch.Tensor = self.runner.execute_model_state.hidden_states
+        return hidden
+
+    def _took_no_graph(self) -> bool:
+        none = engine_module("vllm.config").CUDAGraphMode.NONE
+        return bool(self._dispatched[0] == none)
 
     # What was seen
 
@@ -202,15 +292,26 @@ class RunnerSession(GraphSession):
             return batch.raw_bs, batch.num_tokens
         return self._dispatched[1].num_reqs, self._dispatched[1].num_tokens
 
+    def declined(self, batch: Batch) -> str:
+        drafts = self._config.draft_tokens
+        if batch.mode == "target_verify" and (batch.new_lens != drafts).any():
+            return f"cudagraph_dispatcher.py: decode graphs are for {drafts} tokens of each request"
+        return ""
+
     def observe(self, batch: Batch) -> Observation:
         seen = super().observe(batch)
-        index = self.runner.input_batch.req_id_to_index
-        seen.order = [index[name] for name in self._rows]
+        index = {name: row for row, name in enumerate(self._rows_of_the_engine())}
+        seen.order = [index[name] for name in self._step_done.rows]
+        seen.told = {"is_prefilling": self._step_done.in_prompt}
         if seen.outputs:
             seen.shown_tokens = batch.num_tokens
         if batch.mode == "idle" and not self.ran_eagerly:
-            seen.dummy_rows = getattr(self.runner, "uniform_decode_query_len", 1)
+            seen.dummy_rows = self._dummy_rows()
         return seen
+
+    def _dummy_rows(self) -> int:
+        """Rows of an idle rank's batch that count as live ones."""
+        return 1
 
     def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
         """What the graph was captured with, as far as this step's rows and tokens go."""
@@ -235,8 +336,10 @@ class RunnerSession(GraphSession):
         self, read: Mapping[str, torch.Tensor], rows: int, tokens: int
     ) -> dict[str, torch.Tensor]:
         sizes = {"tokens": tokens, "requests": rows, "indptr": rows + 1, "page_table": rows}
+        if (offsets := read.get("paged_kv_indptr")) is not None:
+            sizes["indices"] = int(offsets[rows])
         return {
-            field.name: read[field.name][: sizes[field.axis]].clone()
+            field.name: read[field.name][: sizes.get(field.axis)].clone()
             for field in self.fields
             if read.get(field.name) is not None
         }
@@ -248,13 +351,25 @@ class RunnerSession(GraphSession):
         return {name: getattr(self._common, name) for name in names}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return () if mode == "idle" else ("attention", *mixed_outputs(self._config))
+        names = (*attention_outputs(self._config), *mixed_outputs(self._config))
+        return () if mode == "idle" else names
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        """The rows that the runner took logits of."""
-        if self.model.shown is None:
+        """All live tokens; those that the runner took logits of as it took them."""
+        if self._hidden is None or self.model.shown is None:
             return {}
-        return split_mixed(self.model.shown, self._config)
+        return split_layers(self._with_logits_rows(self._hidden, self.model.shown), self._config)
+
+    def _with_logits_rows(self, hidden: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
+        """In place of the tokens that a sampler needs, what the runner picked out for it."""
+        scheduled, end = self._step_done, 0
+        needed: list[int] = []
+        for name in self._rows_of_the_engine():
+            end += scheduled.output.num_scheduled_tokens[name]
+            needed += range(end - len(scheduled.sampled[name]), end)
+        if len(taken) != len(needed):  # then its shape tells
+            return taken
+        return hidden.index_copy(0, torch.tensor(needed), taken)
 
     @property
     def roots(self) -> Mapping[str, object]:

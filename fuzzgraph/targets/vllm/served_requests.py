@@ -6,91 +6,209 @@ or come back after they were preempted. Nothing of the batch is padded or ordere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.release import engine_module
-from fuzzgraph.world import Batch
+from fuzzgraph.targets.vllm.sliding_window import blocks_of
+from fuzzgraph.world import Batch, IntArray
 
 _OUTPUT = "vllm.v1.core.sched.output"
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the scheduler knows of a request before a step."""
+
+    name: str
+    """The engine's id."""
+    prompt: int
+    """Tokens of its prompt."""
+    pages: tuple[int, ...]
+    """Pages that the runner knows of it in each KV cache group. That a window has left one behind
+    it is never told."""
+    computed: int
+    """Tokens whose KV is there."""
+    sampled: int = 0
+    """Tokens that it was given behind its prompt."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """One step as the engine sees it."""
+
+    output: Any
+    """`SchedulerOutput`"""
+    rows: Mapping[str, int]
+    """Engine's id -> row of the batch."""
+    sampled: Mapping[str, list[int]]
+    """Engine's id -> the tokens that its model predicts where the engine asks for logits: behind
+    the last token, and behind each one before a draft."""
+    in_prompt: list[int]
+    """[rows of the batch] whether the step computes a part of the prompt."""
 
 
 class ServedRequests:
     """The requests that a runner knows.
 
-    A request whose length is not one more than before counts as ended, and another one takes its
-    place: a server's requests grow token by token.
-
-    Args:
-        sampled: engine's id -> tokens that the runner has sampled for it.
+    A request that does not go on where its last step ended counts as ended, and another one takes
+    its place: a server's requests grow by the next part of their prompt, by one token, or by what
+    a verify accepts. The first step of a request computes the end of its prompt, whose beginning a
+    cache of prefixes had.
     """
 
-    def __init__(self, sampled: Callable[[str], int]) -> None:
-        self.known: dict[int, tuple[str, int, int]] = {}
-        """Request -> engine's id, pages that the runner knows, tokens that it knows."""
+    resumed_are_new = False
+    """Whether a request that comes back after it was preempted is handed over as a new one."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, _Known] = {}
         self.count = 0
-        self._sampled = sampled
 
-    def step(self, batch: Batch) -> tuple[Any, dict[str, int]]:
-        """(what the scheduler hands over, engine's id -> row of the batch)."""
-        module = engine_module(_OUTPUT)
-        ended = {self.known.pop(name)[0] for name in batch.finished.tolist() if name in self.known}
-        preempted = {self.known[n][0] for n in batch.preempted.tolist() if n in self.known}
+    def step(self, batch: Batch) -> Scheduled:
+        """What the scheduler hands over."""
+        known = self.known
+        ended = {known.pop(name).name for name in batch.finished.tolist() if name in known}
+        preempted = {known[name].name for name in batch.preempted.tolist() if name in known}
         resumed = set(batch.resumed.tolist())
-        new: list[Any] = []
-        going: list[dict[str, Any]] = []
+        module = engine_module(_OUTPUT)
+        new, going = [], []
+        drafts: dict[str, list[int]] = {}
         rows: dict[str, int] = {}
+        sampled: dict[str, list[int]] = {}
+        in_prompt: list[int] = []
         for row, request in enumerate(batch.requests.tolist()):
-            length, pages = int(batch.seq_lens[row]), batch.pages.row(row).tolist()
-            entry = self.known.get(request)
-            if entry is not None and length != entry[2] + 1:
-                ended.add(entry[0])
-                entry = None
-            if entry is None:
-                name = f"{request}.{self.count}"
-                self.count += 1
-                new.append(_new_request(module, name, batch, row))
+            one = known.get(request)
+            if one is not None and not _goes_on(one, batch, row):
+                ended.add(one.name)
+                one = None
+            if one is None:
+                one = self._newcomer(request, batch, row)
+                new.append(_new_request(module, one, batch, row))
+            elif request in resumed and self.resumed_are_new:
+                new.append(_new_request(module, one, batch, row))
             else:
-                name = entry[0]
-                more = pages if request in resumed else pages[entry[1] :]
-                going.append({
-                    "req_ids": name,
-                    "resumed": request in resumed,
-                    "all_token_ids": batch.kv_tokens.row(row).tolist(),
-                    "new_block_ids": (more,) if more else None,
-                    "num_computed_tokens": length - 1,
-                    "num_output_tokens": self._sampled(name),
-                })  # fmt: skip
-            self.known[request] = (name, len(pages), length)
-            rows[name] = row
-        out = module.SchedulerOutput.make_empty()
-        out.scheduled_new_reqs = new
-        out.scheduled_cached_reqs = _cached(module, going)
-        out.num_scheduled_tokens = dict.fromkeys(rows, 1)
-        out.total_num_scheduled_tokens = len(rows)
-        out.finished_req_ids = ended
-        out.preempted_req_ids = preempted - ended
-        out.num_common_prefix_blocks = [0]
-        return out, rows
+                going.append(_going(one, batch, row, request in resumed))
+            in_prompt.append(int(one.computed < one.prompt))
+            drafted = _tokens(batch.input_ids, batch, row)[1:]
+            predicted = _tokens(batch.predicted, batch, row)
+            if not drafted or self._computes_prompt(one):
+                drafted, predicted = [], predicted[-1:]
+            else:
+                drafts[one.name] = drafted
+            rows[one.name], sampled[one.name] = row, predicted
+            accepted = self._accepted(one, drafted, predicted)
+            known[request] = _after(one, batch, row, len(drafted), accepted)
+        output = module.SchedulerOutput.make_empty()
+        output.scheduled_new_reqs = new
+        output.scheduled_cached_reqs = _cached(module, going)
+        output.num_scheduled_tokens = {name: int(batch.new_lens[row]) for name, row in rows.items()}
+        output.total_num_scheduled_tokens = batch.num_tokens
+        output.scheduled_spec_decode_tokens = drafts
+        output.finished_req_ids = ended
+        output.preempted_req_ids = preempted - ended
+        output.num_common_prefix_blocks = [0] * len(batch.groups)
+        return Scheduled(output, rows, sampled, in_prompt)
+
+    def _newcomer(self, request: int, batch: Batch, row: int) -> _Known:
+        self.count += 1
+        prompt = self._prompt(batch, row)
+        return _Known(f"{request}.{self.count}", prompt, (), int(batch.cached_lens[row]))
+
+    def _prompt(self, batch: Batch, row: int) -> int:
+        """Tokens of the prompt of a request that is new."""
+        return len(batch.prompts.row(row))
+
+    def _computes_prompt(self, one: _Known) -> bool:
+        """Whether all tokens of its step are its prompt's."""
+        return one.computed < one.prompt
+
+    def _accepted(self, one: _Known, drafted: list[int], predicted: list[int]) -> int:
+        """How many of the drafts stay: those that the model predicts too."""
+        accepted = 0
+        while accepted < len(drafted) and drafted[accepted] == predicted[accepted]:
+            accepted += 1
+        return accepted
 
 
-def _new_request(module: Any, name: str, batch: Batch, row: int) -> Any:
-    """A request of which all but the last token were computed before."""
-    tokens = batch.kv_tokens.row(row).tolist()
+class ServedAnew(ServedRequests):
+    """As the V2 runner has it: it forgets a preempted request (scheduler.py, `schedule`)."""
+
+    resumed_are_new = True
+
+
+class ServedWithDrafts(ServedAnew):
+    """Drafts stand behind the last token of a prompt too, which then runs as a decode
+    (model_runner.py of V2, gather_batch_req_state). They are placeholders: none is accepted
+    (spec_decode/rejection_sampler.py)."""
+
+    def _prompt(self, batch: Batch, row: int) -> int:
+        return int(batch.cached_lens[row]) + 1
+
+    def _computes_prompt(self, one: _Known) -> bool:
+        return one.computed + 1 < one.prompt
+
+    def _accepted(self, one: _Known, drafted: list[int], predicted: list[int]) -> int:
+        if one.computed < one.prompt:
+            return 0
+        return super()._accepted(one, drafted, predicted)
+
+
+def _tokens(values: IntArray, batch: Batch, row: int) -> list[int]:
+    """The entries of a row of what has one for each token."""
+    end = int(batch.new_lens[: row + 1].sum())
+    found: list[int] = values[end - int(batch.new_lens[row]) : end].tolist()
+    return found
+
+
+def _goes_on(one: _Known, batch: Batch, row: int) -> bool:
+    """Whether the step starts where the last one ended, and its prompt ends no sooner."""
+    length = int(batch.seq_lens[row])
+    in_prompt = one.computed < one.prompt
+    return one.computed == batch.cached_lens[row] and not (in_prompt and length > one.prompt)
+
+
+def _after(one: _Known, batch: Batch, row: int, drafts: int, accepted: int) -> _Known:
+    """The request after the step."""
+    length, pages = int(batch.seq_lens[row]), tuple(map(len, blocks_of(batch, row)))
+    if length < one.prompt:
+        return replace(one, pages=pages, computed=length)
+    computed = length - drafts + accepted
+    return replace(one, pages=pages, computed=computed, sampled=one.sampled + accepted + 1)
+
+
+def _new_request(module: Any, one: _Known, batch: Batch, row: int) -> Any:
+    """A request that the runner does not know, with what was sampled before it was preempted."""
+    tokens = batch.prompts.row(row)[: one.prompt + one.sampled].tolist()
     sampling = engine_module("vllm.sampling_params").SamplingParams(temperature=0.0)
     return call_with_known(
         module.NewRequestData,
-        req_id=name,
-        prompt_token_ids=tokens,
+        req_id=one.name,
+        prompt_token_ids=tokens[: one.prompt],
         prefill_token_ids=tokens,
         mm_features=[],
         sampling_params=sampling,
         pooling_params=None,
-        block_ids=(batch.pages.row(row).tolist(),),
-        num_computed_tokens=len(tokens) - 1,
+        block_ids=blocks_of(batch, row),
+        num_computed_tokens=one.computed,
         lora_request=None,
     )
+
+
+def _going(one: _Known, batch: Batch, row: int, resumed: bool) -> dict[str, Any]:
+    """A request that the runner knows, as one row of `CachedRequestData`."""
+    more = blocks_of(batch, row)
+    if not resumed:
+        more = tuple(part[known:] for known, part in zip(one.pages, more, strict=True))
+    return {
+        "req_ids": one.name,
+        "resumed": resumed,
+        "all_token_ids": batch.prompts.row(row)[: one.prompt + one.sampled].tolist(),
+        "new_block_ids": more if any(more) else None,
+        "num_computed_tokens": one.computed,
+        "num_output_tokens": one.sampled,
+    }
 
 
 def _cached(module: Any, going: list[dict[str, Any]]) -> Any:

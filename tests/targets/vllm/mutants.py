@@ -51,6 +51,95 @@ class _TablesElsewhere(RunnerSession):
         return super()._kept(copied)
 
 
+class _PromptsStay(RunnerSession):
+    """A request that moves to another row leaves the length of its prompt behind."""
+
+    def _step(self, batch: Any) -> None:
+        persistent = self.runner.input_batch
+        condense = type(persistent).condense
+
+        def condensed(*args: Any, **kwargs: Any) -> Any:
+            before = persistent.num_prompt_tokens.copy()
+            moved = condense(persistent, *args, **kwargs)
+            persistent.num_prompt_tokens[:] = before
+            return moved
+
+        persistent.condense = condensed
+        super()._step(batch)
+        del persistent.condense
+
+
+class _InputsAnew(RunnerSession):
+    """The runner makes its buffer of token ids anew once its graphs are captured."""
+
+    def capture(self) -> None:
+        super().capture()
+        ids = self.runner.input_ids
+        ids.gpu = ids.gpu.clone()
+
+
+class _AnotherToken(RunnerSession):
+    """The sampler gives another token in place of a draft that it rejects."""
+
+    def _step(self, batch: Any) -> None:
+        runner = self.runner
+        sample = type(runner)._sample
+
+        def sampled(*args: Any, **kwargs: Any) -> Any:
+            made = sample(runner, *args, **kwargs)
+            tokens = made.sampled_token_ids
+            rejected = (tokens[:, 1:] == -1) & (tokens[:, :-1] != -1)
+            tokens[:, :-1][rejected] ^= 1
+            return made
+
+        runner._sample = sampled
+        super()._step(batch)
+        del runner._sample
+
+
+class _LaterLogits(RunnerSession):
+    """The sampler's rows are those of the tokens behind the ones that it needs."""
+
+    def _step(self, batch: Any) -> None:
+        runner = self.runner
+        spec = type(runner)._calc_spec_decode_metadata
+
+        def calculated(*args: Any, **kwargs: Any) -> Any:
+            made = spec(runner, *args, **kwargs)
+            made.logits_indices = made.logits_indices.roll(-1)
+            return made
+
+        runner._calc_spec_decode_metadata = calculated
+        super()._step(batch)
+        del runner._calc_spec_decode_metadata
+
+
+class _PaddedSlots(RunnerSession):
+    """`_get_slot_mappings` leaves slots behind the live tokens as the last batch had them."""
+
+    def capture(self) -> None:
+        super().capture()
+        self.slots_before = self._slots().clone()
+
+    def _slots(self) -> Any:
+        return self.runner.input_batch.block_table[0].slot_mapping.gpu
+
+    def _step(self, batch: Any) -> None:
+        runner, slots = self.runner, self._slots()
+        mapped = type(runner)._get_slot_mappings
+
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            before = slots.clone()
+            made = mapped(runner, *args, **kwargs)
+            slots[batch.num_tokens :] = self.slots_before[batch.num_tokens :]
+            self.slots_before = before
+            return made
+
+        runner._get_slot_mappings = kept
+        super()._step(batch)
+        del runner._get_slot_mappings
+
+
 def _session(config: EngineConfig, graphs: GraphEngine, target: Any, kind: Any) -> RunnerSession:
     made: RunnerSession = kind(config, graphs, f"{target.module}.{target.backend}")
     return made
@@ -69,6 +158,55 @@ class _Pages(FlashAttentionTarget):
 class _Tables(FlashAttentionTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
         return _session(config, graphs, self, _TablesElsewhere)
+
+
+class _Inputs(FlashAttentionTarget):
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
+        return _session(config, graphs, self, _InputsAnew)
+
+
+class _Prompts(FlashAttentionTarget):
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
+        return _session(config, graphs, self, _PromptsStay)
+
+
+def prompts_stay() -> FlashAttentionTarget:
+    return _Prompts("vllm-fa")
+
+
+def inputs_anew() -> FlashAttentionTarget:
+    return _Inputs("vllm-fa")
+
+
+class _AnotherTokenTarget(FlashAttentionTarget):
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
+        return _session(config, graphs, self, _AnotherToken)
+
+
+class _LaterLogitsTarget(FlashAttentionTarget):
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
+        return _session(config, graphs, self, _LaterLogits)
+
+
+def padded_lengths_of_a_verify() -> TritonTarget:
+    return _PaddedLengths("vllm-triton-verify", "target_verify")
+
+
+def another_token_than_the_rejected() -> FlashAttentionTarget:
+    return _AnotherTokenTarget("vllm-fa-verify", "target_verify")
+
+
+def logits_of_the_next_tokens() -> FlashAttentionTarget:
+    return _LaterLogitsTarget("vllm-fa-verify", "target_verify")
+
+
+class _PaddedSlotsTarget(FlashAttentionTarget):
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
+        return _session(config, graphs, self, _PaddedSlots)
+
+
+def padded_slots_of_mixed() -> FlashAttentionTarget:
+    return _PaddedSlotsTarget("vllm-fa-mixed", "prefill")
 
 
 def tables_elsewhere() -> FlashAttentionTarget:

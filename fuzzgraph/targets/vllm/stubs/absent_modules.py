@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
 
 _KERNELS = "compiled kernels for GPUs"
 _HTTP = "the HTTP server and its clients; no server is started"
@@ -33,7 +35,7 @@ ABSENT: Mapping[str, str] = {
     "mcp": _ANSWERS,
     "mistral_common": _TOKENS,
     "model_hosting_container_standards": _HTTP,
-    "numba": "compiles drafts by n-grams for the CPU",
+    "numba": "compiles drafts by n-grams for the CPU; Python runs them",
     "openai_harmony": _TOKENS,
     "orjson": _HTTP,
     "outlines_core": _ANSWERS,
@@ -54,6 +56,8 @@ ABSENT: Mapping[str, str] = {
     "zmq": "talks between server processes; there is one process",
     "vllm._C": _KERNELS,
     "vllm._C_stable_libtorch": _KERNELS,
+    "vllm._flashmla_C": _KERNELS,
+    "vllm._flashmla_extension_C": _KERNELS,
     "vllm._moe_C": _KERNELS,
     "vllm.vllm_flash_attn._vllm_fa2_C": _KERNELS,
     "vllm.vllm_flash_attn._vllm_fa3_C": _KERNELS,
@@ -69,3 +73,16 @@ LEFT_OUT: Mapping[str, str] = {
     "vllm.reasoning": _ANSWERS,
 }
 """Module that is not imported even where it is there -> why nothing is lost."""
+
+
+def interpreted(numba: types.ModuleType) -> None:
+    """What modules read of numba: a function that would be compiled stays the function."""
+    vars(numba).update(
+        jit=_as_it_is, njit=_as_it_is, prange=range, get_num_threads=lambda: 1,
+        set_num_threads=lambda count: None,
+    )  # fmt: skip
+
+
+def _as_it_is(*functions: Callable[..., Any], **_: Any) -> Any:
+    """In place of `@jit` and `@jit(...)`."""
+    return functions[0] if functions else _as_it_is

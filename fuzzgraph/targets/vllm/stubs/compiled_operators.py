@@ -27,4 +27,7 @@ def answer_for_compiled_operators() -> Any:
     # A view without a reference on the device: memory of a graph's pool is never given back here.
     library.define("weak_ref_tensor(Tensor(a) input) -> Tensor(a)")
     library.impl("weak_ref_tensor", lambda tensor: tensor.detach(), "CPU")
+    # The device's view of pinned memory of the host: here they are one memory.
+    library.define("get_cuda_view_from_cpu_tensor(Tensor(a) cpu_tensor) -> Tensor(a)")
+    library.impl("get_cuda_view_from_cpu_tensor", lambda tensor: tensor.detach(), "CPU")
     return library

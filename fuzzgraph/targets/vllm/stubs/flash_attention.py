@@ -10,28 +10,38 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.errors import KernelNotModelled
+from fuzzgraph.errors import AdapterUnavailable, KernelNotModelled
 from fuzzgraph.kernel_models import flash_attention, flash_attention_plan
 from fuzzgraph.targets.offline.kernel_arguments import put_model, strict
-from fuzzgraph.targets.vllm.release import engine_module, has_module
+from fuzzgraph.targets.vllm.release import engine_module, has_module, release
 
-_PLACES = (
-    "vllm.v1.attention.backends.fa_utils",
-    "vllm.v1.attention.backends.flash_attn",
-)
+_UTILS = "vllm.v1.attention.backends.fa_utils"
+_ROUNDED = "round_up"
+"""Name in the backend's module by which it sizes a plan in parts that are aligned, as the model
+lays it out; before 0.17 a plan had a number for each row and one more."""
 _STORE = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
 _attend = strict(flash_attention.flash_attn_with_kvcache)
 _plan = strict(flash_attention_plan.get_scheduler_metadata)
 # What only other versions or other kinds of attention read.
 _LEFT_OUT = (
-    "cu_seqlens_k", "q_v", "alibi_slopes", "cp_tot_seqused_k", "mask_mod", "block_sparse_tensors",
+    "cu_seqlens_k", "alibi_slopes", "cp_tot_seqused_k", "mask_mod", "block_sparse_tensors",
     "aux_tensors", "dynamic_causal", "gather_kv_indices", "gather_kv_valid_length", "output_scale",
 )  # fmt: skip
 
 
-def put_flash_attention() -> None:
-    """Have the backend call the models; once per process, before a session opens."""
-    for place in filter(has_module, _PLACES):
+def put_flash_attention(backend: str) -> None:
+    """Have the backend's module call the models; once per process, before a session opens.
+
+    Raises:
+        AdapterUnavailable: the release has another layout of plans than the model.
+    """
+    if not hasattr(engine_module(backend), _ROUNDED):
+        raise AdapterUnavailable(
+            f"vllm {release()} has a FlashAttention whose plans are laid out otherwise than the "
+            "model's. Name a release from 0.17.0 on, for example --release 0.33.0, or take "
+            "vllm-triton."
+        )
+    for place in filter(has_module, (_UTILS, backend)):
         module = engine_module(place)
         put_model(module, "flash_attn_varlen_func", flash_attn_varlen_func)
         put_model(module, "get_scheduler_metadata", get_scheduler_metadata)
@@ -60,6 +70,7 @@ def flash_attn_varlen_func(
     num_splits: int = 0,
     fa_version: int = 3,
     s_aux: torch.Tensor | None = None,
+    q_v: torch.Tensor | None = None,
     cp_world_size: int = 1,
     **others: Any,
 ) -> Any:
@@ -84,6 +95,7 @@ def flash_attn_varlen_func(
         window_size=_window(window_size),
         softcap=softcap,
         sinks=s_aux,
+        qv=q_v,
         scheduler_metadata=scheduler_metadata,
         num_splits=num_splits,
         return_softmax_lse=return_softmax_lse,

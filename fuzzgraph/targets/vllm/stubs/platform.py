@@ -6,6 +6,7 @@ vLLM's own `NonNvmlCudaPlatform` answers, from a `torch.cuda` that has answers; 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Iterator
 from typing import Any
@@ -16,9 +17,12 @@ from fuzzgraph.targets.offline.cuda_on_cpu import ACCELERATOR, DEVICE, STREAMS, 
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.vllm.release import engine_module
 
-__all__ = ["become_cuda", "choose_backend", "engine_runs"]
+__all__ = ["BLACKWELL", "HOPPER", "become_cuda", "choose_backend", "engine_runs"]
 
+HOPPER, BLACKWELL = (9, 0), (10, 0)
+"""Compute capabilities of devices."""
 _PLATFORMS = "vllm.platforms"
+_UTILS = "vllm.v1.attention.backends.utils"
 _STREAMS = {name: STREAMS[name] for name in ("Stream", "Event")}
 _STREAM = STREAMS["Stream"]()
 # The engine unfreezes what an import left behind, and walks it at every capture.
@@ -41,6 +45,7 @@ def engine_runs() -> Iterator[None]:
 
 def become_cuda() -> None:
     """Have the engine take the code that a server with CUDA takes; before its other imports."""
+    _Chosen.capability = HOPPER  # what is imported asks, and a session before had its own
     platforms = engine_module(_PLATFORMS)
     if isinstance(vars(platforms).get("_current_platform"), _Chosen):
         return
@@ -49,30 +54,42 @@ def become_cuda() -> None:
     platforms._current_platform = platform()
 
 
-def choose_backend(path: str) -> None:
-    """The attention backend, by the dotted path of its class, that `--attention-backend` names."""
-    _Chosen.backend = path
+def choose_backend(path: str, capability: tuple[int, int] = HOPPER) -> None:
+    """The attention backend, by the dotted path of its class, that `--attention-backend` names, on
+    a device of this compute capability."""
+    _Chosen.backend, _Chosen.capability = path, capability
     engine_module("vllm.v1.attention.selector")._cached_get_attn_backend.cache_clear()
+    _forget_the_last_device()
+
+
+def _forget_the_last_device() -> None:
+    """The engine keeps what it found out about its device, and the layout that a backend asked
+    for, for the life of the process; targets that share one have devices of their own."""
+    utils = engine_module(_UTILS)
+    if hasattr(utils, "_KV_CACHE_LAYOUT_OVERRIDE"):
+        utils._KV_CACHE_LAYOUT_OVERRIDE = None
+        utils.get_kv_cache_layout.cache_clear()
+    for held in vars(engine_module("vllm.utils.flashinfer")).values():
+        if isinstance(held, functools._lru_cache_wrapper):
+            held.cache_clear()
 
 
 class _Chosen:
     """Takes the chosen backend without the checks of what its kernels were tuned for: heads of 32
     columns and more.
-
-    Layers call their backend themselves and not through an operator of torch, which is there for
-    the compiler: replayed whole, it would look its metadata up anew, as no captured kernel does.
     """
 
     backend = ""
+    capability = HOPPER
+
+    @classmethod
+    def get_device_capability(cls, device_id: int = 0) -> Any:
+        return engine_module(f"{_PLATFORMS}.interface").DeviceCapability(*cls.capability)
 
     @classmethod
     def get_attn_backend_cls(cls, *_: Any, **__: Any) -> str:
         return cls.backend
 
     @classmethod
-    def opaque_attention_op(cls) -> bool:
-        return False
-
-    @classmethod
     def is_pin_memory_available(cls) -> bool:
-        return False
+        return True

@@ -1,0 +1,83 @@
+"""The V1 runner with a model of recurrent layers: a request has one block, its state slot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.targets.vllm.recurrent_model import OneMixer
+from fuzzgraph.targets.vllm.release import engine_module
+from fuzzgraph.targets.vllm.runner_session import RunnerSession
+from fuzzgraph.world import FIRST_ROW, RESERVED_SLOT, Batch, Ragged
+
+_UTILS = "vllm.v1.attention.backends.utils"
+_BUILDER = "vLLM mamba_attn.py _update_metadata_for_cudagraph_capture"
+_OF_ATTENTION = ("slot_mapping", "seq_lens", "block_table", "query_start_loc")
+
+
+class RecurrentSession(RunnerSession):
+    """One runner whose model is one recurrent layer."""
+
+    model_class = OneMixer
+    model: OneMixer
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, *backend: Any) -> None:
+        super().__init__(config, graphs, *backend)
+        self.model.load_known_weights()
+
+    def _runner_fields(self) -> tuple[Field, ...]:
+        fields = super()._runner_fields()
+        others = tuple(field for field in fields if field.name not in _OF_ATTENTION)
+        indices = Field("state_indices", "requests", "state", _padded_state(), source=_BUILDER)
+        return (*others, indices)
+
+    def _runner_pools(self) -> Pools:
+        conv, state = self._states()
+        # A server hands out blocks as their last owner left them.
+        return Pools(state=state.flatten(1), conv_state=conv, states_start_at_zero=False)
+
+    def _states(self) -> Any:
+        """Views of the runner's cache by state slot."""
+        states = self.model.mixer.kv_cache
+        # Older releases have a cache for each virtual engine.
+        return states if isinstance(states[0], torch.Tensor) else states[0]
+
+    def _blocks(self) -> int:
+        return FIRST_ROW + self._config.req_pool_size
+
+    def _in_blocks(self, batch: Batch) -> Batch:
+        """One block each, its state slot."""
+        return replace(batch, pages=Ragged(batch.state_slots, np.arange(batch.raw_bs + 1)))
+
+    def _metadata(self) -> dict[str, torch.Tensor]:
+        decodes, prefills = self._built.state_indices_tensor_d, self._built.state_indices_tensor_p
+        parts = [] if decodes is None else [decodes[:, 0]]
+        if self.ran_eagerly and prefills is not None:  # no graph holds kernels for these
+            parts.append(prefills)
+        return {"state_indices": parts[0] if len(parts) == 1 else torch.cat(parts)}
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return () if mode == "idle" else ("recurrent",)
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        """All live tokens; those that the runner took logits of as it took them."""
+        if self._hidden is None or self.model.shown is None:
+            return {}
+        return {"recurrent": self._with_logits_rows(self._hidden, self.model.shown)}
+
+    def plan(self) -> dict[str, object]:
+        """None: every sum is exact, in whatever order kernels sum."""
+        return {}
+
+
+def _padded_state() -> PaddingRule:
+    """Older releases pad with a sentinel, later ones with the null block."""
+    if hasattr(engine_module(_UTILS), "NULL_BLOCK_ID"):
+        return PaddingRule("reserved", RESERVED_SLOT)
+    return PaddingRule("skip", -1)

@@ -1,0 +1,64 @@
+"""Targets on models of recurrent layers."""
+
+from __future__ import annotations
+
+from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
+from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
+from fuzzgraph.targets.vllm.release import VLLM, engine_module
+from fuzzgraph.targets.vllm.target import VllmTarget
+
+_MODELS = "vllm.model_executor.models.config"
+
+
+_DRIVEN = Capabilities(
+    modes=("decode", "idle"),
+    page_sizes=(16,),
+    dtypes=("float32",),
+    max_batch=8,
+    max_context_len=64,
+    capture_beyond_pool=False,
+    preemption=True,
+    recurrent_state=True,
+    recurrent_only=True,
+    # A server's decode follows a prompt. Prompts of one token have a target of their own,
+    # because each of them shows a bug that is open (corpus/known_bugs/vllm-issue-57720.toml).
+    min_seq_len=2,
+)
+
+
+class Mamba2Target(VllmTarget):
+    """A model of Mamba2 layers, with their kernels for decode."""
+
+    kernels = "Mamba2 layer"
+    module = "vllm.v1.attention.backends.mamba2_attn"
+    backend = "Mamba2AttentionBackend"
+    model = OneMixer
+    session = RecurrentSession
+    driven = _DRIVEN
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.capabilities = self.driven
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.recurrent_state:
+            return "the model has recurrent layers alone: recurrent_state must be true"
+        return None
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            VLLM.load(MIXER, _MODELS)
+        # The rules of configuration that the engine has for its own models of this kind.
+        models = engine_module(_MODELS)
+        models.MODELS_CONFIG_MAP[self.model.architecture] = models.MambaModelConfig
+
+
+class PromptTarget(Mamba2Target):
+    """The same with prompts of one token, which the runner takes for decodes."""
+
+    kernels = "Mamba2 layer, prompts of one token too"
+    driven = _DRIVEN.replace(min_seq_len=1)

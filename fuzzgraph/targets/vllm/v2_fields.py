@@ -1,0 +1,90 @@
+"""What each input of vLLM's V2 runner promises, with the lines of vLLM that promise it."""
+
+from __future__ import annotations
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.handover import Excuse
+from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.vllm.configuration import most_tokens
+from fuzzgraph.world import RESERVED_PAGE
+
+LENS_ON_HOST = "seq_lens_cpu_upper_bound"
+"""Without drafts that may be rejected, the bound is the length."""
+SAMPLED = "sampled_token_ids"
+"""What the runner's output hands the server: a token for each request."""
+_TABLES = "vLLM gpu/block_table.py"
+_INPUTS = "vLLM gpu/input_batch.py"
+_RUNNER = "vLLM gpu/model_runner.py"
+_SLOTS = f"{_TABLES} _compute_slot_mappings_kernel: PAD_SLOT_ID behind the live tokens"
+_TABLE = f"{_TABLES} _gather_block_tables_kernel zeroes padded rows, get_dummy_block_tables all"
+_LENS = f"{_INPUTS} _prepare_pos_seq_lens_kernel: zeros behind the live rows"
+_OFFSETS = f"{_RUNNER} prepare_inputs: pads so that the offsets never decrease"
+_BOUNDS = f"{_RUNNER} prepare_inputs: padded entries are left at zero"
+_FLAGS = "vLLM gpu/model_states/default.py prepare_attn: flags of the live rows"
+
+EXCUSES: tuple[Excuse, ...] = (
+    Excuse(
+        "*.is_prefilling",
+        "form",
+        _FLAGS,
+        "no builder of attention reads them; hybrid models have padded ones of their own",
+    ),
+)
+
+
+def v2_runner_fields(config: EngineConfig) -> tuple[Field, ...]:
+    """What the runner hands every attention backend, and the server."""
+    width = most_tokens(config)  # of each row of a dummy batch, `InputBatch.make_dummy`
+    dummy = PaddingRule("fill", width)
+    # How many tokens a verify gives is not said by the batch: the next step shows them.
+    answer = (common.value(SAMPLED, repeats="next_tokens"),) if width == 1 else ()
+    return (
+        common.per_token("input_ids"),
+        common.per_token("positions"),
+        common.write_slots("slot_mapping", skip=-1, source=_SLOTS),
+        Field(
+            "seq_lens",
+            "requests",
+            "length",
+            PaddingRule("fill", 0),
+            source=_LENS,
+            # Builders may have a length of 1 at capture, and a dummy batch is built as one.
+            dummy=dummy if width == 1 else common.FREE,
+        ),
+        Field(
+            "block_table",
+            "page_table",
+            "page",
+            PaddingRule("reserved", RESERVED_PAGE),
+            source=_TABLE,
+            whole_rows=True,
+        ),
+        common.offsets(
+            "query_start_loc",
+            repeats="new_lens",
+            padding=PaddingRule("fill", 0),
+            dummy=dummy,
+            source=_OFFSETS,
+        ),
+        Field(
+            LENS_ON_HOST,
+            "requests",
+            "length",
+            PaddingRule("fill", 0),
+            source=_BOUNDS,
+            repeats="seq_lens",
+            dummy=dummy,
+        ),
+        # Not shown: the runner hands over the flags of live rows alone.
+        Field(
+            "is_prefilling",
+            "requests",
+            "nothing",
+            common.FREE,
+            source=_FLAGS,
+            unjudged="the last token of a new request's prompt is prefill, what it samples is not",
+            past="a request that is new to the runner still computes its prompt",
+        ),
+        *answer,
+    )
