@@ -10,6 +10,7 @@ one compiles the body.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -17,10 +18,12 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.row_mixing import split_mixed, with_mixed
-from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
+from fuzzgraph.targets.offline.embeddings import looked_up_qkv
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.world import Batch
 
 ROW_MIXINGS = ("none", "fp8_scale", "nan")
 """The layers that the models below can have behind attention, for the target's `Capabilities`."""
@@ -31,6 +34,8 @@ _CONTEXT = "sglang.srt.model_executor.forward_context"
 _LOGITS = "sglang.srt.layers.logits_processor"
 
 
+Written = tuple[torch.Tensor, Any, torch.Tensor]
+"""Memory of the engine, an index into it, what is put there."""
 Rope = Literal["apart", "joined"]
 """How a model hands latent attention the rotary part of queries and keys: as tensors of their own,
 or as the last columns (sglang FORWARD_ABSORB_CORE_ATTENTION_BACKENDS lists backends of the first
@@ -147,19 +152,27 @@ class AttentionModel:
     ) -> torch.Tensor:
         """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
         _demand_backend()
-        query = self._config.num_q_heads * self._config.head_dim
-        keys = query + self._config.num_kv_heads * self._config.head_dim
-        packed = demand_lookup(self.embed, input_ids, "input_ids", FORWARD)
-        packed = packed + demand_lookup(self.pos_embed, positions, "positions", FORWARD)
-        q, k, v = packed[:, :query], packed[:, query:keys], packed[:, keys:]
+        q, k, v = looked_up_qkv(
+            self.embed, self.pos_embed, input_ids, positions, self._config, FORWARD
+        )
         if self._config.attention == "mla":
-            out = self._attend_latent(q, k, forward_batch, **self.more(positions, forward_batch))
+            more = self.more(input_ids, positions, forward_batch)
+            out = self._attend_latent(q, k, forward_batch, **more)
         else:
             out = self.layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
             demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
         return with_mixed(out, self._config)
 
-    def more(self, positions: torch.Tensor, forward_batch: Any) -> dict[str, Any]:
+    def use(self, pool: Any) -> None:
+        """Called once with the KV pool on which the model runs."""
+
+    def past(self, batch: Batch) -> Iterable[Written]:
+        """What earlier steps have left for this one beyond KV, where the engine keeps it."""
+        return ()
+
+    def more(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> dict[str, Any]:
         """What a model hands a latent layer beside queries and keys, by the layer's names."""
         return {}
 

@@ -9,6 +9,7 @@ kernel rotates; `Content.key_scores` says what the indexer has to think of each 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fuzzgraph.reference.geometry import COMPRESSED_WINDOW, compression_ratio
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.attention_model import AttentionModel
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, Written
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compressed_pool import states_by_request
 from fuzzgraph.world import Batch
@@ -168,12 +169,9 @@ class CompressedModel(AttentionModel):
 
     # ---- the past
 
-    def write_past(self, batch: Batch) -> None:
-        """Put what earlier steps have left for this one where the engine keeps it.
-
-        These are the keys of whole groups, and the states of the group that is not yet whole and of
-        the one before it.
-        """
+    def past(self, batch: Batch) -> Iterator[Written]:
+        """The keys of whole groups, and the states of the group that is not yet whole and of the
+        one before it."""
         if not self._ratio:
             return
         content = content_for(self._config)
@@ -182,26 +180,27 @@ class CompressedModel(AttentionModel):
             firsts = np.arange(cached // self._ratio) * self._ratio
             keys = content.kv_planes(tokens[firsts], firsts)[0].flatten(1)
             at = torch.from_numpy(slots[firsts + self._ratio - 1] // self._ratio)
-            self._pool.compressed[at] = keys.to(self._pool.compressed.device)
+            yield self._pool.compressed, at, keys.to(self._pool.compressed.device)
             whole = cached - cached % self._ratio
             positions = np.arange(max(0, whole - self._ratio), cached)
             states = self._states(self.embed[torch.from_numpy(tokens[positions])][:, self._keys])
             request = int(batch.req_pool_indices[row])
             places = torch.from_numpy(self._state_places(request, slots[positions], positions))
-            self._pool.states[places] = states
+            yield self._pool.states, places, states
             if self._ratio == 4:
                 rows = self.index_tokens[torch.from_numpy(tokens[positions])]
-                self._pool.index_states[places] = self._states(rows)
-                self._write_index(content, at, tokens[firsts])
+                yield self._pool.index_states, places, self._states(rows)
+                yield from self._past_index(content, at, tokens[firsts])
 
-    def _write_index(self, content: Content, slots: torch.Tensor, tokens: Any) -> None:
+    def _past_index(self, content: Content, slots: torch.Tensor, tokens: Any) -> Iterator[Written]:
         """The indexer's keys of whole groups, of which `tokens` are the first ones."""
         by_token, by_place = content.index_keys
         keys, scale = quantised(np.hstack((by_token[tokens], by_place[: len(tokens)])))
         size = self._config.page_size // 4
         rows, scales = pages_of_rows(self._pool.index, size)
-        rows[slots // size, slots % size] = keys.to(rows.device)
-        scales[slots // size, slots % size] = torch.from_numpy(scale).to(scales)
+        where = slots // size, slots % size
+        yield rows, where, keys.to(rows.device)
+        yield scales, where, torch.from_numpy(scale).to(scales)
 
     def _state_places(self, request: int, slots: Any, positions: Any) -> Any:
         # sglang c_plan.cuh: a ring of the request, or one of each page of the window.

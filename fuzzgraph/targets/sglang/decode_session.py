@@ -15,7 +15,12 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.row_mixing import mixed_outputs
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, in_forward_context, outputs_in
+from fuzzgraph.targets.sglang.attention_model import (
+    AttentionModel,
+    Written,
+    in_forward_context,
+    outputs_in,
+)
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
@@ -88,6 +93,7 @@ class DecodeSession(RunnerSession):
         self._config = config
         self._last_batch: Any = None
         self._outputs: Any = None
+        self._past: tuple[Batch, list[Written]] | None = None
         self._verifies = config.modes == ("target_verify",)
         self._attention = model if isinstance(model, AttentionModel) else None
         with self.engine_runs():
@@ -102,6 +108,8 @@ class DecodeSession(RunnerSession):
             )
             self._model_runner.model = model
             self.backend = self._open_backend(self._model_runner)
+            if self._attention is not None:
+                self._attention.use(self._model_runner.token_to_kv_pool)
             self.watch(self.backend, graphs)
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
@@ -220,6 +228,7 @@ class DecodeSession(RunnerSession):
         return ""
 
     def prepare_replay(self, batch: Batch) -> None:
+        self._write_past(batch)
         with self.engine_runs(batch):
             self._use()
             self._last_batch = self._translate(batch)
@@ -236,11 +245,21 @@ class DecodeSession(RunnerSession):
 
     def eager(self, batch: Batch) -> None:
         """The same without a graph."""
+        self._write_past(batch)
         self.ran_eagerly = True
         with self.engine_runs(batch):
             self._use()
             self._last_batch = self._translate(batch)
             self._forward_eagerly()
+
+    def _write_past(self, batch: Batch) -> None:
+        """Worked out once for a step, and written in each of its runs."""
+        if self._attention is None:
+            return
+        if self._past is None or self._past[0] is not batch:
+            self._past = batch, list(self._attention.past(batch))
+        for memory, index, values in self._past[1]:
+            memory[index] = values
 
     def _forward_eagerly(self) -> None:
         """Metadata and forward without a graph, as the engine's model runner does both."""

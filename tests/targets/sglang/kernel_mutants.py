@@ -8,8 +8,16 @@ from typing import Any
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends import aiter, nsa
 
-__all__ = ["lone_rows_unwritten", "newest_key_unselected", "plan_of_the_capture", "wrong_scale"]
-__all__ = ["lone_rows_unwritten", "newest_key_unselected", "next_slots", "wrong_scale"]
+__all__ = [
+    "index_keys_not_stored",
+    "index_pages_of_the_padding",
+    "lone_rows_unwritten",
+    "longer_extends",
+    "newest_key_unselected",
+    "next_slots",
+    "plan_of_the_capture",
+    "wrong_scale",
+]
 
 
 def _changed(target: Any, change: Callable[[Any], None]) -> Any:
@@ -101,5 +109,54 @@ def next_slots() -> Any:
             return attend(page_table_1=page_table_1 + (page_table_1 >= 0), **named)
 
         session.backend._forward_flashmla_sparse = shifted
+
+    return _changed(nsa.target("sglang-nsa", "decode"), change)
+
+
+def index_keys_not_stored() -> Any:
+    """The indexer of sparse attention never writes its keys."""
+
+    def change(session: Any) -> None:
+        session._attention.indexer._store_index_k_cache = lambda *_: None
+
+    return _changed(nsa.target("sglang-nsa", "decode"), change)
+
+
+def index_pages_of_the_padding() -> Any:
+    """The indexer takes all pages of keys but a row's first for the padding's."""
+
+    def change(session: Any) -> None:
+        given = session.backend.get_indexer_metadata
+
+        def first_page(layer_id: int, forward_batch: Any) -> Any:
+            metadata = given(layer_id, forward_batch)
+            kind = type(metadata)
+
+            class FirstPage(kind):  # type: ignore[misc, valid-type]
+                def get_page_table_64(self) -> Any:
+                    table = kind.get_page_table_64(self).clone()
+                    table[:, 1:] = 0
+                    return table
+
+            object.__setattr__(metadata, "__class__", FirstPage)
+            return metadata
+
+        session.backend.get_indexer_metadata = first_page
+
+    return _changed(nsa.target("sglang-nsa", "decode"), change)
+
+
+def longer_extends() -> Any:
+    """Without a graph sparse attention takes each row for two new tokens (dsa_backend.py:1164)."""
+
+    def change(session: Any) -> None:
+        prepare = session.backend.init_forward_metadata
+
+        def lengthened(forward_batch: Any) -> None:
+            prepare(forward_batch)
+            lens = session.backend.forward_metadata.dsa_extend_seq_lens_list
+            lens[:] = [2] * len(lens)
+
+        session.backend.init_forward_metadata = lengthened
 
     return _changed(nsa.target("sglang-nsa", "decode"), change)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,13 @@ from fuzzgraph import releases
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.finding import Finding
 from fuzzgraph.run.spec import Setup
+from fuzzgraph.targets.packages import companions_of
 from fuzzgraph.worker import WorkerClient, open_client
-
-_COMPANIONS = {
-    "sglang": ("transformers", "dill", "einops", "openai", "psutil", "pydantic", "tqdm"),
-    "vllm": ("transformers", "einops", "psutil", "pydantic", "tqdm"),
-}
 
 
 def release_path(version: str, package: str = "sglang") -> Path:
     """Folder of a release that lies in the cache; the test is skipped where it does not."""
-    missing = [name for name in _COMPANIONS[package] if importlib.util.find_spec(name) is None]
+    missing = [name for name in companions_of(package) if find_spec(name) is None]
     if missing:
         pytest.skip(f"{missing[0]} is not installed; run 'make {package}'")
     found = [entry for entry in releases.installed() if entry.package == package]

@@ -191,7 +191,7 @@ def test_heads_that_a_release_hands_on_unpadded_are_not_run(workers: Workers) ->
 
 @pytest.mark.parametrize("topk", [0, 3, 16])
 @pytest.mark.parametrize("mode", ["decode", "target_verify"])
-@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.15", "0.5.23"])
 def test_sparse_attention_sees_what_scores_select(
     workers: Workers, version: str, mode: Mode, topk: int
 ) -> None:
@@ -229,3 +229,16 @@ def test_a_selection_that_leaves_the_newest_key_out_is_found(workers: Workers) -
     # The last of the selected is then -1, and what lies there is read as a key.
     assert ("noninterference", "kv_pool.kv_buffer[0]") in {(f.oracle, f.buffer) for f in found}
     assert workers.findings("0.5.23", case, "sglang-nsa") == ()
+
+
+@pytest.mark.parametrize("mutant", ["index_keys_not_stored", "index_pages_of_the_padding"])
+def test_an_indexer_that_reads_other_keys_is_found(workers: Workers, mutant: str) -> None:
+    case = decode_case((5, 130), (6, 131), index_topk=3, **_SPARSE)
+    found = workers.findings("0.5.23", case, f"{_WRONG}:{mutant}")
+    assert "reference" in {each.oracle for each in found}
+
+
+def test_a_list_that_metadata_holds_is_that_of_the_eager_run(workers: Workers) -> None:
+    case = decode_case((5, 66), index_topk=3, **_SPARSE)
+    found = workers.findings("0.5.23", case, f"{_WRONG}:longer_extends")
+    assert "handover" in {f.oracle for f in found if f.buffer.endswith("extend_seq_lens_list")}

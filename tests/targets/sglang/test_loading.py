@@ -58,6 +58,24 @@ def test_a_missing_companion_is_named_with_the_way_out(toy: Path) -> None:
         release.engine_module("sglang.srt.part")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\nfrom torch import no_such_name\n", r"ImportError: .*'no_such_name'.*part\.py:2"),
+        ("import torch\ntorch.no_such_name\n", r"AttributeError: .*'no_such_name'.*part\.py:2"),
+        ("VALUE = (\n", r"SyntaxError: .*part\.py:1"),
+    ],
+)  # fmt: skip
+def test_code_that_asks_for_another_torch_or_python_is_told_in_one_line(
+    toy: Path, text: str, said: str
+) -> None:
+    (toy / "part.py").write_text(text)
+    with pytest.raises(AdapterUnavailable, match=said) as told:
+        release.engine_module("sglang.srt.part")
+    assert f"another torch than {torch.__version__}" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
 def test_a_module_that_the_release_lacks_is_named(toy: Path) -> None:
     with pytest.raises(AdapterUnavailable, match="no module 'sglang.srt.absent_part'"):
         release.engine_module("sglang.srt.absent_part")

@@ -38,7 +38,8 @@ def rows() -> dict[str, tuple[str, str]]:
 
 def tried() -> dict[str, str]:
     """Target -> first and last release on which reports/targets.md saw it run."""
-    first = TRIED.read_text(encoding="utf-8").partition("\n## ")[0]
+    part = TRIED.read_text(encoding="utf-8").partition("\n## Releases of sglang\n")[2]
+    first = part.partition("\n### ")[0]
     lines = [line for line in first.splitlines() if line[:1] == "|"]
     head, *body = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines)
     found = {}

@@ -28,6 +28,7 @@ from fuzzgraph.kernel_models import (
     flash_mla_sparse,
     index_query,
     kv_compressor,
+    page_store,
     paged_mqa,
     paged_topk,
 )
@@ -173,7 +174,7 @@ def _put_models(device: str) -> None:
     for name in packages:
         for function in ("get_mla_metadata", "flash_mla_with_kvcache"):
             put_model(engine_module(name), function, getattr(package, function))
-    put_model(engine_module(_POOL), "fused_store_cache", kv_compressor.store_rows)
+    put_model(engine_module(_POOL), "fused_store_cache", page_store.store_rows)
     indexer: Any = engine_module(_INDEXER)
     for name in paged_mqa.__all__:
         put_model(engine_module("deep_gemm"), name, getattr(paged_mqa, name))
@@ -207,7 +208,7 @@ def _compression(ratio: int) -> Any:
 
 def _compressed_store(compiled: Compiled) -> Any:
     return functools.partial(
-        kv_compressor.store_compressed,
+        page_store.store_compressed,
         page_size=compiled.number("kPageSize"),
         width=compiled.number("kHeadDim"),
         dtype=compiled.dtype("DType"),
@@ -274,23 +275,9 @@ class Dsv4Session(DecodeSession):
         if self._config.index_topk:
             runner.model_config.hf_text_config.index_topk = _Topk(self._config.index_topk)
         backend = module.DeepseekV4AttnBackend(runner)
-        if self._attention is not None:
-            self._attention.use(runner.token_to_kv_pool)  # type: ignore[attr-defined]
         if not self._upgrades:
             backend.init_forward_metadata_in_graph = lambda forward_batch: None
         return backend
-
-    def prepare_replay(self, batch: Batch) -> None:
-        self._write_past(batch)
-        super().prepare_replay(batch)
-
-    def eager(self, batch: Batch) -> None:
-        self._write_past(batch)
-        super().eager(batch)
-
-    def _write_past(self, batch: Batch) -> None:
-        if self._attention is not None:
-            self._attention.write_past(batch)  # type: ignore[attr-defined]
 
     def _prepare_eagerly(self) -> None:
         super()._prepare_eagerly()

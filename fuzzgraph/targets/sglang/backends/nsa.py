@@ -2,34 +2,40 @@
 
 Real: `NativeSparseAttnBackend`, called `DeepseekSparseAttnBackend` in later releases, with its
 preparation as on CUDA and its Triton kernels, its forwards over FlashAttention 3 and sparse
-FlashMLA, and the writing of latent KV. Modelled: DeepGEMM's schedule of scores, the selection of
-the best keys and the attention kernels. Stood in for is what scores keys, the indexer of DeepSeek's
-model code with its cache of FP8 keys: scores follow from positions alone, and each query's
-selection from the logical batch. Left out are the newer selection with its compiled planner, and
-`flashmla_kv`, which quantises rows of 512 columns.
+FlashMLA, the writing of latent KV, and the indexer's keys and selection. Modelled: DeepGEMM's
+scores and their schedule, the store of the indexer's keys, the selection of the best keys and the
+attention kernels. Stood in for are the indexer's projections (see `selecting_model`). Left out are
+the newer selection with its compiled planner, and `flashmla_kv`, which quantises rows of 512
+columns.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
+import sys
 from typing import Any
 
-import torch
-
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for
-from fuzzgraph.kernel_models import flash_attention, flash_mla_sparse, paged_mqa, sparse_indexer
+from fuzzgraph.kernel_models import (
+    flash_attention,
+    flash_mla_sparse,
+    page_store,
+    paged_mqa,
+    sparse_indexer,
+)
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
     AttentionBackend,
     attributes,
 )
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.selecting_model import SelectingModel, indexer_module
+from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
 
-_CONTEXT = "sglang.srt.model_executor.forward_context"
 _KERNELS = "sgl_kernel"
 _WRAPPER = "sglang.kernels.ops.attention.flash_mla_interface"
 """The engine's own functions around FlashMLA's package, from 0.5.23 on."""
@@ -38,9 +44,11 @@ _FUSED = (
     "sglang.kernels.ops.attention.dsa.metadata",
     "sglang.kernels.ops.attention.dsa_metadata",
     f"{ATTENTION}.dsa.dsa_metadata_manager",
+    f"{ATTENTION}.triton_ops.dsa_metadata",
 )
 """Where releases have the kernels that make all metadata at once, whose callers assert a GPU."""
 _FUSED_NAME = re.compile(r"fused_dsa_\w+_metadata")
+_STORE = "fused_store_index_k_cache"
 _SPARSE_HEADS = 64
 """Query heads of sparse FlashMLA on a Hopper, to which the backend pads."""
 
@@ -51,23 +59,17 @@ def _refuses(config: EngineConfig) -> str | None:
     return None
 
 
-class SelectingModel(AttentionModel):
-    """A layer whose queries see the keys that an indexer selects."""
+def _key_store(compiled: Compiled) -> Any:
+    return functools.partial(
+        page_store.store_index_keys,
+        page_size=compiled.number("kPageSize"),
+        dtype=compiled.dtype("KeyT"),
+        slot_dtype=compiled.dtype("IndicesT"),
+    )
 
-    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
-        super().__init__(config, device, rope)
-        scores = content_for(config).index_scores
-        self.index_scores = torch.empty_like(scores, device=device).copy_(scores)
-        self._topk = config.index_topk or config.max_context_len
 
-    def more(self, positions: torch.Tensor, forward_batch: Any) -> dict[str, Any]:
-        """What DeepSeek's indexer makes of scores, by the backend's own metadata."""
-        backend: Any = getattr(forward_batch, "attn_backend", None)
-        if backend is None and has_module(_CONTEXT):
-            backend = engine_module(_CONTEXT).get_attn_backend()
-        metadata: Any = backend.get_indexer_metadata(self.layer.layer_id, forward_batch)
-        scores = self.index_scores.index_select(0, positions)
-        return {"topk_indices": metadata.topk_transform(scores, self._topk)}
+_COMPILED: Makers = {"FusedStoreCacheIndexerKernel::run": _key_store}
+"""What the indexer compiles to write its keys."""
 
 
 def _as_on_cuda(module: Any) -> None:
@@ -76,7 +78,15 @@ def _as_on_cuda(module: Any) -> None:
     Only there it plans the indexer's scores, and makes its metadata by one kernel.
     """
     module.is_cuda = lambda: True
-    module.deep_gemm = engine_module(_PLANNER)  # imported there on a GPU alone
+    indexer = indexer_module()
+    indexer._is_cuda = True
+    for each in (module, indexer):
+        each.deep_gemm = engine_module(_PLANNER)  # imported there on a GPU alone
+    if hasattr(indexer, _STORE):
+        setattr(indexer, _STORE, tensors_claim_cuda(getattr(indexer, _STORE)))
+        compile_to_models(
+            sys.modules[inspect.unwrap(getattr(indexer, _STORE)).__module__], _COMPILED
+        )
     for name in filter(has_module, _FUSED):
         holder: Any = engine_module(name)
         for function in filter(_FUSED_NAME.fullmatch, dir(holder)):
@@ -109,8 +119,9 @@ _NSA = AttentionBackend(
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
     max_context_len=256,
     stood_in_for=(
-        "the selection of keys, FlashAttention 3 and sparse FlashMLA, by models",
-        "the indexer's scores",
+        "the indexer's scores and store of keys, the selection of keys, FlashAttention 3 and sparse"
+        " FlashMLA, by models",
+        "the indexer's projections",
     ),
     read=attributes(
         cache_seqlens="cache_seqlens_int32",
@@ -123,6 +134,7 @@ _NSA = AttentionBackend(
     kernels=(
         (_PLANNER, "get_num_sms", paged_mqa.get_num_sms),
         (_PLANNER, "get_paged_mqa_logits_metadata", paged_mqa.get_paged_mqa_logits_metadata),
+        (_PLANNER, "fp8_paged_mqa_logits", paged_mqa.fp8_paged_mqa_logits),
         (_KERNELS, "fast_topk_v2", sparse_indexer.fast_topk_v2),
         (_KERNELS, "fast_topk_transform_fused", sparse_indexer.fast_topk_transform_fused),
         (

@@ -37,6 +37,8 @@ _DTYPES = {
     "bf16_t": torch.bfloat16,
     "fp8_e4m3_t": torch.float8_e4m3fn,
     "uint8_t": torch.uint8,
+    "int32_t": torch.int32,
+    "int64_t": torch.int64,
 }
 """As the engine's `make_cpp_args` renders them."""
 _EXPRESSION = re.compile(r"(?P<kernel>\w+)\s*(<(?P<args>.*)>)?\s*(::(?P<method>\w+))?")

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from fuzzgraph.kernel_models.kv_store import check_rows, store_kv
-from fuzzgraph.targets.offline.torch_library import function_of
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, compile_to_models
 
@@ -24,7 +23,6 @@ def store_kv_as_on(vendor: Literal["cuda", "hip"]) -> None:
     pools._is_cuda, pools._is_hip = vendor == "cuda", vendor == "hip"
     store: Any = next(engine_module(name) for name in _STORES if has_module(name))
     compile_to_models(store, {"StoreKVCacheKernel::run": _store})
-    pools.store_cache = function_of("sglang", "store_cache") or pools.store_cache
 
 
 def _store(compiled: Compiled) -> Callable[..., Any]:
