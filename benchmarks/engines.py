@@ -8,7 +8,7 @@ that has the engine (which tells the cost where other work shares the machine):
   that are opened in between included;
 * one replay of a captured graph of the whole runner with attention's own kernels.
 
-    python benchmarks/engines.py [TARGET...] [--release 0.5.23] [--write reports/engines.md]
+    python benchmarks/engines.py [TARGET...] [--release sglang==0.5.23] [--write reports/engines.md]
 """
 
 from __future__ import annotations
@@ -37,9 +37,26 @@ from fuzzgraph.ports import Target
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strategies import CI, cases, draw
 
-GOALS = {"start": 6.0, "steps": 50.0, "triton": 60.0, "replay": 0.3}
-"""Seconds, steps a second, those of Triton's kernels over lanes, seconds."""
-_WHOLE_RUNNERS = ("sglang-triton", "sglang-triton-verify")
+
+@dataclass(frozen=True)
+class Goals:
+    """What an engine's targets are measured against."""
+
+    start: float
+    """Seconds to the first verdict."""
+    steps: float
+    """A second."""
+    over_lanes: float
+    """Steps a second where Triton's kernels run over the lanes."""
+    replay: float
+    """Seconds of one replay of a whole runner."""
+
+
+GOALS = {
+    "sglang": Goals(start=6.0, steps=50.0, over_lanes=60.0, replay=0.3),
+    "vllm": Goals(start=20.0, steps=20.0, over_lanes=8.0, replay=0.3),
+    "flashinfer-python": Goals(start=20.0, steps=20.0, over_lanes=8.0, replay=0.3),
+}
 _REPLAYS = 40
 
 
@@ -140,6 +157,7 @@ def runner_case(target: Target, rows: int, context: int) -> Case:
     config = EngineConfig(
         modes=(mode,), capture_bs=(1, 2, 4, 8), max_context_len=context, kv_pool_pages=8 * context,
         num_q_heads=2, num_kv_heads=2, head_dim=16, v_head_dim=16, draft_tokens=4,
+        page_size=target.capabilities.page_sizes[0],
     )  # fmt: skip
     batch = tuple(
         BatchRow(request=name, seq_len=context // 2 + name, new_tokens=tokens)
@@ -178,71 +196,90 @@ def replays(name: str, path: Path, rows: int, context: int) -> Measured:
 
 def report(options: argparse.Namespace) -> str:
     """All figures as Markdown."""
-    path, load = releases.ensure("sglang", options.release), os.getloadavg()[2]
-    targets = released_targets("sglang")
-    targets = {name: targets[name] for name in options.targets or targets}
-    small = {name: probe_case(target) for name, target in targets.items()}
-    metadata = [name for name in targets if name not in _WHOLE_RUNNERS]
-    whole = [name for name in targets if name in _WHOLE_RUNNERS]
-    lines = [
-        f"# Speed of the targets on sglang {options.release}",
+    package, release = releases.parse(options.release)
+    path, load, goals = releases.ensure(package, release), os.getloadavg()[2], GOALS[package]
+    known = released_targets(package)
+    targets = {name: known[name] for name in options.targets or known}
+    over_lanes = [name for name in targets if "triton" in name]
+    rates = {
+        name: steps(name, target, path, options.blocks, options.cases)
+        for name, target in targets.items()
+    }
+    slowest = min(rates, key=lambda name: statistics.median(rates[name].cpu))
+    return "\n".join([
+        f"# Speed of the targets on {package} {release}",
         "",
         f"Written by `{shlex.join(['python', 'benchmarks/engines.py', *sys.argv[1:]])}`.",
         "Medians, least and greatest in brackets;",
         '"processor" is the time of the process that has the engine.',
         "",
-        "## From the start of a worker to its first verdict, in seconds",
-        "",
-        f"{options.starts} starts each; the goal is {GOALS['start']:g} s.",
-        "",
-        "| target | by the clock | processor |",
-        "|---|---|---|",
-    ]
-    for name, case in small.items():
-        lines.append(f"| `{name}` | {starts(name, path, case, options.starts).cells(1)} |")
-        print(lines[-1], file=sys.stderr)
-    lines += [
-        "",
-        "## Steps a second",
-        "",
-        f"{options.blocks} blocks of {options.cases} drawn cases, each run as a campaign runs it;"
-        f" the goal",
-        f"is {GOALS['steps']:g}, and {GOALS['triton']:g} for Triton's kernels over lanes.",
-        "",
-        "| target | by the clock | processor |",
-        "|---|---|---|",
-    ]
-    rates = {}
-    for name in (*metadata, *whole):
-        figure = steps(name, targets[name], path, options.blocks, options.cases)
-        rates[name] = statistics.median(figure.cpu)
-        lines.append(f"| `{name}` | {figure.cells(0)} |")
-        print(lines[-1], file=sys.stderr)
-    lines += [
-        "",
-        "## One replay of a whole runner, in seconds",
-        "",
-        f"{_REPLAYS} replays each, kernels over lanes; captured at 1, 2, 4 and 8 rows, two heads of"
-        " 16,",
-        f"requests of half the context and more; the goal is {GOALS['replay']:g} s.",
-        "",
-        "| target | rows | context | by the clock | processor |",
-        "|---|---|---|---|---|",
-    ]
-    for name in whole:
-        for rows, context in ((4, 64), (8, 256)):
-            figure = replays(name, path, rows, context)
-            lines.append(f"| `{name}` | {rows} | {context} | {figure.cells(3)} |")
-            print(lines[-1], file=sys.stderr)
-    lines += [
-        "",
-        *_slowest(min(rates, key=lambda name: rates[name]), path, options.cases),
+        *_starts(targets, path, options.starts, goals),
+        *_steps(rates, options, goals, bool(over_lanes)),
+        *_replays({name: targets[name] for name in over_lanes}, path, goals),
+        *_slowest(slowest, path, options.cases),
         f"torch {torch.__version__} with one thread, Python {platform.python_version()},"
         f" {platform.machine()}, {os.cpu_count()} cores with a load of"
         f" {load:.1f} before and {os.getloadavg()[2]:.1f} after.",
         "",
+    ])  # fmt: skip
+
+
+def _starts(targets: dict[str, Target], path: Path, count: int, goals: Goals) -> list[str]:
+    lines = [
+        "## From the start of a worker to its first verdict, in seconds",
+        "",
+        f"{count} starts each; the goal is {goals.start:g} s.",
+        "",
+        "| target | by the clock | processor |",
+        "|---|---|---|",
     ]
-    return "\n".join(lines)
+    for name, target in targets.items():
+        lines.append(f"| `{name}` | {starts(name, path, probe_case(target), count).cells(1)} |")
+    return [*lines, ""]
+
+
+def _steps(
+    rates: dict[str, Measured], options: argparse.Namespace, goals: Goals, lanes: bool
+) -> list[str]:
+    over_lanes = f", and {goals.over_lanes:g} for Triton's kernels over lanes" if lanes else ""
+    return [
+        "## Steps a second",
+        "",
+        f"{options.blocks} blocks of {options.cases} drawn cases, each run as a campaign runs it;"
+        f" the goal",
+        f"is {goals.steps:g}{over_lanes}.",
+        "",
+        "| target | by the clock | processor |",
+        "|---|---|---|",
+        *(f"| `{name}` | {figure.cells(0)} |" for name, figure in rates.items()),
+        "",
+    ]
+
+
+def _replays(targets: dict[str, Target], path: Path, goals: Goals) -> list[str]:
+    wanted = [
+        (name, rows, context)
+        for name, target in targets.items()
+        for rows, context in ((4, 64), (8, 256))
+        if target.unsupported(runner_case(target, rows, context).config) is None
+    ]
+    if not wanted:
+        return []
+    return [
+        "## One replay of a whole runner, in seconds",
+        "",
+        f"{_REPLAYS} replays each, kernels over lanes; captured at 1, 2, 4 and 8 rows, two heads of"
+        " 16,",
+        f"requests of half the context and more; the goal is {goals.replay:g} s.",
+        "",
+        "| target | rows | context | by the clock | processor |",
+        "|---|---|---|---|---|",
+        *(
+            f"| `{name}` | {rows} | {context} | {replays(name, path, rows, context).cells(3)} |"
+            for name, rows, context in wanted
+        ),
+        "",
+    ]
 
 
 def _slowest(name: str, path: Path, cases: int) -> list[str]:
@@ -264,7 +301,7 @@ def _slowest(name: str, path: Path, cases: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", help="all where none is named")
-    parser.add_argument("--release", default="0.5.23")
+    parser.add_argument("--release", default="sglang==0.5.23", metavar="PACKAGE==VERSION")
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--cases", type=int, default=60)

@@ -3,7 +3,7 @@
 A target whose run lies in the folder already is not run again, so that a hunt that was ended goes
 on. What stands under "Judgements" in the page is written by hand, and kept.
 
-    python benchmarks/hunt.py FOLDER [--minutes 20] [--release 0.5.23] [--write reports/hunt.md]
+    python benchmarks/hunt.py FOLDER [--minutes 20] [--release sglang==0.5.23]
     python benchmarks/hunt.py FOLDER --minutes 0 --write reports/hunt.md
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from pages import add_write, publish
 
+from fuzzgraph import releases
 from fuzzgraph.compatibility import released_targets
 from fuzzgraph.run.events import RunSummary
 
@@ -75,16 +76,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--minutes", type=int, default=20)
-    parser.add_argument("--release", default="0.5.23")
+    parser.add_argument("--release", default="sglang==0.5.23", metavar="PACKAGE==VERSION")
     parser.add_argument("--seed", type=int, default=1)
     add_write(parser)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     done = {(one.setup.target, one.setup.release) for one in summaries(options.folder)}
-    for target in released_targets("sglang") if options.minutes else ():
-        if (target, options.release) not in done:
-            out = options.folder / f"{target}-{options.release}-{options.seed}"
-            run(target, options.release, options.minutes, options.seed, out)
+    package, release = releases.parse(options.release)
+    for target in released_targets(package) if options.minutes else ():
+        if (target, release) not in done:
+            out = options.folder / f"{target}-{release}-{options.seed}"
+            run(target, release, options.minutes, options.seed, out)
     before = options.write.read_text() if options.write and options.write.is_file() else ""
     text = page(summaries(options.folder), before)
     publish(text, options)

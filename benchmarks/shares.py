@@ -2,7 +2,7 @@
 
 Python's profiler makes calls dearer than they are, so read the shares as a rough order.
 
-    python benchmarks/shares.py TARGET [--release 0.5.23] [--cases 60]
+    python benchmarks/shares.py TARGET [--release sglang==0.5.23] [--cases 60]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from fuzzgraph import releases
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.compatibility import released_targets
+from fuzzgraph.targets.packages import ENGINES
 
 _ROOT = Path(__file__).resolve().parent.parent
 _OUTSIDE = ("triton", "torch", "numpy")
@@ -70,8 +71,9 @@ def package(file: str) -> str:
         return "fuzzgraph/" + "/".join(path.relative_to(_ROOT / "fuzzgraph").parts[:-1])
     if path.is_relative_to(_ROOT) and ".venv" not in path.parts:
         return path.relative_to(_ROOT).parts[0]
-    if "sglang" in path.parts:
-        return "sglang"
+    for engine in ENGINES:
+        if engine.package in path.parts:
+            return engine.package
     return next((each for each in _OUTSIDE if each in path.parts), "Python and others")
 
 
@@ -89,16 +91,17 @@ def table(name: str, path: Path, cases: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("target")
-    parser.add_argument("--release", default="0.5.23")
+    parser.add_argument("--release", default="sglang==0.5.23", metavar="PACKAGE==VERSION")
     parser.add_argument("--cases", type=int, default=60)
     parser.add_argument("--here", action="store_true", help="the engine lies on the path")
     options = parser.parse_args()
-    if options.here or options.target not in released_targets("sglang"):
+    package, release = releases.parse(options.release)
+    if options.here or options.target not in released_targets(package):
         for name, share in shares(profiled(options.target, options.cases)).most_common():
             if share >= _SMALLEST:
                 print(f"| {name} | {share:.0%} |")
         return
-    path = releases.ensure("sglang", options.release)
+    path = releases.ensure(package, release)
     print("\n".join(table(options.target, path, options.cases)))
 
 
