@@ -20,13 +20,16 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 READY := $(VENV)/.fuzzgraph-ready
 SGLANG_READY := $(VENV)/.sglang-ready
-VLLM_READY := $(VENV)/.vllm-ready
-FLASHINFER_READY := $(VENV)/.flashinfer-ready
+# Engines, and the releases of each that tests run on
+ENGINES := sglang vllm flashinfer
+RELEASES_sglang := 0.5.12 0.5.13 0.5.23
+RELEASES_vllm := 0.15.1 0.17.1 0.19.1 0.20.2 0.25.1 0.33.0
+RELEASES_flashinfer := 0.6.3 0.6.18 0.7.2
 
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check fleet engines sglang vllm flashinfer triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
+.PHONY: help setup fuzz test check fleet engines $(ENGINES) triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
 
 help:
 	@echo "make fuzz         find a planted bug, then fuzz the healthy built-in engine for TIME=$(TIME)"
@@ -89,28 +92,18 @@ fleet: $(READY)
 	@$(PIP) -c $(CONSTRAINTS) -c constraints/fleet.txt -e ".[fleet]"
 	$(BIN)/python -m pytest -n 0 tests/fleet
 
-engines: sglang vllm flashinfer
+engines: $(ENGINES)
 
-sglang: $(SGLANG_READY)
+$(ENGINES): %: $(VENV)/.%-ready
 
-$(SGLANG_READY): $(READY) constraints/sglang.txt
-	@echo "sglang: installing what its releases import"
-	@$(PIP) -c $(CONSTRAINTS) -c constraints/sglang.txt -e ".[sglang]"
-	$(BIN)/fuzzgraph releases fetch sglang==0.5.12 sglang==0.5.13 sglang==0.5.23
-	@touch $@
+$(SGLANG_READY): constraints/sglang.txt
+$(VENV)/.vllm-ready: constraints/vllm.txt
 
-vllm: $(VLLM_READY)
-
-$(VLLM_READY): $(READY) constraints/vllm.txt
-	@echo "vllm: installing what its releases import"
-	@$(PIP) -c $(CONSTRAINTS) -c constraints/vllm.txt -e ".[vllm]"
-	$(BIN)/fuzzgraph releases fetch vllm==0.17.1 vllm==0.20.2 vllm==0.33.0
-	@touch $@
-
-flashinfer: $(FLASHINFER_READY)
-
-$(FLASHINFER_READY): $(READY)
-	$(BIN)/fuzzgraph releases fetch flashinfer==0.6.18 flashinfer==0.7.2
+# What an engine imports is in its constraints; one without them imports nothing more.
+$(VENV)/.%-ready: $(READY)
+	@test ! -f constraints/$*.txt || { echo "$*: installing what its releases import"; \
+	  $(PIP) -c $(CONSTRAINTS) -c constraints/$*.txt -e ".[$*]"; }
+	$(BIN)/fuzzgraph releases fetch $(RELEASES_$*:%=$*==%)
 	@touch $@
 
 # Fetches each Triton (some 200 MB) into a folder of its own outside; takes a quarter of an hour.

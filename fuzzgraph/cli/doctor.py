@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +14,7 @@ import msgspec
 import fuzzgraph
 from fuzzgraph.process.torch_import import torch_problem
 from fuzzgraph.shipped import case_folders
-
-COMPANIONS = ("dill", "einops", "openai", "psutil", "pydantic", "tqdm", "transformers")
-"""What released sglang wheels import, as in the extra `sglang`."""
+from fuzzgraph.targets.packages import ENGINES, companions_of
 
 State = Literal["ok", "missing", "broken"]
 
@@ -204,13 +201,20 @@ def _native_fp8() -> str:
 
 
 def _companions() -> Iterator[Check]:
-    missing = [name for name in COMPANIONS if find_spec(name) is None]
-    yield Check(
-        name="sglang companions",
-        state="missing" if missing else "ok",
-        found=f"without {', '.join(missing)}" if missing else "all there",
-        remedy='make sglang, or pip install "fuzzgraph[sglang]"' if missing else "",
-    )
+    for engine in ENGINES:
+        wanted = companions_of(engine.package)
+        missing = [name for name in wanted if not _version(name)]
+        if wanted:
+            yield Check(
+                name=f"{engine.package} companions",
+                state="missing" if missing else "ok",
+                found=f"without {', '.join(missing)}" if missing else "all there",
+                remedy=_companions_remedy(engine.package) if missing else "",
+            )
+
+
+def _companions_remedy(package: str) -> str:
+    return f'make {package}, or pip install "fuzzgraph[{package}]"'
 
 
 def _releases() -> Iterator[Check]:
@@ -231,8 +235,12 @@ def _releases() -> Iterator[Check]:
         name="releases",
         state="ok" if names else "missing",
         found=", ".join(names) or f"none in {releases.cache_folder()}",
-        remedy="" if names else "fuzzgraph releases fetch sglang==0.5.12",
+        remedy="" if names else _fetch_remedy(),
     )
+
+
+def _fetch_remedy() -> str:
+    return f"make engines, or fuzzgraph releases fetch {ENGINES[0].distribution}==VERSION"
 
 
 def _fleet() -> Iterator[Check]:

@@ -13,14 +13,10 @@ from fuzzgraph.cli.options import as_json, say_json
 from fuzzgraph.corpus import write_atomically
 from fuzzgraph.errors import AdapterUnavailable, UsageError
 from fuzzgraph.process.torch_import import torch_problem
-from fuzzgraph.text.numbers import counted
 
 if TYPE_CHECKING:
     from fuzzgraph.compatibility import Probe
     from fuzzgraph.ports import Target
-
-_PACKAGE = "sglang"
-"""The engine whose targets run on released wheels."""
 
 
 class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +44,9 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--releases",
     "wanted",
-    metavar="[all|VERSION,...]",
-    help="Try the targets of released engines on these; all: those in the cache.",
+    metavar="[all|ENGINE|ENGINE==VERSION,...]",
+    help="Try the targets of released engines on these; without a version: all in the cache. With "
+    "--target a VERSION alone is one of its engine's.",
 )
 @click.option("--write", type=Path, help="Write what was tried as a table to this file.")
 @as_json
@@ -65,7 +62,10 @@ def targets(target: str | None, wanted: str | None, write: Path | None, as_json:
     records = [record(name) for name in ([target] if target else target_names())]
     probes = _probes(wanted, target, quiet=as_json) if wanted else ()
     if write is not None:
-        write_atomically(write, page(probes, records).encode())
+        from fuzzgraph.cli.targets_page import page
+
+        before = write.read_text(encoding="utf-8") if write.is_file() else ""
+        write_atomically(write, page(probes, records, before).encode())
     if as_json:
         say_json({"targets": records, "releases": probes})
     else:
@@ -149,86 +149,67 @@ def _details(record: TargetRecord) -> Iterator[str]:
     for what in record.stood_in_for:
         yield f"  stood in for: {what}"
     for excuse in record.excuses:
-        yield f"  excused: {_excused(excuse)}"
+        yield f"  excused: {excused(excuse)}"
 
 
-def _excused(excuse: Mapping[str, str]) -> str:
+def excused(excuse: Mapping[str, str]) -> str:
+    """An excuse in one line, with its source."""
     return "{what}, rule {rule}: {reason} ({source})".format_map(excuse)
 
 
 def _probes(wanted: str, target: str | None, *, quiet: bool) -> tuple[Probe, ...]:
-    from fuzzgraph import releases as store
-    from fuzzgraph.compatibility import probe_releases, released_targets
+    from fuzzgraph.compatibility import probe_releases, targets_by_package
 
-    if wanted == "all":
-        versions = [one.version for one in store.installed(_PACKAGE)]
-    else:
-        versions = [store.parse(f"{_PACKAGE}=={version}")[1] for version in wanted.split(",")]
-    tried = released_targets(_PACKAGE)
-    if target is not None and target not in tried:
+    engines = targets_by_package()
+    own = next((name for name, found in engines.items() if target in found), "")
+    if target is not None and not own:
         raise UsageError(
-            f"target={target!r} is no target of {_PACKAGE}, which --releases tries. Drop "
-            "--releases, or name one that 'fuzzgraph targets' lists of it."
+            f"target={target!r} is no target of a released engine, which --releases tries. Drop "
+            "--releases, or name one that 'fuzzgraph targets' lists of such an engine."
         )
 
     def tell(probe: Probe) -> None:
         said = "runs" if probe.runs else probe.why
-        click.echo(f"{probe.release:<14}{probe.target:<28}{said}", err=quiet)
+        engine = f"{probe.package} {probe.release}"
+        click.echo(f"{engine:<26}{probe.target:<34}{said}", err=quiet)
 
-    return probe_releases(_PACKAGE, versions, {target: tried[target]} if target else tried, tell)
-
-
-def page(probes: Sequence[Probe], records: Sequence[TargetRecord]) -> str:
-    """Markdown: which target runs on which release, what is judged, what is excused and why."""
-    from fuzzgraph.compatibility import table
-
-    tried = {probe.target for probe in probes}
-    return (
-        f"# Targets by release of {_PACKAGE}\n\nOne small case on every target and release, in a "
-        "worker, on a CPU. Written by\n`fuzzgraph targets --releases all --write "
-        f"reports/targets.md`.\n\n{table(probes)}\n"
-        + "\n".join(_judged_section([one for one in records if one.name in tried]))
-    )
+    found: list[Probe] = []
+    for package, versions in wanted_releases(wanted, [own] if own else list(engines)).items():
+        tried = engines[package]
+        chosen = {target: tried[target]} if target else tried
+        found += probe_releases(package, versions, chosen, tell)
+    return tuple(found)
 
 
-def _judged_section(records: Sequence[TargetRecord]) -> Iterator[str]:
-    """What each target judges, stands in for and excuses; what all have in common stands once."""
-    common = [what for what in _first(records).stood_in_for if _in_all(what, records)]
-    yield "## What is judged\n"
-    yield f"Stood in for in every target: {'; '.join(common) or 'nothing'}.\n"
-    yield "| target | outputs judged | stood in for | excuses |"
-    yield "|---|---|---|---|"
-    for record in records:
-        own = [what for what in record.stood_in_for if what not in common]
-        cells = (
-            judged_modes(record) or "no",
-            "; ".join(own) or "nothing",
-            str(len(record.excuses)),
-        )
-        yield f"| `{record.name}` | {' | '.join(cells)} |"
-    yield from _excuses_section(records)
+def wanted_releases(wanted: str, packages: Sequence[str]) -> dict[str, list[str]]:
+    """Import name of each engine -> its releases that are asked for, in order.
 
+    Args:
+        wanted: `all`, or engines and `ENGINE==VERSION`, with commas between them; of one engine
+            also its versions alone.
+        packages: import names of the engines that can be asked.
 
-def _first(records: Sequence[TargetRecord]) -> TargetRecord:
-    return records[0] if records else TargetRecord(name="")
+    Raises:
+        UsageError: it names another engine, or no release.
+    """
+    from fuzzgraph import releases as store
+    from fuzzgraph.targets.packages import distribution_of
 
-
-def _in_all(what: str, records: Sequence[TargetRecord]) -> bool:
-    return all(what in record.stood_in_for for record in records)
-
-
-def _excuses_section(records: Sequence[TargetRecord]) -> Iterator[str]:
-    """Each excuse once, with the targets that have it."""
-    holders: dict[str, list[str]] = {}
-    for record in records:
-        for excuse in record.excuses:
-            quoted = {**excuse, "what": f"`{excuse['what']}`"}  # its stars would be markup
-            holders.setdefault(_excused(quoted), []).append(record.name)
-    yield "\n## Excuses\n"
-    yield "A name that need not follow a rule of handing over, with the source that says so.\n"
-    for said, names in holders.items():
-        every = len(names) == len(records)
-        who = "all targets" if every else ", ".join(f"`{name}`" for name in names)
-        yield f"- {said}: {who}"
-    yield f"\n{counted(len(holders), 'excuse')} in all."
-    yield ""
+    by_distribution = {distribution_of(name): name for name in packages}
+    chosen: dict[str, list[str]] = {}
+    for word in packages if wanted == "all" else wanted.split(","):
+        name, _, version = word.partition("==")
+        if distribution_of(name) not in by_distribution and len(packages) == 1 and not version:
+            name, version = packages[0], word
+        package = by_distribution.get(distribution_of(name))
+        if package is None:
+            raise UsageError(
+                f"releases={word!r} names none of these engines: {', '.join(packages)}. Write "
+                "ENGINE or ENGINE==VERSION, for example sglang==0.5.12, or all."
+            )
+        if version:
+            found = [store.parse(f"{package}=={version}")[1]]
+        else:
+            found = [one.version for one in store.installed(package)]
+        chosen.setdefault(package, []).extend(found)
+    return chosen

@@ -6,8 +6,9 @@ from typing import Any
 
 from fuzzgraph.gate.records import CUT, GateSummary, GateTarget, MendedFinding, StandingFinding
 from fuzzgraph.reporting.causes import causes
+from fuzzgraph.reporting.markdown import LONGEST
 from fuzzgraph.reporting.sarif import SCHEMA, sarif
-from fuzzgraph.reporting.summary_text import findings_texts
+from fuzzgraph.reporting.summary_text import cause_text, findings_texts
 from fuzzgraph.run.events import ReportedFinding
 from fuzzgraph.run.identity import identity_words
 from fuzzgraph.text.escaping import code_block, code_span, one_line
@@ -15,8 +16,6 @@ from fuzzgraph.text.escaping import markdown_text as plain
 from fuzzgraph.text.finding_text import sentence, title
 from fuzzgraph.text.numbers import counted
 
-COMMENT = 60_000
-"""Characters of a page that is to fit into a comment; GitHub takes 65,536."""
 _LINES = 12
 """Numbers of lines shown of a file; gate.json has all."""
 _FILES = 12
@@ -121,8 +120,8 @@ def markdown(summary: GateSummary) -> str:
     new = summary.new
     parts = [f"# FuzzGraph: {plain(verdict(summary))}", plain(trees_line(summary)) + "."]
     parts += [
-        f"## {plain(title(entry.lead.finding))}\n\n{code_block(text)}"
-        for entry, text in zip(causes(new), findings_texts(new), strict=True)
+        f"## {plain(title(entry.lead.finding))}\n\n{code_block(cause_text(entry))}"
+        for entry in causes(new)
     ]
     if summary.doubtful:
         rows = "\n".join(f"- {plain(_doubt(one))}" for one in summary.doubtful)
@@ -238,12 +237,16 @@ def _kernels(summary: GateSummary) -> str:
 
 def _fitting(parts: list[str]) -> str:
     """As many parts as fit into a comment; the rest is counted."""
-    page = parts[0]
+    page, room = parts[0], LONGEST - len(_left_out(len(parts)))
     for number, part in enumerate(parts[1:], start=1):
-        if len(page) + len(part) > COMMENT:
-            return f"{page}\n\n{len(parts) - number} more parts are in gate.json.\n"
+        if len(page) + len(part) + 2 > room:
+            return page + _left_out(len(parts) - number)
         page = f"{page}\n\n{part}"
     return page + "\n"
+
+
+def _left_out(count: int) -> str:
+    return f"\n\n{counted(count, 'more part')}: see gate.json.\n"
 
 
 def sarif_log(summary: GateSummary) -> dict[str, Any]:

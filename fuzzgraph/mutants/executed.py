@@ -1,4 +1,4 @@
-"""Learns which lines of the engine's functions run while it captures and prepares replays."""
+"""Learns which lines of the engine's functions run while it captures, prepares and replays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from fuzzgraph.finding import Stage
 
-STAGES: tuple[Stage, ...] = ("capture", "prepare")
+# A replay is nobody's Python, but an engine whose step is one call prepares in it.
+STAGES: tuple[Stage, ...] = ("capture", "prepare", "replay")
 _FUNCTION = CO_NEWLOCALS | CO_OPTIMIZED
 """Flags of the code of a function: a module's or a class's body has not both."""
 

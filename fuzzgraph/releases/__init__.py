@@ -15,6 +15,7 @@ folder of wheels to use instead of the package index.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import shutil
@@ -31,8 +32,8 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.process.cache import cache_root
 from fuzzgraph.releases.pip_index import download, index_versions, wheel_address
 from fuzzgraph.releases.wheel import DamagedWheel, is_wanted, unpack
-from fuzzgraph.releases.wheel_parts import PartsRefused, fetch_parts
-from fuzzgraph.targets.packages import distribution_of
+from fuzzgraph.releases.wheel_parts import PartsRefused, Wanted, fetch_parts
+from fuzzgraph.targets.packages import distribution_of, unread_folders
 
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")
@@ -168,26 +169,27 @@ def _download_and_unpack(package: str, version: str, final: Path) -> None:
     work = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
     try:
         unpacked = work / "unpacked"
-        _unpack_release(f"{package}=={version}", work, unpacked)
+        wanted = functools.partial(is_wanted, unread=unread_folders(package))
+        _unpack_release(f"{package}=={version}", work, unpacked, wanted)
         os.rename(unpacked, final)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _unpack_release(requirement: str, work: Path, folder: Path) -> None:
+def _unpack_release(requirement: str, work: Path, folder: Path, wanted: Wanted) -> None:
     """What is wanted of the wheel; if anything is wrong with its parts, the whole wheel decides."""
-    near = _near_wheel(requirement, work)
+    near = _near_wheel(requirement, work, wanted)
     if near is not None:
         try:
-            unpack(near, folder, requirement)
+            unpack(near, folder, requirement, wanted)
         except DamagedWheel:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             return
-    unpack(download(requirement, work), folder, requirement)
+    unpack(download(requirement, work), folder, requirement, wanted)
 
 
-def _near_wheel(requirement: str, work: Path) -> Path | None:
+def _near_wheel(requirement: str, work: Path, wanted: Wanted) -> Path | None:
     """An archive with what is wanted, on this machine without the whole wheel being downloaded."""
     url = wheel_address(requirement, work)
     if url is None:
@@ -195,7 +197,7 @@ def _near_wheel(requirement: str, work: Path) -> Path | None:
     if urlsplit(url).scheme == "file":
         return Path(url2pathname(urlsplit(url).path))
     try:
-        fetch_parts(url, work / "parts", is_wanted)
+        fetch_parts(url, work / "parts", wanted)
     except PartsRefused:
         return None
     return work / "parts"

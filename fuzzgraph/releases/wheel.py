@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from fuzzgraph.errors import UsageError
+from fuzzgraph.releases.wheel_parts import Wanted
 
 __all__ = ["DamagedWheel", "is_wanted", "unpack"]
 
@@ -44,7 +45,7 @@ _LONGEST = 8 << 20
 """Bytes of any other file; the longest table, in FlashInfer 0.7.2, has 5.7 MB. What is longer is a
 program without a suffix (vllm-rs, 60 MB)."""
 _MOST_BYTES = 4 << 30
-"""Unpacked size beyond which an archive is refused; what is kept of a wheel has 20 to 280 MB."""
+"""Unpacked size beyond which an archive is refused; what is kept of a wheel has 20 to 80 MB."""
 
 _RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 _UNRECORDED = (".dist-info/RECORD", ".dist-info/RECORD.jws", ".dist-info/RECORD.p7s")
@@ -61,15 +62,18 @@ class DamagedWheel(UsageError):
     """A wheel that is not what its maker packed."""
 
 
-def is_wanted(member: zipfile.ZipInfo) -> bool:
+def is_wanted(member: zipfile.ZipInfo, unread: tuple[str, ...] = ()) -> bool:
     """Whether an engine's host code may read a file of its wheel.
+
+    Args:
+        unread: folders of the wheel of which it reads nothing.
 
     >>> [is_wanted(zipfile.ZipInfo(f"engine/{name}")) for name in ("model.py", "_C.abi3.so")]
     [True, False]
     """
     path = PurePosixPath(member.filename)
     suffix = path.suffix.lower()
-    if member.is_dir():
+    if member.is_dir() or any(path.is_relative_to(folder) for folder in unread):
         return False
     if suffix == ".py":
         return True
@@ -80,12 +84,13 @@ def is_wanted(member: zipfile.ZipInfo) -> bool:
     return member.file_size <= _LONGEST
 
 
-def unpack(wheel: Path, folder: Path, requirement: str) -> None:
+def unpack(wheel: Path, folder: Path, requirement: str, wanted: Wanted = is_wanted) -> None:
     """Put what is wanted of a wheel into `folder`, each file as the wheel's RECORD has it.
 
     Args:
         wheel: an archive of which the unwanted parts may be missing.
         requirement: PACKAGE==VERSION, for messages.
+        wanted: whether a file of it is wanted.
 
     Raises:
         DamagedWheel: a file does not match its checksum or its hash, or is not recorded.
@@ -96,11 +101,11 @@ def unpack(wheel: Path, folder: Path, requirement: str) -> None:
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
-            wanted = [member for member in archive.infolist() if is_wanted(member)]
+            kept = [member for member in archive.infolist() if wanted(member)]
             _check_members(archive.infolist(), requirement)
-            _check_size(wanted, folder, requirement)
+            _check_size(kept, folder, requirement)
             recorded = _recorded(archive)
-            for member in wanted:
+            for member in kept:
                 _extract(archive, member, folder, recorded)
     except _BROKEN as error:
         raise DamagedWheel(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzzgraph.finding import CLAUSES, Finding
+from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.causes import causes, ranked
 from fuzzgraph.reporting.plain_text import finding_text
 from fuzzgraph.reporting.skipped import not_run, unchecked
@@ -20,7 +20,7 @@ from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import ReportedFinding, RunSummary
 from fuzzgraph.text.escaping import code_block, code_cell, code_span, web_link
 from fuzzgraph.text.escaping import markdown_text as plain
-from fuzzgraph.text.finding_text import title
+from fuzzgraph.text.finding_text import RULES, title
 from fuzzgraph.text.numbers import counted
 
 _DAMAGE = "see *What did not run, and why*."
@@ -132,7 +132,7 @@ def _figures(summary: RunSummary) -> str:
 
 def _table(summary: RunSummary) -> str:
     head = [
-        "| finding | severity | broken clause | buffer | line | oracle | steps | rate"
+        "| finding | severity | broken rule | buffer | line | oracle | steps | rate"
         " | cases with it | cause | status |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -149,7 +149,7 @@ def _row(summary: RunSummary, reported: ReportedFinding, cause: int) -> str:
     cells = [
         f"[{reported.id}](findings/{reported.id}/case.json)",
         finding.severity,
-        CLAUSES[finding.clause],
+        RULES[finding.clause],
         code_cell(finding.buffer),
         _line_cell(finding),
         plain(finding.oracle),

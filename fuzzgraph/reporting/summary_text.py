@@ -49,7 +49,7 @@ def run_text(summary: RunSummary) -> str:
 
 def findings_texts(findings: Sequence[ReportedFinding]) -> list[str]:
     """A text for each cause: its worst finding in full, the others in brief."""
-    return [_entry_text(entry) for entry in causes(findings)]
+    return [cause_text(entry) for entry in causes(findings)]
 
 
 def figures_text(summary: RunSummary) -> str:
@@ -57,7 +57,8 @@ def figures_text(summary: RunSummary) -> str:
     return "\n".join(map(one_line, _figures(summary)))
 
 
-def _entry_text(entry: Cause) -> str:
+def cause_text(entry: Cause) -> str:
+    """The worst finding of a cause in full, the others in brief."""
     if not entry.others:
         return finding_text(entry.lead)
     others = "\n\n".join(finding_brief(reported, why) for reported, why in entry.others)

@@ -127,11 +127,16 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
     ),
     "releases of a target that has none": (
         ["targets", "--target", "builtin", "--releases", "0.5.12"],
-        "target='builtin' is no target of sglang",
+        "target='builtin' is no target of a released engine",
         "Drop --releases",
     ),
     "targets of a wrong release": (
-        ["targets", "--releases", "new"],
+        ["targets", "--releases", "0.5.12"],
+        "releases='0.5.12' names none of these engines: ",
+        "sglang==0.5.12",
+    ),
+    "targets of a wrong version": (
+        ["targets", "--releases", "sglang==new"],
         "release='new' is not a release name",
         "sglang==0.5.12",
     ),

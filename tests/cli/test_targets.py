@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fuzzgraph.cli.entry import run_command
-from fuzzgraph.cli.targets import TargetRecord, line, page, record
+from fuzzgraph.cli.targets import TargetRecord, line, record, wanted_releases
+from fuzzgraph.cli.targets_page import page
 from fuzzgraph.compatibility import Probe
 from fuzzgraph.targets import target_names
 
@@ -45,7 +46,11 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(*records: TargetRecord) -> str:
-    return page([Probe(target=one.name, release="1.0", runs=True) for one in records], records)
+    return page([probe(one.name) for one in records], records)
+
+
+def probe(target: str, package: str = "engine") -> Probe:
+    return Probe(package=package, target=target, release="1.0", runs=True)
 
 
 def test_the_list_says_of_each_of_our_targets_whether_its_outputs_are_judged() -> None:
@@ -105,5 +110,23 @@ def test_the_report_lists_each_excuse_once_with_its_source_and_those_that_have_i
 
 
 def test_the_report_leaves_out_targets_that_were_not_tried() -> None:
-    tried = [Probe(target="a", release="1.0", runs=True)]
-    assert "`b`" not in page(tried, [A, B])
+    assert "`b`" not in page([probe("a")], [A, B])
+
+
+def test_the_report_keeps_what_it_says_of_engines_that_were_not_tried() -> None:
+    before = page([probe("a", "first"), probe("b", "second")], [A, B])
+    after = page([probe("b", "second")], [A, B], before)
+    assert after == before
+    assert after.count("## Releases of ") == 2
+    mended = page([probe("a", "second")], [A], before)
+    assert (
+        mended.partition("## Releases of second")[0] == before.partition("## Releases of second")[0]
+    )
+    assert "`b`" not in mended
+
+
+def test_releases_are_asked_for_by_engine_and_of_one_engine_by_version() -> None:
+    both = ["vllm", "flashinfer"]
+    asked = {"vllm": ["0.17.1", "0.20.2"], "flashinfer": ["0.7.2"]}
+    assert wanted_releases("vllm==0.17.1,flashinfer-python==0.7.2,vllm==0.20.2", both) == asked
+    assert wanted_releases("0.17.1", ["vllm"]) == {"vllm": ["0.17.1"]}

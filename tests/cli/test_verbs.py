@@ -245,6 +245,17 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(
     assert all(check["remedy"] for check in checks.values() if check["state"] != "ok")
 
 
+def test_the_doctor_names_what_an_engine_lacks_and_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stated = ('nowhere_to_be_found>=1; extra == "vllm"', 'pytest>=8; extra == "vllm"')
+    monkeypatch.setattr("fuzzgraph.targets.packages.requires", lambda _: stated)
+    assert run_command(["doctor", "--json"]) == 0
+    checks = {check["name"]: check for check in said(capsys)["checks"]}
+    assert checks["vllm companions"]["found"] == "without nowhere_to_be_found"
+    assert checks["vllm companions"]["remedy"].startswith("make vllm, ")
+
+
 def test_the_doctor_says_whether_accesses_and_races_of_kernels_are_checked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,8 +130,13 @@ def test_run_case_hands_out_the_verdict() -> None:
             {"eager_steps": False},
             "steps[1] above the captured sizes is not driven",
         ),
+        (
+            {"rows": (BatchRow(request=0, seq_len=2),)},
+            {"min_seq_len": 3},
+            "steps[1] with a row of 2 tokens is not driven, only from 3 on",
+        ),
     ],
-    ids=["mrope", "eager", "above the ladder"],
+    ids=["mrope", "eager", "above the ladder", "short"],
 )
 def test_a_step_that_the_target_cannot_express_skips_its_case_with_the_reason(
     step: dict[str, Any], lacks: dict[str, Any], reason: str

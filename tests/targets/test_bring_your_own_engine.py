@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 
+from fuzzgraph import releases
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
 from fuzzgraph.strategies import CI, cases
@@ -108,3 +109,35 @@ def test_a_batch_above_the_ladder_runs_eagerly(examples: dict[str, ModuleType]) 
     )
     verdict = Execution(examples["block_target"].BlockTarget()).run_case(case)
     assert (verdict.findings, verdict.steps, verdict.skipped) == ((), 1, "")
+
+
+def column_of_notions(engine: str) -> set[str]:
+    """The names in code that the last table of the page gives for one engine."""
+    _, table = PAGE.read_text(encoding="utf-8").split("## One notion, three names")
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    at = [header.partition("'")[0] for header in rows[0]].index(engine)
+    return {name for row in rows[2:] for name in re.findall(r"`([^`]+)`", row[at])}
+
+
+@pytest.mark.parametrize(
+    ("engine", "package", "version"),
+    [
+        pytest.param("sglang", "sglang", "0.5.23", marks=pytest.mark.sglang),
+        pytest.param("vLLM", "vllm", "0.33.0", marks=pytest.mark.vllm),
+        pytest.param("FlashInfer", "flashinfer-python", "0.7.2", marks=pytest.mark.flashinfer),
+    ],
+)
+def test_each_engine_has_the_names_that_the_page_gives_it(
+    engine: str, package: str, version: str
+) -> None:
+    cached = {(each.package, each.version): each.path for each in releases.installed()}
+    if (package, version) not in cached:
+        pytest.skip(f"{package} {version} is not in the cache; run 'make engines'")
+    missing = column_of_notions(engine)
+    assert missing
+    for file in cached[package, version].rglob("*.py"):
+        text = file.read_text(encoding="utf-8", errors="ignore")
+        missing = {name for name in missing if name not in text}
+        if not missing:
+            return
+    assert not missing

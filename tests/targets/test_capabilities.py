@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import DIMENSIONS, Case, EngineConfig
+from fuzzgraph.capabilities import Capabilities, unsupported_case
+from fuzzgraph.case import DIMENSIONS, BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.case.dimension import Most, OneOf, Switch
 from fuzzgraph.corpus import load
 from fuzzgraph.ports import Target
@@ -102,3 +102,18 @@ def test_a_line_of_the_list_of_targets_fits_a_hundred_columns() -> None:
     width = max(len(row.name) for row in BUILT_IN) + 2
     said = {row.name: getattr(row.open(), "about", "") for row in BUILT_IN}
     assert [name for name, about in said.items() if width + len(about) > 100] == []
+
+
+def test_a_verify_with_fewer_drafts_is_refused_where_the_target_takes_whole_ones() -> None:
+    rows = (
+        BatchRow(request=0, seq_len=4, new_tokens=2),
+        BatchRow(request=1, seq_len=3, new_tokens=3),
+    )
+    case = Case(
+        schema_version=1,
+        config=EngineConfig(modes=("target_verify",), draft_tokens=3),
+        steps=(ReplayStep(mode="target_verify", rows=rows),),
+    )
+    can = Capabilities(modes=("target_verify",), max_draft_tokens=4)
+    assert unsupported_case(can, case) == "steps[0] verifies 2 tokens of a row, which is not driven"
+    assert unsupported_case(can.replace(ragged_verify=True), case) is None

@@ -24,10 +24,10 @@ def test_a_target_of_another_package_is_not_tried() -> None:
 def test_what_does_not_run_is_explained_below_the_table_once() -> None:
     why = "has no such runner"
     trials = [
-        Probe(target="a", release="1.0", runs=False, why=why),
-        Probe(target="b", release="1.0", runs=False, why=why),
-        Probe(target="a", release="1.1", runs=True),
-        Probe(target="b", release="1.1", runs=True),
+        Probe(package="engine", target="a", release="1.0", runs=False, why=why),
+        Probe(package="engine", target="b", release="1.0", runs=False, why=why),
+        Probe(package="engine", target="a", release="1.1", runs=True),
+        Probe(package="engine", target="b", release="1.1", runs=True),
     ]
     text = table(trials)
     assert "| `a` | [1] | runs |" in text

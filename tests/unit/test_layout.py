@@ -344,3 +344,40 @@ def test_who_left_for_good_who_was_preempted_and_who_resumes_is_told() -> None:
 def test_the_next_token_of_a_row_is_the_one_that_it_goes_on_with() -> None:
     first, second = planned(step(row(0, 4), row(1, 2)), step(row(1, 3), row(0, 5)))
     assert second.input_ids.tolist() == first.next_tokens[[1, 0]].tolist()
+
+
+def test_a_draft_that_its_verify_rejects_is_another_token_than_the_one_that_follows() -> None:
+    verify: Any = "target_verify"
+    first, second = planned(
+        step(row(0, 7, 4), mode=verify), step(row(0, 9, 4), mode=verify), draft_tokens=4
+    )  # tokens 3 to 6, of which 3 and 4 stay
+    assert first.predicted[0] == first.input_ids[1]
+    assert first.predicted[1] != first.input_ids[2]
+    assert second.input_ids[0] == first.predicted[1]
+    assert second.kv_tokens.row(0)[:5].tolist() == first.kv_tokens.row(0)[:5].tolist()
+
+
+def test_all_drafts_stay_where_a_request_goes_on_behind_them() -> None:
+    verify: Any = "target_verify"
+    first, second = planned(
+        step(row(0, 7, 3), mode=verify), step(row(0, 10, 3), mode=verify), draft_tokens=3
+    )
+    assert first.predicted.tolist() == [*first.input_ids[1:], second.input_ids[0]]
+
+
+def test_a_chain_may_have_fewer_drafts_than_a_verify_has_places_for() -> None:
+    (batch,) = planned(step(row(0, 7, 4), row(1, 3, 2), mode="target_verify"), draft_tokens=4)
+    assert batch.positions.tolist() == [3, 4, 5, 6, 1, 2]
+
+
+def test_a_prompt_goes_on_in_the_prefills_that_start_where_it_ended() -> None:
+    prefill: Any = "prefill"
+    batches = planned(
+        step(row(0, 3, 3), mode=prefill),
+        step(row(0, 7, 4), row(1, 2, 2), mode=prefill),
+        step(row(0, 8, 1), row(1, 5, 2), mode=prefill),
+    )
+    lens = [[len(one.prompts.row(row)) for row in range(one.raw_bs)] for one in batches]
+    # The last token of request 0 is sampled; request 1 skips one and is another prompt.
+    assert lens == [[7], [7, 2], [8, 5]]
+    assert batches[0].prompts.row(0).tolist() == batches[1].kv_tokens.row(0).tolist()

@@ -85,3 +85,12 @@ def test_the_demonstration_is_a_command_of_the_readme_which_a_test_runs(tmp_path
     make_fuzz(tmp_path)
     shown = re.findall(r"^fuzzgraph (run --fault .*)$", (ROOT / "README.md").read_text(), re.M)
     assert shlex.split(calls(tmp_path)[0]) in [shlex.split(line) for line in shown]
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "flashinfer"])
+def test_an_engine_is_set_up_with_its_constraints_and_releases(engine: str) -> None:
+    command = ["make", "--dry-run", "--always-make", engine]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.search(rf"releases fetch( {engine}==[\d.]+)+\n", said)
+    assert f"test ! -f constraints/{engine}.txt ||" in said
+    assert f"-c constraints/{engine}.txt" in said

@@ -11,7 +11,7 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.observed import in_terms_of
-from fuzzgraph.fields import Field, PaddingRule
+from fuzzgraph.fields import TOLD, Field, PaddingRule
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Observation
 from fuzzgraph.world import Batch
@@ -26,6 +26,7 @@ FIELDS = (
     Field("page_table", "page_table", "page", FREE, whole_rows=True),
 )
 PAGE = 2
+CONFIG = EngineConfig(page_size=PAGE)
 
 
 def batch_of(mode: Mode = "prefill") -> Batch:
@@ -82,8 +83,8 @@ def test_every_axis_comes_out_in_the_order_of_the_batch(order: tuple[int, ...]) 
             there.outputs[name][: len(by)]
         )
     there.order = order
-    wanted = in_terms_of(batch, here, FIELDS, PAGE)
-    got = in_terms_of(batch, there, FIELDS, PAGE)
+    wanted = in_terms_of(batch, here, FIELDS, CONFIG)
+    got = in_terms_of(batch, there, FIELDS, CONFIG)
     for kind in ("metadata", "outputs"):
         for name, value in getattr(wanted, kind).items():
             assert torch.equal(getattr(got, kind)[name], value), name
@@ -100,9 +101,19 @@ def test_a_batch_in_another_order_is_the_same_batch() -> None:
         assert getattr(back, name).tolist() == getattr(batch, name).tolist()
 
 
+def test_tokens_that_are_left_of_a_padding_may_be_as_many_as_its_rows() -> None:
+    batch = batch_of()  # of 3, 1 and 2 tokens
+    seen = Observation(
+        raw_bs=3, padded_bs=6, num_tokens=6, padded_tokens=18, shown_tokens=6,
+        outputs={"attention": torch.arange(6)}, metadata={}, order=[2, 0, 1],
+    )  # fmt: skip
+    attention = in_terms_of(batch, seen, FIELDS, CONFIG).outputs["attention"]
+    assert attention.tolist() == [3, 4, 5, 0, 1, 2]
+
+
 def test_behind_the_pages_of_a_live_row_there_is_nothing() -> None:
     batch = batch_of("decode")
-    table = in_terms_of(batch, shown(batch), FIELDS, PAGE).metadata["page_table"]
+    table = in_terms_of(batch, shown(batch), FIELDS, CONFIG).metadata["page_table"]
     assert table[0, 3] == 0 and table[1, 1:].tolist() == [0, 0, 0]
     assert table[3].tolist() == [77] * 4  # of a padded row all is judged
 
@@ -113,4 +124,16 @@ def test_an_order_that_is_none_is_the_targets_fault(order: tuple[int, ...]) -> N
     seen = shown(batch)
     seen.order = order
     with pytest.raises(TargetFailed, match="the batch has 3 rows"):
-        in_terms_of(batch, seen, FIELDS, PAGE)
+        in_terms_of(batch, seen, FIELDS, CONFIG)
+
+
+@pytest.mark.parametrize("told", [{}, {"lens": [0, 1, 0]}])
+def test_what_a_target_owes_of_its_own_word_is_named(told: dict[str, list[int]]) -> None:
+    batch = batch_of()
+    seen = shown(batch)
+    seen.metadata["is_new"], seen.told = torch.zeros(4), told
+    owed = Field("is_new", "requests", "nothing", FREE, repeats=TOLD)
+    with pytest.raises(TargetFailed, match="field 'is_new' repeats 'told', and .* has only"):
+        in_terms_of(batch, seen, (*FIELDS, owed), CONFIG)
+    seen.told = {"is_new": [0, 1, 0]}
+    assert in_terms_of(batch, seen, (*FIELDS, owed), CONFIG) is seen

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_writer import PoolWriter
 from fuzzgraph.execution.pools import require_pools
+from fuzzgraph.layout import plan
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.ports import Pools
-from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
+from fuzzgraph.recurrence import CONV_COLUMNS, CONV_WIDTH, conv_rows
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch
 
 CONFIG = EngineConfig(capture_bs=(2,), page_size=2, num_kv_heads=2, num_q_heads=4)
 SLOTS = (FIRST_PAGE + CONFIG.kv_pool_pages) * CONFIG.page_size
@@ -108,6 +110,10 @@ WRONG = {
         Pools(kv_planes=(torch.zeros(SLOTS, HEADS, 1, dtype=DTYPE),) * 2),
         "a row must have",
     ),
+    "too few inputs of a convolution": (
+        Pools(conv_state=torch.zeros(SLOTS, CONV_WIDTH - 2, CONV_COLUMNS)),
+        f"a row must have {4 * (CONV_WIDTH - 1) * CONV_COLUMNS} bytes",
+    ),
     "elements apart": (
         Pools(kv_planes=(torch.zeros(SLOTS, KEYS, HEADS, dtype=DTYPE).transpose(1, 2),) * 2),
         "Hand over a view whose last dimension is contiguous",
@@ -121,3 +127,67 @@ def test_pools_that_cannot_hold_the_world_are_named(pools: Pools, said: str) -> 
     assert said in message
     assert message.startswith("pools of OnlyPools: ")
     assert message.endswith("see docs/writing-a-target.md.")
+
+
+def states(zero: bool = True) -> tuple[PoolWriter, Pools]:
+    """States in one cache, those of the convolution before the others, as a release has them."""
+    columns = (CONV_WIDTH - 1) * CONV_COLUMNS
+    memory = GuardedMemory(capacity=1 << 22)
+    with memory.intercept("engine"):
+        cache = torch.zeros(FIRST_ROW + CONFIG.req_pool_size, columns + STATE_WIDTH)
+    conv = cache[:, :columns].unflatten(1, (CONV_WIDTH - 1, CONV_COLUMNS))
+    pools = Pools(state=cache[:, columns:], conv_state=conv, states_start_at_zero=zero)
+    require_pools(OnlyPools(pools), CONFIG)  # type: ignore[arg-type]
+    pool_writer = PoolWriter(pools, CONFIG, memory)
+    pool_writer.fill_unowned(0)
+    return pool_writer, pools
+
+
+def one_and_five_tokens() -> Batch:
+    config = EngineConfig(recurrent_state=True, capture_bs=(2,))
+    rows = (BatchRow(request=0, seq_len=1), BatchRow(request=1, seq_len=5))
+    (batch,) = plan(Case(schema_version=1, config=config, steps=(ReplayStep(rows=rows),)))
+    return batch
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_the_slot_of_a_request_without_tokens_is_written_only_where_it_is_zero_by_a_promise(
+    zero: bool,
+) -> None:
+    pool_writer, pools = states(zero)
+    assert pools.state is not None and pools.conv_state is not None
+    batch = one_and_five_tokens()
+    pool_writer.state_of(batch).write()
+    first, second = batch.state_slots.tolist()
+    assert bool(pools.state[first].eq(0).all()) == bool(pools.conv_state[first].eq(0).all()) == zero
+    assert pools.state[second].tolist() == content_for(CONFIG).state_rows(batch)[1].tolist()
+    assert bool(pools.conv_state[second].ne(0).any())
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_memory_of_others_counts_the_slot_of_a_request_without_tokens(zero: bool) -> None:
+    pool_writer, pools = states(zero)
+    assert pools.state is not None
+    batch = one_and_five_tokens()
+    pool_writer.state_of(batch).write()
+    before = pools.state.clone()
+    for change in pool_writer.state_of(batch).dont_care(1):
+        change.apply()
+    changed = pools.state.ne(before).any(1).nonzero().flatten().tolist()
+    first, second = batch.state_slots.tolist()
+    assert second not in changed and (first in changed) != zero
+
+
+def test_a_state_of_the_convolution_that_is_not_advanced_is_found() -> None:
+    pool_writer, pools = states()
+    assert pools.state is not None and pools.conv_state is not None
+    batch, content = one_and_five_tokens(), content_for(CONFIG)
+    state = pool_writer.state_of(batch)
+    state.write()
+    before = pool_writer.memory.snapshot()
+    slots = torch.from_numpy(batch.state_slots)
+    pools.state[slots] = content.state_rows(batch, after=True)
+    (left,) = state.foreign_writes(before)
+    assert (left.region, left.own, left.indices) == ("conv_state", True, sorted(slots.tolist()))
+    pools.conv_state[slots] = conv_rows(content, batch, after=True)
+    assert state.foreign_writes(before) == []

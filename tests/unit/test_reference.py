@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -61,10 +62,10 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
         low = config.sliding_window
         seen = [(q, r, [key for key in k if key[1] >= q[1] - low]) for q, r, k in seen]
     if config.index_topk and config.kv_compression == "none":
-        scores = content_for(config).index_scores.tolist()
         for at, (q, r, k) in enumerate(seen):
-            best = sorted(k, key=lambda key: -scores[q[1]][key[1]])
-            seen[at] = q, r, best[: config.index_topk]
+            scored = _index_score(q, config)
+            best = sorted((-scored(*key), key) for key in k)
+            seen[at] = q, r, [key for _, key in best[: config.index_topk]]
     if config.kv_compression != "none":
         seen = [(q, r, _compressed(q, k, config)) for q, r, k in seen]
     return seen
@@ -75,17 +76,23 @@ def _compressed(query: Key, keys: list[Key], config: EngineConfig) -> list[Key]:
     size = {"window": len(keys) + 1, "c4": 4, "c128": 128}[config.kv_compression]
     groups = list(range(len(keys) // size))
     if size == 4 and config.index_topk:
-        content = content_for(config)
-        token, place = (torch.from_numpy(half) for half in content.index_queries)
-        by_token, by_place = (torch.from_numpy(half) for half in content.index_keys)
-
-        def score(group: int) -> float:
-            first = keys[4 * group][0]
-            halves = token[query[0]] @ by_token[first], place[query[1]] @ by_place[group]
-            return float(sum(halves))
-
-        groups = sorted(sorted(groups, key=score)[-config.index_topk :])
+        scored = _index_score(query, config)
+        best = sorted(groups, key=lambda group: scored(keys[4 * group][0], group))
+        groups = sorted(best[-config.index_topk :])
     return keys[-128:] + [keys[size * group] for group in groups]
+
+
+def _index_score(query: Key, config: EngineConfig) -> Callable[[int, int], float]:
+    """What an indexer's query makes of the key of a token at a place."""
+    content = content_for(config)
+    token, place = (torch.from_numpy(half) for half in content.index_queries)
+    by_token, by_place = (torch.from_numpy(half) for half in content.index_keys)
+
+    def score(key_token: int, key_place: int) -> float:
+        halves = token[query[0]] @ by_token[key_token], place[query[1]] @ by_place[key_place]
+        return float(sum(halves))
+
+    return score
 
 
 def _ancestors(parents: list[int], token: int) -> list[int]:

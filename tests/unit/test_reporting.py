@@ -205,7 +205,7 @@ def test_the_markdown_page_has_the_table_and_every_finding_in_full() -> None:
     assert (
         "| [footprint-kv_indices-decode-f9ab92]"
         "(findings/footprint-kv_indices-decode-f9ab92/case.json) "
-        "| critical | writes only what its batch owns | `kv_indices` "
+        "| critical | a replay writes only what its batch owns | `kv_indices` "
         "|  | footprint | 2 | 3/3 | 251 | 1 |"
     ) in page
     assert f"```text\n{FINDING}\n```" in page

@@ -13,6 +13,7 @@ from fuzzgraph.errors import InvalidCase
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.html.drawing import box, fitted, line, svg, text
 from fuzzgraph.text.numbers import counted
+from fuzzgraph.world import RESERVED_SLOT
 
 _WIDTH = 640.0
 _ZONE = 170.0
@@ -216,8 +217,9 @@ def _owned(case: Case, step: int, what: str) -> tuple[set[int], set[int]]:
         return set(batch.req_pool_indices.tolist()), set()
     if what == "state":
         return set(batch.state_slots.tolist()), set()
-    own = set(batch.slot_mapping.tolist())
-    return own, set(batch.kv_slots.values.tolist()) - own
+    own = {slot for group in batch.groups for slot in group.slot_mapping.tolist()}
+    named = {slot for group in batch.groups for slot in group.kv_slots.values.tolist()}
+    return own, named - own - {RESERVED_SLOT}
 
 
 def _worth_showing(numbers: set[int]) -> list[int | None]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.memory import GuardedMemory, restore_attributes, snapshot_attributes
+from fuzzgraph.memory import GuardedMemory, Room, restore_attributes, snapshot_attributes
 
 
 def test_restore_brings_every_guarded_byte_back() -> None:
@@ -35,6 +35,25 @@ def test_a_tensor_can_be_read_as_it_was_in_a_snapshot() -> None:
     before = memory.snapshot()
     table.fill_(9)
     assert memory.as_in(before, table.t()).tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@pytest.mark.parametrize("keep_pool", [True, False])
+def test_snapshots_of_several_sessions_go_into_one_room_one_after_the_other(
+    keep_pool: bool,
+) -> None:
+    room = Room()
+    for size in (3, 300, 30):
+        memory = GuardedMemory(keep_pool=keep_pool)
+        with memory.intercept("engine"):
+            buffer = torch.arange(size)
+        with memory.intercept("graph"):
+            torch.zeros(size)
+        before = memory.snapshot(room)
+        buffer.fill_(9)
+        assert (before.pool is not None) == keep_pool
+        memory.restore(before)
+        assert buffer.tolist() == list(range(size))
+        assert memory.zones_intact()
 
 
 def test_memory_allocated_after_a_snapshot_survives_its_restoration() -> None:

@@ -41,6 +41,17 @@ def _messages(step: StepRecord, **metadata: torch.Tensor) -> list[str]:
     return [finding.message for finding in Contract().judge(step)]
 
 
+@pytest.mark.parametrize(("shown", "said"), [(1, []), (0, ["is_new[0] is 0, the batch says 1"])])
+def test_live_rows_hold_what_the_target_told_the_engine(shown: int, said: list[str]) -> None:
+    step = _step(3)
+    step.fields = (Field("is_new", "requests", "nothing", _FREE, repeats="told"),)
+    seen = Observation(1, 1, 1, 1, metadata={"is_new": torch.tensor([shown])})
+    seen.told = {"is_new": [1]}
+    step.runs["replay"] = seen
+    messages = [finding.message for finding in Contract().judge(step)]
+    assert [each.partition(": ")[2] for each in messages] == said
+
+
 def _slots(step: StepRecord) -> list[int]:
     return [int(slot) for slot in step.batch.kv_slots.row(0)]
 
@@ -258,6 +269,34 @@ def test_a_mode_may_have_a_rule_of_its_own() -> None:
     field = Field("seq_lens", "requests", "length", PaddingRule("fill", 0), in_modes=rules)
     assert _lengths(_step(2), field, [2, 7]) == []
     assert _lengths(_step(2), field, [2, 0])
+
+
+def _offsets(offsets: list[int], rule: PaddingRule, dummies: int = 0) -> list[str]:
+    """Of one live row with a new token, the rest padded."""
+    step, rows = _step(2), len(offsets) - 1
+    step.fields = (
+        Field("query_start_loc", "indptr", "offset", rule, repeats="new_lens",
+              dummy=PaddingRule("fill", 1)),
+    )  # fmt: skip
+    seen = Observation(1, rows, 1, rows, dummy_rows=dummies)
+    seen.metadata = {"query_start_loc": torch.tensor(offsets, dtype=torch.int32)}
+    step.runs["replay"] = seen
+    return [finding.message for finding in Contract().judge(step)]
+
+
+def test_padded_rows_of_offsets_span_what_the_engine_promises() -> None:
+    none = PaddingRule("fill", 0)
+    assert _offsets([0, 1, 1, 1], none) == []
+    (said,) = _offsets([0, 1, 1, 2], none)
+    assert "query_start_loc gives padded row 2 1 entries, must be 0" in said
+    assert _offsets([0, 1, 1, 2], PaddingRule("free")) == []
+
+
+def test_dummy_rows_of_offsets_span_what_is_promised_for_them() -> None:
+    none = PaddingRule("fill", 0)
+    assert _offsets([0, 1, 2, 2], none, dummies=1) == []
+    (said,) = _offsets([0, 1, 1, 1], none, dummies=1)
+    assert "query_start_loc gives padded row 1 0 entries, must be 1" in said
 
 
 def test_rows_shown_whole_are_those_of_a_page_table() -> None:

@@ -10,9 +10,17 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
-from fuzzgraph.handover import Attended, Excuse, Handover, Part, QueryRow, part_of
+from fuzzgraph.handover import (
+    Attended,
+    Excuse,
+    Handover,
+    Part,
+    QueryRow,
+    numbers_part,
+    part_of,
+)
 from fuzzgraph.layout import plan
-from fuzzgraph.observation import Observation, StepRecord
+from fuzzgraph.observation import Field, Observation, PaddingRule, StepRecord
 from fuzzgraph.oracles.handover import Handovers
 
 
@@ -180,6 +188,24 @@ def test_a_stale_host_mirror_is_found_by_the_eager_run() -> None:
     ]
 
 
+def test_lists_of_the_host_are_held_against_those_of_the_eager_run() -> None:
+    step = record()
+    eager = held(new_lens=numbers_part([1, 1]))
+    assert messages(step, held(new_lens=numbers_part([1, 1, 1, 1])), eager) == []
+    assert messages(step, held(new_lens=numbers_part([2, 2, 1, 1])), eager) == [
+        "Backend.forward_metadata.new_lens[0] is 2, the eager run had 1"
+    ]
+
+
+def test_a_list_by_rows_is_no_list_by_tokens() -> None:
+    """Unlike a static buffer, a list has no entries beyond the rows that it is of."""
+    step = record("target_verify")
+    by_token = held(new_lens=numbers_part([1] * 12))
+    assert messages(step, by_token, held(new_lens=numbers_part([3, 3]))) == []
+    buffer = held(new_lens=ints(*[1] * 12))
+    assert len(messages(step, buffer, held(new_lens=ints(3, 3)))) == 1
+
+
 def test_a_launch_that_the_eager_run_has_is_missing_in_the_graph() -> None:
     step = record()
     step.runs["eager"].handovers = (kernel(), Handover("merge", "kernel"))
@@ -343,3 +369,31 @@ def test_padded_entries_hold_nothing_of_an_earlier_batch(left: int, count: int) 
     found = [one.message for one in Handovers().judge(step)]
     assert len(found) == count
     assert all("ids[2] of a padded row is 5" in message for message in found)
+
+
+def test_what_two_watches_took_down_under_one_name_is_judged_apart() -> None:
+    """Two groups of a KV cache have a page table each."""
+
+    def tables(first: Part, second: Part) -> tuple[Handover, ...]:
+        return call(slots=first), replace(call(slots=second), watch=1)
+
+    step = record()
+    step.runs["eager"].handovers = tables(ints(5, 6), ints(7, 8))
+    step.runs["replay"].handovers = tables(ints(5, 6, 0, 0), ints(7, 8, 0, 0))
+    assert not list(Handovers().judge(step))
+    step.runs["replay"].handovers = tables(ints(5, 6, 0, 0), ints(5, 6, 0, 0))
+    (found,) = Handovers().judge(step)
+    assert found.message.endswith("slots[0] is 5, the eager run had 7")
+
+
+def test_what_may_depend_on_the_past_is_not_compared_without_it() -> None:
+    step = record()
+    step.runs["eager"].handovers = (call(is_prefilling=ints(0, 1)),)
+    step.runs["replay"].handovers = (call(is_prefilling=ints(0, 1, 0, 0)),)
+    fresh = Observation(2, 4, 2, 4, handovers=(call(is_prefilling=ints(1, 1, 0, 0)),))
+    step.runs["screen"] = fresh
+    assert len(list(Handovers().judge(step))) == 1
+    rule = PaddingRule("fill", 0)
+    by_past = Field("is_prefilling", "requests", "nothing", rule, unjudged="flags", past="new ones")
+    step.fields = (by_past,)
+    assert not list(Handovers().judge(step))

@@ -234,6 +234,13 @@ def test_an_import_name_finds_its_distribution(wheels: Path) -> None:
     assert releases.available("flashinfer") == ["0.6.18"]
 
 
+def test_of_flashinfer_no_sources_for_its_compiler_are_kept(wheels: Path) -> None:
+    files = {"flashinfer/decode.py": "", "flashinfer/data/csrc/decode.cu": "kernel"}
+    make_wheel(wheels, "0.7.2", files, name="flashinfer_python")
+    path = releases.fetch("flashinfer", "0.7.2")
+    assert {name for name in files_in(path) if "decode" in name} == {"flashinfer/decode.py"}
+
+
 @pytest.fixture
 def server(wheels: Path, tmp_path: Path) -> Iterator[Server]:
     """Serves a wheel that `wheels` has as well, where pip finds it."""

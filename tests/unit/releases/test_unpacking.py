@@ -56,6 +56,14 @@ def test_what_is_compiled_or_only_compiled_from_is_left_out(name: str) -> None:
     assert not kept(name)
 
 
+def test_folders_that_host_code_does_not_read_are_left_out() -> None:
+    def is_kept(name: str) -> bool:
+        return is_wanted(zipfile.ZipInfo(name), unread=("engine/data", "engine/moe"))
+
+    assert not is_kept("engine/data/csrc/decode.cu") and not is_kept("engine/moe/__init__.py")
+    assert is_kept("engine/database.py") and is_kept("engine/models/moe/layer.py")
+
+
 def test_a_program_without_a_suffix_is_told_by_its_size() -> None:
     assert not kept("engine/engine-rs", 38 << 20)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-_META = "Metadata-Version: 2.1\nName: toyengine\nVersion: {version}\n"
+_META = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 _WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 COMPILED = random.Random(1).randbytes(3 << 20)
 
@@ -30,19 +30,20 @@ def make_wheel(
     version: str = "1.0",
     extra: Mapping[str, str | bytes] | None = None,
     records: Mapping[str, str] | None = None,
+    name: str = "toyengine",
 ) -> Path:
-    """A wheel of toyengine, its members in this order.
+    """A wheel of a distribution that holds toyengine, its members in this order.
 
     Args:
         records: file -> what RECORD says of it in place of its true hash; "" leaves it out.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"toyengine-{version}-py3-none-any.whl"
-    info = f"toyengine-{version}.dist-info"
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
     texts = {
         "toyengine/__init__.py": f"VERSION = {version!r}\n",
         **(extra or {}),
-        f"{info}/METADATA": _META.format(version=version),
+        f"{info}/METADATA": _META.format(name=name, version=version),
         f"{info}/WHEEL": _WHEEL,
     }
     members = {name: t if isinstance(t, bytes) else t.encode() for name, t in texts.items()}

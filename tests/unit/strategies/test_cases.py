@@ -51,7 +51,7 @@ metadata full|metadata raw_out_graph|metadata raw_in_graph|page map page_table
 fill value 0|fill value 1|free padding keep|free padding zero|free padding copy_live
 runner cpu_graph|prefill runner piecewise|prefill runner breakable|token ladder
 prefill raw<padded|prefill raw=padded|prefill ragged|prefill with history
-prompt as long as a draft|prefill far above the ladder
+fewer drafts than places|drafts rejected|prompt as long as a draft|prefill far above the ladder
 row reused by a request one token longer|window<draft tokens
 """
 
@@ -209,6 +209,19 @@ def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None
         assert max(len(step.rows) for step in case.steps) <= capabilities.max_batch
 
 
+def test_all_cases_of_recurrent_layers_alone_have_recurrent_state() -> None:
+    reach = Capabilities(recurrent_state=True, recurrent_only=True, max_batch=8)
+    found = drawn(reach, DEFAULT, 60, 7)
+    assert all(case.config.recurrent_state for case in found)
+    assert len({case.config for case in found}) > 3
+
+
+def test_no_row_is_shorter_than_a_target_has_it() -> None:
+    found = drawn(Capabilities(min_seq_len=3, max_batch=8, max_context_len=20), DEFAULT, 100, 5)
+    lengths = {row.seq_len for case in found for step in case.steps for row in step.rows}
+    assert min(lengths) == 3
+
+
 def test_a_wide_profile_reaches_the_large_ladder_and_what_lies_above_it() -> None:
     found = drawn(WIDEST.replace(max_batch=128), Profile(max_batch=128, fresh=100), 600, 4)
     names = frozenset().union(*map(coverage_values, found))
@@ -258,7 +271,7 @@ def test_hypothesis_alone_shrinks_to_two_steps_and_two_requests() -> None:
         cases(WIDEST),
         shrinks_across_a_page,
         settings=settings(database=None),
-        random=random.Random(2),
+        random=random.Random(3),
     )
     assert [len(step.rows) for step in case.steps] == [2, 1]
     assert case.config.modes == ("decode",) and case.config.dtype == "float32"

@@ -53,3 +53,19 @@ def test_requests_come_back_where_a_target_has_preemption(preemption: bool) -> N
 
     draw(cases(can, DEFAULT.at(1)), 1, 60, count)
     assert sum(found) > 5 if preemption else not any(found)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_rows_have_fewer_drafts_where_a_target_takes_them(ragged: bool) -> None:
+    fewer, rejected = [], []
+    can = Capabilities(modes=("target_verify",), max_draft_tokens=5, ragged_verify=ragged)
+
+    def count(case: Case) -> None:
+        for step, batch in zip(case.steps, plan(case), strict=True):
+            fewer.append(any(row.new_tokens < case.config.draft_tokens for row in step.rows))
+            within = batch.token_rows[1:] == batch.token_rows[:-1]
+            rejected.append(bool((batch.input_ids[1:] != batch.predicted[:-1])[within].any()))
+
+    draw(cases(can, DEFAULT.at(1)), 1, 60, count)
+    assert any(fewer) == ragged
+    assert sum(rejected) > 5

@@ -93,7 +93,9 @@ def test_a_failing_case_is_noted_as_a_table() -> None:
 
 
 def test_a_batch_is_noted_with_the_case_that_it_comes_from() -> None:
-    report = report_of(fuzzgraph.batches(EngineConfig()), lambda batch: batch.raw_bs > 1)
+    report = report_of(
+        fuzzgraph.batches(EngineConfig(kv_pool_pages=130)), lambda batch: batch.raw_bs > 1
+    )
     assert "steps=(ReplayStep(" in report and "raw_bs=2" in report
 
 
