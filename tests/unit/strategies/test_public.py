@@ -171,8 +171,9 @@ def test_parts_compose_to_valid_cases() -> None:
 
 
 def test_histories_and_batches_fit_the_page_pool_of_a_given_config() -> None:
-    modes = ("decode", "prefill", "target_verify")
-    config = EngineConfig(modes=modes, capture_bs=(8,), capture_tokens=(16,))
+    config = EngineConfig(
+        modes=("decode", "prefill", "target_verify"), capture_bs=(8,), capture_tokens=(16,)
+    )
     assert config.kv_pool_pages < config.req_pool_size * config.max_context_len
     assert {batch.raw_bs for batch in drawn(fuzzgraph.batches(config))} >= {1, 8}
     for steps in drawn(fuzzgraph.histories(config)):
