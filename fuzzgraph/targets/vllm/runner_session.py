@@ -21,6 +21,7 @@ from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs, RecordedCudaGraph
 from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.second_layer import split_layers
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
@@ -33,7 +34,6 @@ from fuzzgraph.targets.vllm.served_requests import Scheduled, ServedRequests
 from fuzzgraph.targets.vllm.sliding_window import (
     metadata_of_groups,
     runner_pools,
-    split_layers,
     with_groups,
 )
 from fuzzgraph.targets.vllm.stubs.platform import HOPPER, choose_backend, engine_runs
