@@ -34,6 +34,9 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "eager_steps": (True, True),
     # Whether the largest captured size may exceed the request pool.
     "capture_beyond_pool": (True, True),
+    # Whether requests that share a prefix have pages of their own in further KV cache groups. They
+    # have not where those pages are found by slots of the first group.
+    "prefix_by_group": (True, True),
     # Whether all layers are recurrent ones, so that every config has recurrent state.
     "recurrent_only": (False, False),
 }
@@ -186,6 +189,9 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
 
     The config is judged by `Target.unsupported`. A saved case of another target may ask for more.
     """
+    shared = case.config.swa_window and case.shared_prefix_pages
+    if shared and not capabilities.prefix_by_group:
+        return f"shared_prefix_pages={shared} with swa_window is not driven"
     for number, step in enumerate(case.steps):
         if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"

@@ -205,6 +205,7 @@ class BackendTarget(SglangTarget):
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
             row_mixings=("none",) if missing else ROW_MIXINGS,
+            prefix_by_group=False,
         )
         has |= dict(backend.more)
         has["swa_window"] = backend.windows and mode == "decode"

@@ -70,6 +70,7 @@ class TritonTarget(SglangTarget):
             capture_beyond_pool=True,
             row_mixings=ROW_MIXINGS,
             swa_window=mode == "decode",
+            prefix_by_group=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
