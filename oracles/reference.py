@@ -62,7 +62,7 @@ class Reference:
                 continue
             worst = off_truth(step, name, outputs[name])
             if worst is not None:
-                what = "recurrence" if name in ("state", "recurrent") else "attention"
+                what = "recurrence" if name in ("state", "recurrent", "gated_delta") else "attention"
                 text = f"{name}{worst} against float64 {what}"
                 yield mismatch(step, self.name, self.clause, name, worst, text)
 

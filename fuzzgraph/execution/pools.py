@@ -9,6 +9,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_memory import group_name, page_rows
 from fuzzgraph.ports import Pools, Session, unwrapped
@@ -47,6 +48,11 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
     if pools.conv_state is not None:
         row = 4 * (CONV_WIDTH - 1) * CONV_COLUMNS
         yield from _wrong_rows("conv_state", pools.conv_state, FIRST_ROW + 1, row)
+    if pools.delta_state is not None:
+        yield from _wrong_rows("delta_state", pools.delta_state, FIRST_ROW + 1, 4 * DELTA_WIDTH)
+    if pools.delta_conv_state is not None:
+        row = 4 * (CONV_WIDTH - 1) * DELTA_COLUMNS
+        yield from _wrong_rows("delta_conv_state", pools.delta_conv_state, FIRST_ROW + 1, row)
 
 
 def _wrong_planes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.memory import Region
+from fuzzgraph.ports import STATES
 from fuzzgraph.repro.checks.base import ScriptCheck
 from fuzzgraph.repro.checks.groups import planes_in
 from fuzzgraph.repro.not_standalone import NotStandalone
@@ -99,7 +100,7 @@ def _named_regions(recording: Recording, name: str) -> list[Region]:
     tensors |= recording.opened.pool_writer.map_names()
     tensors |= {
         other: getattr(pools, other)
-        for other in ("encoder_to_token", "state", "conv_state")
+        for other in ("encoder_to_token", *STATES)
         if getattr(pools, other) is not None
     }
     region = recording.memory.region_of(tensors[name]) if name in tensors else None

@@ -17,7 +17,6 @@ from fuzzgraph.targets.vllm.runner_session import RunnerSession
 from fuzzgraph.world import FIRST_ROW, RESERVED_SLOT, Batch, Ragged
 
 _UTILS = "vllm.v1.attention.backends.utils"
-_BUILDER = "vLLM mamba_attn.py _update_metadata_for_cudagraph_capture"
 _OF_ATTENTION = ("slot_mapping", "seq_lens", "block_table", "query_start_loc")
 
 
@@ -25,7 +24,10 @@ class RecurrentSession(RunnerSession):
     """One runner whose model is one recurrent layer."""
 
     model_class = OneMixer
-    model: OneMixer
+    model: Any
+    output = "recurrent"
+    """What the layer's output is called."""
+    states_source = "vLLM mamba_attn.py _update_metadata_for_cudagraph_capture"
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, *backend: Any) -> None:
         super().__init__(config, graphs, *backend)
@@ -34,7 +36,9 @@ class RecurrentSession(RunnerSession):
     def _runner_fields(self) -> tuple[Field, ...]:
         fields = super()._runner_fields()
         others = tuple(field for field in fields if field.name not in _OF_ATTENTION)
-        indices = Field("state_indices", "requests", "state", _padded_state(), source=_BUILDER)
+        indices = Field(
+            "state_indices", "requests", "state", _padded_state(), source=self.states_source
+        )
         return (*others, indices)
 
     def _runner_pools(self) -> Pools:
@@ -63,13 +67,13 @@ class RecurrentSession(RunnerSession):
         return {"state_indices": parts[0] if len(parts) == 1 else torch.cat(parts)}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return () if mode == "idle" else ("recurrent",)
+        return () if mode == "idle" else (self.output,)
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         """All live tokens; those that the runner took logits of as it took them."""
         if self._hidden is None or self.model.shown is None:
             return {}
-        return {"recurrent": self._with_logits_rows(self._hidden, self.model.shown)}
+        return {self.output: self._with_logits_rows(self._hidden, self.model.shown)}
 
     def plan(self) -> dict[str, object]:
         """None: every sum is exact, in whatever order kernels sum."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet
+from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
-from fuzzgraph.targets.vllm.release import VLLM, engine_module
+from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module
 from fuzzgraph.targets.vllm.target import VllmTarget
+from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
 
 _MODELS = "vllm.model_executor.models.config"
 
@@ -38,6 +41,8 @@ class Mamba2Target(VllmTarget):
     model = OneMixer
     session = RecurrentSession
     driven = _DRIVEN
+    layer_modules: tuple[str, ...] = (MIXER,)
+    """Where releases may have the layer."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -51,7 +56,7 @@ class Mamba2Target(VllmTarget):
     def load(self) -> None:
         super().load()
         with cuda_on_cpu():
-            VLLM.load(MIXER, _MODELS)
+            VLLM.load(*filter(has_module, self.layer_modules), _MODELS)
         # The rules of configuration that the engine has for its own models of this kind.
         models = engine_module(_MODELS)
         models.MODELS_CONFIG_MAP[self.model.architecture] = models.MambaModelConfig
@@ -62,3 +67,18 @@ class PromptTarget(Mamba2Target):
 
     kernels = "Mamba2 layer, prompts of one token too"
     driven = _DRIVEN.replace(min_seq_len=1)
+
+
+class DeltaNetTarget(Mamba2Target):
+    """A model of gated-delta-net layers, with their kernels for decode.
+
+    On Hopper GPUs prompts would take FlashInfer's kernel; here they take the engine's own.
+    """
+
+    kernels = "gated delta net"
+    module = "vllm.v1.attention.backends.gdn_attn"
+    backend = "GDNAttentionBackend"
+    model = OneDeltaNet
+    session = DeltaNetSession
+    layer_modules = tuple(module for module, _ in LAYERS)
+    device = BLACKWELL

@@ -1,0 +1,131 @@
+"""A model of one gated-delta-net layer with known weights, as vLLM runs it: Qwen3-Next's.
+
+Tokens and positions are embedded as one column each, so that the layer's own projections give the
+numbers of `fuzzgraph.delta_rule` for them, exactly. Its gate multiplies by 32, and its output
+projection divides by it. With one head of queries and keys, the interleaved layout of the
+projections in earlier releases is the flat one of later ones.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fuzzgraph import delta_rule
+from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.vllm.attention_model import FORWARD, OneLayer, on_device
+from fuzzgraph.targets.vllm.release import engine_module, has_module
+from fuzzgraph.world import VOCAB
+
+LAYERS = (
+    ("vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn", "QwenGatedDeltaNetAttention"),
+    ("vllm.model_executor.layers.mamba.gdn_linear_attn", "GatedDeltaNetAttention"),
+    ("vllm.model_executor.models.qwen3_next", "Qwen3NextGatedDeltaNet"),
+)
+"""Module and class of the layer, the newest release's first."""
+LAYER = "model.layers.0.linear_attn"
+_HIDDEN = VOCAB + delta_rule.POSITIONS
+_GATE = 32.0
+"""silu(32) is 32 in float32."""
+_NO_DECAY = -200.0
+"""exp(-200) is 0 in float32."""
+
+
+def layer_module() -> str:
+    """Where this release has the layer."""
+    return next(name for name, _ in LAYERS if has_module(name))
+
+
+def _layer_class() -> Any:
+    module, name = next(layer for layer in LAYERS if has_module(layer[0]))
+    return getattr(engine_module(module), name)
+
+
+_SHAPE = SimpleNamespace(
+    hidden_size=_HIDDEN,
+    linear_num_value_heads=delta_rule.HEADS,
+    linear_num_key_heads=1,
+    linear_key_head_dim=delta_rule.POSITIONS,
+    linear_value_head_dim=delta_rule.HEAD_WIDTH,
+    linear_conv_kernel_dim=CONV_WIDTH,
+    hidden_act="silu",
+    rms_norm_eps=delta_rule.NORM_EPSILON,
+)
+"""What of a model's own configuration the layer reads."""
+
+
+class OneDeltaNet(OneLayer):
+    """Tokens at positions, and the engine's layer over them."""
+
+    architecture = "FuzzGraphOneDeltaNet"
+    is_attention_free = True
+    has_inner_state = True
+
+    def _make_layer(self, vllm_config: Any) -> None:
+        self.columns = on_device(torch.eye(_HIDDEN))
+        self.mixer = call_with_known(
+            _layer_class(),
+            config=_SHAPE,
+            vllm_config=vllm_config,
+            model_config=vllm_config.model_config,
+            cache_config=vllm_config.cache_config,
+            speculative_config=vllm_config.speculative_config,
+            prefix=LAYER,
+        )
+
+    def load_known_weights(self) -> None:
+        """What the dummy loader filled at random."""
+        by_token = delta_rule.token_inputs(content_for(self.fuzzed))
+        inputs = torch.cat((by_token, delta_rule.position_inputs()))
+        gate = torch.zeros(_HIDDEN, STATE_WIDTH)
+        gate[:VOCAB] = _GATE
+        out = torch.zeros(_HIDDEN, STATE_WIDTH)
+        out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / _GATE
+        mixer = self.mixer
+        known = {
+            mixer.in_proj_qkvz.weight: torch.cat((inputs, gate), dim=1).T,
+            mixer.in_proj_ba.weight: torch.zeros(2 * delta_rule.HEADS, _HIDDEN),  # beta is 1/2
+            mixer.conv1d.weight: delta_rule.delta_conv_weights()[:, None],
+            mixer.A_log: torch.full((delta_rule.HEADS,), _NO_DECAY),
+            mixer.dt_bias: torch.zeros(delta_rule.HEADS),
+            mixer.norm.weight: torch.ones(delta_rule.HEAD_WIDTH),
+            mixer.out_proj.weight: out,
+        }
+        with torch.no_grad():
+            for weight, values in known.items():
+                weight.copy_(values)
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.columns.index_select(0, input_ids)
+
+    get_input_embeddings = embed_input_ids
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """The outputs where a model would give hidden states."""
+        demand_rows(input_ids, None, "input_ids", FORWARD)
+        demand_rows(positions, len(input_ids), "positions", FORWARD)
+        tokens = demand_lookup(self.columns[:VOCAB], input_ids, "input_ids", FORWARD)
+        places = demand_lookup(self.columns[VOCAB:], positions, "positions", FORWARD)
+        out = self._run(tokens + places)
+        demand_instance(out, torch.Tensor, "what the layer computed", FORWARD)
+        return out[:, :STATE_WIDTH]
+
+    def _run(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The layer, which writes into a tensor of its caller up to 0.25."""
+        out = torch.zeros_like(hidden)
+        given: torch.Tensor | None = call_with_known(
+            self.mixer.forward, hidden_states=hidden, output=out
+        )
+        return out if given is None else given
