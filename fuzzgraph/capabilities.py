@@ -30,6 +30,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "preemption": (False, True),
     # Whether rows of a verify may have fewer drafts than `draft_tokens` says.
     "ragged_verify": (False, True),
+    # Whether layers with recurrent state verify drafts.
+    "recurrent_verify": (False, True),
     # Whether batches run without a graph: steps that ask for it, and those above the ladder.
     "eager_steps": (True, True),
     # Whether the largest captured size may exceed the request pool.
@@ -155,12 +157,15 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
     >>> unsupported_setting(Capabilities(), EngineConfig(dtype="bfloat16"))
     "dtype='bfloat16' is not driven, only float32"
     """
+    verifies_states = config.recurrent_state and "target_verify" in config.modes
     for name, row in DIMENSIONS.items():
         if row.spec.needs is not None:
             value, has = getattr(config, name), getattr(capabilities, row.spec.needs.name)
             reason = _refused(row, value, has)
             if reason is not None:
                 return reason
+    if verifies_states and not capabilities.recurrent_verify:
+        return "recurrent_state in target_verify is not driven"
     if not capabilities.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
         return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
     return None

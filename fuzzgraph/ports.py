@@ -124,7 +124,8 @@ class Pools:
     """[state_slots, width] recurrent state."""
     conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, CONV_COLUMNS] what the last tokens brought to the convolution
-    before the recurrence, the newest last; see `recurrence`."""
+    before the recurrence, the newest last; see `recurrence`. In a config that verifies drafts
+    there is room for draft_tokens - 1 more; see `execution.state_planes`."""
     delta_state: torch.Tensor | None = None
     """[state_slots, ...] states of the gated delta rule, DELTA_WIDTH numbers each; see
     `delta_rule`."""

@@ -18,6 +18,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.execution.pool_group import pool_groups
 from fuzzgraph.execution.pool_memory import (
+    STATE_SIGNATURE,
     TRAP_BY_WORLD,
     PageMap,
     PoolPlane,
@@ -42,7 +43,7 @@ class PoolWriter:
         self.content: Content = content_for(config)
         self.groups = pool_groups(pools, config)
         self.planes = list(dict.fromkeys(plane for group in self.groups for plane in group.planes))
-        self.states = [*state_planes(pools, self.content)]
+        self.states = [*state_planes(pools, self.content, config)]
         self._states_start_at_zero = pools.states_start_at_zero
         encoder = pools.encoder_to_token
         self.encoder_to_token = None if encoder is None else PageMap("encoder_to_token", encoder)
@@ -180,7 +181,8 @@ class StepState:
             found = state.before(self._batch)
             mine = started[found.rows]
             if mine.any():
-                values = state.plane.bytes_of(found.values)[torch.from_numpy(mine)]
+                known = found.values.nan_to_num(STATE_SIGNATURE[0])
+                values = state.plane.bytes_of(known)[torch.from_numpy(mine)]
                 yield state.plane.put, self._index(found.slots[mine]), self._on_device(values)
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
@@ -246,8 +248,10 @@ class StepState:
         for state in self._pool_writer.states:
             plane, after = state.plane, state.after(self._batch)
             expected = self._rows_before(plane, before)
-            values = self._on_device(plane.bytes_of(after.values))
-            plane.put(self._index(after.slots), values, expected)
+            slots, values = self._index(after.slots), self._on_device(after.values)
+            now = plane.tensor[slots].view_as(values)
+            values = torch.where(values.isnan(), now, values)
+            plane.put(slots, plane.bytes_of(values), expected)
             yield from _changed_rows(plane, expected, "state", after.slots)
 
     def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:

@@ -46,7 +46,7 @@ class ForeignRowsCheck(ScriptCheck):
         self._what = str(self.finding.detail.get("what", ""))
         if self._what not in _OWN:
             raise NotStandalone(f"nothing is known of who owns a {self._what!r}")
-        rows = [batch.state_slots]
+        rows = [batch.own_state_slots]
         if self._what == "slot":
             rows = [seen.slot_mapping for *_, seen in planes_in(recording, batch, self._mine)]
         own = {number for part in rows for number in part.tolist()}

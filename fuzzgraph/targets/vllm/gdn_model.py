@@ -28,6 +28,7 @@ LAYERS = (
     ("vllm.model_executor.models.qwen3_next", "Qwen3NextGatedDeltaNet"),
 )
 """Module and class of the layer, the newest release's first."""
+_STATES = "vllm.model_executor.layers.mamba.mamba_utils"
 LAYER = "model.layers.0.linear_attn"
 _HIDDEN = VOCAB + delta_rule.POSITIONS
 _GATE = 32.0
@@ -64,7 +65,12 @@ class OneDeltaNet(OneLayer):
 
     architecture = "FuzzGraphOneDeltaNet"
     is_attention_free = True
+    is_hybrid = True  # else the runner keeps no count of accepted drafts
     has_inner_state = True
+
+    @classmethod
+    def get_mamba_state_copy_func(cls) -> tuple[Any, ...]:
+        return engine_module(_STATES).MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
 
     def _make_layer(self, vllm_config: Any) -> None:
         self.columns = on_device(torch.eye(_HIDDEN))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
-from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet
+from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
 from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module
 from fuzzgraph.targets.vllm.target import VllmTarget
+from fuzzgraph.targets.vllm.stubs.chunk_rule import put_chunk_rule
 from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
 
 _MODELS = "vllm.model_executor.models.config"
@@ -32,6 +33,19 @@ _DRIVEN = Capabilities(
 )
 
 
+def _verifies(driven: Capabilities) -> Capabilities:
+    """The same with verifies of drafts in the place of decodes."""
+    return driven.replace(
+        modes=("target_verify", "idle"),
+        max_batch=4,
+        max_draft_tokens=6,
+        ragged_verify=True,
+        recurrent_verify=True,
+        # A request that comes back computes its prompt and what it had said before.
+        preemption=False,
+    )
+
+
 class Mamba2Target(VllmTarget):
     """A model of Mamba2 layers, with their kernels for decode."""
 
@@ -44,9 +58,9 @@ class Mamba2Target(VllmTarget):
     layer_modules: tuple[str, ...] = (MIXER,)
     """Where releases may have the layer."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.capabilities = self.driven
+    def __init__(self, name: str, mode: Mode = "decode") -> None:
+        super().__init__(name, mode)
+        self.capabilities = self.driven if mode == "decode" else _verifies(self.driven)
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.recurrent_state:
@@ -82,3 +96,8 @@ class DeltaNetTarget(Mamba2Target):
     session = DeltaNetSession
     layer_modules = tuple(module for module, _ in LAYERS)
     device = BLACKWELL
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            put_chunk_rule(layer_module())
