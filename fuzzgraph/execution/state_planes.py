@@ -12,7 +12,7 @@ from fuzzgraph import delta_rule, recurrence
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import Content
 from fuzzgraph.execution.pool_memory import STATE_SIGNATURE, PoolPlane
-from fuzzgraph.layout.verified_states import verifies_states
+from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.ports import Pools
 from fuzzgraph.recurrence import CONV_WIDTH
 from fuzzgraph.world import Batch, IntArray

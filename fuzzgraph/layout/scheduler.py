@@ -24,7 +24,7 @@ from fuzzgraph.layout.streams import (
     with_rejected,
 )
 from fuzzgraph.layout.trees import draft_tree
-from fuzzgraph.layout.verified_states import Computed, states_each, verifies_states
+from fuzzgraph.case.verified_states import Computed, states_each, verifies_states
 from fuzzgraph.layout.windowed import WindowedPages, slots_of
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch, IntArray, Ragged
 

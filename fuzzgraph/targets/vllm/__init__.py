@@ -22,6 +22,7 @@ TARGETS = (
     TargetEntry("vllm-flashmla", "vllm.target", "FlashMlaTarget"),
     TargetEntry("vllm-gdn", "vllm.recurrent_target", "DeltaNetTarget"),
     TargetEntry("vllm-gdn-verify", "vllm.recurrent_target", "DeltaNetTarget", _VERIFIES),
+    TargetEntry("vllm-gdn-verify-any", "vllm.recurrent_target", "AnyVerifyTarget", _VERIFIES),
     TargetEntry("vllm-mamba", "vllm.recurrent_target", "Mamba2Target"),
     TargetEntry("vllm-mamba-prompt", "vllm.recurrent_target", "PromptTarget"),
     TargetEntry("vllm-triton", "vllm.target", "TritonTarget"),

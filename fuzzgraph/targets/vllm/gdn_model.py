@@ -69,6 +69,32 @@ class OneDeltaNet(OneLayer):
     has_inner_state = True
 
     @classmethod
+    def get_mamba_state_dtype_from_config(cls, vllm_config: Any) -> tuple[torch.dtype, ...]:
+        cache = vllm_config.cache_config
+        dtypes: tuple[torch.dtype, ...] = engine_module(
+            _STATES
+        ).MambaStateDtypeCalculator.gated_delta_net_state_dtype(
+            vllm_config.model_config.dtype, cache.mamba_cache_dtype, cache.mamba_ssm_cache_dtype
+        )
+        return dtypes
+
+    @classmethod
+    def get_mamba_state_shape_from_config(cls, vllm_config: Any) -> tuple[tuple[int, ...], ...]:
+        speculative = vllm_config.speculative_config
+        shapes: tuple[tuple[int, ...], ...] = engine_module(
+            _STATES
+        ).MambaStateShapeCalculator.gated_delta_net_state_shape(
+            1,
+            _SHAPE.linear_num_key_heads,
+            _SHAPE.linear_num_value_heads,
+            _SHAPE.linear_key_head_dim,
+            _SHAPE.linear_value_head_dim,
+            _SHAPE.linear_conv_kernel_dim,
+            speculative.num_speculative_tokens if speculative else 0,
+        )
+        return shapes
+
+    @classmethod
     def get_mamba_state_copy_func(cls) -> tuple[Any, ...]:
         return engine_module(_STATES).MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
 

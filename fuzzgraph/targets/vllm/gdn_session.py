@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fuzzgraph.layout.verified_states import states_each
+from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import Pools
 from fuzzgraph.targets.offline import fields as common
@@ -41,6 +41,7 @@ class DeltaNetSession(RecurrentSession):
             PaddingRule("fill", 1),
             source=_STAGED,
             repeats="states_kept",
+            in_modes=(("idle", common.FREE),),  # of dummy rows, which have no states
         )
         return (*fields, *self._draft_states(), kept)
 

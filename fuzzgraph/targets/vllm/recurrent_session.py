@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.layout.verified_states import states_each
+from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.vllm.admission import admission_steps, needs_admission
@@ -71,10 +71,13 @@ class RecurrentSession(RunnerSession):
     def _admit(self, batch: Batch) -> None:
         """Have the runner know of requests, and leave their states as they are."""
         states = [(tensor, tensor.clone()) for tensor in self.pools.states]
-        for scheduled in admission_steps(self.served, self._in_blocks(batch)):
-            self._scheduled = scheduled
-            self.runner.execute_model(scheduled.output)
-            self.runner.sample_tokens(None)
+        with self._without_graphs():
+            for scheduled in admission_steps(self.served, self._in_blocks(batch)):
+                self._scheduled = scheduled
+                self.runner.execute_model(scheduled.output)
+                self.runner.sample_tokens(None)
+        for watch in self._watches:
+            watch.begin()
         for tensor, values in states:
             tensor.copy_(values)
 

@@ -7,9 +7,10 @@ vLLM MambaSpec.num_speculative_blocks; sglang MambaPool.SpeculativeState.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.model import Case, EngineConfig
 
 
 def verifies_states(config: EngineConfig) -> bool:
@@ -41,3 +42,18 @@ class Computed:
         if self.is_prompt:
             return int(stayed == self.count)
         return stayed if 0 < stayed <= self.count else 0
+
+
+def verified_prompts(case: Case) -> Iterator[tuple[int, int]]:
+    """(step, tokens) of each row of a verify that begins a request, and does not go on with it."""
+    last: dict[int, Computed] = {}
+    for number, step in enumerate(case.steps):
+        for request in step.finish:
+            last.pop(request, None)
+        for row in step.rows:
+            cached = row.seq_len - row.new_tokens
+            before = last.get(row.request)
+            begins = before is None or not before.kept(cached)
+            last[row.request] = Computed(cached, row.new_tokens, is_prompt=begins)
+            if begins:
+                yield number, row.new_tokens
