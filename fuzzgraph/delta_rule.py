@@ -22,12 +22,15 @@ from fuzzgraph.world import VOCAB, Batch, IntArray
 
 POSITIONS = 64
 """Columns of a state: positions that have a key of their own."""
-HEADS = 2
-"""Of values; they share one head of queries and keys."""
+KEY_HEADS = 2
+"""Of queries and keys, all alike."""
+HEADS = 4
+"""Of values; two share one head of queries and keys."""
 HEAD_WIDTH = STATE_WIDTH // HEADS
 DELTA_WIDTH = STATE_WIDTH * POSITIONS
 """Numbers of a state: [STATE_WIDTH, POSITIONS], the rows of one head after those of the other."""
-DELTA_COLUMNS = 2 * POSITIONS + STATE_WIDTH
+KEY_COLUMNS = KEY_HEADS * POSITIONS
+DELTA_COLUMNS = 2 * KEY_COLUMNS + STATE_WIDTH
 """Columns of the convolution's input: q, k, v."""
 NORM_EPSILON = 64.0
 """Of the norm behind the readout: about the mean square of what is read, so that it shows."""
@@ -42,18 +45,20 @@ def token_inputs(content: Content) -> torch.Tensor:
     """[VOCAB, DELTA_COLUMNS] float32: what a token brings to the convolution."""
     gain = 1.0 + content.weights["conv_in"][:, -1:]
     values = _VALUE + content.weights["state_in"]
-    return torch.cat((gain.expand(-1, POSITIONS), torch.zeros(VOCAB, POSITIONS), values), dim=1)
+    nothing = torch.zeros(VOCAB, KEY_COLUMNS)
+    return torch.cat((gain.expand(-1, KEY_COLUMNS), nothing, values), dim=1)
 
 
 def position_inputs() -> torch.Tensor:
     """[POSITIONS, DELTA_COLUMNS] float32: what its position adds."""
-    unit = torch.eye(POSITIONS)
-    return torch.cat((_QUERY_AT_POSITION * unit, _KEY * unit, torch.zeros(POSITIONS, STATE_WIDTH)), 1)
+    units = torch.eye(POSITIONS).repeat(1, KEY_HEADS)
+    nothing = torch.zeros(POSITIONS, STATE_WIDTH)
+    return torch.cat((_QUERY_AT_POSITION * units, _KEY * units, nothing), dim=1)
 
 
 def delta_conv_weights() -> torch.Tensor:
     """[DELTA_COLUMNS, CONV_WIDTH] float32, the newest token last."""
-    return torch.tensor([*[LAST_FOUR] * POSITIONS, *[NEWEST] * (POSITIONS + STATE_WIDTH)])
+    return torch.tensor([*[LAST_FOUR] * KEY_COLUMNS, *[NEWEST] * (KEY_COLUMNS + STATE_WIDTH)])
 
 
 def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 Tokens and positions are embedded as one column each, so that the layer's own projections give the
 numbers of `fuzzgraph.delta_rule` for them, exactly. Its gate multiplies by 32, and its output
-projection divides by it. With one head of queries and keys, the interleaved layout of the
-projections in earlier releases is the flat one of later ones.
+projection divides by it. There are two heads of values for each of two heads of queries and keys: with one of
+either, 0.17.1 reads gates past the rows of the projection that made them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _layer_class() -> Any:
 _SHAPE = SimpleNamespace(
     hidden_size=_HIDDEN,
     linear_num_value_heads=delta_rule.HEADS,
-    linear_num_key_heads=1,
+    linear_num_key_heads=delta_rule.KEY_HEADS,
     linear_key_head_dim=delta_rule.POSITIONS,
     linear_value_head_dim=delta_rule.HEAD_WIDTH,
     linear_conv_kernel_dim=CONV_WIDTH,
@@ -120,7 +120,7 @@ class OneDeltaNet(OneLayer):
         out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / _GATE
         mixer = self.mixer
         known = {
-            mixer.in_proj_qkvz.weight: torch.cat((inputs, gate), dim=1).T,
+            mixer.in_proj_qkvz.weight: self._in_order(torch.cat((inputs, gate), dim=1)).T,
             mixer.in_proj_ba.weight: torch.zeros(2 * delta_rule.HEADS, _HIDDEN),  # beta is 1/2
             mixer.conv1d.weight: delta_rule.delta_conv_weights()[:, None],
             mixer.A_log: torch.full((delta_rule.HEADS,), _NO_DECAY),
@@ -131,6 +131,15 @@ class OneDeltaNet(OneLayer):
         with torch.no_grad():
             for weight, values in known.items():
                 weight.copy_(values)
+
+    def _in_order(self, flat: torch.Tensor) -> torch.Tensor:
+        """Columns of q, k, v and the gate, in 0.17.1 head by head (fix_query_key_value_ordering)."""
+        if hasattr(self.mixer, "gqa_interleaved_layout"):
+            return flat
+        keys, values = (delta_rule.POSITIONS,) * 2, (STATE_WIDTH // delta_rule.KEY_HEADS,) * 2
+        parts = flat.split([part * delta_rule.KEY_HEADS for part in (*keys, *values)], dim=1)
+        heads = [part.chunk(delta_rule.KEY_HEADS, dim=1) for part in parts]
+        return torch.cat([part for head in zip(*heads, strict=True) for part in head], dim=1)
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.columns.index_select(0, input_ids)
