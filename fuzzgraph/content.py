@@ -296,7 +296,7 @@ class Content:
         return self.states_at(batch, np.arange(batch.raw_bs), lens)
 
     def states_at(self, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
-        """float32 [n, STATE_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
+        """float32 [n, STATE_WIDTH]: the state of row `rows[i]` behind `lens[i]` tokens."""
         starts = batch.kv_tokens.offsets[rows]
         stops = starts + lens
         seen = self.weights["state_in"][torch.from_numpy(batch.kv_tokens.values)]

@@ -95,4 +95,5 @@ def delta_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.T
     read = states.view(-1, STATE_WIDTH, POSITIONS) @ query[..., None] * POSITIONS**-0.5
     heads = read.view(-1, HEADS, HEAD_WIDTH)
     scale = (heads.square().mean(-1, keepdim=True) + NORM_EPSILON).rsqrt()
-    return (heads * scale).reshape(-1, STATE_WIDTH)
+    normed: torch.Tensor = (heads * scale).reshape(-1, STATE_WIDTH)
+    return normed

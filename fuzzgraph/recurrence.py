@@ -58,4 +58,3 @@ def recurrent_outputs(content: Content, batch: Batch) -> torch.Tensor:
     seen = conv_rows_at(content, batch, rows, lens, CONV_WIDTH).double()
     x, readout = seen[:, -1, :STATE_WIDTH], seen[..., -1] @ torch.tensor(LAST_FOUR).double()
     return content.states_at(batch, rows, lens).double() * readout[:, None] + x
-

@@ -31,7 +31,6 @@ from fuzzgraph.ports import Pools
 from fuzzgraph.rules.writes import changed_rows
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
 
-
 _Copy = tuple[Callable[[torch.Tensor, torch.Tensor], None], torch.Tensor, torch.Tensor]
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_memory import group_name, page_rows
-from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.ports import Pools, Session, unwrapped
 from fuzzgraph.recurrence import CONV_COLUMNS, CONV_WIDTH
 from fuzzgraph.targets.protocol import GUIDE

@@ -46,11 +46,11 @@ def chunk_gated_delta_rule(
         KernelRefused: the real host code refuses such a call.
     """
     if initial_state is None or cu_seqlens is None or not output_final_state:
-        raise KernelRefused("chunk_gated_delta_rule: packed requests with states are modelled alone")
+        raise KernelRefused("chunk_gated_delta_rule: only packed requests with states are modelled")
     if len(q) != 1 or len(initial_state) != len(cu_seqlens) - 1:
+        given, requests = len(initial_state), len(cu_seqlens) - 1
         raise KernelRefused(
-            f"chunk_gated_delta_rule: {len(initial_state)} states for {len(cu_seqlens) - 1} requests"
-            f" in {len(q)} batches"
+            f"chunk_gated_delta_rule: {given} states, {requests} requests, {len(q)} batches"
         )
     if use_qk_l2norm_in_kernel:
         q, k = _of_length_one(q), _of_length_one(k)

@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
+from fuzzgraph.case.verified_states import Computed, states_each, verifies_states
 from fuzzgraph.content import token_ids
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
@@ -24,7 +25,6 @@ from fuzzgraph.layout.streams import (
     with_rejected,
 )
 from fuzzgraph.layout.trees import draft_tree
-from fuzzgraph.case.verified_states import Computed, states_each, verifies_states
 from fuzzgraph.layout.windowed import WindowedPages, slots_of
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch, IntArray, Ragged
 
@@ -285,7 +285,8 @@ class Scheduler:
     def _draft_states(self, live: list[_Request]) -> IntArray:
         if not verifies_states(self.config):
             return _NONE.reshape(0, 0)
-        return ints([r.state_slots for r in live]).reshape(len(live), self.states_each)
+        slots = ints([slot for request in live for slot in request.state_slots])
+        return slots.reshape(len(live), self.states_each)
 
     def _kept(self, rows: tuple[BatchRow, ...], live: list[_Request]) -> IntArray:
         """What stays of each row's last step; takes down what this one computes."""

@@ -56,7 +56,7 @@ class Expected:
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; draft_tokens
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
-    [num_tokens, width], see `recurrence`; gated_delta [num_tokens, width], see `delta_rule`; mixed as
+    [num_tokens, width], see `recurrence`; gated_delta, the same, see `delta_rule`; mixed as
     attention, see `row_mixing`; moe, see `shard`; those of a draft model behind attention, see
     `draft_model`."""
     value_bound: float

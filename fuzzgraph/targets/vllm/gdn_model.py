@@ -2,8 +2,8 @@
 
 Tokens and positions are embedded as one column each, so that the layer's own projections give the
 numbers of `fuzzgraph.delta_rule` for them, exactly. Its gate multiplies by 32, and its output
-projection divides by it. There are two heads of values for each of two heads of queries and keys: with one of
-either, 0.17.1 reads gates past the rows of the projection that made them.
+projection divides by it. There are two heads of values for each of two heads of queries and keys:
+with one of either, 0.17.1 reads gates past the rows of the projection that made them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class OneDeltaNet(OneLayer):
 
     @classmethod
     def get_mamba_state_copy_func(cls) -> tuple[Any, ...]:
-        return engine_module(_STATES).MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
+        states = engine_module(_STATES).MambaStateCopyFuncCalculator
+        functions: tuple[Any, ...] = states.gated_delta_net_state_copy_func()
+        return functions
 
     def _make_layer(self, vllm_config: Any) -> None:
         self.columns = on_device(torch.eye(_HIDDEN))
@@ -133,7 +135,8 @@ class OneDeltaNet(OneLayer):
                 weight.copy_(values)
 
     def _in_order(self, flat: torch.Tensor) -> torch.Tensor:
-        """Columns of q, k, v and the gate, in 0.17.1 head by head (fix_query_key_value_ordering)."""
+        """Columns of q, k, v and the gate; 0.17.1 has them head by head
+        (qwen3_next.py, fix_query_key_value_ordering)."""
         if hasattr(self.mixer, "gqa_interleaved_layout"):
             return flat
         keys, values = (delta_rule.POSITIONS,) * 2, (STATE_WIDTH // delta_rule.KEY_HEADS,) * 2

@@ -19,7 +19,6 @@ class DeltaNetSession(RecurrentSession):
     """One runner whose model is one gated-delta-net layer."""
 
     model_class = OneDeltaNet
-    model: OneDeltaNet
     output = "gated_delta"
     states_source = _STAGED
 
@@ -65,7 +64,9 @@ class DeltaNetSession(RecurrentSession):
 
     def _runner_pools(self) -> Pools:
         conv, state = self._states()
-        return Pools(delta_state=state.flatten(1), delta_conv_state=conv, states_start_at_zero=False)
+        return Pools(
+            delta_state=state.flatten(1), delta_conv_state=conv, states_start_at_zero=False
+        )
 
     def _metadata(self) -> dict[str, torch.Tensor]:
         built = self._built

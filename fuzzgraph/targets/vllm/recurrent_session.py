@@ -13,6 +13,7 @@ from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.vllm.admission import admission_steps, needs_admission
+from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.recurrent_model import OneMixer
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
@@ -25,7 +26,7 @@ _OF_ATTENTION = ("slot_mapping", "seq_lens", "block_table", "query_start_loc")
 class RecurrentSession(RunnerSession):
     """One runner whose model is one recurrent layer."""
 
-    model_class = OneMixer
+    model_class: type[OneLayer] = OneMixer
     model: Any
     output = "recurrent"
     """What the layer's output is called."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
 from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module
-from fuzzgraph.targets.vllm.target import VllmTarget
 from fuzzgraph.targets.vllm.stubs.chunk_rule import put_chunk_rule
 from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
+from fuzzgraph.targets.vllm.target import VllmTarget
 
 _MODELS = "vllm.model_executor.models.config"
 
@@ -53,8 +55,8 @@ class Mamba2Target(VllmTarget):
     kernels = "Mamba2 layer"
     module = "vllm.v1.attention.backends.mamba2_attn"
     backend = "Mamba2AttentionBackend"
-    model = OneMixer
-    session = RecurrentSession
+    model: type[OneLayer] = OneMixer
+    session: type[RecurrentSession] = RecurrentSession
     driven = _DRIVEN
     verified = _VERIFIED
     layer_modules: tuple[str, ...] = (MIXER,)
@@ -98,6 +100,15 @@ class DeltaNetTarget(Mamba2Target):
     session = DeltaNetSession
     layer_modules = tuple(module for module, _ in LAYERS)
     device = BLACKWELL
+    also_stood_in_for = ("the kernels of prompts, by a model",)
+    excuses = (
+        Excuse(
+            "*.num_decode_draft_tokens_cpu",
+            "meaning",
+            "vLLM gpu_model_runner.py _prepare_inputs: -1 where a row is no verify, padded ones too",
+            "gdn_attn.py counts the rows that are not below 0, and no others",
+        ),
+    )
 
     def load(self) -> None:
         super().load()
