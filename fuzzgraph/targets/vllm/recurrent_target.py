@@ -105,7 +105,7 @@ class DeltaNetTarget(Mamba2Target):
         Excuse(
             "*.num_decode_draft_tokens_cpu",
             "meaning",
-            "vLLM gpu_model_runner.py _prepare_inputs: -1 where a row is no verify, padded ones too",
+            "vLLM gpu_model_runner.py _prepare_inputs: -1 for rows without a verify",
             "gdn_attn.py counts the rows that are not below 0, and no others",
         ),
     )
