@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.attention_model import OneLayer
@@ -11,7 +14,7 @@ from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
-from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module
+from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module, release
 from fuzzgraph.targets.vllm.stubs.chunk_rule import put_chunk_rule
 from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
 from fuzzgraph.targets.vllm.target import VllmTarget
@@ -59,6 +62,9 @@ class Mamba2Target(VllmTarget):
     session: type[RecurrentSession] = RecurrentSession
     driven = _DRIVEN
     verified = _VERIFIED
+    metadata = "Mamba2AttentionMetadata"
+    slots = "state_indices_tensor_d"
+    """Of the builder's metadata: the slots of states that a graph of decodes reads."""
     layer_modules: tuple[str, ...] = (MIXER,)
     """Where releases may have the layer."""
 
@@ -73,11 +79,25 @@ class Mamba2Target(VllmTarget):
 
     def load(self) -> None:
         super().load()
+        self._demand_slots()
         with cuda_on_cpu():
             VLLM.load(*filter(has_module, self.layer_modules), _MODELS)
         # The rules of configuration that the engine has for its own models of this kind.
         models = engine_module(_MODELS)
         models.MODELS_CONFIG_MAP[self.model.architecture] = models.MambaModelConfig
+
+    def _demand_slots(self) -> None:
+        """
+        Raises:
+            AdapterUnavailable: the release's builder stages the slots of states otherwise than
+                this target reads them.
+        """
+        metadata = getattr(engine_module(self.module), self.metadata)
+        if self.slots not in {field.name for field in fields(metadata)}:
+            raise AdapterUnavailable(
+                f"vLLM {release()} has no {self.slots!r} in its {self.metadata}, which target "
+                f"{self.name!r} shows. Name a release from 0.17.0 on, for example --release 0.33.0."
+            )
 
 
 class PromptTarget(Mamba2Target):
@@ -96,6 +116,8 @@ class DeltaNetTarget(Mamba2Target):
     kernels = "gated delta net"
     module = "vllm.v1.attention.backends.gdn_attn"
     backend = "GDNAttentionBackend"
+    metadata = "GDNAttentionMetadata"
+    slots = "non_spec_state_indices_tensor"
     model = OneDeltaNet
     session = DeltaNetSession
     layer_modules = tuple(module for module, _ in LAYERS)
