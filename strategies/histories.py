@@ -133,6 +133,8 @@ class HistoryBuilder:
             top = min(self.most, most_rows(self.config, mode, self._above_ladder(via)))
             return 1 + byte * byte * top // 65536  # few requests with many tokens, mostly
         sizes = boundaries.batch_sizes(self.config, self.most, self._above_ladder(via))
+        if not self.parks and byte & 1 and 0 < len(self.lengths) <= sizes[-1]:
+            return len(self.lengths)  # who is passed over is gone: half of the batches keep all
         return sizes[_scaled(byte, len(sizes))]
 
     def _finish(self, byte: int, size: int) -> tuple[int, ...]:
@@ -269,12 +271,16 @@ class HistoryBuilder:
             byte ^= 0x55  # other bits, so that the ninth row is not a copy of the first
         if style >= 204:
             byte = 255 if style < 226 else 0 if style < 236 else byte
-        if (byte >= 128 and style < 204) or style >= 236 or self.prompts_apart:
-            grown = self._grown(request, tokens, record[_EXTRAS + index % _ROWS])
+        extra = record[_EXTRAS + index % _ROWS]
+        if (byte >= 128 and style < 204) or style >= 236 or request in self.computed:
+            grown = self._grown(request, tokens, extra)
             if least <= grown <= self.config.max_context_len:
                 return grown
         lengths = boundaries.seq_lens(self.config, mode, least)
-        return lengths[_scaled(byte, len(lengths))]
+        length = lengths[_scaled(byte, len(lengths))]
+        if self.prompts_apart:  # none to three verifies later it is as long as that
+            length = max(least, length - (extra & 3) * tokens)
+        return length
 
     def _grown(self, request: int, tokens: int, byte: int) -> int:
         """Its length after `tokens` more; a newcomer looks like its row's last owner, one longer.

@@ -114,7 +114,7 @@ class Scheduler:
         order, seed = case.page_order, case.seed
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
         self.states_each = states_each(config)
-        states = config.req_pool_size * self.states_each
+        states = config.req_pool_size * max(self.states_each, 1)
         self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, states)
         self.pages = FreeList(order, seed, FIRST_PAGE, config.kv_pool_pages)
         self.prefix = _shared_prefix_pages(case)

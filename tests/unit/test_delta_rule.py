@@ -28,7 +28,7 @@ from fuzzgraph.layout import plan
 from fuzzgraph.recurrence import CONV_WIDTH
 from fuzzgraph.world import Batch
 
-CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=64, req_pool_size=4)
+CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=64, page_size=16)
 
 
 def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
@@ -37,10 +37,15 @@ def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
         for name, length in enumerate(lengths)
     )
     config = EngineConfig(
-        **{"recurrent_state": True, "capture_bs": (4,), "max_context_len": 64, "modes": (mode,)},
+        modes=(mode,),
+        recurrent_state=True,
         draft_tokens=max(new, 2),
+        capture_bs=(4,),
+        max_context_len=64,
+        page_size=16,
     )
-    (batch,) = plan(Case(schema_version=1, config=config, steps=(ReplayStep(mode, rows),)))
+    step = ReplayStep(mode=mode, rows=rows)
+    (batch,) = plan(Case(schema_version=1, config=config, steps=(step,)))
     return batch
 
 

@@ -130,6 +130,12 @@ class DeltaNetTarget(Mamba2Target):
             "vLLM gpu_model_runner.py _prepare_inputs: -1 for rows without a verify",
             "gdn_attn.py counts the rows that are not below 0, and no others",
         ),
+        Excuse(
+            "*.spec_token_indx",
+            "form",
+            "vLLM gdn_attn.py build: 0, 1, ... for the tokens of a verify",
+            "a list of tokens; of one row of two tokens it looks like offsets",
+        ),
     )
 
     def load(self) -> None:
@@ -141,5 +147,5 @@ class DeltaNetTarget(Mamba2Target):
 class AnyVerifyTarget(DeltaNetTarget):
     """The same where verifies compute several tokens of a prompt, and requests wait."""
 
-    kernels = "gated delta net, prompts and waiting requests too"
+    kernels = "gated delta net, waits"
     verified = _VERIFIED.replace(verified_prompts=True, waiting=True)

@@ -68,6 +68,12 @@ def test_states_follow_their_requests(vllm: Workers, version: str) -> None:
     assert found(vllm, version, decodes(*MOVED), TARGET) == set()
 
 
+def test_tokens_of_a_verify_of_one_row_are_no_offsets(vllm: Workers) -> None:
+    steps = verify((0, 12, 1)), verify((0, 14, 2)), verify((0, 16, 2))
+    alone = verifies(*steps, draft_tokens=2, capture_bs=(2,))
+    assert found(vllm, NEWEST, alone, VERIFIES) == set()
+
+
 def test_a_batch_above_the_ladder_takes_no_graph(vllm: Workers) -> None:
     assert found(vllm, NEWEST, decodes(*MOVED, capture_bs=(2,)), TARGET) == set()
 
