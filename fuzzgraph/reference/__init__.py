@@ -7,6 +7,7 @@ oracles compare.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -63,14 +64,22 @@ class Expected:
     """max |V| that entered the step."""
 
 
-def expected(batch: Batch, config: EngineConfig) -> Expected:
-    """The float64 truth of a step, computed from the logical batch alone."""
+def expected(
+    batch: Batch, config: EngineConfig, promised: Collection[str] | None = None
+) -> Expected:
+    """The float64 truth of a step, computed from the logical batch alone.
+
+    Args:
+        promised: outputs that are compared with it; None for all. The gated delta rule, whose
+            states are large, is left out where it is not among them.
+    """
     layers, bound = _layers(batch, config, torch.float64)
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
-        outputs |= _delta(batch, config, torch.float64)
+        if promised is None or "gated_delta" in promised:
+            outputs |= _delta(batch, config, torch.float64)
     if batch.mode == "draft":
         predicted = queries_of(batch, config).predicted
         assert predicted is not None

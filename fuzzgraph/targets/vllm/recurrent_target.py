@@ -6,6 +6,7 @@ from dataclasses import fields
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.delta_rule import POSITIONS
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
@@ -137,6 +138,12 @@ class DeltaNetTarget(Mamba2Target):
             "a list of tokens; of one row of two tokens it looks like offsets",
         ),
     )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if config.max_context_len > POSITIONS:
+            longest = f"max_context_len={config.max_context_len}"
+            return f"{longest} is more than the {POSITIONS} positions that have a key"
+        return super().refused(config)
 
     def load(self) -> None:
         super().load()

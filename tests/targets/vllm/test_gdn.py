@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
-from fuzzgraph.case import Case, ReplayStep
+from fuzzgraph.case import Case, EngineConfig, ReplayStep
+from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
 from tests.targets.vllm.cases import IDLE, MOVED, NEWEST, VERSIONS, case, decode, step
 
@@ -159,6 +161,20 @@ def test_open_bugs_have_a_target_of_their_own(
     vllm: Workers, steps: tuple[ReplayStep, ...], said: str
 ) -> None:
     assert said in vllm.skipped(NEWEST, verifies(*steps), VERIFIES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_context_len": 65}, "max_context_len=65 is more than the 64 positions"),
+        ({"recurrent_state": False}, "recurrent_state must be true"),
+    ],
+)
+def test_configs_that_the_layer_cannot_tell_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    config = EngineConfig(**{"page_size": 16, "recurrent_state": True, **settings})
+    assert said in str(open_target(TARGET).unsupported(config))
 
 
 @pytest.mark.parametrize(
