@@ -47,6 +47,21 @@ def _layer_class() -> Any:
     return getattr(engine_module(module), name)
 
 
+def states_by_key() -> bool:
+    """Whether this release keeps the columns of a key together in a state, as the truth has it."""
+    shapes = engine_module(_STATES).MambaStateShapeCalculator.gated_delta_net_state_shape(
+        1,
+        delta_rule.KEY_HEADS,
+        delta_rule.HEADS,
+        delta_rule.POSITIONS,
+        delta_rule.HEAD_WIDTH,
+        CONV_WIDTH,
+        0,
+    )
+    found: bool = shapes[1][-1] == delta_rule.POSITIONS
+    return found
+
+
 _SHAPE = SimpleNamespace(
     hidden_size=_HIDDEN,
     linear_num_value_heads=delta_rule.HEADS,

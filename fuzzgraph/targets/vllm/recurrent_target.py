@@ -11,7 +11,7 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.attention_model import OneLayer
-from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module
+from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module, states_by_key
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
@@ -149,6 +149,15 @@ class DeltaNetTarget(Mamba2Target):
         super().load()
         with cuda_on_cpu():
             put_chunk_rule(layer_module())
+
+    def _demand_slots(self) -> None:
+        super()._demand_slots()
+        if not states_by_key():
+            raise AdapterUnavailable(
+                f"vLLM {release()} keeps states of {self.backend} by value and not by key, which "
+                f"target {self.name!r} does not read. Name a release from 0.17.0 on, for example "
+                "--release 0.33.0."
+            )
 
 
 class AnyVerifyTarget(DeltaNetTarget):

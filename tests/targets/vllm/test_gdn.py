@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fuzzgraph.case import Case, EngineConfig, ReplayStep
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
 from tests.targets.vllm.cases import IDLE, MOVED, NEWEST, VERSIONS, case, decode, step
@@ -161,6 +162,11 @@ def test_open_bugs_have_a_target_of_their_own(
     vllm: Workers, steps: tuple[ReplayStep, ...], said: str
 ) -> None:
     assert said in vllm.skipped(NEWEST, verifies(*steps), VERIFIES)
+
+
+def test_releases_before_0_17_keep_states_the_other_way_round(vllm: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match=r"vLLM 0\.15\.1 keeps states of GDNAttention"):
+        vllm.findings("0.15.1", decodes(*MOVED), TARGET)
 
 
 @pytest.mark.parametrize(
