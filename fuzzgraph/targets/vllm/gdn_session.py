@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from fuzzgraph.case import Mode
 from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import Pools
@@ -13,6 +14,9 @@ from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession, padded_st
 
 _STAGED = "vLLM gdn_attn.py build: what a full graph reads is copied into buffers of the builder"
 _DRAFT_STATES = "spec_state_indices"
+_OF_DUMMIES: tuple[tuple[Mode, PaddingRule], ...] = (("idle", common.FREE),)
+"""Dummy rows have no states. Up to 0.25 the builder stages nothing for them where the last batch
+had no drafts, and the graph reads what was there."""
 
 
 class DeltaNetSession(RecurrentSession):
@@ -28,6 +32,7 @@ class DeltaNetSession(RecurrentSession):
             repeats="new_lens",
             padding=PaddingRule("fill", 0),
             dummy=PaddingRule("fill", states_each(self._config)),
+            in_modes=_OF_DUMMIES if self._speculates else (),
             source=_STAGED,
         )
         fields = (*super()._runner_fields(), offsets)
@@ -40,7 +45,7 @@ class DeltaNetSession(RecurrentSession):
             PaddingRule("fill", 1),
             source=_STAGED,
             repeats="states_kept",
-            in_modes=(("idle", common.FREE),),  # of dummy rows, which have no states
+            in_modes=_OF_DUMMIES,
         )
         return (*fields, *self._draft_states(), kept)
 
@@ -53,6 +58,8 @@ class DeltaNetSession(RecurrentSession):
                 "state",
                 padded_state(),
                 source=_STAGED,
+                # Up to 0.17 dummy rows have the null block and padded ones the sentinel.
+                in_modes=_OF_DUMMIES if padded_state().kind == "skip" else (),
                 repeats=f"draft_states:{token}",
             )
             for token in range(self._config.draft_tokens)
