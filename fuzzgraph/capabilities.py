@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size
 from fuzzgraph.case.dimension import DimensionRow, Most, OneOf, Sizes, Switch
+from fuzzgraph.case.verified_states import verified_prompts, verifies_states
+from fuzzgraph.case.waiting import first_wait
 from fuzzgraph.errors import UsageError
 
 _OTHERS: dict[str, tuple[Any, Any]] = {
@@ -30,6 +32,12 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "preemption": (False, True),
     # Whether rows of a verify may have fewer drafts than `draft_tokens` says.
     "ragged_verify": (False, True),
+    # Whether layers with recurrent state verify drafts.
+    "recurrent_verify": (False, True),
+    # Whether a verify by layers with recurrent state may compute several tokens of a prompt.
+    "verified_prompts": (True, True),
+    # Whether requests wait, with all that they own, while others go on.
+    "waiting": (True, True),
     # Whether batches run without a graph: steps that ask for it, and those above the ladder.
     "eager_steps": (True, True),
     # Whether the largest captured size may exceed the request pool.
@@ -164,6 +172,8 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
             reason = _refused(row, value, has)
             if reason is not None:
                 return reason
+    if verifies_states(config) and not capabilities.recurrent_verify:
+        return "recurrent_state in target_verify is not driven"
     if not capabilities.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
         return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
     return None
@@ -189,9 +199,9 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
 
     The config is judged by `Target.unsupported`. A saved case of another target may ask for more.
     """
-    shared = case.config.swa_window and case.shared_prefix_pages
-    if shared and not capabilities.prefix_by_group:
-        return f"shared_prefix_pages={shared} with swa_window is not driven"
+    whole = _unsupported_history(capabilities, case)
+    if whole is not None:
+        return whole
     for number, step in enumerate(case.steps):
         if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"
@@ -212,6 +222,20 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
             return f"steps[{number}].via='eager' is not driven, only 'graph'"
         if step.rows and padded_size(case.config, step) is None:
             return f"steps[{number}] above the captured sizes is not driven"
+    return None
+
+
+def _unsupported_history(capabilities: Capabilities, case: Case) -> str | None:
+    """The same of what no single step says."""
+    shared = case.config.swa_window and case.shared_prefix_pages
+    if shared and not capabilities.prefix_by_group:
+        return f"shared_prefix_pages={shared} with swa_window is not driven"
+    if verifies_states(case.config) and not capabilities.verified_prompts:
+        for number, tokens in verified_prompts(case):
+            if tokens > 1:
+                return f"steps[{number}] with {tokens} tokens of a prompt is not driven"
+    if not capabilities.waiting and (waits := first_wait(case)) is not None:
+        return f"steps[{waits}] without a request that comes again is not driven"
     return None
 
 

@@ -292,8 +292,13 @@ class Content:
         A state is the sum of `state_in` over the tokens seen, so it starts at zero, is exact and
         shows a token that is missing or counted twice.
         """
-        starts = batch.kv_tokens.offsets[:-1]
-        stops = starts + (batch.seq_lens if after else batch.cached_lens)
+        lens = batch.seq_lens if after else batch.cached_lens
+        return self.states_at(batch, np.arange(batch.raw_bs), lens)
+
+    def states_at(self, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
+        """float32 [n, STATE_WIDTH]: the state of row `rows[i]` behind `lens[i]` tokens."""
+        starts = batch.kv_tokens.offsets[rows]
+        stops = starts + lens
         seen = self.weights["state_in"][torch.from_numpy(batch.kv_tokens.values)]
         # Differences of one prefix sum over all rows: exact, because every sum is.
         sums = torch.nn.functional.pad(seen.cumsum(0), (0, 0, 1, 0))

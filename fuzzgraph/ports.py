@@ -101,6 +101,10 @@ class GroupPools:
     kv_planes: tuple[torch.Tensor, ...] = ()
 
 
+STATES = ("state", "conv_state", "delta_state", "delta_conv_state")
+"""Fields of `Pools` that are by state slot."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pools:
     """The engine's own memory into which the harness writes each step; None where it has none.
@@ -120,7 +124,14 @@ class Pools:
     """[state_slots, width] recurrent state."""
     conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, CONV_COLUMNS] what the last tokens brought to the convolution
-    before the recurrence, the newest last; see `recurrence`."""
+    before the recurrence, the newest last; see `recurrence`. In a config that verifies drafts
+    there is room for draft_tokens - 1 more; see `execution.state_planes`."""
+    delta_state: torch.Tensor | None = None
+    """[state_slots, ...] states of the gated delta rule, DELTA_WIDTH numbers each; see
+    `delta_rule`."""
+    delta_conv_state: torch.Tensor | None = None
+    """[state_slots, CONV_WIDTH - 1, DELTA_COLUMNS] what the last tokens brought to the convolution
+    before that rule, the newest last."""
     states_start_at_zero: bool = True
     """Whether the state of a request without tokens is zero by a promise of what calls the engine.
     Otherwise its slot holds what its last owner left there, and the engine must not read it."""
@@ -134,7 +145,8 @@ class Pools:
     @property
     def states(self) -> tuple[torch.Tensor, ...]:
         """What there is by state slot."""
-        return tuple(each for each in (self.state, self.conv_state) if each is not None)
+        all_states = (getattr(self, name) for name in STATES)
+        return tuple(each for each in all_states if each is not None)
 
     @property
     def groups(self) -> tuple[GroupPools, ...]:

@@ -11,43 +11,50 @@ weighs the last four tokens, so that an output shows what its history was.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from fuzzgraph.content import STATE_WIDTH, Content
-from fuzzgraph.world import Batch
+from fuzzgraph.world import Batch, IntArray
 
 CONV_WIDTH = 4
 """Tokens that the convolution sees, its own included."""
 CONV_COLUMNS = STATE_WIDTH + 2
 """Columns of its input: x, B, C; `conv_in` of `Content.weights`."""
-_NEWEST = (0.0, 0.0, 0.0, 1.0)
-_LAST_FOUR = (0.5, -1.0, 2.0, 1.0)
+NEWEST = (0.0, 0.0, 0.0, 1.0)
+"""Weights that leave an input as it is."""
+LAST_FOUR = (0.5, -1.0, 2.0, 1.0)
+"""Weights that show what the history was."""
 
 
 def conv_weights() -> torch.Tensor:
     """[CONV_COLUMNS, CONV_WIDTH] float32, the newest token last."""
-    return torch.tensor([*[_NEWEST] * (STATE_WIDTH + 1), _LAST_FOUR])
+    return torch.tensor([*[NEWEST] * (STATE_WIDTH + 1), LAST_FOUR])
 
 
 def conv_rows(content: Content, batch: Batch, *, after: bool = False) -> torch.Tensor:
     """float32 [raw_bs, CONV_WIDTH - 1, CONV_COLUMNS]: inputs of the last tokens before (or `after`)
     this step, the newest last, zeros where there were none."""
     lens = batch.seq_lens if after else batch.cached_lens
-    return _last(content, batch, torch.from_numpy(lens), CONV_WIDTH - 1)
+    return conv_rows_at(content, batch, np.arange(batch.raw_bs), lens)
 
 
-def recurrent_outputs(content: Content, batch: Batch) -> torch.Tensor:
-    """float64 [num_tokens, STATE_WIDTH]: the layer's output for one new token in each row."""
-    seen = _last(content, batch, torch.from_numpy(batch.seq_lens), CONV_WIDTH).double()
-    x, readout = seen[:, -1, :STATE_WIDTH], seen[..., -1] @ torch.tensor(_LAST_FOUR).double()
-    return content.state_rows(batch, after=True).double() * readout[:, None] + x
-
-
-def _last(content: Content, batch: Batch, lens: torch.Tensor, count: int) -> torch.Tensor:
-    """[raw_bs, count, CONV_COLUMNS] inputs of the last `count` of the first `lens` tokens."""
+def conv_rows_at(
+    content: Content, batch: Batch, rows: IntArray, lens: IntArray, count: int = CONV_WIDTH - 1
+) -> torch.Tensor:
+    """float32 [n, count, CONV_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens of
+    row `rows[i]`, the newest last, zeros where there were none."""
     ago = torch.arange(count - 1, -1, -1)
-    places = lens[:, None] - 1 - ago
-    starts = torch.from_numpy(batch.kv_tokens.offsets[:-1])
+    places = torch.from_numpy(lens)[:, None] - 1 - ago
+    starts = torch.from_numpy(batch.kv_tokens.offsets[rows])
     index = (starts[:, None] + places.clamp(min=0)).clamp(max=len(batch.kv_tokens.values) - 1)
     tokens = torch.from_numpy(batch.kv_tokens.values)[index]
     return content.weights["conv_in"][tokens].masked_fill((places < 0)[..., None], 0.0)
+
+
+def recurrent_outputs(content: Content, batch: Batch) -> torch.Tensor:
+    """float64 [num_tokens, STATE_WIDTH]: the layer's output for each new token."""
+    rows, lens = batch.token_rows, batch.positions + 1
+    seen = conv_rows_at(content, batch, rows, lens, CONV_WIDTH).double()
+    x, readout = seen[:, -1, :STATE_WIDTH], seen[..., -1] @ torch.tensor(LAST_FOUR).double()
+    return content.states_at(batch, rows, lens).double() * readout[:, None] + x

@@ -114,6 +114,14 @@ class Batch:
     encoder_tokens: Ragged
     state_slots: IntArray
     """[raw_bs] recurrent-state slots, >= FIRST_ROW; empty without recurrent state."""
+    draft_state_slots: IntArray
+    """[raw_bs, draft_tokens] in a config that verifies: the slots of a request, of which the first
+    is its `state_slots`. What a verify computes behind its token i lies in slot i. Empty in others,
+    and without recurrent state."""
+    kept_tokens: IntArray
+    """[raw_bs] tokens that stayed of what the last step of a request computed, 0 where this one
+    does not go on from one: it computes the end of the request's prompt. Empty where
+    `draft_state_slots` is. After a prompt it is 1: there is one state, behind its last token."""
     tree_parents: IntArray | None
     """[raw_bs, draft_tokens] parent of each draft token within its row, -1 for the root; None
     outside target_verify. A parent precedes its children; a chain is [-1, 0, 1, ...]."""
@@ -149,6 +157,11 @@ class Batch:
         """[raw_bs] KV tokens that were there before this step."""
         return self.seq_lens - self.new_lens
 
+    @property
+    def own_state_slots(self) -> IntArray:
+        """[n] all recurrent-state slots of the batch's requests."""
+        return self.draft_state_slots.ravel() if len(self.draft_state_slots) else self.state_slots
+
     def freed_pages(self) -> IntArray:
         """[raw_bs] leading pages that lie wholly behind the window of the KV cache group."""
         # Freed pages come first in each row, and nothing else is the reserved page.
@@ -175,6 +188,10 @@ class Batch:
             predicted=predicted,
             slot_mapping=self.slot_mapping[slots],
             state_slots=self.state_slots[rows] if len(self.state_slots) else self.state_slots,
+            draft_state_slots=self.draft_state_slots[rows]
+            if len(self.draft_state_slots)
+            else self.draft_state_slots,
+            kept_tokens=self.kept_tokens[rows] if len(self.kept_tokens) else self.kept_tokens,
             tree_parents=None if self.tree_parents is None else self.tree_parents[rows],
             mrope=None if self.mrope is None else self.mrope[tokens],
             more_groups=tuple(group.with_rows(rows) for group in self.more_groups),

@@ -14,6 +14,8 @@ from fuzzgraph.reference import output_spec, rounding_of
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
 from fuzzgraph.rules.writes import wrong_rows_text
 
+_RECURRENCES = ("state", "recurrent", "gated_delta")
+
 
 class Reference:
     """Outputs have the rows and the dtype that the step promises, their live rows are within the
@@ -62,7 +64,7 @@ class Reference:
                 continue
             worst = off_truth(step, name, outputs[name])
             if worst is not None:
-                what = "recurrence" if name in ("state", "recurrent") else "attention"
+                what = "recurrence" if name in _RECURRENCES else "attention"
                 text = f"{name}{worst} against float64 {what}"
                 yield mismatch(step, self.name, self.clause, name, worst, text)
 

@@ -56,7 +56,7 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
             fields["num_q_heads"] = heads[fields["max_context_len"] % len(heads)] or drawn
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
-    if fields["runner"] == "cpu_graph" or fields["recurrent_state"]:
+    if fields["runner"] == "cpu_graph" or (fields["recurrent_state"] and "decode" in can.modes):
         fields["modes"] = ("decode",)
     if "draft" in fields["modes"]:
         fields["swa_window"] = DIMENSIONS["swa_window"].default

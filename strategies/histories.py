@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder
+from fuzzgraph.case.verified_states import Computed, verifies_states
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
@@ -63,6 +64,12 @@ class HistoryBuilder:
         self.idle = "idle" in can.modes
         self.preemption = can.preemption
         self.ragged = can.ragged_verify and config.spec_topk == 1
+        self.prompts_apart = verifies_states(config) and not can.verified_prompts
+        """Whether a row of a verify goes on where it can, and else computes one token."""
+        self.computed: dict[int, Computed] = {}
+        """Live request -> what its last step computed, if so."""
+        self.parks = can.waiting
+        """Whether requests that are not in a batch wait; else they leave."""
         self.most: int = min(can.max_batch, profile.max_batch)
         self.raw_bs = raw_bs
         """Live requests of a batch, one of these; () for what the config allows."""
@@ -89,16 +96,20 @@ class HistoryBuilder:
         via: Via = "eager" if self.eager and flags >= _EAGER_FROM else "graph"
         mrope = self.mrope and flags & 1 == 1
         mode = self._mode(record[_MODE])
-        if self.last is not None and _REPEAT_FROM <= flags < _EAGER_FROM:
+        repeats = _REPEAT_FROM <= flags < _EAGER_FROM and not self.prompts_apart
+        if self.last is not None and repeats:
             via = "graph" if self.config.eager_above_ladder else self.last.via
             step = ReplayStep(mode=self.last.mode, rows=self.last.rows, via=via, mrope=mrope)
         elif mode == "idle":
             finish = self._finish(record[FINISH], 0)
+            finish += () if self.parks else self._gone([*self.lengths])
             step = ReplayStep(mode=mode, finish=finish, via=via)
         else:
             size = self._size(mode, record[SIZE], via)
             finish = self._finish(record[FINISH], size)
             requests = self._requests(size, record[_COMPOSITION], finish)
+            if not self.parks:
+                finish += self._gone([name for name in self.lengths if name not in requests])
             rows = self._rows(mode, requests, record, via)
             step = ReplayStep(mode=mode, rows=rows, finish=finish, via=via, mrope=mrope)
         self.last = step
@@ -122,6 +133,8 @@ class HistoryBuilder:
             top = min(self.most, most_rows(self.config, mode, self._above_ladder(via)))
             return 1 + byte * byte * top // 65536  # few requests with many tokens, mostly
         sizes = boundaries.batch_sizes(self.config, self.most, self._above_ladder(via))
+        if not self.parks and byte & 1 and 0 < len(self.lengths) <= sizes[-1]:
+            return len(self.lengths)  # who is passed over is gone: half of the batches keep all
         return sizes[_scaled(byte, len(sizes))]
 
     def _finish(self, byte: int, size: int) -> tuple[int, ...]:
@@ -140,12 +153,17 @@ class HistoryBuilder:
             gone = live[byte & 1 :: 2]  # every second one, which leaves gaps in the request pool
         else:
             gone = live  # all of them: the next batch starts afresh on used memory
-        for request in gone:
+        return self._gone(gone)
+
+    def _gone(self, requests: Sequence[int]) -> tuple[int, ...]:
+        """These requests, once they have left."""
+        for request in requests:
             row = self.rows.pop(request)
             self.left[row] = self.waiting[request] = self.lengths.pop(request)
             self.free_rows.give_back([row])
+            self.computed.pop(request, None)
             del self.encoders[request]
-        return tuple(gone)
+        return tuple(requests)
 
     def _requests(self, size: int, byte: int, gone: tuple[int, ...]) -> list[int]:
         """Who is in the batch: live ones (the others are parked), then newcomers.
@@ -180,6 +198,8 @@ class HistoryBuilder:
             if request not in self.rows:
                 self.rows[request] = self.free_rows.take(1)[0]
             length = self._length(mode, request, tokens, index, record)
+            if self.prompts_apart:
+                tokens = self._verified(request, tokens, length)
             if request not in self.encoders:
                 encoders = boundaries.encoder_lens(self.config)
                 extra = record[_EXTRAS + index % _ROWS]
@@ -197,6 +217,15 @@ class HistoryBuilder:
                 )
             )
         return tuple(rows)
+
+    def _verified(self, request: int, tokens: int, length: int) -> int:
+        """Tokens of a row of a verify that may not compute several of a prompt: those of a row that
+        goes on, or one."""
+        before = self.computed.get(request)
+        begins = before is None or not before.kept(length - tokens)
+        tokens = 1 if begins else tokens
+        self.computed[request] = Computed(length - tokens, tokens, is_prompt=begins)
+        return tokens
 
     def _new_tokens(self, mode: Mode, size: int, record: bytes, via: Via) -> list[int]:
         drafts = self.config.draft_tokens
@@ -242,12 +271,16 @@ class HistoryBuilder:
             byte ^= 0x55  # other bits, so that the ninth row is not a copy of the first
         if style >= 204:
             byte = 255 if style < 226 else 0 if style < 236 else byte
-        if (byte >= 128 and style < 204) or style >= 236:
-            grown = self._grown(request, tokens, record[_EXTRAS + index % _ROWS])
+        extra = record[_EXTRAS + index % _ROWS]
+        if (byte >= 128 and style < 204) or style >= 236 or request in self.computed:
+            grown = self._grown(request, tokens, extra)
             if least <= grown <= self.config.max_context_len:
                 return grown
         lengths = boundaries.seq_lens(self.config, mode, least)
-        return lengths[_scaled(byte, len(lengths))]
+        length = lengths[_scaled(byte, len(lengths))]
+        if self.prompts_apart:  # none to three verifies later it is as long as that
+            length = max(least, length - (extra & 3) * tokens)
+        return length
 
     def _grown(self, request: int, tokens: int, byte: int) -> int:
         """Its length after `tokens` more; a newcomer looks like its row's last owner, one longer.

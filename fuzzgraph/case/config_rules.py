@@ -152,14 +152,15 @@ def _check_rank(config: EngineConfig) -> None:
 
 
 def _check_decode_only(config: EngineConfig) -> None:
-    """Features that exist in decode alone."""
+    """Features that exist in decode alone, or in verifies of a chain too."""
     if config.modes == ("decode",):
         return
-    if config.recurrent_state:
+    if config.recurrent_state and (config.modes != ("target_verify",) or config.spec_topk > 1):
         refuse(
             "config.recurrent_state",
             True,
-            f"needs modes=['decode']; got {list(config.modes)}",
+            "needs modes=['decode'], or ['target_verify'] with spec_topk=1; got "
+            f"{list(config.modes)} and spec_topk={config.spec_topk}",
             "Drop one of them.",
         )
     if config.runner == "cpu_graph":

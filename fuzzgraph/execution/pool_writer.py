@@ -8,14 +8,12 @@ is one batch on them, computed once and written as often as the runs of a step n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fuzzgraph import recurrence
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.execution.pool_group import pool_groups
@@ -26,18 +24,12 @@ from fuzzgraph.execution.pool_memory import (
     PoolPlane,
     group_name,
 )
+from fuzzgraph.execution.state_planes import state_planes
 from fuzzgraph.memory import GuardedMemory, Image, Perturbation
 from fuzzgraph.observation import ForeignWrite
 from fuzzgraph.ports import Pools
 from fuzzgraph.rules.writes import changed_rows
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
-
-
-class _Rows(Protocol):
-    """[raw_bs, ...] what the state slots of a batch hold before its step, or after it."""
-
-    def __call__(self, batch: Batch, *, after: bool = ...) -> torch.Tensor: ...
-
 
 _Copy = tuple[Callable[[torch.Tensor, torch.Tensor], None], torch.Tensor, torch.Tensor]
 
@@ -50,13 +42,13 @@ class PoolWriter:
         self.content: Content = content_for(config)
         self.groups = pool_groups(pools, config)
         self.planes = list(dict.fromkeys(plane for group in self.groups for plane in group.planes))
-        self.states = [*_state_planes(pools, self.content)]
+        self.states = [*state_planes(pools, self.content, config)]
         self._states_start_at_zero = pools.states_start_at_zero
         encoder = pools.encoder_to_token
         self.encoder_to_token = None if encoder is None else PageMap("encoder_to_token", encoder)
         maps = (*(group.page_map for group in self.groups), self.encoder_to_token)
         self._maps = [table for table in maps if table is not None]
-        self._state_planes = [plane for plane, _ in self.states]
+        self._state_planes = [state.plane for state in self.states]
         self._all_planes = [*self.planes, *self._state_planes]
         self._capture_slots = torch.tensor(pools.capture_slots, dtype=torch.int64)
 
@@ -114,15 +106,6 @@ class PoolWriter:
         """[rows that have a state slot] whether it holds something of the request already."""
         started = self._states_start_at_zero | (batch.cached_lens > 0)
         return started[: len(batch.state_slots)]
-
-
-def _state_planes(pools: Pools, content: Content) -> Iterator[tuple[PoolPlane, _Rows]]:
-    """Planes by state slot, each with what it holds of a batch before or after its step."""
-    if pools.state is not None:
-        yield PoolPlane("state", pools.state, STATE_SIGNATURE), content.state_rows
-    if pools.conv_state is not None:
-        rows = partial(recurrence.conv_rows, content)
-        yield PoolPlane("conv_state", pools.conv_state, STATE_SIGNATURE), rows
 
 
 class StepState:
@@ -193,10 +176,13 @@ class StepState:
 
     def _state_copies(self) -> Iterator[_Copy]:
         started = self._pool_writer.has_state(self._batch)
-        slots = self._index(self._batch.state_slots[started])
-        for plane, rows in self._pool_writer.states if len(slots) else ():
-            states = plane.bytes_of(rows(self._batch))[torch.from_numpy(started)]
-            yield plane.put, slots, self._on_device(states)
+        for state in self._pool_writer.states:
+            found = state.before(self._batch)
+            mine = started[found.rows]
+            if mine.any():
+                known = found.values.nan_to_num(STATE_SIGNATURE[0])
+                values = state.plane.bytes_of(known)[torch.from_numpy(mine)]
+                yield state.plane.put, self._index(found.slots[mine]), self._on_device(values)
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
         """Each place of the pools that the batch does not own, with its change to `world`."""
@@ -210,9 +196,11 @@ class StepState:
                 owned.setdefault(plane, []).extend(slots)
         for plane, parts in owned.items():
             yield self._plane_change(plane, np.concatenate(parts), world, "slots")
-        states = np.append(batch.state_slots[pool_writer.has_state(batch)], RESERVED_SLOT)
-        for plane, _ in pool_writer.states:
-            yield self._plane_change(plane, states, world, "states")
+        started = pool_writer.has_state(batch)
+        for state in pool_writer.states:
+            found = state.before(batch)
+            states = np.append(found.slots[started[found.rows]], RESERVED_SLOT)
+            yield self._plane_change(state.plane, states, world, "states")
         for table, _, lens in self._page_maps():
             yield self._map_change(table, lens, world)
 
@@ -256,12 +244,14 @@ class StepState:
             yield from _changed_rows(plane, rows, "slot", np.concatenate(own[plane]))
 
     def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
-        own = self._index(self._batch.state_slots)
-        for plane, rows in self._pool_writer.states:
+        for state in self._pool_writer.states:
+            plane, after = state.plane, state.after(self._batch)
             expected = self._rows_before(plane, before)
-            after = rows(self._batch, after=True)
-            plane.put(own, self._on_device(plane.bytes_of(after)), expected)
-            yield from _changed_rows(plane, expected, "state", self._batch.state_slots)
+            slots, values = self._index(after.slots), self._on_device(after.values)
+            now = plane.tensor[slots].view_as(values)
+            values = torch.where(values.isnan(), now, values)
+            plane.put(slots, plane.bytes_of(values), expected)
+            yield from _changed_rows(plane, expected, "state", after.slots)
 
     def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:
         """The plane's bytes before the step; the reserved slot, free for padding, as it is now."""

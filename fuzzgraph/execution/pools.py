@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_memory import group_name, page_rows
 from fuzzgraph.ports import Pools, Session, unwrapped
@@ -41,12 +43,20 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
         yield from _wrong_map(group_name("req_to_token", number), group.req_to_token, shape, width)
         yield from _wrong_planes(group.kv_planes, shape, number)
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
+    rows = FIRST_ROW + max(states_each(config), 1)
+    # Of the convolution, and those of a verify's tokens behind them.
+    inputs = CONV_WIDTH - 1 + max(states_each(config), 1) - 1
     if pools.state is not None:
         # Rows of states are float32: four bytes a column.
-        yield from _wrong_rows("state", pools.state, FIRST_ROW + 1, 4 * STATE_WIDTH)
+        yield from _wrong_rows("state", pools.state, rows, 4 * STATE_WIDTH)
     if pools.conv_state is not None:
-        row = 4 * (CONV_WIDTH - 1) * CONV_COLUMNS
-        yield from _wrong_rows("conv_state", pools.conv_state, FIRST_ROW + 1, row)
+        row = 4 * inputs * CONV_COLUMNS
+        yield from _wrong_rows("conv_state", pools.conv_state, rows, row)
+    if pools.delta_state is not None:
+        yield from _wrong_rows("delta_state", pools.delta_state, rows, 4 * DELTA_WIDTH)
+    if pools.delta_conv_state is not None:
+        row = 4 * inputs * DELTA_COLUMNS
+        yield from _wrong_rows("delta_conv_state", pools.delta_conv_state, rows, row)
 
 
 def _wrong_planes(

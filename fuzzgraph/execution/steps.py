@@ -166,7 +166,7 @@ class StepRunner:
         """The float64 truth, and how to compute the yardstick where the oracles need it."""
         if not step.promised_outputs or not step.batch.raw_bs:
             return
-        state = reference.expected(step.batch, step.config)
+        state = reference.expected(step.batch, step.config, step.promised_outputs)
         step.expected, step.value_bound = state.outputs, state.value_bound
         # Computed on demand: most steps agree with the truth well enough without it.
         step.yardstick = cache(partial(reference.yardstick, step.batch, step.config))

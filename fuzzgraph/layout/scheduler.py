@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
+from fuzzgraph.case.verified_states import Computed, states_each, verifies_states
 from fuzzgraph.content import token_ids
 from fuzzgraph.errors import InvalidCase, OutOfPages
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
@@ -35,7 +36,7 @@ class _Request:
     """A live request and all that it owns."""
 
     row: int
-    state_slot: int
+    state_slots: list[int]
     tokens: IntArray
     """Token ids of every position it will reach, and the one that follows."""
     mrope: IntArray
@@ -50,6 +51,8 @@ class _Request:
     encoder_tokens: IntArray
     windowed: list[WindowedPages]
     """What it has in each further KV cache group."""
+    computed: Computed | None = None
+    """By its last step, where drafts are checked by layers with recurrent states."""
 
 
 def _shared_prefix_pages(case: Case) -> int:
@@ -110,7 +113,9 @@ class Scheduler:
         self.preempted: set[int] = set()
         order, seed = case.page_order, case.seed
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
-        self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, config.req_pool_size)
+        self.states_each = states_each(config)
+        states = config.req_pool_size * max(self.states_each, 1)
+        self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, states)
         self.pages = FreeList(order, seed, FIRST_PAGE, config.kv_pool_pages)
         self.prefix = _shared_prefix_pages(case)
         self.prefix_pages: list[int] = []
@@ -147,7 +152,7 @@ class Scheduler:
         encoder_pages = self._take_pages(-(-row.encoder_len // config.page_size), request)
         return _Request(
             row=self.rows.take(1)[0],
-            state_slot=self.states.take(1)[0] if config.recurrent_state else 0,
+            state_slots=self.states.take(self.states_each) if config.recurrent_state else [],
             tokens=self.tokens[request],
             mrope=self.mrope.get(request, _NONE),
             shared=bool(self.prefix),
@@ -182,7 +187,7 @@ class Scheduler:
         self.pages.give_back(own + request.encoder_pages + windowed)
         self.rows.give_back([request.row])
         if self.config.recurrent_state:
-            self.states.give_back([request.state_slot])
+            self.states.give_back(request.state_slots)
         if self.prefix_pages and not self.requests:
             self.pages.give_back(self.prefix_pages)
             self.prefix_pages = []
@@ -211,7 +216,7 @@ class Scheduler:
         return replace(batch, more_groups=groups) if groups else batch
 
     def _batch(self, index: int, step: ReplayStep, live: list[_Request]) -> Batch:
-        rows = step.rows
+        rows, config = step.rows, self.config
         seq = [row.seq_len for row in rows]
         new = [row.new_tokens for row in rows]
         cached = [row.seq_len - row.new_tokens for row in rows]
@@ -261,9 +266,11 @@ class Scheduler:
             encoder_lens=encoder_lens,
             encoder_slots=encoder_slots,
             encoder_tokens=encoder_tokens,
-            state_slots=ints([r.state_slot for r in live])
+            state_slots=ints([r.state_slots[0] for r in live])
             if self.config.recurrent_state
             else _NONE,
+            draft_state_slots=self._draft_states(live),
+            kept_tokens=self._kept(rows, live) if verifies_states(config) else _NONE,
             tree_parents=parents,
             next_tokens=_cut(lasting, seq, [length + 1 for length in seq]),
             predicted=_NONE
@@ -274,6 +281,22 @@ class Scheduler:
             resumed=_NONE,
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
         )
+
+    def _draft_states(self, live: list[_Request]) -> IntArray:
+        if not verifies_states(self.config):
+            return _NONE.reshape(0, 0)
+        slots = ints([slot for request in live for slot in request.state_slots])
+        return slots.reshape(len(live), self.states_each)
+
+    def _kept(self, rows: tuple[BatchRow, ...], live: list[_Request]) -> IntArray:
+        """What stays of each row's last step; takes down what this one computes."""
+        found = []
+        for row, request in zip(rows, live, strict=True):
+            cached = row.seq_len - row.new_tokens
+            before = request.computed
+            found.append(0 if before is None else before.kept(cached))
+            request.computed = Computed(cached, row.new_tokens, is_prompt=not found[-1])
+        return ints(found)
 
     def _drafted(self, index: int, row: BatchRow, request: _Request) -> IntArray:
         """Tokens of a request at a step; in a verify, drafts that it rejects are others."""

@@ -7,12 +7,14 @@ oracles compare.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 
 from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
 from fuzzgraph.content import DTYPES, content_for
+from fuzzgraph.delta_rule import POSITIONS, delta_outputs
 from fuzzgraph.recurrence import recurrent_outputs
 from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.draft_model import draft_model_outputs
@@ -55,20 +57,29 @@ class Expected:
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; draft_tokens
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
-    [num_tokens, width], see `recurrence`; mixed as
+    [num_tokens, width], see `recurrence`; gated_delta, the same, see `delta_rule`; mixed as
     attention, see `row_mixing`; moe, see `shard`; those of a draft model behind attention, see
     `draft_model`."""
     value_bound: float
     """max |V| that entered the step."""
 
 
-def expected(batch: Batch, config: EngineConfig) -> Expected:
-    """The float64 truth of a step, computed from the logical batch alone."""
+def expected(
+    batch: Batch, config: EngineConfig, promised: Collection[str] | None = None
+) -> Expected:
+    """The float64 truth of a step, computed from the logical batch alone.
+
+    Args:
+        promised: outputs that are compared with it; None for all. The gated delta rule, whose
+            states are large, is left out where it is not among them.
+    """
     layers, bound = _layers(batch, config, torch.float64)
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
+        if promised is None or "gated_delta" in promised:
+            outputs |= _delta(batch, config, torch.float64)
     if batch.mode == "draft":
         predicted = queries_of(batch, config).predicted
         assert predicted is not None
@@ -83,7 +94,16 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     """
     layers, _ = _layers(batch, config, DTYPES[config.dtype])
     outputs = layers | _behind_attention(layers["attention"], batch, config)
+    if config.recurrent_state:
+        outputs |= _delta(batch, config, torch.float32)
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
+
+
+def _delta(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The gated delta rule, whose numbers tell so many positions apart."""
+    if config.max_context_len > POSITIONS:
+        return {}
+    return {"gated_delta": delta_outputs(content_for(config), batch, dtype)}
 
 
 def _layers(

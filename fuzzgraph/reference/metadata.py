@@ -156,6 +156,16 @@ def _items_valid(batch: Batch, config: EngineConfig, step: int) -> IntArray:
     return np.ones(_chunks(batch, config, step).sum(), dtype=np.int64)
 
 
+def _draft_states(batch: Batch, config: EngineConfig, token: int) -> IntArray:
+    """Slot of the state behind one of the tokens that a verify computes of each row."""
+    return batch.draft_state_slots[:, token]
+
+
+def _states_kept(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Which of its states each row goes on from, counted from 1; the first one after a prompt."""
+    return np.maximum(batch.kept_tokens, 1)
+
+
 # By name; a step of a draft follows behind a colon, as in 'draft_lens:2'.
 _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "last_page_lens": _last_page_lens,
@@ -166,6 +176,8 @@ _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "listed_lens": _listed_lens,
     "draft_lens": _draft_lens,
     "listed_encoder_lens": _encoder_lens,
+    "draft_states": _draft_states,
+    "states_kept": _states_kept,
     "tree": _tree,
     "mask_lens": _mask_lens,
     "mask_offsets": _mask_offsets,

@@ -22,6 +22,9 @@ from fuzzgraph.world import Batch
 _TOKEN_IDS = (torch.int64, torch.int32)
 
 
+_RECURRENT = ("recurrent", "gated_delta")
+
+
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
     """Rows, columns and dtypes of an output."""
@@ -53,7 +56,7 @@ class Rounding:
 
 def rounding_of(name: str, config: EngineConfig) -> Rounding:
     """How an output rounds."""
-    dtype = torch.float32 if name in ("state", "recurrent") else DTYPES[config.dtype]
+    dtype = torch.float32 if name in ("state", *_RECURRENT) else DTYPES[config.dtype]
     return Rounding(dtype, *coarseness(name, config))
 
 
@@ -69,7 +72,7 @@ def output_spec(
         return OutputSpec(_token_rows(seen, batch, config), (), _TOKEN_IDS)
     if name == "state":
         return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
-    if name == "recurrent":
+    if name in _RECURRENT:
         return OutputSpec(_token_rows(seen, batch, config), (STATE_WIDTH,), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)

@@ -279,7 +279,7 @@ def test_a_draft_step_names_the_token_predicted_after_each() -> None:
     assert expected(batch, config).outputs["draft_tokens"].tolist() == want
 
 
-def test_recurrent_state_is_in_the_truth_and_not_in_the_yardstick() -> None:
+def test_recurrent_state_is_in_the_truth_and_what_rounds_behind_it_in_the_yardstick() -> None:
     batch, config = batch_of("decode", *DECODE, recurrent_state=True)
     content = content_for(config)
     sums = [
@@ -290,7 +290,14 @@ def test_recurrent_state_is_in_the_truth_and_not_in_the_yardstick() -> None:
     state = expected(batch, config).outputs["state"]
 
     assert torch.equal(state, torch.stack(sums).double())
-    assert set(yardstick(batch, config)) == {"attention"}
+    assert set(yardstick(batch, config)) == {"attention", "gated_delta"}
+
+
+def test_the_gated_delta_rule_is_left_out_where_nobody_promises_it() -> None:
+    batch, config = batch_of("decode", *DECODE, recurrent_state=True)
+    assert "gated_delta" in expected(batch, config).outputs
+    assert "gated_delta" in expected(batch, config, ("gated_delta",)).outputs
+    assert "gated_delta" not in expected(batch, config, ("state",)).outputs
 
 
 @pytest.mark.parametrize(

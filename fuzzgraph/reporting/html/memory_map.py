@@ -216,7 +216,7 @@ def _owned(case: Case, step: int, what: str) -> tuple[set[int], set[int]]:
     if what == "row":
         return set(batch.req_pool_indices.tolist()), set()
     if what == "state":
-        return set(batch.state_slots.tolist()), set()
+        return set(batch.own_state_slots.tolist()), set()
     own = {slot for group in batch.groups for slot in group.slot_mapping.tolist()}
     named = {slot for group in batch.groups for slot in group.kv_slots.values.tolist()}
     return own, named - own - {RESERVED_SLOT}

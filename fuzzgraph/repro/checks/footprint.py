@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.memory import Region
+from fuzzgraph.ports import STATES
 from fuzzgraph.repro.checks.base import ScriptCheck
 from fuzzgraph.repro.checks.groups import planes_in
 from fuzzgraph.repro.not_standalone import NotStandalone
@@ -45,7 +46,7 @@ class ForeignRowsCheck(ScriptCheck):
         self._what = str(self.finding.detail.get("what", ""))
         if self._what not in _OWN:
             raise NotStandalone(f"nothing is known of who owns a {self._what!r}")
-        rows = [batch.state_slots]
+        rows = [batch.own_state_slots]
         if self._what == "slot":
             rows = [seen.slot_mapping for *_, seen in planes_in(recording, batch, self._mine)]
         own = {number for part in rows for number in part.tolist()}
@@ -99,7 +100,7 @@ def _named_regions(recording: Recording, name: str) -> list[Region]:
     tensors |= recording.opened.pool_writer.map_names()
     tensors |= {
         other: getattr(pools, other)
-        for other in ("encoder_to_token", "state", "conv_state")
+        for other in ("encoder_to_token", *STATES)
         if getattr(pools, other) is not None
     }
     region = recording.memory.region_of(tensors[name]) if name in tensors else None

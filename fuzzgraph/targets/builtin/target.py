@@ -19,6 +19,7 @@ _EVERYTHING = WIDEST.replace(
     sparse_kernels=("fa3",),
     index_topks=(0,),
     ragged_verify=False,
+    recurrent_verify=False,
 )
 
 

@@ -6,6 +6,7 @@ field. See `fuzzgraph.fields.Field`.
 
 from __future__ import annotations
 
+from fuzzgraph.case import Mode
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_ROW, RESERVED_SLOT
 
@@ -60,12 +61,13 @@ def offsets(
     unjudged: str = "",
     padding: PaddingRule = _SPAN,
     dummy: PaddingRule | None = None,
+    in_modes: tuple[tuple[Mode, PaddingRule], ...] = (),
     source: str = "",
 ) -> Field:
     """[rows + 1] prefix sums, int32, whose steps are `repeats`."""
     return Field(
         name, "indptr", "offset", padding, source=source, repeats=repeats, unjudged=unjudged,
-        dummy=dummy,
+        dummy=dummy, in_modes=in_modes,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The V1 runner with a model of recurrent layers: a request has one block, its state slot."""
+"""The V1 runner with a model of recurrent layers: a request's blocks are its state slots."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.targets.vllm.admission import admission_steps, needs_admission
+from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.recurrent_model import OneMixer
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
 from fuzzgraph.world import FIRST_ROW, RESERVED_SLOT, Batch, Ragged
 
 _UTILS = "vllm.v1.attention.backends.utils"
-_BUILDER = "vLLM mamba_attn.py _update_metadata_for_cudagraph_capture"
 _OF_ATTENTION = ("slot_mapping", "seq_lens", "block_table", "query_start_loc")
 
 
 class RecurrentSession(RunnerSession):
     """One runner whose model is one recurrent layer."""
 
-    model_class = OneMixer
-    model: OneMixer
+    model_class: type[OneLayer] = OneMixer
+    model: Any
+    output = "recurrent"
+    """What the layer's output is called."""
+    states_source = "vLLM mamba_attn.py _update_metadata_for_cudagraph_capture"
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, *backend: Any) -> None:
         super().__init__(config, graphs, *backend)
@@ -34,7 +39,9 @@ class RecurrentSession(RunnerSession):
     def _runner_fields(self) -> tuple[Field, ...]:
         fields = super()._runner_fields()
         others = tuple(field for field in fields if field.name not in _OF_ATTENTION)
-        indices = Field("state_indices", "requests", "state", _padded_state(), source=_BUILDER)
+        indices = Field(
+            "state_indices", "requests", "state", padded_state(), source=self.states_source
+        )
         return (*others, indices)
 
     def _runner_pools(self) -> Pools:
@@ -49,11 +56,31 @@ class RecurrentSession(RunnerSession):
         return states if isinstance(states[0], torch.Tensor) else states[0]
 
     def _blocks(self) -> int:
-        return FIRST_ROW + self._config.req_pool_size
+        return FIRST_ROW + self._config.req_pool_size * states_each(self._config)
 
     def _in_blocks(self, batch: Batch) -> Batch:
-        """One block each, its state slot."""
-        return replace(batch, pages=Ragged(batch.state_slots, np.arange(batch.raw_bs + 1)))
+        """A request's blocks are its state slots: one, or one for each token of a verify."""
+        each = states_each(self._config)
+        offsets = np.arange(batch.raw_bs + 1) * each
+        return replace(batch, pages=Ragged(batch.own_state_slots, offsets))
+
+    def _step(self, batch: Batch) -> None:
+        if needs_admission(self.served, batch):
+            self._admit(batch)
+        super()._step(batch)
+
+    def _admit(self, batch: Batch) -> None:
+        """Have the runner know of requests, and leave their states as they are."""
+        states = [(tensor, tensor.clone()) for tensor in self.pools.states]
+        with self._without_graphs():
+            for scheduled in admission_steps(self.served, self._in_blocks(batch)):
+                self._scheduled = scheduled
+                self.runner.execute_model(scheduled.output)
+                self.runner.sample_tokens(None)
+        for watch in self._watches:
+            watch.begin()
+        for tensor, values in states:
+            tensor.copy_(values)
 
     def _metadata(self) -> dict[str, torch.Tensor]:
         decodes, prefills = self._built.state_indices_tensor_d, self._built.state_indices_tensor_p
@@ -63,20 +90,20 @@ class RecurrentSession(RunnerSession):
         return {"state_indices": parts[0] if len(parts) == 1 else torch.cat(parts)}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return () if mode == "idle" else ("recurrent",)
+        return () if mode == "idle" else (self.output,)
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         """All live tokens; those that the runner took logits of as it took them."""
         if self._hidden is None or self.model.shown is None:
             return {}
-        return {"recurrent": self._with_logits_rows(self._hidden, self.model.shown)}
+        return {self.output: self._with_logits_rows(self._hidden, self.model.shown)}
 
     def plan(self) -> dict[str, object]:
         """None: every sum is exact, in whatever order kernels sum."""
         return {}
 
 
-def _padded_state() -> PaddingRule:
+def padded_state() -> PaddingRule:
     """Older releases pad with a sentinel, later ones with the null block."""
     if hasattr(engine_module(_UTILS), "NULL_BLOCK_ID"):
         return PaddingRule("reserved", RESERVED_SLOT)

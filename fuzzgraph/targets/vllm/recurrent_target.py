@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.delta_rule import POSITIONS
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.vllm.attention_model import OneLayer
+from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module, states_by_key
+from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
-from fuzzgraph.targets.vllm.release import VLLM, engine_module
+from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module, release
+from fuzzgraph.targets.vllm.stubs.chunk_rule import put_chunk_rule
+from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
 from fuzzgraph.targets.vllm.target import VllmTarget
 
 _MODELS = "vllm.model_executor.models.config"
@@ -29,19 +39,39 @@ _DRIVEN = Capabilities(
 )
 
 
+_VERIFIED = _DRIVEN.replace(
+    modes=("target_verify", "idle"),
+    max_batch=4,
+    max_draft_tokens=6,
+    ragged_verify=True,
+    recurrent_verify=True,
+    # Open bugs; a target of its own has them (corpus/known_bugs/vllm-gdn-*.toml).
+    verified_prompts=False,
+    waiting=False,
+    # A request that comes back computes its prompt and what it had said before.
+    preemption=False,
+)
+
+
 class Mamba2Target(VllmTarget):
     """A model of Mamba2 layers, with their kernels for decode."""
 
     kernels = "Mamba2 layer"
     module = "vllm.v1.attention.backends.mamba2_attn"
     backend = "Mamba2AttentionBackend"
-    model = OneMixer
-    session = RecurrentSession
+    model: type[OneLayer] = OneMixer
+    session: type[RecurrentSession] = RecurrentSession
     driven = _DRIVEN
+    verified = _VERIFIED
+    metadata = "Mamba2AttentionMetadata"
+    slots = "state_indices_tensor_d"
+    """Of the builder's metadata: the slots of states that a graph of decodes reads."""
+    layer_modules: tuple[str, ...] = (MIXER,)
+    """Where releases may have the layer."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.capabilities = self.driven
+    def __init__(self, name: str, mode: Mode = "decode") -> None:
+        super().__init__(name, mode)
+        self.capabilities = self.driven if mode == "decode" else self.verified
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.recurrent_state:
@@ -50,11 +80,25 @@ class Mamba2Target(VllmTarget):
 
     def load(self) -> None:
         super().load()
+        self._demand_slots()
         with cuda_on_cpu():
-            VLLM.load(MIXER, _MODELS)
+            VLLM.load(*filter(has_module, self.layer_modules), _MODELS)
         # The rules of configuration that the engine has for its own models of this kind.
         models = engine_module(_MODELS)
         models.MODELS_CONFIG_MAP[self.model.architecture] = models.MambaModelConfig
+
+    def _demand_slots(self) -> None:
+        """
+        Raises:
+            AdapterUnavailable: the release's builder stages the slots of states otherwise than
+                this target reads them.
+        """
+        metadata = getattr(engine_module(self.module), self.metadata)
+        if self.slots not in {field.name for field in fields(metadata)}:
+            raise AdapterUnavailable(
+                f"vLLM {release()} has no {self.slots!r} in its {self.metadata}, which target "
+                f"{self.name!r} shows. Name a release from 0.17.0 on, for example --release 0.33.0."
+            )
 
 
 class PromptTarget(Mamba2Target):
@@ -62,3 +106,62 @@ class PromptTarget(Mamba2Target):
 
     kernels = "Mamba2 layer, prompts of one token too"
     driven = _DRIVEN.replace(min_seq_len=1)
+
+
+class DeltaNetTarget(Mamba2Target):
+    """A model of gated-delta-net layers, with their kernels for decode.
+
+    On Hopper GPUs prompts would take FlashInfer's kernel; here they take the engine's own.
+    """
+
+    kernels = "gated delta net"
+    module = "vllm.v1.attention.backends.gdn_attn"
+    backend = "GDNAttentionBackend"
+    metadata = "GDNAttentionMetadata"
+    slots = "non_spec_state_indices_tensor"
+    model = OneDeltaNet
+    session = DeltaNetSession
+    layer_modules = tuple(module for module, _ in LAYERS)
+    device = BLACKWELL
+    also_stood_in_for = ("the kernels of prompts, by a model",)
+    excuses = (
+        Excuse(
+            "*.num_decode_draft_tokens_cpu",
+            "meaning",
+            "vLLM gpu_model_runner.py _prepare_inputs: -1 for rows without a verify",
+            "gdn_attn.py counts the rows that are not below 0, and no others",
+        ),
+        Excuse(
+            "*.spec_token_indx",
+            "form",
+            "vLLM gdn_attn.py build: 0, 1, ... for the tokens of a verify",
+            "a list of tokens; of one row of two tokens it looks like offsets",
+        ),
+    )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if config.max_context_len > POSITIONS:
+            longest = f"max_context_len={config.max_context_len}"
+            return f"{longest} is more than the {POSITIONS} positions that have a key"
+        return super().refused(config)
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            put_chunk_rule(layer_module())
+
+    def _demand_slots(self) -> None:
+        super()._demand_slots()
+        if not states_by_key():
+            raise AdapterUnavailable(
+                f"vLLM {release()} keeps states of {self.backend} by value and not by key, which "
+                f"target {self.name!r} does not read. Name a release from 0.17.0 on, for example "
+                "--release 0.33.0."
+            )
+
+
+class AnyVerifyTarget(DeltaNetTarget):
+    """The same where verifies compute several tokens of a prompt, and requests wait."""
+
+    kernels = "gated delta net, waits"
+    verified = _VERIFIED.replace(verified_prompts=True, waiting=True)

@@ -6,8 +6,9 @@ or come back after they were preempted. Nothing of the batch is padded or ordere
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from fuzzgraph.targets.offline.package import call_with_known
@@ -19,7 +20,7 @@ _OUTPUT = "vllm.v1.core.sched.output"
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """What the scheduler knows of a request before a step."""
 
     name: str
@@ -63,7 +64,7 @@ class ServedRequests:
     """Whether a request that comes back after it was preempted is handed over as a new one."""
 
     def __init__(self) -> None:
-        self.known: dict[int, _Known] = {}
+        self.known: dict[int, Known] = {}
         self.count = 0
 
     def step(self, batch: Batch) -> Scheduled:
@@ -72,7 +73,6 @@ class ServedRequests:
         ended = {known.pop(name).name for name in batch.finished.tolist() if name in known}
         preempted = {known[name].name for name in batch.preempted.tolist() if name in known}
         resumed = set(batch.resumed.tolist())
-        module = engine_module(_OUTPUT)
         new, going = [], []
         drafts: dict[str, list[int]] = {}
         rows: dict[str, int] = {}
@@ -85,11 +85,11 @@ class ServedRequests:
                 one = None
             if one is None:
                 one = self._newcomer(request, batch, row)
-                new.append(_new_request(module, one, batch, row))
+                new.append(new_request(one, batch, row))
             elif request in resumed and self.resumed_are_new:
-                new.append(_new_request(module, one, batch, row))
+                new.append(new_request(one, batch, row))
             else:
-                going.append(_going(one, batch, row, request in resumed))
+                going.append(going_request(one, batch, row, request in resumed))
             in_prompt.append(int(one.computed < one.prompt))
             drafted = _tokens(batch.input_ids, batch, row)[1:]
             predicted = _tokens(batch.predicted, batch, row)
@@ -100,31 +100,31 @@ class ServedRequests:
             rows[one.name], sampled[one.name] = row, predicted
             accepted = self._accepted(one, drafted, predicted)
             known[request] = _after(one, batch, row, len(drafted), accepted)
-        output = module.SchedulerOutput.make_empty()
-        output.scheduled_new_reqs = new
-        output.scheduled_cached_reqs = _cached(module, going)
-        output.num_scheduled_tokens = {name: int(batch.new_lens[row]) for name, row in rows.items()}
-        output.total_num_scheduled_tokens = batch.num_tokens
-        output.scheduled_spec_decode_tokens = drafts
+        output = scheduler_output(
+            new=new,
+            going=cached_requests(going),
+            scheduled={name: int(batch.new_lens[row]) for name, row in rows.items()},
+            drafts=drafts,
+            groups=len(batch.groups),
+        )
         output.finished_req_ids = ended
         output.preempted_req_ids = preempted - ended
-        output.num_common_prefix_blocks = [0] * len(batch.groups)
         return Scheduled(output, rows, sampled, in_prompt)
 
-    def _newcomer(self, request: int, batch: Batch, row: int) -> _Known:
+    def _newcomer(self, request: int, batch: Batch, row: int) -> Known:
         self.count += 1
         prompt = self._prompt(batch, row)
-        return _Known(f"{request}.{self.count}", prompt, (), int(batch.cached_lens[row]))
+        return Known(f"{request}.{self.count}", prompt, (), int(batch.cached_lens[row]))
 
     def _prompt(self, batch: Batch, row: int) -> int:
         """Tokens of the prompt of a request that is new."""
         return len(batch.prompts.row(row))
 
-    def _computes_prompt(self, one: _Known) -> bool:
+    def _computes_prompt(self, one: Known) -> bool:
         """Whether all tokens of its step are its prompt's."""
         return one.computed < one.prompt
 
-    def _accepted(self, one: _Known, drafted: list[int], predicted: list[int]) -> int:
+    def _accepted(self, one: Known, drafted: list[int], predicted: list[int]) -> int:
         """How many of the drafts stay: those that the model predicts too."""
         accepted = 0
         while accepted < len(drafted) and drafted[accepted] == predicted[accepted]:
@@ -146,13 +146,38 @@ class ServedWithDrafts(ServedAnew):
     def _prompt(self, batch: Batch, row: int) -> int:
         return int(batch.cached_lens[row]) + 1
 
-    def _computes_prompt(self, one: _Known) -> bool:
+    def _computes_prompt(self, one: Known) -> bool:
         return one.computed + 1 < one.prompt
 
-    def _accepted(self, one: _Known, drafted: list[int], predicted: list[int]) -> int:
+    def _accepted(self, one: Known, drafted: list[int], predicted: list[int]) -> int:
         if one.computed < one.prompt:
             return 0
         return super()._accepted(one, drafted, predicted)
+
+
+def scheduler_output(
+    scheduled: dict[str, int],
+    groups: int,
+    new: Sequence[Any] = (),
+    going: Any = None,
+    drafts: Mapping[str, list[int]] = MappingProxyType({}),
+) -> Any:
+    """`SchedulerOutput` of one step.
+
+    Args:
+        scheduled: tokens of each request.
+        groups: KV cache groups.
+        going: `CachedRequestData`, of none where it is not given.
+    """
+    output = engine_module(_OUTPUT).SchedulerOutput.make_empty()
+    output.scheduled_new_reqs = list(new)
+    if going is not None:
+        output.scheduled_cached_reqs = going
+    output.num_scheduled_tokens = scheduled
+    output.total_num_scheduled_tokens = sum(scheduled.values())
+    output.scheduled_spec_decode_tokens = dict(drafts)
+    output.num_common_prefix_blocks = [0] * groups
+    return output
 
 
 def _tokens(values: IntArray, batch: Batch, row: int) -> list[int]:
@@ -162,14 +187,14 @@ def _tokens(values: IntArray, batch: Batch, row: int) -> list[int]:
     return found
 
 
-def _goes_on(one: _Known, batch: Batch, row: int) -> bool:
+def _goes_on(one: Known, batch: Batch, row: int) -> bool:
     """Whether the step starts where the last one ended, and its prompt ends no sooner."""
     length = int(batch.seq_lens[row])
     in_prompt = one.computed < one.prompt
     return one.computed == batch.cached_lens[row] and not (in_prompt and length > one.prompt)
 
 
-def _after(one: _Known, batch: Batch, row: int, drafts: int, accepted: int) -> _Known:
+def _after(one: Known, batch: Batch, row: int, drafts: int, accepted: int) -> Known:
     """The request after the step."""
     length, pages = int(batch.seq_lens[row]), tuple(map(len, blocks_of(batch, row)))
     if length < one.prompt:
@@ -178,9 +203,10 @@ def _after(one: _Known, batch: Batch, row: int, drafts: int, accepted: int) -> _
     return replace(one, pages=pages, computed=computed, sampled=one.sampled + accepted + 1)
 
 
-def _new_request(module: Any, one: _Known, batch: Batch, row: int) -> Any:
+def new_request(one: Known, batch: Batch, row: int) -> Any:
     """A request that the runner does not know, with what was sampled before it was preempted."""
     tokens = batch.prompts.row(row)[: one.prompt + one.sampled].tolist()
+    module = engine_module(_OUTPUT)
     sampling = engine_module("vllm.sampling_params").SamplingParams(temperature=0.0)
     return call_with_known(
         module.NewRequestData,
@@ -196,7 +222,7 @@ def _new_request(module: Any, one: _Known, batch: Batch, row: int) -> Any:
     )
 
 
-def _going(one: _Known, batch: Batch, row: int, resumed: bool) -> dict[str, Any]:
+def going_request(one: Known, batch: Batch, row: int, resumed: bool) -> dict[str, Any]:
     """A request that the runner knows, as one row of `CachedRequestData`."""
     more = blocks_of(batch, row)
     if not resumed:
@@ -211,10 +237,10 @@ def _going(one: _Known, batch: Batch, row: int, resumed: bool) -> dict[str, Any]
     }
 
 
-def _cached(module: Any, going: list[dict[str, Any]]) -> Any:
+def cached_requests(going: list[dict[str, Any]]) -> Any:
     listed = ("req_ids", "new_block_ids", "num_computed_tokens", "num_output_tokens")
     columns: Mapping[str, Any] = {name: [one[name] for one in going] for name in listed}
-    return module.CachedRequestData(
+    return engine_module(_OUTPUT).CachedRequestData(
         **columns,
         resumed_req_ids={one["req_ids"] for one in going if one["resumed"]},
         new_token_ids=[],  # with one pipeline rank the runner keeps what it sampled

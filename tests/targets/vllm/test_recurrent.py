@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
 
@@ -125,6 +126,12 @@ def test_a_planted_bug_of_the_builder_is_found(
 ) -> None:
     target = f"tests.targets.vllm.recurrent_mutants:{planted}"
     assert named in found(vllm, NEWEST, case(*FULL_THEN_PADDED, decode((0, 7), (1, 8))), target)
+
+
+def test_releases_before_0_17_stage_slots_otherwise(vllm: Workers) -> None:
+    said = "vLLM 0.15.1 has no 'state_indices_tensor_d' in its Mamba2AttentionMetadata"
+    with pytest.raises(AdapterUnavailable, match=said):
+        vllm.findings("0.15.1", case(*PADDED_TWICE), TARGET)
 
 
 def test_a_model_with_attention_is_not_driven() -> None:

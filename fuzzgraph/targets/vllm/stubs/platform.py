@@ -91,5 +91,11 @@ class _Chosen:
         return cls.backend
 
     @classmethod
+    def current_device(cls) -> torch.device:
+        """Where layers make weights of their own (gdn_linear_attn.py, `RMSNormGated`): torch takes
+        the number that CUDA has for it for an accelerator's."""
+        return torch.device("cpu")
+
+    @classmethod
     def is_pin_memory_available(cls) -> bool:
         return True

@@ -1,0 +1,99 @@
+"""What a layer of the gated delta rule computes: a short convolution over the last tokens, a state
+that is a matrix, a readout, and a norm with a gate.
+
+With q, k and v after the convolution and its SiLU, k of length 1, a step is
+`state = exp(g) state; state = state + beta (v - state k) k^T` and `y = state q` (Yang, Kautz and
+Hatamizadeh 2024, "Gated Delta Networks", equation 10), as Qwen3-Next has it: transformers
+modeling_qwen3_next.py, `torch_recurrent_gated_delta_rule` and `Qwen3NextRMSNormGated`. The model's
+numbers make states exact in float32: g is 0 and beta is 1/2, and the key of a token is the unit
+vector of its position. So column p of a state is half the value of the token at position p for
+ever: a token that is missing or foreign shows, and one that is counted twice, which leaves three
+quarters. SiLU gives back large numbers as they are, and keys and values are large. The convolution
+leaves both as they are; queries weigh the last four tokens, and read every column.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.content import STATE_WIDTH, Content
+from fuzzgraph.recurrence import CONV_WIDTH, LAST_FOUR, NEWEST
+from fuzzgraph.world import VOCAB, Batch, IntArray
+
+POSITIONS = 64
+"""Columns of a state: positions that have a key of their own."""
+KEY_HEADS = 2
+"""Of queries and keys, all alike."""
+HEADS = 4
+"""Of values; two share one head of queries and keys."""
+HEAD_WIDTH = STATE_WIDTH // HEADS
+DELTA_WIDTH = STATE_WIDTH * POSITIONS
+"""Numbers of a state: [STATE_WIDTH, POSITIONS], the rows of one head after those of the other."""
+KEY_COLUMNS = KEY_HEADS * POSITIONS
+DELTA_COLUMNS = 2 * KEY_COLUMNS + STATE_WIDTH
+"""Columns of the convolution's input: q, k, v."""
+NORM_EPSILON = 64.0
+"""Of the norm behind the readout: about the mean square of what is read, so that it shows."""
+_KEY = 4096.0
+_VALUE = 64.0
+_QUERY_AT_POSITION = 8.0
+_BETA = 0.5
+_KEY_EPSILON = 1e-6
+
+
+def token_inputs(content: Content) -> torch.Tensor:
+    """[VOCAB, DELTA_COLUMNS] float32: what a token brings to the convolution."""
+    gain = 1.0 + content.weights["conv_in"][:, -1:]
+    values = _VALUE + content.weights["state_in"]
+    nothing = torch.zeros(VOCAB, KEY_COLUMNS)
+    return torch.cat((gain.expand(-1, KEY_COLUMNS), nothing, values), dim=1)
+
+
+def position_inputs() -> torch.Tensor:
+    """[POSITIONS, DELTA_COLUMNS] float32: what its position adds."""
+    units = torch.eye(POSITIONS).repeat(1, KEY_HEADS)
+    nothing = torch.zeros(POSITIONS, STATE_WIDTH)
+    return torch.cat((_QUERY_AT_POSITION * units, _KEY * units, nothing), dim=1)
+
+
+def delta_conv_weights() -> torch.Tensor:
+    """[DELTA_COLUMNS, CONV_WIDTH] float32, the newest token last."""
+    return torch.tensor([*[LAST_FOUR] * KEY_COLUMNS, *[NEWEST] * (KEY_COLUMNS + STATE_WIDTH)])
+
+
+def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
+    """float32 [n, DELTA_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
+    values = torch.zeros(len(rows), POSITIONS, STATE_WIDTH)
+    for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
+        tokens = torch.from_numpy(batch.kv_tokens.row(row)[:length])
+        values[entry, :length] = _BETA * (_VALUE + content.weights["state_in"][tokens])
+    return values.transpose(1, 2).reshape(len(rows), DELTA_WIDTH)
+
+
+def delta_conv_rows(
+    content: Content, batch: Batch, rows: IntArray, lens: IntArray, count: int = CONV_WIDTH - 1
+) -> torch.Tensor:
+    """float32 [n, count, DELTA_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens
+    of row `rows[i]`, the newest last, zeros where there were none."""
+    by_token, by_position = token_inputs(content), position_inputs()
+    found = torch.zeros(len(rows), count, DELTA_COLUMNS)
+    for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
+        first = max(0, length - count)
+        tokens = torch.from_numpy(batch.kv_tokens.row(row)[first:length])
+        found[entry, count - len(tokens) :] = by_token[tokens] + by_position[first:length]
+    return found
+
+
+def delta_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
+    """[num_tokens, STATE_WIDTH] in `dtype`: the layer's output for each new token."""
+    rows, lens = batch.token_rows, batch.positions + 1
+    states = delta_states(content, batch, rows, lens).to(dtype)
+    seen = delta_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)[..., :POSITIONS]
+    mixed = (seen * torch.tensor(LAST_FOUR, dtype=dtype)[:, None]).sum(1)
+    query = torch.nn.functional.silu(mixed)
+    query = query / (query.square().sum(-1, keepdim=True) + _KEY_EPSILON).sqrt()
+    read = states.view(-1, STATE_WIDTH, POSITIONS) @ query[..., None] * POSITIONS**-0.5
+    heads = read.view(-1, HEADS, HEAD_WIDTH)
+    scale = (heads.square().mean(-1, keepdim=True) + NORM_EPSILON).rsqrt()
+    normed: torch.Tensor = (heads * scale).reshape(-1, STATE_WIDTH)
+    return normed

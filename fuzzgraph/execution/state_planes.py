@@ -1,0 +1,124 @@
+"""What each tensor of states holds of a batch before its step and must hold after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fuzzgraph import delta_rule, recurrence
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.verified_states import verifies_states
+from fuzzgraph.content import Content
+from fuzzgraph.execution.pool_memory import STATE_SIGNATURE, PoolPlane
+from fuzzgraph.ports import Pools
+from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.world import Batch, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """Some rows of a tensor of states."""
+
+    rows: IntArray
+    """[n] rows of the batch whose they are."""
+    slots: IntArray
+    """[n] where they lie."""
+    values: torch.Tensor
+    """[n, ...] what is there; NaN where nobody says."""
+
+
+_Rows = Callable[..., torch.Tensor]
+"""(content, batch, rows of the batch, lengths) -> what is there behind so many tokens of each row;
+of a convolution with how many of the last inputs."""
+
+
+@dataclass(frozen=True, eq=False)
+class StatePlane:
+    """One tensor of recurrent states, a row for each slot."""
+
+    plane: PoolPlane
+    content: Content
+    values: _Rows
+
+    def before(self, batch: Batch) -> StateRows:
+        """What a batch finds."""
+        return self._all_rows(batch, batch.cached_lens)
+
+    def after(self, batch: Batch) -> StateRows:
+        """What a batch leaves."""
+        return self._all_rows(batch, batch.seq_lens)
+
+    def _all_rows(self, batch: Batch, lens: IntArray) -> StateRows:
+        rows = np.arange(len(batch.state_slots))
+        values = self.values(self.content, batch, rows, lens[: len(rows)])
+        return StateRows(rows, batch.state_slots, values)
+
+
+class VerifiedStates(StatePlane):
+    """The same in an engine that verifies drafts: a request has a slot for each token of a verify.
+
+    A row that goes on starts from the state behind the last token that stayed, and leaves one
+    behind each of its tokens. A row that computes the end of a prompt has one state, in the first
+    slot, before and after. Sources: vLLM fused_recurrent.py (`ssm_state_indices`,
+    `num_accepted_tokens`), mamba_ssm.py `selective_state_update`.
+    """
+
+    def before(self, batch: Batch) -> StateRows:
+        rows = np.arange(batch.raw_bs)
+        slots = batch.draft_state_slots[rows, np.maximum(batch.kept_tokens, 1) - 1]
+        values = self.values(self.content, batch, rows, batch.cached_lens)
+        return StateRows(rows, slots, values)
+
+    def after(self, batch: Batch) -> StateRows:
+        each = np.where(batch.kept_tokens > 0, batch.new_lens, 1)
+        rows = np.repeat(np.arange(batch.raw_bs), each)
+        token = np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)
+        goes_on = batch.kept_tokens[rows] > 0
+        lens = np.where(goes_on, batch.cached_lens[rows] + token + 1, batch.seq_lens[rows])
+        values = self.values(self.content, batch, rows, lens)
+        return StateRows(rows, batch.draft_state_slots[rows, token], values)
+
+
+class VerifiedInputs(StatePlane):
+    """Inputs of the convolution in an engine that verifies drafts: all in a request's first slot.
+
+    There is room for those of a verify's tokens behind those that the first one sees. A row that
+    goes on finds the last inputs that stayed behind older ones, as many as tokens stayed but one.
+    Source: vLLM causal_conv1d.py `_causal_conv1d_update_kernel`.
+    """
+
+    def before(self, batch: Batch) -> StateRows:
+        return self._inputs(batch, batch.cached_lens, np.maximum(batch.kept_tokens, 1) - 1)
+
+    def after(self, batch: Batch) -> StateRows:
+        older = np.where(batch.kept_tokens > 0, batch.new_lens - 1, 0)
+        return self._inputs(batch, batch.seq_lens, older)
+
+    def _inputs(self, batch: Batch, lens: IntArray, older: IntArray) -> StateRows:
+        """The inputs that the next token sees, behind `older` ones of each row."""
+        rows = np.arange(batch.raw_bs)
+        room = self.plane.tensor.shape[1]
+        ends = CONV_WIDTH - 1 + torch.from_numpy(older)
+        last = self.values(self.content, batch, rows, lens, room)
+        places = torch.arange(room) - ends[:, None] + room
+        held = places.clamp(max=room - 1)[..., None].expand_as(last)
+        values = last.gather(1, held).masked_fill((places >= room)[..., None], torch.nan)
+        return StateRows(rows, batch.state_slots, values)
+
+
+def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterator[StatePlane]:
+    """Those of a session's pools."""
+    verifies = verifies_states(config)
+    states, inputs = (VerifiedStates, VerifiedInputs) if verifies else (StatePlane, StatePlane)
+    found: tuple[tuple[str, torch.Tensor | None, type[StatePlane], _Rows], ...] = (
+        ("state", pools.state, states, Content.states_at),
+        ("conv_state", pools.conv_state, inputs, recurrence.conv_rows_at),
+        ("delta_state", pools.delta_state, states, delta_rule.delta_states),
+        ("delta_conv_state", pools.delta_conv_state, inputs, delta_rule.delta_conv_rows),
+    )
+    for name, tensor, kind, values in found:
+        if tensor is not None:
+            yield kind(PoolPlane(name, tensor, STATE_SIGNATURE), content, values)

@@ -1,0 +1,190 @@
+"""A model of one gated-delta-net layer with known weights, as vLLM runs it: Qwen3-Next's.
+
+Tokens and positions are embedded as one column each, so that the layer's own projections give the
+numbers of `fuzzgraph.delta_rule` for them, exactly. Its gate multiplies by 32, and its output
+projection divides by it. There are two heads of values for each of two heads of queries and keys:
+with one of either, 0.17.1 reads gates past the rows of the projection that made them.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fuzzgraph import delta_rule
+from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.vllm.attention_model import FORWARD, OneLayer, on_device
+from fuzzgraph.targets.vllm.release import engine_module, has_module
+from fuzzgraph.world import VOCAB
+
+LAYERS = (
+    ("vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn", "QwenGatedDeltaNetAttention"),
+    ("vllm.model_executor.layers.mamba.gdn_linear_attn", "GatedDeltaNetAttention"),
+    ("vllm.model_executor.models.qwen3_next", "Qwen3NextGatedDeltaNet"),
+)
+"""Module and class of the layer, the newest release's first."""
+_STATES = "vllm.model_executor.layers.mamba.mamba_utils"
+LAYER = "model.layers.0.linear_attn"
+_HIDDEN = VOCAB + delta_rule.POSITIONS
+_GATE = 32.0
+"""silu(32) is 32 in float32."""
+_NO_DECAY = -200.0
+"""exp(-200) is 0 in float32."""
+
+
+def layer_module() -> str:
+    """Where this release has the layer."""
+    return next(name for name, _ in LAYERS if has_module(name))
+
+
+def _layer_class() -> Any:
+    module, name = next(layer for layer in LAYERS if has_module(layer[0]))
+    return getattr(engine_module(module), name)
+
+
+def states_by_key() -> bool:
+    """Whether this release keeps the columns of a key together in a state, as the truth has it."""
+    shapes = engine_module(_STATES).MambaStateShapeCalculator.gated_delta_net_state_shape(
+        1,
+        delta_rule.KEY_HEADS,
+        delta_rule.HEADS,
+        delta_rule.POSITIONS,
+        delta_rule.HEAD_WIDTH,
+        CONV_WIDTH,
+        0,
+    )
+    found: bool = shapes[1][-1] == delta_rule.POSITIONS
+    return found
+
+
+_SHAPE = SimpleNamespace(
+    hidden_size=_HIDDEN,
+    linear_num_value_heads=delta_rule.HEADS,
+    linear_num_key_heads=delta_rule.KEY_HEADS,
+    linear_key_head_dim=delta_rule.POSITIONS,
+    linear_value_head_dim=delta_rule.HEAD_WIDTH,
+    linear_conv_kernel_dim=CONV_WIDTH,
+    hidden_act="silu",
+    rms_norm_eps=delta_rule.NORM_EPSILON,
+)
+"""What of a model's own configuration the layer reads."""
+
+
+class OneDeltaNet(OneLayer):
+    """Tokens at positions, and the engine's layer over them."""
+
+    architecture = "FuzzGraphOneDeltaNet"
+    is_attention_free = True
+    is_hybrid = True  # else the runner keeps no count of accepted drafts
+    has_inner_state = True
+
+    @classmethod
+    def get_mamba_state_dtype_from_config(cls, vllm_config: Any) -> tuple[torch.dtype, ...]:
+        cache = vllm_config.cache_config
+        dtypes: tuple[torch.dtype, ...] = engine_module(
+            _STATES
+        ).MambaStateDtypeCalculator.gated_delta_net_state_dtype(
+            vllm_config.model_config.dtype, cache.mamba_cache_dtype, cache.mamba_ssm_cache_dtype
+        )
+        return dtypes
+
+    @classmethod
+    def get_mamba_state_shape_from_config(cls, vllm_config: Any) -> tuple[tuple[int, ...], ...]:
+        speculative = vllm_config.speculative_config
+        shapes: tuple[tuple[int, ...], ...] = engine_module(
+            _STATES
+        ).MambaStateShapeCalculator.gated_delta_net_state_shape(
+            1,
+            _SHAPE.linear_num_key_heads,
+            _SHAPE.linear_num_value_heads,
+            _SHAPE.linear_key_head_dim,
+            _SHAPE.linear_value_head_dim,
+            _SHAPE.linear_conv_kernel_dim,
+            speculative.num_speculative_tokens if speculative else 0,
+        )
+        return shapes
+
+    @classmethod
+    def get_mamba_state_copy_func(cls) -> tuple[Any, ...]:
+        states = engine_module(_STATES).MambaStateCopyFuncCalculator
+        functions: tuple[Any, ...] = states.gated_delta_net_state_copy_func()
+        return functions
+
+    def _make_layer(self, vllm_config: Any) -> None:
+        self.columns = on_device(torch.eye(_HIDDEN))
+        self.mixer = call_with_known(
+            _layer_class(),
+            config=_SHAPE,
+            vllm_config=vllm_config,
+            model_config=vllm_config.model_config,
+            cache_config=vllm_config.cache_config,
+            speculative_config=vllm_config.speculative_config,
+            prefix=LAYER,
+        )
+
+    def load_known_weights(self) -> None:
+        """What the dummy loader filled at random."""
+        by_token = delta_rule.token_inputs(content_for(self.fuzzed))
+        inputs = torch.cat((by_token, delta_rule.position_inputs()))
+        gate = torch.zeros(_HIDDEN, STATE_WIDTH)
+        gate[:VOCAB] = _GATE
+        out = torch.zeros(_HIDDEN, STATE_WIDTH)
+        out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / _GATE
+        mixer = self.mixer
+        known = {
+            mixer.in_proj_qkvz.weight: self._in_order(torch.cat((inputs, gate), dim=1)).T,
+            mixer.in_proj_ba.weight: torch.zeros(2 * delta_rule.HEADS, _HIDDEN),  # beta is 1/2
+            mixer.conv1d.weight: delta_rule.delta_conv_weights()[:, None],
+            mixer.A_log: torch.full((delta_rule.HEADS,), _NO_DECAY),
+            mixer.dt_bias: torch.zeros(delta_rule.HEADS),
+            mixer.norm.weight: torch.ones(delta_rule.HEAD_WIDTH),
+            mixer.out_proj.weight: out,
+        }
+        with torch.no_grad():
+            for weight, values in known.items():
+                weight.copy_(values)
+
+    def _in_order(self, flat: torch.Tensor) -> torch.Tensor:
+        """Columns of q, k, v and the gate; 0.17.1 has them head by head
+        (qwen3_next.py, fix_query_key_value_ordering)."""
+        if hasattr(self.mixer, "gqa_interleaved_layout"):
+            return flat
+        keys, values = (delta_rule.POSITIONS,) * 2, (STATE_WIDTH // delta_rule.KEY_HEADS,) * 2
+        parts = flat.split([part * delta_rule.KEY_HEADS for part in (*keys, *values)], dim=1)
+        heads = [part.chunk(delta_rule.KEY_HEADS, dim=1) for part in parts]
+        return torch.cat([part for head in zip(*heads, strict=True) for part in head], dim=1)
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.columns.index_select(0, input_ids)
+
+    get_input_embeddings = embed_input_ids
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """The outputs where a model would give hidden states."""
+        demand_rows(input_ids, None, "input_ids", FORWARD)
+        demand_rows(positions, len(input_ids), "positions", FORWARD)
+        tokens = demand_lookup(self.columns[:VOCAB], input_ids, "input_ids", FORWARD)
+        places = demand_lookup(self.columns[VOCAB:], positions, "positions", FORWARD)
+        out = self._run(tokens + places)
+        demand_instance(out, torch.Tensor, "what the layer computed", FORWARD)
+        return out[:, :STATE_WIDTH]
+
+    def _run(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The layer, which writes into a tensor of its caller up to 0.25."""
+        out = torch.zeros_like(hidden)
+        given: torch.Tensor | None = call_with_known(
+            self.mixer.forward, hidden_states=hidden, output=out
+        )
+        return out if given is None else given

@@ -1,0 +1,105 @@
+"""Planted bugs of vLLM's builder for gated delta nets, each of them the change of one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
+from fuzzgraph.targets.vllm.recurrent_target import DeltaNetTarget
+
+
+class _Mutant(DeltaNetSession):
+    """Changes what the builder has made of each batch, once graphs are captured."""
+
+    def _kept(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            self._before_build()
+            built = build(*args, **kwargs)
+            if not self.capturing and self.runner.input_batch.num_reqs:
+                self._after_build(built)
+            return built
+
+        return super()._kept(kept)
+
+    def _before_build(self) -> None:
+        """Nothing is to be remembered."""
+
+    def _after_build(self, built: Any) -> None:
+        raise NotImplementedError
+
+
+class _PaddedRowsKeepSlots(_Mutant):
+    """Slots behind the live rows stay as the last batch had them."""
+
+    def _before_build(self) -> None:
+        self._slots = self.builder.non_spec_state_indices_tensor.clone()
+
+    def _after_build(self, built: Any) -> None:
+        live = self.runner.input_batch.num_reqs
+        self.builder.non_spec_state_indices_tensor[live:] = self._slots[live:]
+
+
+class _DraftSlotsKept(_Mutant):
+    """The same of the slots of a verify."""
+
+    def _before_build(self) -> None:
+        self._slots = self.builder.spec_state_indices_tensor.clone()
+
+    def _after_build(self, built: Any) -> None:
+        live = self.runner.input_batch.num_reqs
+        self.builder.spec_state_indices_tensor[live:] = self._slots[live:]
+
+
+class _OffsetsPastTheEnd(_Mutant):
+    """Offsets of padded rows go on, as if each had a token."""
+
+    def _after_build(self, built: Any) -> None:
+        live = self.runner.input_batch.num_reqs
+        offsets = self.builder.spec_query_start_loc
+        for row in range(live + 1, len(offsets)):
+            offsets[row] = offsets[row - 1] + 1
+
+
+class _EverythingAccepted(_Mutant):
+    """The count of accepted tokens is not copied to where the graph reads it."""
+
+    def _before_build(self) -> None:
+        self._counts = self.builder.num_accepted_tokens.clone()
+
+    def _after_build(self, built: Any) -> None:
+        self.builder.num_accepted_tokens.copy_(self._counts)
+
+
+class _SlotsOneOff(_Mutant):
+    """A verify starts from the state behind the token after the last accepted one."""
+
+    def _after_build(self, built: Any) -> None:
+        slots = self.builder.spec_state_indices_tensor
+        slots.copy_(slots.roll(1, dims=1))
+
+
+def _target(session: type[DeltaNetSession], **mode: Any) -> DeltaNetTarget:
+    made = DeltaNetTarget("vllm-gdn", **mode)
+    made.session = session
+    return made
+
+
+def stale_states() -> DeltaNetTarget:
+    return _target(_PaddedRowsKeepSlots)
+
+
+def stale_draft_states() -> DeltaNetTarget:
+    return _target(_DraftSlotsKept, mode="target_verify")
+
+
+def padded_offsets() -> DeltaNetTarget:
+    return _target(_OffsetsPastTheEnd, mode="target_verify")
+
+
+def stale_accepted_counts() -> DeltaNetTarget:
+    return _target(_EverythingAccepted, mode="target_verify")
+
+
+def another_draft_state() -> DeltaNetTarget:
+    return _target(_SlotsOneOff, mode="target_verify")

@@ -1,0 +1,148 @@
+"""The truth of a layer of the gated delta rule, against its definition computed token by token."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import silu
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.content import STATE_WIDTH, Content, content_for
+from fuzzgraph.delta_rule import (
+    DELTA_WIDTH,
+    HEAD_WIDTH,
+    HEADS,
+    KEY_COLUMNS,
+    KEY_HEADS,
+    NORM_EPSILON,
+    POSITIONS,
+    delta_conv_rows,
+    delta_conv_weights,
+    delta_outputs,
+    delta_states,
+    position_inputs,
+    token_inputs,
+)
+from fuzzgraph.layout import plan
+from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.world import Batch
+
+CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=64, page_size=16)
+
+
+def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
+    rows = tuple(
+        BatchRow(request=name, seq_len=length, new_tokens=new)
+        for name, length in enumerate(lengths)
+    )
+    config = EngineConfig(
+        modes=(mode,),
+        recurrent_state=True,
+        draft_tokens=max(new, 2),
+        capture_bs=(4,),
+        max_context_len=64,
+        page_size=16,
+    )
+    step = ReplayStep(mode=mode, rows=rows)
+    (batch,) = plan(Case(schema_version=1, config=config, steps=(step,)))
+    return batch
+
+
+def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, ...]:
+    """(state [HEADS, HEAD_WIDTH, POSITIONS], last inputs of the convolution, output of the last
+    token): float64, head by head, with a gate of one and beta from a logit of zero."""
+    inputs = token_inputs(content).double()[torch.from_numpy(tokens)]
+    inputs = inputs + position_inputs().double()[: len(tokens)]
+    weights = delta_conv_weights().double()
+    window = torch.zeros(CONV_WIDTH, inputs.shape[1], dtype=torch.float64)
+    state = torch.zeros(HEADS, HEAD_WIDTH, POSITIONS, dtype=torch.float64)
+    beta = torch.sigmoid(torch.tensor(0.0).double())
+    out = torch.zeros(HEADS, HEAD_WIDTH, dtype=torch.float64)
+    for token in inputs:
+        window = torch.cat((window[1:], token[None]))
+        mixed = silu((window * weights.T).sum(0))
+        queries, keys = mixed[:KEY_COLUMNS], mixed[KEY_COLUMNS : 2 * KEY_COLUMNS]
+        values = mixed[2 * KEY_COLUMNS :].view(HEADS, HEAD_WIDTH)
+        for head in range(HEADS):
+            mine = slice(
+                head // (HEADS // KEY_HEADS) * POSITIONS,
+                head // (HEADS // KEY_HEADS) * POSITIONS + POSITIONS,
+            )
+            q, k = (
+                part[mine] / (part[mine].square().sum() + 1e-6).sqrt() for part in (queries, keys)
+            )
+            known = state[head] @ k
+            state[head] += beta * torch.outer(values[head] - known, k)
+            read = state[head] @ q / POSITIONS**0.5
+            out[head] = read / (read.square().mean() + NORM_EPSILON).sqrt()
+    return state, window[1:], out.flatten()
+
+
+@pytest.mark.parametrize("lengths", [(1, 5, 2, 64), (3, 4), (33,)])
+def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]) -> None:
+    batch, content = batch_of(*lengths), content_for(CONFIG)
+    rows = np.arange(len(lengths))
+    states = delta_states(content, batch, rows, batch.seq_lens)
+    conv = delta_conv_rows(content, batch, rows, batch.seq_lens)
+    outputs = delta_outputs(content, batch, torch.float64)
+    for row in range(len(lengths)):
+        state, window, out = by_definition(content, batch.kv_tokens.row(row))
+        torch.testing.assert_close(states[row].double(), state.flatten(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(outputs[row], out, rtol=0, atol=1e-8)
+        assert torch.equal(conv[row].double(), window)
+
+
+def test_each_token_of_a_verify_has_the_output_behind_it() -> None:
+    batch, content = batch_of(9, 30, mode="target_verify", new=3), content_for(CONFIG)
+    outputs = delta_outputs(content, batch, torch.float64).view(2, 3, STATE_WIDTH)
+    for row, length in enumerate((9, 30)):
+        tokens = batch.kv_tokens.row(row)
+        for token in range(3):
+            *_, out = by_definition(content, tokens[: length - 2 + token])
+            torch.testing.assert_close(outputs[row, token], out, rtol=0, atol=1e-8)
+
+
+def test_states_are_exact_in_float32() -> None:
+    """The recurrence in float32 leaves what the truth says, bit for bit."""
+    batch, content = batch_of(64), content_for(CONFIG)
+    inputs = token_inputs(content)[torch.from_numpy(batch.kv_tokens.row(0))] + position_inputs()
+    state = torch.zeros(STATE_WIDTH, POSITIONS)
+    for token in inputs:
+        k, v = silu(token[KEY_COLUMNS : KEY_COLUMNS + POSITIONS]), silu(token[2 * KEY_COLUMNS :])
+        k = k / (k.square().sum() + 1e-6).sqrt()
+        state += 0.5 * torch.outer(v - state @ k, k)
+    truth = delta_states(content, batch, np.arange(1), batch.seq_lens)
+    assert torch.equal(state.flatten(), truth[0])
+
+
+def test_a_token_counted_twice_or_left_out_shows_in_one_column() -> None:
+    batch, content = batch_of(7), content_for(CONFIG)
+    before = delta_states(content, batch, np.arange(1), batch.cached_lens).view(-1, POSITIONS)
+    after = delta_states(content, batch, np.arange(1), batch.seq_lens).view(-1, POSITIONS)
+    assert (before != after).any(0).nonzero().flatten().tolist() == [6]
+    once = after[:, 6]
+    twice = once + 0.5 * (2 * once - once)
+    assert (twice != once).all()
+
+
+def test_what_stands_before_the_first_token_is_zero() -> None:
+    conv = delta_conv_rows(content_for(CONFIG), batch_of(1, 3), np.arange(2), np.array([0, 2]))
+    assert conv[0].eq(0).all()
+    assert conv[1, 0].eq(0).all()
+    assert conv[1, 1:].ne(0).any(1).all()
+
+
+def test_an_output_shows_any_token_before_it() -> None:
+    batch, content = batch_of(12), content_for(CONFIG)
+    out = delta_outputs(content, batch, torch.float64)
+    tokens = batch.kv_tokens.values
+    for place in range(12):
+        values = tokens.copy()
+        values[place] = (values[place] + 1) % len(token_inputs(content))
+        *_, other = by_definition(content, values)
+        assert (other - out[0]).abs().max() > 1e-4, place
+
+
+def test_a_state_is_a_matrix_of_heads_by_positions() -> None:
+    assert DELTA_WIDTH == HEADS * HEAD_WIDTH * POSITIONS
