@@ -17,7 +17,8 @@ from fuzzgraph.world import VOCAB
 ARCHITECTURE = "FuzzGraphOneLayer"
 """Name under which the model is registered, as a plug-in registers one."""
 
-
+NOT_COMPILED, COMPILED = 0, 3
+"""`CompilationMode`: NONE and VLLM_COMPILE."""
 _GRAPHS = {
     "decode": "FULL_DECODE_ONLY",
     "target_verify": "FULL_DECODE_ONLY",
@@ -31,13 +32,17 @@ def vllm_config(
     attention: Mapping[str, Any],
     async_scheduling: bool = False,
     architecture: str = ARCHITECTURE,
+    cudagraph_mode: str | None = None,
+    compilation_mode: int = NOT_COMPILED,
 ) -> Any:
-    """Full graphs of the case's sizes, without the compiler, one rank.
+    """Graphs of the case's sizes on one rank.
 
     A model may be one token longer than the case's longest request: its sampler writes that token.
 
     Args:
         attention: of `--attention-config`.
+        cudagraph_mode: of `--compilation-config`; full graphs of the case's mode by default.
+        compilation_mode: of `--compilation-config`.
     """
     module = engine_module("vllm.config")
     mode = config.modes[0]
@@ -53,8 +58,8 @@ def vllm_config(
     )
     compilation = call_with_known(
         module.CompilationConfig,
-        mode=0,
-        cudagraph_mode=_GRAPHS[mode],
+        mode=compilation_mode,
+        cudagraph_mode=cudagraph_mode or _GRAPHS[mode],
         cudagraph_capture_sizes=captured,
         cudagraph_num_of_warmups=1,
         custom_ops=["none"],  # layers in torch, which has no compiled operator to call

@@ -24,7 +24,7 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
-from fuzzgraph.targets.vllm.configuration import vllm_config
+from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, vllm_config
 from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, page_list_fields, runner_fields
 from fuzzgraph.targets.vllm.handed import watch_handover
 from fuzzgraph.targets.vllm.kv_cache import open_kv_cache
@@ -48,7 +48,7 @@ from fuzzgraph.world import FIRST_PAGE, Batch
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 
-class _Graphs(CudaGraphs):
+class RunnerGraphs(CudaGraphs):
     """Tells the session of each graph, once it is captured."""
 
     def __init__(self, graphs: GraphEngine, captured: Callable[[RecordedCudaGraph], None]) -> None:
@@ -76,6 +76,9 @@ class RunnerSession(GraphSession):
     served_kind: type[ServedRequests] = ServedRequests
     async_scheduling = False
     """Whether the server plans a step before it has read what the last one sampled."""
+    cudagraph_mode: str | None = None
+    """Of `--compilation-config`; full graphs of the case's mode by default."""
+    compilation_mode = NOT_COMPILED
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class RunnerSession(GraphSession):
     ) -> None:
         super().__init__()
         self._config = config
-        self._cuda_graphs = _Graphs(graphs, self._remember_captured)
+        self._cuda_graphs = self._make_graphs(graphs)
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self._common: Any = None
         self._built: Any = None
@@ -98,7 +101,12 @@ class RunnerSession(GraphSession):
         self._hidden: torch.Tensor | None = None
         with self._server():
             self.vllm_config = vllm_config(
-                config, attention, self.async_scheduling, self.model_class.architecture
+                config,
+                attention,
+                self.async_scheduling,
+                self.model_class.architecture,
+                self.cudagraph_mode,
+                self.compilation_mode,
             )
             join_groups(self.vllm_config)
             choose_backend(backend, capability)
@@ -118,6 +126,9 @@ class RunnerSession(GraphSession):
         self.served = self.served_kind()
         self._spy()
         self._watch_handover(graphs)
+
+    def _make_graphs(self, graphs: GraphEngine) -> RunnerGraphs:
+        return RunnerGraphs(graphs, self._remember_captured)
 
     def _runner_fields(self) -> tuple[Field, ...]:
         return runner_fields(self.runner, self._config)

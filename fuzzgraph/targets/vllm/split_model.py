@@ -1,0 +1,110 @@
+"""The model's forward cut into pieces at attention, without the compiler.
+
+A server has its model traced by Dynamo; vLLM's backend splits the traced graph at attention, hands
+the pieces to Inductor and wraps each in a graph wrapper of its own (compilation/backends.py,
+PiecewiseCompileInterpreter). Here torch's tracer gives the graph, and the pieces run as they were
+traced. Splitting, the operators at which it splits, and the wrappers are the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fuzzgraph.targets.vllm.attention_model import OneLayer
+from fuzzgraph.targets.vllm.release import engine_module
+
+_BACKENDS = "vllm.compilation.backends"
+_CONTEXT = "vllm.forward_context"
+
+
+class SplitLayer(OneLayer):
+    """`OneLayer` as the compiler's backend leaves it: pieces, and attention between them."""
+
+    architecture = f"{OneLayer.architecture}Split"
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self._split = SplitForward(super().forward, vllm_config)
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *_: Any, **__: Any) -> Any:
+        mode = engine_module(_CONTEXT).get_forward_context().cudagraph_runtime_mode
+        if mode.name != "PIECEWISE":  # wrappers of pieces hand such a call through
+            return super().forward(input_ids, positions)
+        return self._split(input_ids, positions)
+
+
+class CalledDirectly(OneLayer):
+    """`OneLayer` whose attention is a call of Python, as on platforms without opaque operators.
+
+    A capture ends and begins inside of it, where torch has put aside who watches its functions.
+    """
+
+    architecture = f"{OneLayer.architecture}CalledDirectly"
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self.attn.use_direct_call = True
+
+
+class SplitForward:
+    """A forward as its pieces; one graph wrapper for each, whatever the number of tokens.
+
+    Args:
+        forward: of token ids and positions, both int [tokens].
+    """
+
+    def __init__(self, forward: Callable[..., Any], vllm_config: Any) -> None:
+        self._forward = forward
+        self._vllm_config = vllm_config
+        self._split: dict[int, Any] = {}
+        self._pieces: list[_Piece] = []
+
+    def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
+        tokens = len(input_ids)
+        if tokens not in self._split:
+            self._split[tokens] = self._trace(input_ids, positions)
+        return self._split[tokens](input_ids, positions)
+
+    def _trace(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
+        """The forward over as many tokens, split, with its pieces wrapped."""
+        module = engine_module(_BACKENDS)
+        traced = make_fx(self._forward, tracing_mode="real")(input_ids, positions)
+        config = self._vllm_config.compilation_config
+        split, items = module.split_graph(traced, config.splitting_ops)
+        names = [item.submod_name for item in items if not item.is_splitting_graph]
+        for index, name in enumerate(names):
+            if index == len(self._pieces):
+                last = index == len(names) - 1
+                self._pieces.append(_Piece(module, self._vllm_config, index == 0, last))
+            piece = self._pieces[index]
+            piece.traced[len(input_ids)] = getattr(split, name)
+            split.__dict__[name] = piece.of(len(input_ids))
+        return split
+
+
+class _Piece:
+    """One piece in the engine's wrapper, which picks the graph by the batch's descriptor."""
+
+    def __init__(self, module: Any, vllm_config: Any, first: bool, last: bool) -> None:
+        self.traced: dict[int, Any] = {}
+        self._tokens = 0
+        config = vllm_config.compilation_config
+        self._wrapped = module.wrap_with_cudagraph_if_needed(
+            self._run, vllm_config, config, first, last
+        )
+
+    def of(self, tokens: int) -> Callable[..., Any]:
+        """The piece over so many tokens, as the split forward calls it."""
+
+        def call(*args: Any) -> Any:
+            self._tokens = tokens
+            return self._wrapped(*args)
+
+        return call
+
+    def _run(self, *args: Any) -> Any:
+        return self.traced[self._tokens](*args)
