@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.release import engine_module
@@ -72,7 +73,14 @@ class SplitForward:
     def _trace(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
         """The forward over as many tokens, split, with its pieces wrapped."""
         module = engine_module(_BACKENDS)
-        traced = make_fx(self._forward, tracing_mode="real")(input_ids, positions)
+
+        def forward(input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
+            return self._forward(input_ids, positions)
+
+        # Nothing is computed, as when the compiler traces; who watches the memory would be traced.
+        tracer = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)
+        with _disable_current_modes():
+            traced = tracer(input_ids, positions)
         config = self._vllm_config.compilation_config
         split, items = module.split_graph(traced, config.splitting_ops)
         names = [item.submod_name for item in items if not item.is_splitting_graph]
