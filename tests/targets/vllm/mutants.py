@@ -74,8 +74,7 @@ class _InputsAnew(RunnerSession):
 
     def capture(self) -> None:
         super().capture()
-        ids = self.runner.input_ids
-        ids.gpu = ids.gpu.clone()
+        inputs_made_anew(self.runner)
 
 
 class _AnotherToken(RunnerSession):
@@ -119,25 +118,28 @@ class _PaddedSlots(RunnerSession):
 
     def capture(self) -> None:
         super().capture()
-        self.slots_before = self._slots().clone()
+        padded_slots_stay(self.runner)
 
-    def _slots(self) -> Any:
-        return self.runner.input_batch.block_table[0].slot_mapping.gpu
 
-    def _step(self, batch: Any) -> None:
-        runner, slots = self.runner, self._slots()
-        mapped = type(runner)._get_slot_mappings
+def inputs_made_anew(runner: Any) -> None:
+    """Token ids in another buffer from now on."""
+    runner.input_ids.gpu = runner.input_ids.gpu.clone()
 
-        def kept(*args: Any, **kwargs: Any) -> Any:
-            before = slots.clone()
-            made = mapped(runner, *args, **kwargs)
-            slots[batch.num_tokens :] = self.slots_before[batch.num_tokens :]
-            self.slots_before = before
-            return made
 
-        runner._get_slot_mappings = kept
-        super()._step(batch)
-        del runner._get_slot_mappings
+def padded_slots_stay(runner: Any) -> None:
+    """From now on slots behind the live tokens stay as the last batch had them."""
+    slots = runner.input_batch.block_table[0].slot_mapping.gpu
+    mapped = runner._get_slot_mappings
+    last = [slots.clone()]
+
+    def kept(*args: Any, num_tokens_unpadded: int, **kwargs: Any) -> Any:
+        before = slots.clone()
+        made = mapped(*args, num_tokens_unpadded=num_tokens_unpadded, **kwargs)
+        slots[num_tokens_unpadded:] = last[0][num_tokens_unpadded:]
+        last[0] = before
+        return made
+
+    runner._get_slot_mappings = kept
 
 
 def _session(config: EngineConfig, graphs: GraphEngine, target: Any, kind: Any) -> RunnerSession:

@@ -1,0 +1,45 @@
+"""The V2 runner with graphs that the engine breaks at attention while it captures them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph.targets.vllm.piecewise_session import Breakable
+from fuzzgraph.targets.vllm.v2_session import Dispatched, V2RunnerSession
+
+
+class V2BreakableSession(Breakable, V2RunnerSession):
+    """Pieces of mixed batches, full graphs of decodes; pieces are known by their tokens."""
+
+    def _in_pieces(self) -> bool:
+        return isinstance(self._graph, int)
+
+    def _tokens_of_pieces(self) -> int:
+        assert isinstance(self._graph, int)
+        return self._graph
+
+    def _read_dispatched(self, chosen: Any) -> Dispatched:
+        if chosen.cg_mode.name == "PIECEWISE":
+            return Dispatched(0, chosen.num_tokens, chosen.num_tokens)
+        return super()._read_dispatched(chosen)
+
+    def _spy(self) -> None:
+        super()._spy()
+        manager = self.runner.cudagraph_manager
+        run = manager.run_pw_graph
+
+        def ran(model: Any, inputs: dict[str, Any]) -> Any:
+            if not self.capturing:
+                return run(model, inputs)
+            self._graph = len(inputs["input_ids"])
+            self._cuda_graphs.begin_forward(self._graph)
+            made = run(model, inputs)
+            self._remember_read(self._graph)
+            return made
+
+        manager.run_pw_graph = ran
+
+    def _stored_by(self) -> dict[str, torch.Tensor]:
+        return {"slot_mapping": self._metadata()["slot_mapping"]}
