@@ -42,4 +42,4 @@ class V2BreakableSession(Breakable, V2RunnerSession):
         manager.run_pw_graph = ran
 
     def _stored_by(self) -> dict[str, torch.Tensor]:
-        return {"slot_mapping": self._metadata()["slot_mapping"]}
+        return {"slot_mapping": self.runner.block_tables.slot_mappings[0]}
