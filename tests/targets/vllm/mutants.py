@@ -14,19 +14,23 @@ from fuzzgraph.targets.vllm.target import FlashAttentionTarget, TritonTarget
 class _PaddedRowsKeepLengths(RunnerSession):
     """`_prepare_inputs` leaves lengths behind the live rows as the last batch had them."""
 
-    def _step(self, batch: Any) -> None:
-        runner = self.runner
-        prepare = type(runner)._prepare_inputs
+    def capture(self) -> None:
+        super().capture()
+        padded_lengths_stay(self.runner)
 
-        def prepared(*args: Any, **kwargs: Any) -> Any:
-            before = runner.seq_lens.clone()
-            made = prepare(runner, *args, **kwargs)
-            runner.seq_lens[batch.raw_bs :] = before[batch.raw_bs :]
-            return made
 
-        runner._prepare_inputs = prepared
-        super()._step(batch)
-        del runner._prepare_inputs
+def padded_lengths_stay(runner: Any) -> None:
+    """From now on lengths behind the live rows stay as the last batch had them."""
+    prepare = runner._prepare_inputs
+
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        before = runner.seq_lens.clone()
+        made = prepare(*args, **kwargs)
+        live = runner.input_batch.num_reqs
+        runner.seq_lens[live:] = before[live:]
+        return made
+
+    runner._prepare_inputs = prepared
 
 
 class _FirstPagesOnly(RunnerSession):

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuzzgraph.targets.vllm.piecewise_session import (
-    BreakableSession,
-    FullAndPiecewiseSession,
-    PiecewiseSession,
-)
+from fuzzgraph.targets.vllm.piecewise_session import BreakableSession, PiecewiseSession
 from fuzzgraph.targets.vllm.piecewise_target import (
     FlashAttentionBreakableTarget,
     FlashAttentionPiecewiseTarget,
 )
-from fuzzgraph.world import Batch
-from tests.targets.vllm.mutants import inputs_made_anew, padded_slots_stay
+from tests.targets.vllm.mutants import inputs_made_anew, padded_lengths_stay, padded_slots_stay
 
 
 class _SlotsStay(PiecewiseSession):
@@ -66,21 +61,26 @@ class _LastMetadata(PiecewiseSession):
         return super()._kept(built)
 
 
-class _PaddedMetadata(FullAndPiecewiseSession):
-    """`execute_model` pads what attention between pieces gets, as it does for full graphs."""
+class _RowsStay(BreakableSession):
+    """`_prepare_inputs` leaves lengths behind the live rows as the last batch had them."""
 
-    def _step(self, batch: Batch) -> None:
-        runner = self.runner
-        build = type(runner)._build_attention_metadata
+    def capture(self) -> None:
+        super().capture()
+        padded_lengths_stay(self.runner)
 
-        def built(*args: Any, **kwargs: Any) -> Any:
-            if self._in_pieces():
-                kwargs["num_tokens"] = self._dispatched[1].num_tokens
-            return build(runner, *args, **kwargs)
 
-        runner._build_attention_metadata = built
-        super()._step(batch)
-        del runner._build_attention_metadata
+class _OneEntry(BreakableSession):
+    """The wrapper of breakable graphs looks its entry up without the count of tokens."""
+
+    def capture(self) -> None:
+        super().capture()
+        entries = self._wrapper().entries
+        smallest = min(entries, key=lambda key: key.num_tokens)
+        entries.update(dict.fromkeys(entries, entries[smallest]))
+
+    def _wrapper(self) -> Any:
+        found = self.runner.model
+        return found if hasattr(found, "entries") else found.runnable
 
 
 def _target(session: type[PiecewiseSession]) -> FlashAttentionPiecewiseTarget:
@@ -93,10 +93,14 @@ def slots_stay() -> FlashAttentionPiecewiseTarget:
     return _target(_SlotsStay)
 
 
-def captured_slots_stay() -> FlashAttentionBreakableTarget:
+def _breakable(session: type[BreakableSession]) -> FlashAttentionBreakableTarget:
     made = FlashAttentionBreakableTarget("vllm-fa-breakable")
-    made.session = _CapturedSlotsStay
+    made.session = session
     return made
+
+
+def captured_slots_stay() -> FlashAttentionBreakableTarget:
+    return _breakable(_CapturedSlotsStay)
 
 
 def inputs_anew() -> FlashAttentionPiecewiseTarget:
@@ -111,5 +115,9 @@ def last_metadata() -> FlashAttentionPiecewiseTarget:
     return _target(_LastMetadata)
 
 
-def padded_metadata() -> FlashAttentionPiecewiseTarget:
-    return _target(_PaddedMetadata)
+def one_entry() -> FlashAttentionBreakableTarget:
+    return _breakable(_OneEntry)
+
+
+def rows_stay() -> FlashAttentionBreakableTarget:
+    return _breakable(_RowsStay)

@@ -13,7 +13,12 @@ from tests.targets.vllm.cases import IDLE, NEWEST, VERSIONS, case, step
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 mixed = partial(step, mode="prefill")
 mixes = partial(case, capture_bs=(), capture_tokens=(4, 8, 16))
-BREAKABLE = ("vllm-fa-breakable", "vllm-triton-breakable")
+BREAKABLE = (
+    "vllm-fa-breakable",
+    "vllm-triton-breakable",
+    "vllm-v2-fa-breakable",
+    "vllm-v2-triton-breakable",
+)
 PIECEWISE = (
     "vllm-fa-piecewise",
     "vllm-triton-piecewise",
@@ -46,8 +51,21 @@ def test_a_prompt_is_computed_in_parts_beside_decodes(
 
 
 @pytest.mark.parametrize("target", BREAKABLE)
-def test_graphs_that_break_by_themselves_do_so_too(vllm: Workers, target: str) -> None:
-    assert vllm.findings(NEWEST, mixes(*IN_PARTS), target) == ()
+@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+def test_graphs_that_break_by_themselves_do_so_too(
+    vllm: Workers, version: str, target: str
+) -> None:
+    assert vllm.findings(version, mixes(*IN_PARTS), target) == ()
+
+
+@pytest.mark.parametrize("target", ["vllm-fa-breakable", "vllm-fa-full-piecewise"])
+def test_a_batch_of_decodes_alone_takes_a_full_graph(vllm: Workers, target: str) -> None:
+    """The finding is about the full graph's rows; pieces are never padded by rows."""
+    decodes = mixed((0, 5, 1), (1, 6, 1), (2, 7, 1), (3, 8, 1)), mixed((0, 6, 1), (1, 7, 1))
+    planted = "tests.targets.vllm.piecewise_mutants:rows_stay"
+    assert vllm.findings(NEWEST, mixes(*decodes), target) == ()
+    found = vllm.findings(NEWEST, mixes(*decodes), planted)
+    assert "seq_lens" in {one.buffer for one in found}
 
 
 def test_a_release_whose_graphs_do_not_break_by_themselves_is_refused(vllm: Workers) -> None:
@@ -68,10 +86,11 @@ PLANTED = {
     "slots_stay": ("contract", "slot_mapping"),
     "captured_slots_stay": ("contract", "slot_mapping"),
     "inputs_anew": ("contract", "input_ids"),
-    "smaller_graph": ("reference", "attention"),
-    "last_metadata": ("contract", "seq_lens"),
-    "padded_metadata": ("contract", "slot_mapping"),
+    "smaller_graph": ("contract", "cu_seqlens_q"),
+    "one_entry": ("reference", "attention"),
+    "last_metadata": ("handover", "FlashAttentionMetadataBuilder.returned"),
 }
+"""Name of the bug -> what is found, among others: oracle and buffer."""
 
 
 @pytest.mark.parametrize("planted", PLANTED)
