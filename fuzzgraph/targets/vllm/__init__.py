@@ -14,6 +14,7 @@ _PIECES, _BOTH = {"graphs": "piecewise"}, {"graphs": "full_and_piecewise"}
 _VERIFIES = {"mode": "target_verify"}
 
 TARGETS = (
+    TargetEntry("vllm-eagle-draft", "vllm.eagle_target", "EagleDraftTarget"),
     TargetEntry("vllm-fa", "vllm.target", "FlashAttentionTarget"),
     TargetEntry("vllm-fa-breakable", "vllm.piecewise_target", "FlashAttentionBreakableTarget"),
     TargetEntry(

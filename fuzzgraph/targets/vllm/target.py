@@ -157,7 +157,7 @@ class FlashAttentionTarget(VllmTarget):
     module = "vllm.v1.attention.backends.flash_attn"
     backend = "FlashAttentionBackend"
     max_batch = 8
-    also_stood_in_for = ("attention kernels and their planner, by models",)
+    also_stood_in_for: tuple[str, ...] = ("attention kernels and their planner, by models",)
 
     def load(self) -> None:
         super().load()

@@ -87,7 +87,7 @@ PLANTED = {
     "captured_slots_stay": ("contract", "slot_mapping"),
     "inputs_anew": ("contract", "input_ids"),
     "smaller_graph": ("contract", "cu_seqlens_q"),
-    "one_entry": ("reference", "attention"),
+    "one_entry": ("contract", "cu_seqlens_q"),
     "last_metadata": ("handover", "FlashAttentionMetadataBuilder.returned"),
 }
 """Name of the bug -> what is found, among others: oracle and buffer."""

@@ -1,0 +1,57 @@
+"""EAGLE's proposer beside the V1 runner of released vLLM."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from fuzzgraph.case import ReplayStep
+from fuzzgraph.errors import AdapterUnavailable
+from tests.targets.sglang.released import Workers
+from tests.targets.vllm.cases import NEWEST, case, step
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+
+def drafts(*lengths: tuple[int, int], finish: tuple[int, ...] = ()) -> ReplayStep:
+    """One draft; a request and the length of its past for each row."""
+    return step(*((name, length, 0) for name, length in lengths), mode="draft", finish=finish)
+
+
+grown = partial(case, page_size=1, capture_bs=(2, 4), spec_steps=3, draft_tokens=4)
+STEPS = (
+    drafts((0, 5), (1, 3), (2, 9), (3, 20)),
+    drafts((0, 6), (1, 5), (2, 11), finish=(3,)),
+    drafts((1, 7)),
+)
+
+
+def test_a_draft_takes_its_own_tokens_hidden_states_and_keys(vllm: Workers) -> None:
+    assert vllm.findings(NEWEST, grown(*STEPS), "vllm-eagle-draft") == ()
+
+
+def test_a_release_without_pages_of_one_token_is_refused(vllm: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match="vLLM 0.25.1 has no pages of one token"):
+        vllm.findings("0.25.1", grown(*STEPS), "vllm-eagle-draft")
+
+
+def test_a_draft_above_the_ladder_runs_eagerly(vllm: Workers) -> None:
+    steps = drafts((0, 5), (1, 3), (2, 9)), drafts((0, 7), (1, 5))
+    assert vllm.findings(NEWEST, grown(*steps, capture_bs=(2,)), "vllm-eagle-draft") == ()
+
+
+PLANTED = {
+    "tokens_not_shifted": ("reference", "attention"),
+    "first_hidden_states": ("reference", "hidden_states"),
+    "lengths_stay": ("reference", "attention"),
+    "padded_slots": ("contract", "slot_mapping"),
+}
+"""Name of the bug -> what is found, among others: oracle and buffer."""
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_bug_of_the_proposer_is_found(vllm: Workers, planted: str) -> None:
+    name = f"tests.targets.vllm.eagle_mutants:{planted}"
+    found = {(one.oracle, one.buffer) for one in vllm.findings(NEWEST, grown(*STEPS), name)}
+    assert PLANTED[planted] in found
