@@ -55,6 +55,8 @@ class EagleDraftTarget(FlashAttentionBreakableTarget):
             AdapterUnavailable: the backend makes no cache with them.
         """
         backend = getattr(engine_module(self.module), self.backend)
+        if not hasattr(backend, "get_kv_cache_shape"):
+            return  # later releases derive it from the group's own page
         try:
             backend.get_kv_cache_shape(1, 1, 1, 1)
         except ValueError:
