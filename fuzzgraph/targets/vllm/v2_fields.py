@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.fields import TOLD
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields as common
@@ -78,14 +81,9 @@ def v2_runner_fields(config: EngineConfig) -> tuple[Field, ...]:
             repeats="seq_lens",
             dummy=dummy,
         ),
-        # Not shown: the runner hands over the flags of live rows alone.
-        Field(
-            "is_prefilling",
-            "requests",
-            "nothing",
-            common.FREE,
-            source=_FLAGS,
-            unjudged="the last token of a new request's prompt is prefill, what it samples is not",
+        # The flags of live rows alone, in the batch's order.
+        replace(
+            common.value("is_prefilling", repeats=TOLD, source=_FLAGS),
             past="a request that is new to the runner still computes its prompt",
         ),
         *answer,

@@ -195,7 +195,16 @@ class V2RunnerSession(RunnerSession):
             shown[LENS_ON_HOST] = lens
         if batch.raw_bs:
             shown[SAMPLED] = self._sampled()
+            shown |= self._flags()
         return shown
+
+    def _flags(self) -> dict[str, torch.Tensor]:
+        """Of each request, in the batch's order; releases before 0.33 hand none over."""
+        flags = getattr(self._common, "is_prefilling", None)
+        if flags is None:
+            return {}
+        rows = self._rows_of_the_engine()
+        return {"is_prefilling": flags[[rows.index(name) for name in self._step_done.rows]]}
 
     def _sampled(self) -> torch.Tensor:
         """The tokens that the server hands out, in the batch's order; it looks them up by name."""

@@ -47,6 +47,21 @@ class _SlotsOfPadding(V2RunnerSession):
         tables.compute_slot_mappings = computed
 
 
+class _PromptsNeverEnd(V2RunnerSession):
+    """`gather_batch_req_state` takes every row for one that computes its prompt."""
+
+    def _spy(self) -> None:
+        super()._spy()
+        state = self.runner.model_state
+        prepare = state.prepare_attn
+
+        def prepared(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+            input_batch.is_prefilling_np = input_batch.is_prefilling_np | True
+            return prepare(input_batch, *args, **kwargs)
+
+        state.prepare_attn = prepared
+
+
 class _NothingCaptured(V2RunnerSession):
     """`capture_model` takes the branch of a server without graphs."""
 
@@ -129,3 +144,7 @@ def nothing_captured() -> V2FlashAttentionTarget:
 
 def answer_of_the_next_step() -> V2FlashAttentionTarget:
     return _target(_AnswerOfTheNextStep)
+
+
+def prompts_never_end() -> V2FlashAttentionTarget:
+    return _target(_PromptsNeverEnd)
