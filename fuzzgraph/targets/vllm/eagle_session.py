@@ -31,6 +31,19 @@ _SLOTS = (
     f"{_PROPOSER} _get_slot_mapping and spec_decode/utils.py, eagle_step_update_slot_mapping:"
     " PADDING_SLOT_ID behind the live rows"
 )
+_OFFERED = 16 * 1009
+"""A page size that backends offer, and no other dimension of a cache has."""
+
+
+def any_page(backend: Any) -> dict[str, Any]:
+    """Name -> what a backend would answer that offers pages of any size."""
+    answers: dict[str, Any] = {"get_supported_kernel_block_sizes": lambda *_: [1]}
+    shape = getattr(backend, "get_kv_cache_shape", None)  # later releases ask nobody
+    if shape is not None:
+        answers["get_kv_cache_shape"] = lambda blocks, page, *rest, **more: tuple(
+            page if each == _OFFERED else each for each in shape(blocks, _OFFERED, *rest, **more)
+        )
+    return answers
 
 
 def _fields() -> tuple[Field, ...]:
@@ -61,8 +74,7 @@ class EagleSession(BreakableSession):
     @contextlib.contextmanager
     def _server(self) -> Iterator[None]:
         """With the page size of a case, which kernels take and the backend does not offer."""
-        sizes = {"get_supported_kernel_block_sizes": lambda *_: [self._config.page_size]}
-        with super()._server(), replaced_names([self._backend], sizes):
+        with super()._server(), replaced_names([self._backend], any_page(self._backend)):
             yield
 
     def _runner_fields(self) -> tuple[Field, ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.vllm.attention_model import register
 from fuzzgraph.targets.vllm.draft_models import DraftLayer
 from fuzzgraph.targets.vllm.eagle_session import EagleSession
 from fuzzgraph.targets.vllm.piecewise_target import FlashAttentionBreakableTarget
-from fuzzgraph.targets.vllm.release import VLLM, engine_module, release
+from fuzzgraph.targets.vllm.release import VLLM
 
 _PROPOSER = "vllm.v1.spec_decode.eagle"
 
@@ -47,20 +46,3 @@ class EagleDraftTarget(FlashAttentionBreakableTarget):
         super().load()
         VLLM.load(_PROPOSER)
         register(DraftLayer)
-        self._demand_pages_of_one_token()
-
-    def _demand_pages_of_one_token(self) -> None:
-        """
-        Raises:
-            AdapterUnavailable: the backend makes no cache with them.
-        """
-        backend = getattr(engine_module(self.module), self.backend)
-        if not hasattr(backend, "get_kv_cache_shape"):
-            return  # later releases derive it from the group's own page
-        try:
-            backend.get_kv_cache_shape(1, 1, 1, 1)
-        except ValueError:
-            raise AdapterUnavailable(
-                f"vLLM {release()} has no pages of one token on {self.backend}, which target "
-                f"{self.name!r} drives. Name a release that has them: fuzzgraph targets lists them."
-            ) from None

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 
 from fuzzgraph.case import ReplayStep
-from fuzzgraph.errors import AdapterUnavailable
 from tests.targets.sglang.released import Workers
 from tests.targets.vllm.cases import NEWEST, case, step
 
@@ -27,13 +26,9 @@ STEPS = (
 )
 
 
-def test_a_draft_takes_its_own_tokens_hidden_states_and_keys(vllm: Workers) -> None:
-    assert vllm.findings(NEWEST, grown(*STEPS), "vllm-eagle-draft") == ()
-
-
-def test_a_release_without_pages_of_one_token_is_refused(vllm: Workers) -> None:
-    with pytest.raises(AdapterUnavailable, match="vLLM 0.25.1 has no pages of one token"):
-        vllm.findings("0.25.1", grown(*STEPS), "vllm-eagle-draft")
+@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+def test_a_draft_takes_its_own_tokens_hidden_states_and_keys(vllm: Workers, version: str) -> None:
+    assert vllm.findings(version, grown(*STEPS), "vllm-eagle-draft") == ()
 
 
 def test_a_draft_above_the_ladder_runs_eagerly(vllm: Workers) -> None:
