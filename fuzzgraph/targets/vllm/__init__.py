@@ -15,6 +15,7 @@ _VERIFIES = {"mode": "target_verify"}
 
 TARGETS = (
     TargetEntry("vllm-eagle-draft", "vllm.eagle_target", "EagleDraftTarget"),
+    TargetEntry("vllm-eagle-draft-breakable", "vllm.eagle_target", "EagleBreakableDraftTarget"),
     TargetEntry("vllm-fa", "vllm.target", "FlashAttentionTarget"),
     TargetEntry("vllm-fa-breakable", "vllm.piecewise_target", "FlashAttentionBreakableTarget"),
     TargetEntry(

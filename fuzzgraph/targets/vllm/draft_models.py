@@ -16,7 +16,8 @@ from fuzzgraph.draft_head import next_hidden
 from fuzzgraph.targets.offline.demands import demand_rows
 from fuzzgraph.targets.offline.embeddings import looked_up_qkv
 from fuzzgraph.targets.vllm.attention_model import OneLayer, attention_layer, on_device
-from fuzzgraph.targets.vllm.configuration import DRAFT_ARCHITECTURE, drafted_width
+from fuzzgraph.targets.vllm.configuration import COMPILED, DRAFT_ARCHITECTURE, drafted_width
+from fuzzgraph.targets.vllm.split_model import SplitForward, runs_in_pieces
 from fuzzgraph.world import VOCAB
 
 FORWARD = "the draft model's forward"
@@ -68,7 +69,10 @@ class DraftLayer(OneLayer):
         self.embed = on_device(weights["embed"])
         self.pos_embed = on_device(weights["pos_embed"])
         self.attn = attention_layer(self.fuzzed, vllm_config, _LAYER)
-        self.attn.use_direct_call = True  # graphs break inside of it
+        compiled = int(vllm_config.compilation_config.mode) == COMPILED
+        if not compiled:
+            self.attn.use_direct_call = True  # graphs break inside of it
+        self._split = SplitForward(self._drafted, vllm_config) if compiled else None
         self.model = _WithEmbeddings(1.0)
         self.sampled_from: list[torch.Tensor] = []
         """Hidden states from which each token of a draft was sampled."""
@@ -82,16 +86,23 @@ class DraftLayer(OneLayer):
         **_: Any,
     ) -> Any:
         """Hidden states to sample from, and those that the next forward is given: the same."""
-        config, tokens = self.fuzzed, input_ids.long()
         demand_rows(positions, len(input_ids), "positions", FORWARD)
         demand_rows(hidden_states, len(input_ids), "hidden_states", FORWARD)
+        in_pieces = self._split is not None and runs_in_pieces()
+        forward = self._split if in_pieces else self._drafted
+        hidden = forward(input_ids, positions, hidden_states)
+        return hidden, hidden
+
+    def _drafted(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, hidden_states: torch.Tensor
+    ) -> torch.Tensor:
+        config, tokens = self.fuzzed, input_ids.long()
         qkv = looked_up_qkv(self.embed, self.pos_embed, tokens, positions, config, FORWARD)
         attended = self.attn(*(part.contiguous() for part in qkv))
         width = hidden_width(config)
         given, rest = hidden_states[:, :width], hidden_states[:, width:]
         predicted = next_token(tokens, rest[:, 0].long(), 0)
-        hidden = torch.cat((next_hidden(attended, given, predicted), rest + 1), dim=-1)
-        return hidden, hidden
+        return torch.cat((next_hidden(attended, given, predicted), rest + 1), dim=-1)
 
     def compute_logits(self, hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
         self.sampled_from.append(hidden_states.clone())

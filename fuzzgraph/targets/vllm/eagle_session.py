@@ -18,10 +18,11 @@ from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.vllm.configuration import NOT_COMPILED
 from fuzzgraph.targets.vllm.draft_models import DraftedFor, DraftLayer
 from fuzzgraph.targets.vllm.kv_cache import kv_planes
-from fuzzgraph.targets.vllm.piecewise_session import BreakableSession
-from fuzzgraph.targets.vllm.release import engine_module
+from fuzzgraph.targets.vllm.piecewise_session import PiecewiseSession
+from fuzzgraph.targets.vllm.release import breakable_graphs, engine_module
 from fuzzgraph.targets.vllm.served_drafts import ServedDrafts
 from fuzzgraph.world import Batch
 
@@ -54,12 +55,14 @@ def _fields() -> tuple[Field, ...]:
     )
 
 
-class EagleSession(BreakableSession):
-    """One runner with a proposer; a graph is one forward of the draft model."""
+class EagleSession(PiecewiseSession):
+    """One runner with a proposer, whose draft model is cut as the compiler's backend cuts it.
+
+    A graph is one forward of the draft model.
+    """
 
     model_class = DraftedFor
     served_kind = ServedDrafts
-    cudagraph_mode = "PIECEWISE"
 
     def __init__(
         self, config: EngineConfig, graphs: GraphEngine, backend: str, *device: Any
@@ -89,7 +92,8 @@ class EagleSession(BreakableSession):
 
     @property
     def _draft_model(self) -> DraftLayer:
-        found: DraftLayer = self.runner.drafter.model.unwrap()
+        model = self.runner.drafter.model
+        found: DraftLayer = model if isinstance(model, DraftLayer) else model.unwrap()
         return found
 
     def _spy(self) -> None:
@@ -189,3 +193,14 @@ class EagleSession(BreakableSession):
             "hidden_states": hidden.clone(),
             "draft_tokens": self.runner._draft_token_ids.flatten().clone(),
         }
+
+
+class EagleBreakableSession(EagleSession):
+    """The same with graphs that the engine breaks itself while it captures."""
+
+    compilation_mode = NOT_COMPILED
+
+    @contextlib.contextmanager
+    def _server(self) -> Iterator[None]:
+        with super()._server(), breakable_graphs():
+            yield

@@ -22,6 +22,12 @@ _BACKENDS = "vllm.compilation.backends"
 _CONTEXT = "vllm.forward_context"
 
 
+def runs_in_pieces() -> bool:
+    """Whether the engine captures or replays pieces in the present forward."""
+    mode = engine_module(_CONTEXT).get_forward_context().cudagraph_runtime_mode
+    return bool(mode.name == "PIECEWISE")
+
+
 class SplitLayer(OneLayer):
     """`OneLayer` as the compiler's backend leaves it: pieces, and attention between them."""
 
@@ -32,8 +38,7 @@ class SplitLayer(OneLayer):
         self._split = SplitForward(super().forward, vllm_config)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *_: Any, **__: Any) -> Any:
-        mode = engine_module(_CONTEXT).get_forward_context().cudagraph_runtime_mode
-        if mode.name != "PIECEWISE":  # wrappers of pieces hand such a call through
+        if not runs_in_pieces():  # wrappers of pieces hand such a call through
             return super().forward(input_ids, positions)
         return self._split(input_ids, positions)
 
@@ -55,7 +60,7 @@ class SplitForward:
     """A forward as its pieces; one graph wrapper for each, whatever the number of tokens.
 
     Args:
-        forward: of token ids and positions, both int [tokens].
+        forward: of token ids, int [tokens], and tensors that have a row for each of them.
     """
 
     def __init__(self, forward: Callable[..., Any], vllm_config: Any) -> None:
@@ -64,23 +69,23 @@ class SplitForward:
         self._split: dict[int, Any] = {}
         self._pieces: list[_Piece] = []
 
-    def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
+    def __call__(self, input_ids: torch.Tensor, *inputs: torch.Tensor) -> Any:
         tokens = len(input_ids)
         if tokens not in self._split:
-            self._split[tokens] = self._trace(input_ids, positions)
-        return self._split[tokens](input_ids, positions)
+            self._split[tokens] = self._trace(input_ids, *inputs)
+        return self._split[tokens](input_ids, *inputs)
 
-    def _trace(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
+    def _trace(self, *inputs: torch.Tensor) -> Any:
         """The forward over as many tokens, split, with its pieces wrapped."""
-        module = engine_module(_BACKENDS)
+        module, tokens = engine_module(_BACKENDS), len(inputs[0])
 
-        def forward(input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
-            return self._forward(input_ids, positions)
+        def forward(*inputs: torch.Tensor) -> Any:
+            return self._forward(*inputs)
 
         # Nothing is computed, as when the compiler traces; who watches the memory would be traced.
         tracer = make_fx(forward, tracing_mode="fake", _allow_non_fake_inputs=True)
         with _disable_current_modes():
-            traced = tracer(input_ids, positions)
+            traced = tracer(*inputs)
         config = self._vllm_config.compilation_config
         split, items = module.split_graph(traced, config.splitting_ops)
         names = [item.submod_name for item in items if not item.is_splitting_graph]
@@ -89,8 +94,8 @@ class SplitForward:
                 last = index == len(names) - 1
                 self._pieces.append(_Piece(module, self._vllm_config, index == 0, last))
             piece = self._pieces[index]
-            piece.traced[len(input_ids)] = getattr(split, name)
-            split.__dict__[name] = piece.of(len(input_ids))
+            piece.traced[tokens] = getattr(split, name)
+            split.__dict__[name] = piece.of(tokens)
         return split
 
 

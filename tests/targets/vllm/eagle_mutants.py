@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.targets.vllm.eagle_session import EagleSession
-from fuzzgraph.targets.vllm.eagle_target import EagleDraftTarget
+from fuzzgraph.targets.vllm.eagle_session import EagleBreakableSession, EagleSession
+from fuzzgraph.targets.vllm.eagle_target import EagleBreakableDraftTarget, EagleDraftTarget
 
 
 class _TokensNotShifted(EagleSession):
@@ -66,7 +66,41 @@ class _LengthsStay(EagleSession):
         drafter._update_positions_dependent_metadata = updated
 
 
-class _PaddedSlots(EagleSession):
+class _InputsAnew(EagleSession):
+    """The proposer makes its buffer of token ids anew once its graphs are captured."""
+
+    def capture(self) -> None:
+        super().capture()
+        drafter = self.runner.drafter
+        drafter.input_ids = drafter.input_ids.clone()
+
+
+class _SmallerGraph(EagleSession):
+    """The proposer's dispatcher gives a count just above a captured size that smaller size."""
+
+    def capture(self) -> None:
+        super().capture()
+        table = self.runner.drafter.cudagraph_dispatcher._bs_to_padded_graph_size
+        for size in self._config.capture_bs[:-1]:
+            table[size + 1] = size
+
+
+class _NextRowsSampled(EagleSession):
+    """The first tokens are sampled from the hidden states of the row behind."""
+
+    def _spy(self) -> None:
+        super()._spy()
+        drafter = self.runner.drafter
+        inputs = drafter.set_inputs_first_pass
+
+        def set_inputs(*args: Any, **kwargs: Any) -> Any:
+            tokens, rows, common = inputs(*args, **kwargs)
+            return tokens, rows.roll(-1), common
+
+        drafter.set_inputs_first_pass = set_inputs
+
+
+class _PaddedSlots(EagleBreakableSession):
     """Slots behind the live rows stay as the last draft had them."""
 
     def _spy(self) -> None:
@@ -103,5 +137,19 @@ def lengths_stay() -> EagleDraftTarget:
     return _target(_LengthsStay)
 
 
-def padded_slots() -> EagleDraftTarget:
-    return _target(_PaddedSlots)
+def inputs_anew() -> EagleDraftTarget:
+    return _target(_InputsAnew)
+
+
+def smaller_graph() -> EagleDraftTarget:
+    return _target(_SmallerGraph)
+
+
+def next_rows_sampled() -> EagleDraftTarget:
+    return _target(_NextRowsSampled)
+
+
+def padded_slots() -> EagleBreakableDraftTarget:
+    made = EagleBreakableDraftTarget("vllm-eagle-draft-breakable")
+    made.session = _PaddedSlots
+    return made

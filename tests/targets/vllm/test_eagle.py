@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 
 from fuzzgraph.case import ReplayStep
+from fuzzgraph.errors import AdapterUnavailable
 from tests.targets.sglang.released import Workers
-from tests.targets.vllm.cases import NEWEST, case, step
+from tests.targets.vllm.cases import NEWEST, VERSIONS, case, step
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -26,9 +27,21 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_draft_takes_its_own_tokens_hidden_states_and_keys(vllm: Workers, version: str) -> None:
     assert vllm.findings(version, grown(*STEPS), "vllm-eagle-draft") == ()
+
+
+@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+def test_a_draft_on_graphs_that_break_by_themselves_does_so_too(
+    vllm: Workers, version: str
+) -> None:
+    assert vllm.findings(version, grown(*STEPS), "vllm-eagle-draft-breakable") == ()
+
+
+def test_a_release_whose_graphs_do_not_break_by_themselves_is_refused(vllm: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match="vLLM 0.20.2 has no breakable graphs"):
+        vllm.findings("0.20.2", grown(*STEPS), "vllm-eagle-draft-breakable")
 
 
 def test_a_draft_above_the_ladder_runs_eagerly(vllm: Workers) -> None:
@@ -40,6 +53,9 @@ PLANTED = {
     "tokens_not_shifted": ("reference", "attention"),
     "first_hidden_states": ("reference", "hidden_states"),
     "lengths_stay": ("reference", "attention"),
+    "inputs_anew": ("contract", "input_ids"),
+    "smaller_graph": ("reference", "attention"),
+    "next_rows_sampled": ("reference", "hidden_states"),
     "padded_slots": ("contract", "slot_mapping"),
 }
 """Name of the bug -> what is found, among others: oracle and buffer."""
