@@ -88,8 +88,7 @@ class DraftLayer(OneLayer):
         """Hidden states to sample from, and those that the next forward is given: the same."""
         demand_rows(positions, len(input_ids), "positions", FORWARD)
         demand_rows(hidden_states, len(input_ids), "hidden_states", FORWARD)
-        in_pieces = self._split is not None and runs_in_pieces()
-        forward = self._split if in_pieces else self._drafted
+        forward = self._split if self._split and runs_in_pieces() else self._drafted
         hidden = forward(input_ids, positions, hidden_states)
         return hidden, hidden
 

@@ -178,7 +178,7 @@ class EagleSession(PiecewiseSession):
         return self.used_buffers(batch, 0, 0) if self.ran_eagerly else {}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return "attention", "hidden_states", "draft_tokens"
+        return () if mode == "idle" else ("attention", "hidden_states", "draft_tokens")
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         """By row, then step."""

@@ -15,7 +15,7 @@ from fuzzgraph.targets.vllm.target import FlashAttentionTarget
 
 _PROPOSER = "vllm.v1.spec_decode.eagle"
 _DRIVEN = Capabilities(
-    modes=("draft",),
+    modes=("draft", "idle"),
     page_sizes=(1,),
     dtypes=("float32", "float16"),
     max_batch=8,

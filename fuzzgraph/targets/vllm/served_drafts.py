@@ -51,6 +51,7 @@ def _new_request(module: Any, name: str, batch: Batch, row: int) -> Any:
     """A request with the pages of its past and those of its draft; a page is one token's."""
     past, steps = int(batch.seq_lens[row]), _steps(batch)
     tokens = [0] * past + [token_before(int(batch.input_ids[row]))]
+    known = batch.pages.row(row)[:past].tolist()  # a case's request may get shorter
     drafted = batch.slot_mapping[row * steps : (row + 1) * steps].tolist()
     return call_with_known(
         module.NewRequestData,
@@ -60,7 +61,7 @@ def _new_request(module: Any, name: str, batch: Batch, row: int) -> Any:
         mm_features=[],
         sampling_params=engine_module("vllm.sampling_params").SamplingParams(temperature=0.0),
         pooling_params=None,
-        block_ids=([*batch.pages.row(row).tolist(), *drafted],),
+        block_ids=([*known, *drafted],),
         num_computed_tokens=past,
         lora_request=None,
     )

@@ -9,7 +9,7 @@ import pytest
 from fuzzgraph.case import ReplayStep
 from fuzzgraph.errors import AdapterUnavailable
 from tests.targets.sglang.released import Workers
-from tests.targets.vllm.cases import NEWEST, VERSIONS, case, step
+from tests.targets.vllm.cases import IDLE, NEWEST, VERSIONS, case, step
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -44,6 +44,17 @@ def test_a_release_whose_graphs_do_not_break_by_themselves_is_refused(vllm: Work
         vllm.findings("0.20.2", grown(*STEPS), "vllm-eagle-draft-breakable")
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_idle_rank_stores_where_its_last_draft_did(vllm: Workers, version: str) -> None:
+    found = vllm.findings(version, grown(*STEPS, IDLE), "vllm-eagle-draft")
+    assert {(one.mode, one.buffer) for one in found} == {("idle", "slot_mapping")}
+
+
+def test_a_request_that_gets_shorter_drafts_behind_its_last_token(vllm: Workers) -> None:
+    steps = drafts((0, 9), (1, 3)), drafts((0, 4), (1, 3))
+    assert vllm.findings(NEWEST, grown(*steps), "vllm-eagle-draft") == ()
+
+
 def test_a_draft_above_the_ladder_runs_eagerly(vllm: Workers) -> None:
     steps = drafts((0, 5), (1, 3), (2, 9)), drafts((0, 7), (1, 5))
     assert vllm.findings(NEWEST, grown(*steps, capture_bs=(2,)), "vllm-eagle-draft") == ()
@@ -54,7 +65,7 @@ PLANTED = {
     "first_hidden_states": ("reference", "hidden_states"),
     "lengths_stay": ("reference", "attention"),
     "inputs_anew": ("contract", "input_ids"),
-    "smaller_graph": ("reference", "attention"),
+    "smaller_graph": ("contract", "cu_seqlens_q"),
     "next_rows_sampled": ("reference", "hidden_states"),
     "padded_slots": ("contract", "slot_mapping"),
 }
