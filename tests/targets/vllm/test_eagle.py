@@ -50,6 +50,12 @@ def test_an_idle_rank_stores_where_its_last_draft_did(vllm: Workers, version: st
     assert {(one.mode, one.buffer) for one in found} == {("idle", "slot_mapping")}
 
 
+def test_the_draft_of_an_idle_rank_overwrites_what_has_got_its_slots(vllm: Workers) -> None:
+    last = drafts((4, 46), finish=(0, 1, 2, 3))
+    found = vllm.findings(NEWEST, grown(STEPS[0], last, IDLE), "vllm-eagle-draft")
+    assert ("footprint", "runner.kv_caches[0]") in {(one.oracle, one.buffer) for one in found}
+
+
 def test_a_request_that_gets_shorter_drafts_behind_its_last_token(vllm: Workers) -> None:
     steps = drafts((0, 9), (1, 3)), drafts((0, 4), (1, 3))
     assert vllm.findings(NEWEST, grown(*steps), "vllm-eagle-draft") == ()
