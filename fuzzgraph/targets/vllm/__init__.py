@@ -43,8 +43,10 @@ TARGETS = (
     TargetEntry("vllm-triton-verify", "vllm.target", "TritonTarget", _VERIFIES),
     TargetEntry("vllm-v2-fa", "vllm.v2_target", "V2FlashAttentionTarget"),
     TargetEntry("vllm-v2-fa-breakable", "vllm.piecewise_target", "V2FlashAttentionBreakableTarget"),
+    TargetEntry("vllm-v2-fa-mla", "vllm.v2_target", "V2FlashAttentionMlaTarget"),
     TargetEntry("vllm-v2-fa-verify", "vllm.v2_target", "V2FlashAttentionTarget", _VERIFIES),
     TargetEntry("vllm-v2-triton", "vllm.v2_target", "V2TritonTarget"),
     TargetEntry("vllm-v2-triton-breakable", "vllm.piecewise_target", "V2TritonBreakableTarget"),
+    TargetEntry("vllm-v2-triton-mla", "vllm.v2_target", "V2TritonMlaTarget"),
     TargetEntry("vllm-v2-triton-verify", "vllm.v2_target", "V2TritonTarget", _VERIFIES),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.targets.vllm.v2_session import V2RunnerSession
-from fuzzgraph.targets.vllm.v2_target import V2FlashAttentionTarget
+from fuzzgraph.targets.vllm.v2_target import V2FlashAttentionTarget, V2TritonMlaTarget
 from fuzzgraph.targets.vllm.v2_verify import V2VerifySession
 
 
@@ -148,3 +148,9 @@ def answer_of_the_next_step() -> V2FlashAttentionTarget:
 
 def prompts_never_end() -> V2FlashAttentionTarget:
     return _target(_PromptsNeverEnd)
+
+
+def latent_pages_not_staged() -> V2TritonMlaTarget:
+    target = V2TritonMlaTarget("vllm-v2-triton-mla")
+    target.session = _PagesNotStaged
+    return target
