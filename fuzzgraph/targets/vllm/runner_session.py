@@ -20,6 +20,7 @@ from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs, RecordedCudaGraph
+from fuzzgraph.targets.offline.demands import demand_instance
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.vllm.attention_model import OneLayer
@@ -349,11 +350,10 @@ class RunnerSession(GraphSession):
         sizes = {"tokens": tokens, "requests": rows, "indptr": rows + 1, "page_table": rows}
         if (offsets := read.get("paged_kv_indptr")) is not None:
             sizes["indices"] = int(offsets[rows])
-        return {
-            field.name: read[field.name][: sizes.get(field.axis)].clone()
-            for field in self.fields
-            if read.get(field.name) is not None
-        }
+        shown = [field for field in self.fields if read.get(field.name) is not None]
+        for name in (field.name for field in shown):
+            demand_instance(read[name], torch.Tensor, name, "what kernels read")
+        return {field.name: read[field.name][: sizes.get(field.axis)].clone() for field in shown}
 
     def plan(self) -> dict[str, object]:
         if self._common is None:

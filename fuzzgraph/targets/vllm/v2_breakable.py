@@ -6,12 +6,22 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.vllm.piecewise_session import Breakable
+from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.v2_session import Dispatched, V2RunnerSession
+
+_MONITOR = "vllm.compilation.monitor"
 
 
 class V2BreakableSession(Breakable, V2RunnerSession):
     """Pieces of mixed batches, full graphs of decodes; pieces are known by their tokens."""
+
+    def capture(self) -> None:
+        # As in a new process: V1 forbids captures once it has made its own, V2 asks nobody.
+        monitor = engine_module(_MONITOR)
+        with replaced_names([monitor], {"cudagraph_capturing_enabled": True}):
+            super().capture()
 
     def _in_pieces(self) -> bool:
         return isinstance(self._graph, int)
