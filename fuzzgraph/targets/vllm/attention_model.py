@@ -66,7 +66,7 @@ class OneLayer(torch.nn.Module):
         self.pos_embed = on_device(weights["pos_embed"])
 
         def layer(name: str, window: int | None = None) -> Any:
-            return _layer(config, vllm_config, name, window)
+            return attention_layer(config, vllm_config, name, window)
 
         self.attn = layer(LAYER)
         self.sliding = None
@@ -111,7 +111,10 @@ class OneLayer(torch.nn.Module):
         return logits
 
 
-def _layer(config: EngineConfig, vllm_config: Any, name: str, window: int | None) -> Any:
+def attention_layer(
+    config: EngineConfig, vllm_config: Any, name: str, window: int | None = None
+) -> Any:
+    """The engine's layer of this name."""
     if config.attention == "mla":
         return latent_layer(config, vllm_config, name)
     return _attention_layer()(

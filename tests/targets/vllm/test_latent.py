@@ -46,6 +46,21 @@ def test_backends_with_plans_keep_pages_and_tokens(
     assert found == set()
 
 
+@pytest.mark.parametrize("target", ["vllm-v2-triton-mla", "vllm-v2-fa-mla"])
+@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+@pytest.mark.parametrize("steps", [MOVED, FULL_THEN_PADDED], ids=["moved", "padded"])
+def test_the_v2_runner_keeps_latent_rows_their_pages_and_tokens(
+    vllm: Workers, version: str, target: str, steps: Any
+) -> None:
+    assert vllm.findings(version, latent(*steps), target) == ()
+
+
+def test_pages_that_the_v2_runner_does_not_stage_are_found(vllm: Workers) -> None:
+    planted = "tests.targets.vllm.v2_mutants:latent_pages_not_staged"
+    found = {one.buffer for one in vllm.findings(NEWEST, latent(*MOVED), planted)}
+    assert "block_table" in found
+
+
 def test_a_batch_above_the_ladder_runs_eagerly(vllm: Workers) -> None:
     steps = decode((0, 5), (1, 6), (2, 7)), decode((0, 6), (1, 7))
     assert vllm.findings(NEWEST, latent(*steps, capture_bs=(2,)), "vllm-triton-mla") == ()
