@@ -20,6 +20,7 @@ TARGETS = Path(__file__).resolve().parents[2] / "fuzzgraph" / "targets"
 
 UNJUDGED = {
     ("triton.py", "num_kv_splits"),
+    ("triton.py", "window_num_kv_splits"),
     ("aiter.py", "kv_indptr"),
 }
 """Each says why where it is declared."""
