@@ -55,7 +55,7 @@ class Arguments:
         self._vouched = vouched
         self._written = written
         self._views: list[View] = []
-        self._spans: list[tuple[int, int]] = []
+        self._tensors: list[torch.Tensor] = []
         self._found: KnownMemory | None = None
         self.described = any(map(_has_descriptor, bound.values()))
         """Whether a tensor descriptor is among them: only the patched language makes these."""
@@ -85,7 +85,7 @@ class Arguments:
 
     def convert(self) -> None:
         """Turn values into what the kernel sees; under the patched language if `described`."""
-        self._views, self._spans = [], []
+        self._views, self._tensors = [], []
         self._found = None
         self.converted = {
             name: value if name in self._constants else self._convert(name, value)
@@ -147,15 +147,14 @@ class Arguments:
         return interpreter._implicit_cvt(value)
 
     def _pointer(self, name: str, value: Any) -> Any:
-        kind = _pointer_type(triton.runtime.jit.mangle_type(value))
+        kind = _pointer_kind(value)
         tensor = interpreter._unwrap_tensor(value)
         view = view_of(name, tensor, self._regions)
         view.keeps_loads = name in _KEEPS.get(self._kernel, ())
         if self._written is not None:
             view.written = self._written(tensor)
         self._views.append(view)
-        storage = tensor.untyped_storage()
-        self._spans.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
+        self._tensors.append(tensor)
         # One entry for all lanes. The pointer itself has offset 0, which every grain divides; 4096
         # is a power of two above the size of any element.
         address = np.array([value.data_ptr()], dtype=np.uint64)
@@ -174,7 +173,7 @@ class Arguments:
     def _known(self) -> KnownMemory:
         """The memory that is there; few launches ask for it."""
         if self._found is None:
-            spans = [*self._spans, *_spans_of(self._vouched)]
+            spans = [*_spans_of(self._tensors), *_spans_of(self._vouched)]
             if self._regions is not None:
                 spans += self._regions.spans()
             self._found = KnownMemory(spans)
@@ -201,6 +200,19 @@ def _number(value: int) -> tuple[Any, Any]:
 @lru_cache(maxsize=256)
 def _pointer_type(mangled: str) -> Any:
     return tl.str_to_ty(mangled, None)
+
+
+_POINTER_KINDS: dict[torch.dtype, Any] = {}
+
+
+def _pointer_kind(value: Any) -> Any:
+    """The type of a pointer to a tensor's elements."""
+    if type(value) is not torch.Tensor:  # a wrapper may say another dtype
+        return _pointer_type(triton.runtime.jit.mangle_type(value))
+    kind = _POINTER_KINDS.get(value.dtype)
+    if kind is None:
+        kind = _POINTER_KINDS[value.dtype] = _pointer_type(triton.runtime.jit.mangle_type(value))
+    return kind
 
 
 _PLAIN = frozenset((torch.Tensor, int, bool, float, str, type(None)))

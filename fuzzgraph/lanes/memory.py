@@ -23,6 +23,7 @@ from fuzzgraph.lanes.journal import Journal
 
 Array = npt.NDArray[Any]
 _GREATEST = np.maximum.reduce
+_ZERO = np.uint64(0)
 
 
 class LaneMemory:
@@ -230,16 +231,14 @@ def _inside(offsets: Array, mask: Array | None, last: int) -> bool:
         return True
     if mask is None:
         return False
-    if mask.shape != offsets.shape:
-        mask = np.broadcast_to(mask, offsets.shape)
-    active = offsets[mask]
-    return not active.size or bool(active.max() <= last)
+    # Element by element rather than by index: no array of the active ones has to be gathered.
+    return bool(_GREATEST(np.where(mask, offsets, _ZERO), axis=None) <= last)
 
 
 def _fill(result: Array, mask: Array, other: Any, dtype: Any) -> None:
     """Put `other` where the mask is off; `result` holds unsigned integers."""
     # 0, as in the stock interpreter. On a device such an element is undefined.
     if other is None:
-        result[spread(~mask, result.shape)] = 0
+        np.copyto(result, 0, where=~mask)
     else:
         np.copyto(result, other.astype(dtype, copy=False).view(result.dtype), where=~mask)

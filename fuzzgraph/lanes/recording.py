@@ -154,8 +154,7 @@ class Recording:
             return
         if operation.results is None:
             place_results(operation, self._trace, result, len(parts))
-            for index in operation.results or ():
-                self._trace.owners[index] = self._path
+            self._trace.owners |= dict.fromkeys(operation.results or (), self._path)
         assert operation.results is not None
         if len(operation.results) != len(parts):
             self.spoil("two runs differ")

@@ -27,6 +27,7 @@ from fuzzgraph.lanes.handles import Handle, Tag, tag_of
 from fuzzgraph.lanes.kernel_source import playing_at
 from fuzzgraph.lanes.operands import Constant, Ref, Several
 from fuzzgraph.lanes.playback_calls import name_of, whole
+from fuzzgraph.lanes.reductions import _reduced, plain_reduction, reduced_axes
 from fuzzgraph.lanes.trace import Facts, Operation, Path, Trace
 from fuzzgraph.lanes.types import np_dtype, plain_sizes
 
@@ -212,6 +213,26 @@ class _Writer:
         self._pure(result, f"{self._name(np.add)}({start}, {moved})")
         return True
 
+    def _reduction(
+        self, step: Operation, input: Any, axis: Any, combine_fn: Any, keep_dims: Any
+    ) -> bool:
+        (result,) = step.results or (0,)
+        if not (isinstance(input, Ref) and isinstance(axis, Constant)):
+            return False
+        if not (isinstance(combine_fn, Constant) and isinstance(keep_dims, Constant)):
+            return False
+        before, made = self._facts.get(input.index), self._facts.get(result)
+        operation = plain_reduction(combine_fn.value)
+        if before is None or made is None or operation is None or not before.sizes:
+            return False
+        if np.dtype(np_dtype(before.kind.scalar)) != made.numpy:
+            return False
+        axes = self._name(reduced_axes(axis.value, len(before.sizes) + 1))
+        given = f"{self._array(input)}, axis={axes}, keepdims={bool(keep_dims.value)}"
+        kind = self._name(made.numpy)
+        self._pure(result, f"{self._name(operation)}({given}).astype({kind})")
+        return True
+
     def _load(
         self, step: Operation, ptrs: Any, mask: Any = None, other: Any = None, *_: Any
     ) -> bool:
@@ -375,6 +396,8 @@ class _Writer:
 
 def _function(step: Operation) -> Any:
     """The function behind a builder's method; None where the operation is something else."""
+    if step.function is _REDUCED:
+        return _REDUCED
     if not isinstance(getattr(step.function, "__self__", None), LaneBuilder):
         return None
     function = step.function.__func__
@@ -410,9 +433,12 @@ def _probed(step: Operation) -> Any:
     return seen[3] if seen[0] == "binary" else _CastProbe()
 
 
+_REDUCED: Any = vars(_reduced)["__wrapped__"]
+
 _KNOWN: dict[Any, Callable[..., bool]] = {
     np.ufunc: _Writer._binary,
     _CastProbe: _Writer._cast,
+    _REDUCED: _Writer._reduction,
     LaneBuilder.create_get_program_id: _Writer._program_id,
     LaneBuilder.create_splat: _Writer._splat,
     LaneBuilder.create_broadcast: _Writer._broadcast,

@@ -104,7 +104,7 @@ class Trace:
         """Index of a result -> the path that makes it."""
         self._globals = GlobalsRead()
         self._globals.add(kernel)
-        self._played = self._ended = self._raised = 0
+        self._played = self._ended = self.playbacks_raised = 0
 
     @property
     def usable(self) -> bool:
@@ -154,8 +154,8 @@ class Trace:
 
     def raised(self) -> None:
         """Note that playback raised: a kernel that does so again and again runs as it is."""
-        self._raised += 1
-        if self._raised > _MOST_ENDS:
+        self.playbacks_raised += 1
+        if self.playbacks_raised > _MOST_ENDS:
             self.off = "playback raises"
 
     def enter(self, function: Any) -> str:

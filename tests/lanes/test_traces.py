@@ -76,6 +76,7 @@ def test_a_launch_that_is_played_back_leaves_the_bytes_of_the_stock_interpreter(
             played += report.played
     assert {each.off for each in traces.kept()} <= {""}
     assert compiled == any(map(was_compiled, traces.kept()))
+    assert not any(each.playbacks_raised for each in traces.kept())
     assert played
 
 
