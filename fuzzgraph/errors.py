@@ -22,6 +22,10 @@ class InvalidCase(UsageError):
     """A case contradicts itself or its engine config; the message names the field."""
 
 
+class OutOfPages(InvalidCase):
+    """A case needs more KV pages than its engine config has."""
+
+
 class AdapterUnavailable(UsageError):
     """A target's engine or device is not installed or not usable here."""
 

@@ -15,8 +15,10 @@ from fuzzgraph.errors import AdapterUnavailable, UsageError
 from fuzzgraph.run.option import OptionRow
 from fuzzgraph.run.settings_file import Settings
 from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
-from fuzzgraph.source_tree import with_tree
+from fuzzgraph.source_tree import package_of, with_tree
+from fuzzgraph.targets import open_target
 from fuzzgraph.targets.own import import_root
+from fuzzgraph.targets.packages import distribution_of
 
 _SECONDS = 60.0
 """How long a search without a budget runs."""
@@ -43,7 +45,22 @@ def checked_setup(target: str = "builtin", *, here: bool = True, **given: Any) -
     if here and setup.device == "cuda":
         _require_device()
     _refuse_contradictions(setup)
+    setup = _with_version_alone(setup)
     return with_tree(setup) if here else setup
+
+
+def _with_version_alone(setup: Setup) -> Setup:
+    """The setup with 0.5.12 where its release is written as pip writes it, sglang==0.5.12."""
+    package, equals, version = setup.release.partition("==")
+    if not equals:
+        return setup
+    driven = package_of(setup, open_target(setup.target))
+    if package not in (driven, distribution_of(driven)):
+        raise UsageError(
+            f"release={setup.release!r}: target {setup.target!r} drives {driven}, not {package}. "
+            f"Name a release of {driven}, or a target of {package}."
+        )
+    return msgspec.structs.replace(setup, release=version)
 
 
 def _refuse_contradictions(setup: Setup) -> None:

@@ -282,7 +282,12 @@ def _engagement_breaches(step: StepRecord) -> Iterator[Breach]:
                 " replay",
             )
         for output in engaged.unwritten:
-            yield "graph", f"the replay left {output} as it was poisoned before"
+            # What read poison and passed it on looks the same.
+            yield (
+                "graph",
+                f"after the replay {output} holds the poison from before it: nothing wrote it, or"
+                " only poison was read for it",
+            )
 
 
 def _address_breaches(step: StepRecord) -> Iterator[Breach]:

@@ -13,7 +13,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from hypothesis import note
+from hypothesis import note, reject
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -21,12 +21,13 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.config_rules import validate_config
 from fuzzgraph.case.dimension import DimensionRow
-from fuzzgraph.errors import InvalidCase, UsageError
+from fuzzgraph.errors import InvalidCase, OutOfPages, UsageError
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies.config_features import LADDERS
 from fuzzgraph.strategies.configs import Pins, Supports
 from fuzzgraph.strategies.histories import most_rows
 from fuzzgraph.strategies.profile import Profile
+from fuzzgraph.strategies.repair import within_pool
 from fuzzgraph.strategies.space import Space
 from fuzzgraph.world import Batch
 
@@ -198,9 +199,17 @@ def drawn_histories(
 def _histories(
     draw: DrawFn, space: Space, config: EngineConfig, describe: Describe
 ) -> tuple[ReplayStep, ...]:
-    case = space.case(draw(_bytes(space)), config)
+    case = _fitting(space, space.case(draw(_bytes(space)), config))
     note(_Table(case, describe))
     return case.steps
+
+
+def _fitting(space: Space, case: Case) -> Case:
+    """The case as the page pool of a given config can hold it."""
+    try:
+        return within_pool(case, max(1, space.can.min_seq_len))
+    except OutOfPages:
+        reject()
 
 
 def drawn_batches(space: Space, config: EngineConfig, describe: Describe) -> SearchStrategy[Batch]:
@@ -218,7 +227,7 @@ def drawn_batches(space: Space, config: EngineConfig, describe: Describe) -> Sea
 def _batches(
     draw: DrawFn, space: Space, narrow: EngineConfig, config: EngineConfig, describe: Describe
 ) -> Batch:
-    case = space.case(draw(_bytes(space)), narrow, most_steps=1)
+    case = _fitting(space, space.case(draw(_bytes(space)), narrow, most_steps=1))
     case = msgspec.structs.replace(case, config=config)
     note(_Table(case, describe))
     note(case)

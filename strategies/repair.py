@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.errors import OutOfPages
+from fuzzgraph.layout import plan
 from fuzzgraph.strategies.configs import pages_per_request
 
 
@@ -41,6 +43,47 @@ def repaired(case: Case) -> Case:
         else:
             steps.append(ReplayStep(mode="idle", finish=finish, via=step.via))
     return msgspec.structs.replace(case, config=config, steps=tuple(steps))
+
+
+def within_pool(case: Case, least: int = 1) -> Case:
+    """The case with its longest rows cut by half as often as it takes to fit into the page pool.
+
+    Args:
+        least: tokens that a row must have.
+
+    Raises:
+        OutOfPages: not even the shortest rows fit.
+    """
+    longest = case.config.max_context_len
+    while True:
+        try:
+            plan(case)
+        except OutOfPages:
+            if longest <= least:
+                raise
+            longest = max(longest // 2, least)
+            case = _with_rows_up_to(case, longest)
+        else:
+            return case
+
+
+def _with_rows_up_to(case: Case, longest: int) -> Case:
+    """Rows that compute more than that keep what they compute; prompts are cut."""
+    return msgspec.structs.replace(
+        case,
+        steps=tuple(
+            msgspec.structs.replace(
+                step, rows=tuple(_row_up_to(longest, step.mode, row) for row in step.rows)
+            )
+            for step in case.steps
+        ),
+    )
+
+
+def _row_up_to(longest: int, mode: Mode, row: BatchRow) -> BatchRow:
+    tokens = min(row.new_tokens, longest) if mode == "prefill" else row.new_tokens
+    length = min(row.seq_len, max(longest, tokens))
+    return msgspec.structs.replace(row, seq_len=length, new_tokens=tokens)
 
 
 def _with_room(config: EngineConfig) -> EngineConfig:

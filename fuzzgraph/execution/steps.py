@@ -6,49 +6,29 @@ saved bytes and attributes, and their effects are undone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
-
-import torch
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig, captured_size
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
 from fuzzgraph.execution.handovers import drop_unwritten, launches
+from fuzzgraph.execution.kept_results import KeptResults
 from fuzzgraph.execution.observed import in_terms_of
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.memory import NAN_WORLD, Room
 from fuzzgraph.observation import (
     Engagement,
-    KeptOutput,
     Observation,
     RunKind,
     StepRecord,
 )
 from fuzzgraph.ports import CapturedGraph
-from fuzzgraph.rules.comparison import same_bits
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.world import Batch
-
-
-@dataclass(slots=True)
-class KeptResults:
-    """Results that an engine promised to keep, with copies made when it handed them out."""
-
-    entries: list[tuple[int, str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
-
-    def changed(self) -> list[KeptOutput]:
-        return [
-            KeptOutput(name, step)
-            for step, name, handed_out, then in self.entries
-            if not same_bits(handed_out, then)
-        ]
-
-    def keep(self, step: int, results: Mapping[str, torch.Tensor]) -> None:
-        self.entries += [(step, name, value, value.clone()) for name, value in results.items()]
 
 
 class StepRunner:
@@ -118,6 +98,7 @@ class StepRunner:
             step.failures.append(lost.failure)
         if self._after is not None:
             opened.restore(self._after)
+            self._kept.put_back()
         return step
 
     def run_bare(self, batch: Batch) -> Observation:
@@ -160,6 +141,8 @@ class StepRunner:
     def _check_memory(self, step: StepRecord, state: StepState, before: Snapshot) -> None:
         opened, session, batch = self._opened, self._opened.session, step.batch
         stage = "eager" if batch.via == "eager" else "replay"
+        # First: a look at the zones may poison the graphs' memory, where results can lie.
+        step.kept_changes = self._kept.take_changed()
         step.accesses, step.races = opened.take_accesses(), opened.take_races()
         step.misuses = opened.take_misuses()
         if not opened.memory.zones_intact():
@@ -176,7 +159,6 @@ class StepRunner:
             step.at_capture = session.capture_values(batch)
             if step.engagements:
                 step.owed_at_capture = opened.owed_at_capture(batch.mode, step.at_capture)
-        step.kept_changes = self._kept.changed()
         if session.keeps_outputs(batch.mode):
             self._kept.keep(batch.step, session.results())
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
 from fuzzgraph.content import token_ids
-from fuzzgraph.errors import InvalidCase
+from fuzzgraph.errors import InvalidCase, OutOfPages
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
 from fuzzgraph.layout.streams import (
     BRANCHES,
@@ -129,7 +129,7 @@ class Scheduler:
 
     def _take_pages(self, count: int, request: int) -> list[int]:
         if count > len(self.pages):
-            raise InvalidCase(
+            raise OutOfPages(
                 f"{self.where}: request {request} needs {count} more pages and "
                 f"{len(self.pages)} of kv_pool_pages={self.config.kv_pool_pages} are free. Raise "
                 "config.kv_pool_pages, shorten requests, or finish some."

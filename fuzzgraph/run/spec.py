@@ -61,7 +61,7 @@ class Setup(
     release: Annotated[
         str,
         Option(
-            "Release of the engine, e.g. 0.5.12, for targets that run in a worker.",
+            "Release of the engine, e.g. 0.5.12 or sglang==0.5.12, for targets run in a worker.",
             metavar="VERSION",
             without="as installed",
         ),

@@ -237,3 +237,20 @@ def test_what_contradicts_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         checked_spec({"only_new": True}, dash="--fuzz-")
     with pytest.raises(UsageError, match="target 'builtin' has no releases"):
         checked_setup(release="1.0")
+
+
+@pytest.mark.parametrize(
+    ("target", "release"),
+    [
+        ("sglang-fa3", "sglang==0.5.23"),
+        ("flashinfer-decode", "flashinfer==0.5.23"),
+        ("flashinfer-decode", "flashinfer-python==0.5.23"),
+    ],
+)
+def test_a_release_may_be_written_as_pip_writes_it(target: str, release: str) -> None:
+    assert checked_setup(target, release=release).release == "0.5.23"
+
+
+def test_a_release_of_another_engine_is_refused() -> None:
+    with pytest.raises(UsageError, match="target 'sglang-fa3' drives sglang, not vllm"):
+        checked_setup("sglang-fa3", release="vllm==0.33.0")

@@ -60,10 +60,10 @@ def reported_of(fault: str, case: Case, oracle: str = "", **changes: Any) -> Rep
     )
 
 
-def after(first: ReplayStep, then: ReplayStep, **config: Any) -> Case:
-    """Two steps on a small engine."""
+def after(first: ReplayStep, *then: ReplayStep, **config: Any) -> Case:
+    """A few steps on a small engine."""
     settings: dict[str, Any] = {"capture_bs": (1,), "page_size": 1, "max_context_len": 1, **config}
-    case = Case(schema_version=1, config=EngineConfig(**settings), steps=(first, then))
+    case = Case(schema_version=1, config=EngineConfig(**settings), steps=(first, *then))
     return validate(case)
 
 

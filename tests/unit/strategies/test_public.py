@@ -170,6 +170,21 @@ def test_parts_compose_to_valid_cases() -> None:
     assert len(set(found)) > 0.8 * len(found)
 
 
+def test_histories_and_batches_fit_the_page_pool_of_a_given_config() -> None:
+    config = EngineConfig(
+        modes=("decode", "prefill", "target_verify"), capture_bs=(8,), capture_tokens=(16,)
+    )
+    assert config.kv_pool_pages < config.req_pool_size * config.max_context_len
+    assert {batch.raw_bs for batch in drawn(fuzzgraph.batches(config))} >= {1, 8}
+    for steps in drawn(fuzzgraph.histories(config)):
+        validate(Case(schema_version=1, config=config, steps=steps))
+
+
+def test_rows_that_fit_the_page_pool_stay_as_long_as_they_were_drawn() -> None:
+    lengths = [int(batch.seq_lens.max()) for batch in drawn(fuzzgraph.batches(EngineConfig()))]
+    assert max(lengths) == EngineConfig().max_context_len
+
+
 def test_a_batch_has_the_wanted_rows_and_mode() -> None:
     config = EngineConfig(modes=("decode", "target_verify"), capture_bs=(8,))
     for batch in drawn(fuzzgraph.batches(config, raw_bs=3, modes=("target_verify",)), 50):
