@@ -33,7 +33,7 @@ def lane_reduce(
     input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **kwargs: Any
 ) -> Any:
     """Replaces `tl.reduce`."""
-    return _reduced(input, axis, combine_fn, keep_dims)
+    return reduced(input, axis, combine_fn, keep_dims)
 
 
 def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any) -> Any:
@@ -45,7 +45,8 @@ def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **k
 
 
 @traced
-def _reduced(input: Any, axis: Any, combine_fn: Any, keep_dims: bool) -> Any:
+def reduced(input: Any, axis: Any, combine_fn: Any, keep_dims: bool) -> Any:
+    """One operation for the whole reduction."""
     return _Reduce(axis, combine_fn, keep_dims).apply(input)
 
 
