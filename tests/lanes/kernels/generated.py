@@ -111,7 +111,8 @@ class _Kernel:
         scalar, some = self._pick(self._scalars["ints"]), self._pick(self._blocks["ints"])
         found = self._pick([
             "place", "place", "place", "lane", "(place % 5)", "(BLOCK - 1 - lane)",
-            f"({some} % 16)", f"(lane + {scalar} % 8)", "(place * 2 - 3)", "(place + 20)", "(place + number * 99)",
+            f"({some} % 16)", f"(lane + {scalar} % 8)", "(place * 2 - 3)", "(place + 20)",
+            "(place + number * 99)",
         ])  # fmt: skip
         return str(found) if self._random.random() < 0.8 else f"{found}.to(tl.int64)"
 
