@@ -3,7 +3,7 @@
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -50,14 +50,14 @@ class Arguments:
     ) -> None:
         self._kernel = kernel
         self._bound = bound
-        self._constants = frozenset(constants)
+        self._constants = constants
         self._regions = regions
         self._vouched = vouched
         self._written = written
         self._views: list[View] = []
         self._tensors: list[torch.Tensor] = []
         self._found: KnownMemory | None = None
-        self.described = any(map(_has_descriptor, bound.values()))
+        self.described = _has_descriptor(bound.values())
         """Whether a tensor descriptor is among them: only the patched language makes these."""
         self.converted: dict[str, Any] = {}
         self.inputs: list[Any] = []
@@ -87,8 +87,9 @@ class Arguments:
         """Turn values into what the kernel sees; under the patched language if `described`."""
         self._views, self._tensors = [], []
         self._found = None
+        constants = frozenset(self._constants)
         self.converted = {
-            name: value if name in self._constants else self._convert(name, value)
+            name: value if name in constants else self._convert(name, value)
             for name, value in self._bound.items()
         }
         for view in self._views:
@@ -120,6 +121,10 @@ class Arguments:
         raise _NoKind
 
     def _convert(self, name: str, value: Any) -> Any:
+        if type(value) is int:
+            # A handle of its own: two arguments of one value are two inputs of a trace.
+            data, kind = _number(value)
+            return tensor_of(Handle(data, kind), kind)
         if hasattr(value, "data_ptr"):
             return self._pointer(name, value)
         if isinstance(value, tuple):
@@ -140,10 +145,6 @@ class Arguments:
             )
             round_as_described(descriptor, value)
             return descriptor
-        if type(value) is int:
-            # A handle of its own: two arguments of one value are two inputs of a trace.
-            data, kind = _number(value)
-            return tensor_of(Handle(data, kind), kind)
         return interpreter._implicit_cvt(value)
 
     def _pointer(self, name: str, value: Any) -> Any:
@@ -181,9 +182,9 @@ class Arguments:
 
     def constants_key(self, kernel: Any) -> Any:
         """The kernel and the constants on which the sizes of its intermediates depend."""
-        # In the order of the kernel's parameters, which is that of `bound` in every launch.
-        constants = self._constants
-        values = [value for name, value in self._bound.items() if name in constants]
+        # Always in the order in which the executor names them.
+        bound = self._bound
+        values = [bound[name] for name in self._constants if name in bound]
         return kernel, *[value if isinstance(value, (int, str)) else None for value in values]
 
 
@@ -218,12 +219,15 @@ def _pointer_kind(value: Any) -> Any:
 _PLAIN = frozenset((torch.Tensor, int, bool, float, str, type(None)))
 
 
-def _has_descriptor(value: Any) -> bool:
-    if type(value) in _PLAIN:
-        return False
-    if isinstance(value, tuple):
-        return any(map(_has_descriptor, value))
-    return isinstance(value, TensorDescriptor)
+def _has_descriptor(values: Iterable[Any]) -> bool:
+    for value in values:
+        if type(value) in _PLAIN:
+            continue
+        if isinstance(value, TensorDescriptor):
+            return True
+        if isinstance(value, tuple) and _has_descriptor(value):
+            return True
+    return False
 
 
 class _NoKind(Exception):
