@@ -93,6 +93,11 @@ class View:
         return found
 
     @property
+    def is_patchy(self) -> bool:
+        """Whether it has gaps, or elements whose writing is watched."""
+        return self.allowed is not None or self.written is not None
+
+    @property
     def aliases(self) -> list[View]:
         """Views of the same launch that overlap this one, itself included."""
         return [each for each in self.beside if each is self or each.overlaps(self)]

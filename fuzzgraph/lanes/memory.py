@@ -67,7 +67,10 @@ class LaneMemory:
         Returns:
             C-contiguous, like a load of the stock interpreter: reductions depend on it.
         """
-        lanes = max(len(each) for each in (pointers, mask, other) if each is not None)
+        lanes = len(pointers)
+        for each in (mask, other):
+            if each is not None and len(each) > lanes:
+                lanes = len(each)
         mask = self.active_only(mask, lanes, pointers.ndim)
         if len(pointers) != lanes:
             pointers = np.broadcast_to(pointers, (lanes, *pointers.shape[1:]))
@@ -82,7 +85,7 @@ class LaneMemory:
                 # which `_fill` replaces.
                 index = offsets.view(np.int64)
                 memory = view.array(size)
-                if self._plain(view, memory, index, mask):
+                if not view.is_patchy or self._plain(view, memory, index, mask):
                     result = memory.take(index, mode="clip")
                     if mask is not None:
                         _fill(result, mask, other, dtype)
