@@ -10,7 +10,7 @@ from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
-from tests.targets.vllm.cases import IDLE, MOVED, NEWEST, decode, decodes
+from tests.targets.vllm.cases import IDLE, MOVED, NEWEST, VERSIONS, decode, decodes
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 # The last row is left by a request that was new a step ago.
@@ -31,7 +31,7 @@ def test_latent_rows_keep_their_pages_and_tokens(vllm: Workers, version: str, st
     assert vllm.findings(version, latent(*steps), "vllm-triton-mla") == ()
 
 
-@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("target", "page"), [("vllm-fa-mla", 16), ("vllm-flashmla", 64)])
 def test_backends_with_plans_keep_pages_and_tokens(
     vllm: Workers, version: str, target: str, page: int
