@@ -174,13 +174,18 @@ def test_releases_before_0_17_keep_states_the_other_way_round(vllm: Workers) -> 
     [
         ({"max_context_len": 65}, "max_context_len=65 is more than the 64 positions"),
         ({"recurrent_state": False}, "recurrent_state must be true"),
+        (
+            {"modes": ("target_verify",), "max_context_len": 15},
+            "a model of 16 tokens keeps the block table",
+        ),
     ],
 )
 def test_configs_that_the_layer_cannot_tell_are_refused(
     settings: dict[str, Any], said: str
 ) -> None:
     config = EngineConfig(**{"page_size": 16, "recurrent_state": True, **settings})
-    assert said in str(open_target(TARGET).unsupported(config))
+    target = VERIFIES if "modes" in settings else TARGET
+    assert said in str(open_target(target).unsupported(config))
 
 
 @pytest.mark.parametrize(
