@@ -47,7 +47,8 @@ _VERIFIED = _DRIVEN.replace(
     max_draft_tokens=6,
     ragged_verify=True,
     recurrent_verify=True,
-    # Open bugs; a target of its own has them (corpus/known_bugs/vllm-gdn-*.toml).
+    # Open bugs, each in a target of its own: corpus/known_bugs/vllm-issue-53051.toml and
+    # vllm-gdn-waiting.toml.
     verified_prompts=False,
     waiting=False,
     # A request that comes back computes its prompt and what it had said before.
@@ -168,8 +169,15 @@ class DeltaNetTarget(Mamba2Target):
             )
 
 
-class AnyVerifyTarget(DeltaNetTarget):
-    """The same where verifies compute several tokens of a prompt, and requests wait."""
+class PromptVerifyTarget(DeltaNetTarget):
+    """The same where verifies compute several tokens of a prompt."""
+
+    kernels = "gated delta net, prompts"
+    verified = _VERIFIED.replace(verified_prompts=True)
+
+
+class WaitingVerifyTarget(DeltaNetTarget):
+    """The same where requests wait while others verify."""
 
     kernels = "gated delta net, waits"
-    verified = _VERIFIED.replace(verified_prompts=True, waiting=True)
+    verified = _VERIFIED.replace(waiting=True)
