@@ -172,12 +172,12 @@ class DeltaNetTarget(Mamba2Target):
 class PromptVerifyTarget(DeltaNetTarget):
     """The same where verifies compute several tokens of a prompt."""
 
-    kernels = "gated delta net, prompts"
+    kernels = "delta net with prompts"
     verified = _VERIFIED.replace(verified_prompts=True)
 
 
 class WaitingVerifyTarget(DeltaNetTarget):
     """The same where requests wait while others verify."""
 
-    kernels = "gated delta net, waits"
+    kernels = "delta net with waits"
     verified = _VERIFIED.replace(waiting=True)
