@@ -42,6 +42,9 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "eager_steps": (True, True),
     # Whether the largest captured size may exceed the request pool.
     "capture_beyond_pool": (True, True),
+    # Whether requests that share a prefix have pages of their own in further KV cache groups. They
+    # have not where those pages are found by slots of the first group.
+    "prefix_by_group": (True, True),
     # Whether all layers are recurrent ones, so that every config has recurrent state.
     "recurrent_only": (False, False),
 }
@@ -196,12 +199,9 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
 
     The config is judged by `Target.unsupported`. A saved case of another target may ask for more.
     """
-    if verifies_states(case.config) and not capabilities.verified_prompts:
-        for number, tokens in verified_prompts(case):
-            if tokens > 1:
-                return f"steps[{number}] with {tokens} tokens of a prompt is not driven"
-    if not capabilities.waiting and (waits := first_wait(case)) is not None:
-        return f"steps[{waits}] without a request that comes again is not driven"
+    whole = _unsupported_history(capabilities, case)
+    if whole is not None:
+        return whole
     for number, step in enumerate(case.steps):
         if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"
@@ -222,6 +222,20 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
             return f"steps[{number}].via='eager' is not driven, only 'graph'"
         if step.rows and padded_size(case.config, step) is None:
             return f"steps[{number}] above the captured sizes is not driven"
+    return None
+
+
+def _unsupported_history(capabilities: Capabilities, case: Case) -> str | None:
+    """The same of what no single step says."""
+    shared = case.config.swa_window and case.shared_prefix_pages
+    if shared and not capabilities.prefix_by_group:
+        return f"shared_prefix_pages={shared} with swa_window is not driven"
+    if verifies_states(case.config) and not capabilities.verified_prompts:
+        for number, tokens in verified_prompts(case):
+            if tokens > 1:
+                return f"steps[{number}] with {tokens} tokens of a prompt is not driven"
+    if not capabilities.waiting and (waits := first_wait(case)) is not None:
+        return f"steps[{waits}] without a request that comes again is not driven"
     return None
 
 

@@ -27,6 +27,7 @@ from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
 from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.listener import Listener
 from fuzzgraph.memory.operator_facts import Facts
+from fuzzgraph.memory.placement import memory_of
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
 from fuzzgraph.relays import relay
@@ -91,7 +92,7 @@ class _Tape(Listener):
         if facts.forbidden or facts.index or facts.is_lift:
             refuse_forbidden(facts, func, args, kwargs, self.key)
         if facts.is_resize:
-            self._resized = frozen(args[0])  # its memory before the resize moves it
+            self._resized = memory_of(args[0])  # before the resize moves it
 
     def on_operation(
         self,
@@ -144,7 +145,7 @@ class _Tape(Listener):
         """The call that does this operation again."""
         if facts.is_resize:
             assert self._resized is not None, "before_operation saw the same resize"
-            return _grown(self._resized, args[0])
+            return _moved(self._resized, memory_of(args[0]))
         if facts.writes:
             return in_place(func, facts, args, kwargs)
         if isinstance(out, torch.Tensor):
@@ -188,10 +189,12 @@ def _listed(out: Any) -> list[Any]:
     return list(out) if isinstance(out, (tuple, list)) else [out]
 
 
-def _grown(old: torch.Tensor, new: torch.Tensor) -> Step:
-    """The copy that a resize makes: the elements that fit come along to the new memory."""
-    source = old.reshape(-1)[: new.numel()]
-    target = new.view(-1)[: old.numel()]
+def _moved(old: torch.Tensor, new: torch.Tensor) -> Step:
+    """What a resize does to memory: the elements come along as they lie, if it moved the tensor."""
+    if old.data_ptr() == new.data_ptr():
+        return relay(lambda: None)
+    kept = min(len(old), len(new))
+    source, target = old[:kept], new[:kept]
     return relay(lambda: target.copy_(source))
 
 

@@ -219,11 +219,15 @@ def extent(tensor: torch.Tensor) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """[extent] the elements that a tensor can reach in the order in which they lie."""
+    return tensor.detach().as_strided((extent(tensor),), (1,))
+
+
 def copy_whole(view: torch.Tensor, source: torch.Tensor) -> None:
     """Copy a tensor into one of equal strides, repeated elements (stride 0) included."""
     # `copy_` refuses a target whose elements share memory, as those of an expanded tensor do. Copy
     # the elements that exist instead of those that the shape shows.
     if 0 in view.stride() and view.numel() > 1:
-        size = [extent(view)]
-        view, source = view.as_strided(size, (1,)), source.as_strided(size, (1,))
+        view, source = memory_of(view), memory_of(source)
     view.copy_(source)

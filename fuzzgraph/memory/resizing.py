@@ -12,7 +12,7 @@ import torch
 
 from fuzzgraph.memory.arena import storage_key
 from fuzzgraph.memory.operator_facts import Facts
-from fuzzgraph.memory.placement import Layout, extent
+from fuzzgraph.memory.placement import Layout, extent, memory_of
 from fuzzgraph.memory.regions import Segment
 
 # Result sizes kept, so that a long run stays flat.
@@ -77,14 +77,14 @@ class Resizing:
         return sizes
 
     def _move(self, func: Any, target: torch.Tensor, size: torch.Size, segment: Segment) -> None:
-        old = target.detach().reshape(-1)
+        old = memory_of(target)
         like = torch.empty(size, dtype=target.dtype, device=target.device)
         slot = self._layout.slot(func, like, segment, born_empty=True)
         new = slot.base.as_strided(size, like.stride(), slot.element)
         # The engine keeps its tensor object: `set_` gives that object the new memory. Then, as
-        # torch does in a resize, the elements it had come along.
+        # torch does in a resize, the elements it had come along as they lay, whatever the strides.
         target.set_(new.untyped_storage(), new.storage_offset(), size, new.stride())
-        target.view(-1)[: old.numel()].copy_(old)
+        target.view(-1)[: len(old)].copy_(old)
 
 
 def _targets(facts: Facts, args: tuple[Any, ...], kwargs: Any) -> list[torch.Tensor]:

@@ -79,6 +79,34 @@ def test_a_tensor_resized_inside_a_capture_is_read_with_both_sizes() -> None:
     assert [each.tolist() for each in graph.outputs] == [[1.0, 2.0, 3.0, 4.0], [1.0, 2.0]]
 
 
+def test_a_resize_leaves_what_lies_in_a_transposed_tensor_where_it_lies() -> None:
+    recorder, (x,) = engine(torch.arange(6.0).view(2, 3))
+
+    def forward() -> torch.Tensor:
+        own = x + 0
+        own.t().resize_(6)
+        return own
+
+    graph = recorder.capture(forward, key="k")
+    x.add_(1)
+    graph.replay()
+    assert graph.outputs.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+
+
+def test_a_transposed_tensor_that_grows_in_a_replay_brings_its_elements_as_they_lay() -> None:
+    recorder, (x,) = engine(torch.arange(6.0).view(2, 3))
+
+    def forward() -> torch.Tensor:
+        own = (x + 0).t()
+        own.resize_(40)
+        return own[:6] * 1
+
+    graph = recorder.capture(forward, key="k")
+    x.add_(1)
+    graph.replay()
+    assert graph.outputs.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
 def test_outputs_resized_after_the_capture_do_not_disturb_the_trace() -> None:
     recorder, (x,) = engine(torch.ones(4))
     graph = recorder.capture(lambda: x + 1, key="k")

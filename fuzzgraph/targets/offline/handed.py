@@ -179,9 +179,9 @@ class BackendWatch:
             return graph.held
         return replace(graph.held, numbers=held_by(graph.records).numbers)
 
-    def at_capture(self, key: Hashable) -> tuple[Handover, ...]:
-        """The calls by which graph `key` was captured; without values."""
-        graph = self._captured.get(key)
+    def at_capture(self, key: Hashable | None) -> tuple[Handover, ...]:
+        """The calls by which graph `key` was captured; without values. None of an eager run."""
+        graph = None if key is None else self._captured.get(key)
         return () if graph is None else graph.calls
 
     def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -129,6 +129,10 @@ class GraphSession:
         self._watches.append(made)
         return made
 
+    def holds(self, watch: BackendWatch) -> bool:
+        """Whether the graphs of the last replay hold what this watch took down."""
+        return self.attention_captured
+
     def asked(self, key: Hashable | None) -> Sequence[BackendWatch]:
         """Watches of what took part in a run, always in the same order.
 
@@ -167,12 +171,14 @@ class GraphSession:
         seen = Observation(batch.raw_bs, rows, self.live_tokens(batch), tokens)
         seen.declined = self.declined(batch)
         key = None
-        if self._watches and not self.ran_eagerly and self.attention_captured:
+        if not self.ran_eagerly and any(map(self.holds, self._watches)):
             key = self.graph_key()
         watches = self.asked(key)
-        seen.handovers = _numbered([watch.take(key) for watch in watches])
+        keys = [key if self.holds(watch) else None for watch in watches]
+        asked = [*zip(watches, keys, strict=True)]
+        seen.handovers = _numbered([watch.take(held) for watch, held in asked])
         if key is not None:
-            seen.handed_at_capture = _numbered([watch.at_capture(key) for watch in watches])
+            seen.handed_at_capture = _numbered([watch.at_capture(held) for watch, held in asked])
         seen.outputs = self.shown_outputs()
         if self.ran_eagerly and not batch.raw_bs:  # nothing ran
             return seen

@@ -16,13 +16,20 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for
-from fuzzgraph.row_mixing import split_mixed, with_mixed
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
 from fuzzgraph.targets.offline.embeddings import looked_up_qkv
 from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.offline.second_layer import (
+    SecondLayer,
+    joined_layers,
+    second_content,
+    split_layers,
+)
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER, WindowSlots
 from fuzzgraph.world import Batch
 
 ROW_MIXINGS = ("none", "fp8_scale", "nan")
@@ -62,8 +69,8 @@ def as_logits(hidden: torch.Tensor | None) -> Any:
 
 def outputs_in(handed_out: Any, config: EngineConfig) -> dict[str, torch.Tensor]:
     """Copies of the outputs in what the models below gave a runner, by name; each [tokens, heads,
-    v_head_dim]. `mixed_outputs` says which there are beside `attention`."""
-    return split_mixed(handed_out.next_token_logits, config)
+    v_head_dim]. `attention_outputs` and `mixed_outputs` say which there are."""
+    return split_layers(handed_out.next_token_logits, config)
 
 
 def demand_forward(input_ids: Any, positions: Any, forward_batch: Any) -> None:
@@ -118,26 +125,20 @@ class AttentionModel:
     def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
         self._config = config
         self._rope = rope
-        weights = content_for(config).weights
-        self.embed = torch.empty_like(weights["embed"], device=device).copy_(weights["embed"])
-        rows = weights["pos_embed"]
-        self.pos_embed = torch.empty_like(rows, device=device).copy_(rows)
-        self.layer = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
-            num_heads=config.num_q_heads,
-            head_dim=config.head_dim,
-            scaling=config.head_dim**-0.5,
-            num_kv_heads=config.num_kv_heads,
-            layer_id=0,
-            v_head_dim=config.v_head_dim,
-        )
-        if config.kv_dtype != "auto":
-            self._scale_stored(content_for(config).k_scale, content_for(config).v_scale, device)
 
-    def _scale_stored(self, k_scale: float, v_scale: float, device: torch.device) -> None:
-        """What a checkpoint with scales of its KV leaves on a layer (sglang kv_cache.py)."""
-        self.layer.k_scale_float, self.layer.v_scale_float = k_scale, v_scale
-        self.layer.k_scale = torch.full((), k_scale, dtype=torch.float32, device=device)
-        self.layer.v_scale = torch.full((), v_scale, dtype=torch.float32, device=device)
+        def on_device(weight: torch.Tensor) -> torch.Tensor:
+            return torch.empty_like(weight, device=device).copy_(weight)
+
+        content = content_for(config)
+        self.embed = on_device(content.weights["embed"])
+        self.pos_embed = on_device(content.weights["pos_embed"])
+        self.layer = _layer(config, content, device, layer_id=FULL_LAYER)
+        self._second: SecondLayer | None = None
+        self._window_slots: WindowSlots | None = None
+        if config.swa_window:
+            windowed = {"layer_id": WINDOW_LAYER, "sliding_window_size": config.swa_window}
+            attend = _layer(config, second_content(config), device, **windowed)
+            self._second = SecondLayer(config, attend, on_device)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
@@ -161,14 +162,19 @@ class AttentionModel:
         else:
             out = self.layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
             demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
-        return with_mixed(out, self._config)
+        first = with_mixed(out, self._config)
+        if self._second is None:
+            return first
+        return joined_layers(first, self._second.forward(input_ids, positions, forward_batch))
 
     def use(self, pool: Any) -> None:
         """Called once with the KV pool on which the model runs."""
+        if self._second is not None:
+            self._window_slots = WindowSlots(pool.full_to_swa_index_mapping)
 
     def past(self, batch: Batch) -> Iterable[Written]:
         """What earlier steps have left for this one beyond KV, where the engine keeps it."""
-        return ()
+        return () if self._window_slots is None else self._window_slots.of(batch)
 
     def more(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
@@ -197,6 +203,24 @@ class AttentionModel:
             out = self.layer(q, k, k_nope, forward_batch, **more)
         demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
+
+
+def _layer(config: EngineConfig, content: Content, device: torch.device, **more: Any) -> Any:
+    """The engine's layer; with the scales that a checkpoint with FP8 KV leaves on it (sglang
+    kv_cache.py)."""
+    layer = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
+        num_heads=config.num_q_heads,
+        head_dim=config.head_dim,
+        scaling=config.head_dim**-0.5,
+        num_kv_heads=config.num_kv_heads,
+        v_head_dim=config.v_head_dim,
+        **more,
+    )
+    if config.kv_dtype != "auto":
+        for name, scale in (("k_scale", content.k_scale), ("v_scale", content.v_scale)):
+            setattr(layer, f"{name}_float", scale)
+            setattr(layer, name, torch.full((), scale, dtype=torch.float32, device=device))
+    return layer
 
 
 class _Body(torch.nn.Module):

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.case import EngineConfig, Mode, attention_outputs
+from fuzzgraph.ports import GraphEngine, GroupPools, Pools
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
@@ -63,13 +63,19 @@ def refused_draft_tokens(config: EngineConfig) -> str | None:
 def judged_pools(runner: ModelRunner) -> Pools:
     """The engine's own pools, with keys and values, for sessions whose outputs are judged."""
     kv = runner.token_to_kv_pool
-    latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
-    planes = (kv.kv_buffer[0],) if latent else (kv.k_buffer[0], kv.v_buffer[0])
+    windowed = runner.is_hybrid_swa
+    first = kv.full_kv_pool if windowed else kv
     return Pools(
         req_to_token=runner.req_to_token_pool.req_to_token,
-        # FP8 lies there as bytes.
-        kv_planes=tuple(plane.view(kv.dtype) for plane in planes),
+        kv_planes=_planes(first),
+        more_groups=(GroupPools(kv_planes=_planes(kv.swa_kv_pool)),) if windowed else (),
     )
+
+
+def _planes(kv: Any) -> tuple[torch.Tensor, ...]:
+    latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
+    planes = (kv.kv_buffer[0],) if latent else (kv.k_buffer[0], kv.v_buffer[0])
+    return tuple(plane.view(kv.dtype) for plane in planes)  # FP8 lies there as bytes
 
 
 class DecodeSession(RunnerSession):
@@ -173,7 +179,7 @@ class DecodeSession(RunnerSession):
         """Attention, and what mixes its rows, if the model has a layer that computes it."""
         if self._attention is None:
             return ()
-        return ("attention", *mixed_outputs(self._config))
+        return (*attention_outputs(self._config), *mixed_outputs(self._config))
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         if self._attention is None:
@@ -231,7 +237,7 @@ class DecodeSession(RunnerSession):
         self._write_past(batch)
         with self.engine_runs(batch):
             self._use()
-            self._last_batch = self._translate(batch)
+            self._last_batch = self._given(batch)
             # The model runner asks `can_run` before it takes the graph, and goes eager otherwise.
             self.ran_eagerly = not self.runner.can_run(self._last_batch)
             if self.ran_eagerly:
@@ -249,8 +255,17 @@ class DecodeSession(RunnerSession):
         self.ran_eagerly = True
         with self.engine_runs(batch):
             self._use()
-            self._last_batch = self._translate(batch)
+            self._last_batch = self._given(batch)
             self._forward_eagerly()
+
+    def _given(self, batch: Batch) -> Any:
+        """The engine's own batch, and its pool told about it as a model runner does up to 0.5.12
+        (sglang model_runner.py _forward_raw)."""
+        given = self._translate(batch)
+        window_slots = getattr(given, "out_cache_loc_swa", None)
+        if window_slots is not None:
+            self._model_runner.token_to_kv_pool.set_swa_loc(window_slots)
+        return given
 
     def _write_past(self, batch: Batch) -> None:
         """Worked out once for a step, and written in each of its runs."""

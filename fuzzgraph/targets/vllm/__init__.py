@@ -10,12 +10,22 @@ from fuzzgraph.targets.entry import TargetEntry
 __all__ = ["TARGETS"]
 
 _MIXED = {"mode": "prefill"}
+_PIECES, _BOTH = {"graphs": "piecewise"}, {"graphs": "full_and_piecewise"}
 _VERIFIES = {"mode": "target_verify"}
 
 TARGETS = (
+    TargetEntry("vllm-eagle-draft", "vllm.eagle_target", "EagleDraftTarget"),
+    TargetEntry("vllm-eagle-draft-breakable", "vllm.eagle_target", "EagleBreakableDraftTarget"),
     TargetEntry("vllm-fa", "vllm.target", "FlashAttentionTarget"),
+    TargetEntry("vllm-fa-breakable", "vllm.piecewise_target", "FlashAttentionBreakableTarget"),
+    TargetEntry(
+        "vllm-fa-full-piecewise", "vllm.piecewise_target", "FlashAttentionPiecewiseTarget", _BOTH
+    ),
     TargetEntry("vllm-fa-mixed", "vllm.target", "FlashAttentionTarget", _MIXED),
     TargetEntry("vllm-fa-mla", "vllm.target", "FlashAttentionMlaTarget"),
+    TargetEntry(
+        "vllm-fa-piecewise", "vllm.piecewise_target", "FlashAttentionPiecewiseTarget", _PIECES
+    ),
     TargetEntry("vllm-fa-verify", "vllm.target", "FlashAttentionTarget", _VERIFIES),
     TargetEntry("vllm-flashinfer", "vllm.target", "FlashInferTarget"),
     TargetEntry("vllm-flashinfer-trtllm", "vllm.target", "TrtllmGenTarget"),
@@ -27,11 +37,20 @@ TARGETS = (
     TargetEntry("vllm-mamba", "vllm.recurrent_target", "Mamba2Target"),
     TargetEntry("vllm-mamba-prompt", "vllm.recurrent_target", "PromptTarget"),
     TargetEntry("vllm-triton", "vllm.target", "TritonTarget"),
+    TargetEntry("vllm-triton-breakable", "vllm.piecewise_target", "TritonBreakableTarget"),
+    TargetEntry(
+        "vllm-triton-full-piecewise", "vllm.piecewise_target", "TritonPiecewiseTarget", _BOTH
+    ),
     TargetEntry("vllm-triton-mixed", "vllm.target", "TritonTarget", _MIXED),
     TargetEntry("vllm-triton-mla", "vllm.target", "TritonMlaTarget"),
+    TargetEntry("vllm-triton-piecewise", "vllm.piecewise_target", "TritonPiecewiseTarget", _PIECES),
     TargetEntry("vllm-triton-verify", "vllm.target", "TritonTarget", _VERIFIES),
     TargetEntry("vllm-v2-fa", "vllm.v2_target", "V2FlashAttentionTarget"),
+    TargetEntry("vllm-v2-fa-breakable", "vllm.piecewise_target", "V2FlashAttentionBreakableTarget"),
+    TargetEntry("vllm-v2-fa-mla", "vllm.v2_target", "V2FlashAttentionMlaTarget"),
     TargetEntry("vllm-v2-fa-verify", "vllm.v2_target", "V2FlashAttentionTarget", _VERIFIES),
     TargetEntry("vllm-v2-triton", "vllm.v2_target", "V2TritonTarget"),
+    TargetEntry("vllm-v2-triton-breakable", "vllm.piecewise_target", "V2TritonBreakableTarget"),
+    TargetEntry("vllm-v2-triton-mla", "vllm.v2_target", "V2TritonMlaTarget"),
     TargetEntry("vllm-v2-triton-verify", "vllm.v2_target", "V2TritonTarget", _VERIFIES),
 )

@@ -17,10 +17,11 @@ from fuzzgraph.content import content_for
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
 from fuzzgraph.targets.offline.embeddings import looked_up_qkv
+from fuzzgraph.targets.offline.second_layer import SecondLayer, joined_layers
 from fuzzgraph.targets.vllm.configuration import ARCHITECTURE
 from fuzzgraph.targets.vllm.latent_layer import attend_latent, latent_layer
 from fuzzgraph.targets.vllm.release import engine_module, has_module
-from fuzzgraph.targets.vllm.sliding_window import SlidingLayer
+from fuzzgraph.targets.vllm.sliding_window import LAYER as SLIDING_LAYER
 from fuzzgraph.world import VOCAB
 
 FORWARD = "the model's forward"
@@ -65,10 +66,13 @@ class OneLayer(torch.nn.Module):
         self.pos_embed = on_device(weights["pos_embed"])
 
         def layer(name: str, window: int | None = None) -> Any:
-            return _layer(config, vllm_config, name, window)
+            return attention_layer(config, vllm_config, name, window)
 
         self.attn = layer(LAYER)
-        self.sliding = SlidingLayer(config, layer, on_device) if config.swa_window else None
+        self.sliding = None
+        if config.swa_window:
+            windowed = layer(SLIDING_LAYER, config.swa_window + 1)
+            self.sliding = SecondLayer(config, windowed, on_device)
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.embed.index_select(0, input_ids)
@@ -96,7 +100,7 @@ class OneLayer(torch.nn.Module):
         first = with_mixed(out, config)
         if self.sliding is None:
             return first
-        return torch.cat((first, self.sliding.forward(input_ids, positions)), dim=-1)
+        return joined_layers(first, self.sliding.forward(input_ids, positions))
 
     def compute_logits(self, hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
         """Logits by which a greedy sampler gives the tokens that the case goes on with."""
@@ -107,7 +111,10 @@ class OneLayer(torch.nn.Module):
         return logits
 
 
-def _layer(config: EngineConfig, vllm_config: Any, name: str, window: int | None) -> Any:
+def attention_layer(
+    config: EngineConfig, vllm_config: Any, name: str, window: int | None = None
+) -> Any:
+    """The engine's layer of this name."""
     if config.attention == "mla":
         return latent_layer(config, vllm_config, name)
     return _attention_layer()(

@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.content import hidden_width
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.world import VOCAB
 
 ARCHITECTURE = "FuzzGraphOneLayer"
 """Name under which the model is registered, as a plug-in registers one."""
+DRAFT_ARCHITECTURE = "EagleFuzzGraphDraft"
 
-
+NOT_COMPILED, COMPILED = 0, 3
+"""`CompilationMode`: NONE and VLLM_COMPILE."""
 _GRAPHS = {
     "decode": "FULL_DECODE_ONLY",
     "target_verify": "FULL_DECODE_ONLY",
     "prefill": "FULL",
+    "draft": "PIECEWISE",
 }
 """`cudagraph_mode` by what is captured."""
 
@@ -31,13 +35,17 @@ def vllm_config(
     attention: Mapping[str, Any],
     async_scheduling: bool = False,
     architecture: str = ARCHITECTURE,
+    cudagraph_mode: str | None = None,
+    compilation_mode: int = NOT_COMPILED,
 ) -> Any:
-    """Full graphs of the case's sizes, without the compiler, one rank.
+    """Graphs of the case's sizes on one rank.
 
     A model may be one token longer than the case's longest request: its sampler writes that token.
 
     Args:
         attention: of `--attention-config`.
+        cudagraph_mode: of `--compilation-config`; full graphs of the case's mode by default.
+        compilation_mode: of `--compilation-config`.
     """
     module = engine_module("vllm.config")
     mode = config.modes[0]
@@ -53,8 +61,8 @@ def vllm_config(
     )
     compilation = call_with_known(
         module.CompilationConfig,
-        mode=0,
-        cudagraph_mode=_GRAPHS[mode],
+        mode=compilation_mode,
+        cudagraph_mode=cudagraph_mode or _GRAPHS[mode],
         cudagraph_capture_sizes=captured,
         cudagraph_num_of_warmups=1,
         custom_ops=["none"],  # layers in torch, which has no compiled operator to call
@@ -92,7 +100,16 @@ def _captured_tokens(config: EngineConfig) -> list[int]:
 
 
 def _speculative_config(config: EngineConfig, model_config: Any, parallel_config: Any) -> Any:
-    """Drafts by n-grams, which need no model; the case says which drafts are verified."""
+    """Drafts by n-grams, which need no model; the case says which drafts are verified. In mode
+    draft those of EAGLE, whose model grows them."""
+    if config.modes[0] == "draft":
+        return engine_module("vllm.config").SpeculativeConfig(
+            method="eagle",
+            model=_model_folder(config, DRAFT_ARCHITECTURE),
+            num_speculative_tokens=config.spec_steps,
+            target_model_config=model_config,
+            target_parallel_config=parallel_config,
+        )
     if config.modes[0] != "target_verify" or config.draft_tokens == 1:
         return None
     return engine_module("vllm.config").SpeculativeConfig(
@@ -122,14 +139,15 @@ def max_model_len(config: EngineConfig) -> int:
 
     No fewer than a graph has: the dummy rows of a capture have as many (`_dummy_run`).
     """
-    return max(config.max_context_len + 1, *_captured_tokens(config))
+    drafted = config.spec_steps if config.modes[0] == "draft" else 0
+    return max(config.max_context_len + 1 + drafted, *_captured_tokens(config))
 
 
 def _model_folder(config: EngineConfig, architecture: str) -> str:
     described = {
         "architectures": [architecture],
         "model_type": "llama",
-        "hidden_size": config.num_q_heads * config.head_dim,
+        "hidden_size": _hidden_size(config),
         "intermediate_size": 64,
         "num_hidden_layers": len(group_configs(config)),
         "num_attention_heads": config.num_q_heads,
@@ -144,6 +162,19 @@ def _model_folder(config: EngineConfig, architecture: str) -> str:
     if config.attention == "mla":
         described |= _latent(config)
     return _written(json.dumps(described))
+
+
+def _hidden_size(config: EngineConfig) -> int:
+    if config.modes[0] == "draft":
+        return drafted_width(config)
+    return config.num_q_heads * config.head_dim
+
+
+def drafted_width(config: EngineConfig) -> int:
+    """Columns of what the two models of a draft hand on: hidden states, and the number of the
+    forward; as many as heads can share."""
+    heads = config.num_q_heads
+    return -(-(hidden_width(config) + 1) // heads) * heads
 
 
 def _latent(config: EngineConfig) -> dict[str, Any]:

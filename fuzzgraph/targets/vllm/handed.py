@@ -9,13 +9,17 @@ from fuzzgraph.targets.offline.handed import BackendWatch
 from fuzzgraph.targets.offline.session import GraphSession
 
 
-def watch_handover(session: GraphSession, runner: Any, graphs: GraphEngine) -> None:
+def watch_handover(session: GraphSession, runner: Any, graphs: GraphEngine) -> BackendWatch:
     """Take down what the V1 runner's builders get and give, and what the model gets.
 
-    Full graphs hold the model, and read its inputs where they lay when they were captured.
+    Graphs hold the model, and read its inputs where they lay when they were captured.
+
+    Returns:
+        What takes down the inputs of the model.
     """
     watches = watch_builders(session, runner, graphs)
-    watches.append(session.watch(runner.model, graphs, whole=True))
+    to_model = session.watch(runner.model, graphs, whole=True)
+    watches.append(to_model)
     run = runner._dummy_run
 
     def dummy_run(*args: Any, **kwargs: Any) -> Any:
@@ -25,6 +29,7 @@ def watch_handover(session: GraphSession, runner: Any, graphs: GraphEngine) -> N
         return run(*args, **kwargs)
 
     runner._dummy_run = dummy_run
+    return to_model
 
 
 def watch_builders(session: GraphSession, runner: Any, graphs: GraphEngine) -> list[BackendWatch]:

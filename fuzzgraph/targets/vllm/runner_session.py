@@ -20,11 +20,13 @@ from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs, RecordedCudaGraph
+from fuzzgraph.targets.offline.demands import demand_instance
 from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.second_layer import split_layers
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
-from fuzzgraph.targets.vllm.configuration import vllm_config
+from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, vllm_config
 from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, page_list_fields, runner_fields
 from fuzzgraph.targets.vllm.handed import watch_handover
 from fuzzgraph.targets.vllm.kv_cache import open_kv_cache
@@ -33,7 +35,6 @@ from fuzzgraph.targets.vllm.served_requests import Scheduled, ServedRequests
 from fuzzgraph.targets.vllm.sliding_window import (
     metadata_of_groups,
     runner_pools,
-    split_layers,
     with_groups,
 )
 from fuzzgraph.targets.vllm.stubs.platform import HOPPER, choose_backend, engine_runs
@@ -48,7 +49,7 @@ from fuzzgraph.world import FIRST_PAGE, Batch
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 
 
-class _Graphs(CudaGraphs):
+class RunnerGraphs(CudaGraphs):
     """Tells the session of each graph, once it is captured."""
 
     def __init__(self, graphs: GraphEngine, captured: Callable[[RecordedCudaGraph], None]) -> None:
@@ -76,6 +77,9 @@ class RunnerSession(GraphSession):
     served_kind: type[ServedRequests] = ServedRequests
     async_scheduling = False
     """Whether the server plans a step before it has read what the last one sampled."""
+    cudagraph_mode: str | None = None
+    """Of `--compilation-config`; full graphs of the case's mode by default."""
+    compilation_mode = NOT_COMPILED
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class RunnerSession(GraphSession):
     ) -> None:
         super().__init__()
         self._config = config
-        self._cuda_graphs = _Graphs(graphs, self._remember_captured)
+        self._cuda_graphs = self._make_graphs(graphs)
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self._common: Any = None
         self._built: Any = None
@@ -98,7 +102,12 @@ class RunnerSession(GraphSession):
         self._hidden: torch.Tensor | None = None
         with self._server():
             self.vllm_config = vllm_config(
-                config, attention, self.async_scheduling, self.model_class.architecture
+                config,
+                attention,
+                self.async_scheduling,
+                self.model_class.architecture,
+                self.cudagraph_mode,
+                self.compilation_mode,
             )
             join_groups(self.vllm_config)
             choose_backend(backend, capability)
@@ -118,6 +127,9 @@ class RunnerSession(GraphSession):
         self.served = self.served_kind()
         self._spy()
         self._watch_handover(graphs)
+
+    def _make_graphs(self, graphs: GraphEngine) -> RunnerGraphs:
+        return RunnerGraphs(graphs, self._remember_captured)
 
     def _runner_fields(self) -> tuple[Field, ...]:
         return runner_fields(self.runner, self._config)
@@ -338,11 +350,10 @@ class RunnerSession(GraphSession):
         sizes = {"tokens": tokens, "requests": rows, "indptr": rows + 1, "page_table": rows}
         if (offsets := read.get("paged_kv_indptr")) is not None:
             sizes["indices"] = int(offsets[rows])
-        return {
-            field.name: read[field.name][: sizes.get(field.axis)].clone()
-            for field in self.fields
-            if read.get(field.name) is not None
-        }
+        shown = [field for field in self.fields if read.get(field.name) is not None]
+        for name in (field.name for field in shown):
+            demand_instance(read[name], torch.Tensor, name, "what kernels read")
+        return {field.name: read[field.name][: sizes.get(field.axis)].clone() for field in shown}
 
     def plan(self) -> dict[str, object]:
         if self._common is None:

@@ -90,7 +90,7 @@ class ServedRequests:
                 new.append(new_request(one, batch, row))
             else:
                 going.append(going_request(one, batch, row, request in resumed))
-            in_prompt.append(int(one.computed < one.prompt))
+            in_prompt.append(int(one.computed < self._prefilled(one, request in resumed)))
             drafted = _tokens(batch.input_ids, batch, row)[1:]
             predicted = _tokens(batch.predicted, batch, row)
             if not drafted or self._computes_prompt(one):
@@ -119,6 +119,10 @@ class ServedRequests:
     def _prompt(self, batch: Batch, row: int) -> int:
         """Tokens of the prompt of a request that is new."""
         return len(batch.prompts.row(row))
+
+    def _prefilled(self, one: Known, resumed: bool) -> int:
+        """Tokens that the runner takes for its prompt: of one that it forgot, sampled ones too."""
+        return one.prompt + (one.sampled if resumed and self.resumed_are_new else 0)
 
     def _computes_prompt(self, one: Known) -> bool:
         """Whether all tokens of its step are its prompt's."""

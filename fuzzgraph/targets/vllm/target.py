@@ -15,7 +15,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.target import ReleasedTarget
 from fuzzgraph.targets.vllm.attention_model import OneLayer, register
-from fuzzgraph.targets.vllm.release import VLLM, engine_module, release
+from fuzzgraph.targets.vllm.release import VLLM, breakable_graphs, engine_module, release
 from fuzzgraph.targets.vllm.runner_session import RUNNER, RunnerSession
 from fuzzgraph.targets.vllm.stubs.compiled_operators import answer_for_compiled_operators
 from fuzzgraph.targets.vllm.stubs.flash_attention import put_flash_attention
@@ -89,7 +89,8 @@ class VllmTarget(ReleasedTarget):
         with cuda_on_cpu():
             become_cuda()
             answer_for_compiled_operators()
-            VLLM.load(self.runner, WORKER, _SELECTOR, _LAYERS, _ASKS_AT_IMPORT, self.module)
+            with breakable_graphs():
+                VLLM.load(self.runner, WORKER, _SELECTOR, _LAYERS, _ASKS_AT_IMPORT, self.module)
             self._demand_full_graphs()
             register(self.model)
 
@@ -156,7 +157,7 @@ class FlashAttentionTarget(VllmTarget):
     module = "vllm.v1.attention.backends.flash_attn"
     backend = "FlashAttentionBackend"
     max_batch = 8
-    also_stood_in_for = ("attention kernels and their planner, by models",)
+    also_stood_in_for: tuple[str, ...] = ("attention kernels and their planner, by models",)
 
     def load(self) -> None:
         super().load()

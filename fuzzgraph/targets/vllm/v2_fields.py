@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.fields import TOLD
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields as common
-from fuzzgraph.targets.vllm.configuration import most_tokens
 from fuzzgraph.world import RESERVED_PAGE
 
 LENS_ON_HOST = "seq_lens_cpu_upper_bound"
@@ -35,10 +37,13 @@ EXCUSES: tuple[Excuse, ...] = (
 
 def v2_runner_fields(config: EngineConfig) -> tuple[Field, ...]:
     """What the runner hands every attention backend, and the server."""
-    width = most_tokens(config)  # of each row of a dummy batch, `InputBatch.make_dummy`
+    mode = config.modes[0]
+    # Of each row of a dummy batch, `InputBatch.make_dummy`.
+    width = config.draft_tokens if mode == "target_verify" else 1
     dummy = PaddingRule("fill", width)
-    # How many tokens a verify gives is not said by the batch: the next step shows them.
-    answer = (common.value(SAMPLED, repeats="next_tokens"),) if width == 1 else ()
+    # How many tokens a verify gives is not said by the batch: the next step shows them. The middle
+    # of a prompt gives none.
+    answer = (common.value(SAMPLED, repeats="next_tokens"),) if mode == "decode" else ()
     return (
         common.per_token("input_ids"),
         common.per_token("positions"),
@@ -76,14 +81,9 @@ def v2_runner_fields(config: EngineConfig) -> tuple[Field, ...]:
             repeats="seq_lens",
             dummy=dummy,
         ),
-        # Not shown: the runner hands over the flags of live rows alone.
-        Field(
-            "is_prefilling",
-            "requests",
-            "nothing",
-            common.FREE,
-            source=_FLAGS,
-            unjudged="the last token of a new request's prompt is prefill, what it samples is not",
+        # The flags of live rows alone, in the batch's order.
+        replace(
+            common.value("is_prefilling", repeats=TOLD, source=_FLAGS),
             past="a request that is new to the runner still computes its prompt",
         ),
         *answer,

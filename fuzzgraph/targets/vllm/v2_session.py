@@ -41,13 +41,13 @@ _CHOICE = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 @dataclass(frozen=True)
-class _Dispatched:
+class Dispatched:
     """What the graph manager chose for a batch."""
 
     rows: int
     tokens: int
-    graph: RecordedCudaGraph | None
-    """None where the batch runs eagerly."""
+    graph: Hashable | None
+    """Key of the graph, which is its own; None where the batch runs eagerly."""
 
 
 class V2RunnerSession(RunnerSession):
@@ -58,7 +58,7 @@ class V2RunnerSession(RunnerSession):
     async_scheduling = True
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, *backend: Any) -> None:
-        self._graph: RecordedCudaGraph | None = None
+        self._graph: Hashable | None = None
         self._batch: Any = None
         super().__init__(config, graphs, *backend)
 
@@ -120,13 +120,13 @@ class V2RunnerSession(RunnerSession):
 
         return noted
 
-    def _read_dispatched(self, chosen: Any) -> _Dispatched:
+    def _read_dispatched(self, chosen: Any) -> Dispatched:
         """A descriptor, or the mode and the size of releases before 0.18."""
         graphs = self.runner.cudagraph_manager.graphs
         if isinstance(chosen, tuple):
             size = chosen[1] or 0
-            return _Dispatched(size, size, graphs.get(chosen[1]))
-        return _Dispatched(chosen.num_reqs, chosen.num_tokens, graphs.get(chosen))
+            return Dispatched(size, size, graphs.get(chosen[1]))
+        return Dispatched(chosen.num_reqs, chosen.num_tokens, graphs.get(chosen))
 
     def _given_batch(self, prepare: Callable[..., Any]) -> Callable[..., Any]:
         def given(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,16 @@ class V2RunnerSession(RunnerSession):
             shown[LENS_ON_HOST] = lens
         if batch.raw_bs:
             shown[SAMPLED] = self._sampled()
+            shown |= self._flags()
         return shown
+
+    def _flags(self) -> dict[str, torch.Tensor]:
+        """Of each request, in the batch's order; releases before 0.33 hand none over."""
+        flags = getattr(self._common, "is_prefilling", None)
+        if flags is None:
+            return {}
+        rows = self._rows_of_the_engine()
+        return {"is_prefilling": flags[[rows.index(name) for name in self._step_done.rows]]}
 
     def _sampled(self) -> torch.Tensor:
         """The tokens that the server hands out, in the batch's order; it looks them up by name."""

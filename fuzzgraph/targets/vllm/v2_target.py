@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from fuzzgraph.case import Mode
 from fuzzgraph.targets.vllm.release import VLLM
-from fuzzgraph.targets.vllm.target import FlashAttentionTarget, TritonTarget, VllmTarget
+from fuzzgraph.targets.vllm.target import (
+    FlashAttentionMlaTarget,
+    FlashAttentionTarget,
+    TritonMlaTarget,
+    TritonTarget,
+    VllmTarget,
+)
 from fuzzgraph.targets.vllm.v2_fields import EXCUSES
 from fuzzgraph.targets.vllm.v2_session import V2_RUNNER, V2RunnerSession
 from fuzzgraph.targets.vllm.v2_verify import NGRAM, V2VerifySession
@@ -33,3 +39,11 @@ class V2TritonTarget(_OnV2, TritonTarget):
 
 class V2FlashAttentionTarget(_OnV2, FlashAttentionTarget):
     """With `--attention-backend FLASH_ATTN`."""
+
+
+class V2TritonMlaTarget(_OnV2, TritonMlaTarget):
+    """With `--attention-backend TRITON_MLA`."""
+
+
+class V2FlashAttentionMlaTarget(_OnV2, FlashAttentionMlaTarget):
+    """With `--attention-backend FLASH_ATTN_MLA`."""

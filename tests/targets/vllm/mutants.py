@@ -14,19 +14,23 @@ from fuzzgraph.targets.vllm.target import FlashAttentionTarget, TritonTarget
 class _PaddedRowsKeepLengths(RunnerSession):
     """`_prepare_inputs` leaves lengths behind the live rows as the last batch had them."""
 
-    def _step(self, batch: Any) -> None:
-        runner = self.runner
-        prepare = type(runner)._prepare_inputs
+    def capture(self) -> None:
+        super().capture()
+        padded_lengths_stay(self.runner)
 
-        def prepared(*args: Any, **kwargs: Any) -> Any:
-            before = runner.seq_lens.clone()
-            made = prepare(runner, *args, **kwargs)
-            runner.seq_lens[batch.raw_bs :] = before[batch.raw_bs :]
-            return made
 
-        runner._prepare_inputs = prepared
-        super()._step(batch)
-        del runner._prepare_inputs
+def padded_lengths_stay(runner: Any) -> None:
+    """From now on lengths behind the live rows stay as the last batch had them."""
+    prepare = runner._prepare_inputs
+
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        before = runner.seq_lens.clone()
+        made = prepare(*args, **kwargs)
+        live = runner.input_batch.num_reqs
+        runner.seq_lens[live:] = before[live:]
+        return made
+
+    runner._prepare_inputs = prepared
 
 
 class _FirstPagesOnly(RunnerSession):
@@ -74,8 +78,7 @@ class _InputsAnew(RunnerSession):
 
     def capture(self) -> None:
         super().capture()
-        ids = self.runner.input_ids
-        ids.gpu = ids.gpu.clone()
+        inputs_made_anew(self.runner)
 
 
 class _AnotherToken(RunnerSession):
@@ -119,25 +122,28 @@ class _PaddedSlots(RunnerSession):
 
     def capture(self) -> None:
         super().capture()
-        self.slots_before = self._slots().clone()
+        padded_slots_stay(self.runner)
 
-    def _slots(self) -> Any:
-        return self.runner.input_batch.block_table[0].slot_mapping.gpu
 
-    def _step(self, batch: Any) -> None:
-        runner, slots = self.runner, self._slots()
-        mapped = type(runner)._get_slot_mappings
+def inputs_made_anew(runner: Any) -> None:
+    """Token ids in another buffer from now on."""
+    runner.input_ids.gpu = runner.input_ids.gpu.clone()
 
-        def kept(*args: Any, **kwargs: Any) -> Any:
-            before = slots.clone()
-            made = mapped(runner, *args, **kwargs)
-            slots[batch.num_tokens :] = self.slots_before[batch.num_tokens :]
-            self.slots_before = before
-            return made
 
-        runner._get_slot_mappings = kept
-        super()._step(batch)
-        del runner._get_slot_mappings
+def padded_slots_stay(runner: Any) -> None:
+    """From now on slots behind the live tokens stay as the last batch had them."""
+    slots = runner.input_batch.block_table[0].slot_mapping.gpu
+    mapped = runner._get_slot_mappings
+    last = [slots.clone()]
+
+    def kept(*args: Any, num_tokens_unpadded: int, **kwargs: Any) -> Any:
+        before = slots.clone()
+        made = mapped(*args, num_tokens_unpadded=num_tokens_unpadded, **kwargs)
+        slots[num_tokens_unpadded:] = last[0][num_tokens_unpadded:]
+        last[0] = before
+        return made
+
+    runner._get_slot_mappings = kept
 
 
 def _session(config: EngineConfig, graphs: GraphEngine, target: Any, kind: Any) -> RunnerSession:

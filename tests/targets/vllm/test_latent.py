@@ -10,7 +10,7 @@ from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
-from tests.targets.vllm.cases import IDLE, MOVED, NEWEST, decode, decodes
+from tests.targets.vllm.cases import IDLE, MOVED, NEWEST, VERSIONS, decode, decodes
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 # The last row is left by a request that was new a step ago.
@@ -31,7 +31,7 @@ def test_latent_rows_keep_their_pages_and_tokens(vllm: Workers, version: str, st
     assert vllm.findings(version, latent(*steps), "vllm-triton-mla") == ()
 
 
-@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("target", "page"), [("vllm-fa-mla", 16), ("vllm-flashmla", 64)])
 def test_backends_with_plans_keep_pages_and_tokens(
     vllm: Workers, version: str, target: str, page: int
@@ -44,6 +44,21 @@ def test_backends_with_plans_keep_pages_and_tokens(
     moved = latent(*steps, page_size=page, max_context_len=130)
     found = {(one.oracle, one.buffer) for one in vllm.findings(version, moved, target)}
     assert found == set()
+
+
+@pytest.mark.parametrize("target", ["vllm-v2-triton-mla", "vllm-v2-fa-mla"])
+@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+@pytest.mark.parametrize("steps", [MOVED, FULL_THEN_PADDED], ids=["moved", "padded"])
+def test_the_v2_runner_keeps_latent_rows_their_pages_and_tokens(
+    vllm: Workers, version: str, target: str, steps: Any
+) -> None:
+    assert vllm.findings(version, latent(*steps), target) == ()
+
+
+def test_pages_that_the_v2_runner_does_not_stage_are_found(vllm: Workers) -> None:
+    planted = "tests.targets.vllm.v2_mutants:latent_pages_not_staged"
+    found = {one.buffer for one in vllm.findings(NEWEST, latent(*MOVED), planted)}
+    assert "block_table" in found
 
 
 def test_a_batch_above_the_ladder_runs_eagerly(vllm: Workers) -> None:

@@ -58,6 +58,7 @@ def test_an_idle_rank_of_0_17_1_replays_the_last_batch(vllm: Workers) -> None:
         ("pages_not_staged", "block_table"),
         ("slots_of_padding", "slot_mapping"),
         ("answer_of_the_next_step", "sampled_token_ids"),
+        ("prompts_never_end", "is_prefilling"),
     ],
 )
 def test_a_planted_bug_of_the_runner_is_found(vllm: Workers, planted: str, buffer: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.targets.vllm.v2_session import V2RunnerSession
-from fuzzgraph.targets.vllm.v2_target import V2FlashAttentionTarget
+from fuzzgraph.targets.vllm.v2_target import V2FlashAttentionTarget, V2TritonMlaTarget
 from fuzzgraph.targets.vllm.v2_verify import V2VerifySession
 
 
@@ -45,6 +45,21 @@ class _SlotsOfPadding(V2RunnerSession):
             return made
 
         tables.compute_slot_mappings = computed
+
+
+class _PromptsNeverEnd(V2RunnerSession):
+    """`gather_batch_req_state` takes every row for one that computes its prompt."""
+
+    def _spy(self) -> None:
+        super()._spy()
+        state = self.runner.model_state
+        prepare = state.prepare_attn
+
+        def prepared(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+            input_batch.is_prefilling_np = input_batch.is_prefilling_np | True
+            return prepare(input_batch, *args, **kwargs)
+
+        state.prepare_attn = prepared
 
 
 class _NothingCaptured(V2RunnerSession):
@@ -129,3 +144,13 @@ def nothing_captured() -> V2FlashAttentionTarget:
 
 def answer_of_the_next_step() -> V2FlashAttentionTarget:
     return _target(_AnswerOfTheNextStep)
+
+
+def prompts_never_end() -> V2FlashAttentionTarget:
+    return _target(_PromptsNeverEnd)
+
+
+def latent_pages_not_staged() -> V2TritonMlaTarget:
+    target = V2TritonMlaTarget("vllm-v2-triton-mla")
+    target.session = _PagesNotStaged
+    return target

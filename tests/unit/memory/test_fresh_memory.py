@@ -136,6 +136,13 @@ def test_a_tensor_that_grows_takes_its_elements_along() -> None:
     assert grower[:2].tolist() == [1, 2]
 
 
+def test_a_transposed_tensor_that_grows_takes_its_elements_along_as_they_lay() -> None:
+    free = torch.arange(6).view(2, 3).t().resize_(100)
+    with GuardedMemory().intercept("engine"):
+        guarded = torch.arange(6).view(2, 3).t().resize_(100)
+    assert guarded[:6].tolist() == free[:6].tolist() == [0, 1, 2, 3, 4, 5]
+
+
 POISONED = [
     (torch.int8, 1),
     (torch.int32, 1),

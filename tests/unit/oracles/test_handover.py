@@ -103,6 +103,13 @@ def test_lengths_of_padded_rows_are_not_negative() -> None:
     ]
 
 
+def test_slots_that_equal_lengths_by_chance_may_be_negative_in_padded_rows() -> None:
+    step = record()
+    step.batch = replace(step.batch, slot_mapping=np.array([4, 6]))
+    eager = kernel(slot_mapping=ints(4, 6))
+    assert messages(step, kernel(slot_mapping=ints(4, 6, -1, -1)), eager) == []
+
+
 def seen_by(*keys: tuple[int, list[int]]) -> tuple[Attended, ...]:
     rows = tuple(QueryRow(token, 1, np.array(slots)) for token, slots in keys)
     return (Attended(rows, 4, "slot", 0.5),)

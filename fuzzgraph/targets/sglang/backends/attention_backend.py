@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -48,6 +48,10 @@ _TABLE = (
 _ONES = "sglang flashinfer_backend.py: indices count tokens, so a last page holds one"
 _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
 _LENS = "sglang: a padded row has the backend's fill value, and the tokens it computes beyond that"
+_WINDOW_TABLE = "sglang SWATokenToKVPoolAllocator: slot 0 of the map is the padding slot's"
+_WINDOW_SLOTS = (
+    "sglang backends with a window's pool: swa_out_cache_loc is zeroed behind the tokens"
+)
 _SUMS = "sglang metadata builders of the backend: prefix sums over all rows of the graph"
 
 
@@ -107,6 +111,8 @@ class AttentionBackend:
     of it, and outputs are judged."""
     unmodelled: tuple[tuple[Mode, str], ...] = ()
     """(mode, the kernel that it calls there and that has no model): runs without outputs."""
+    windows: bool = False
+    """Whether it decodes with a second layer behind a sliding window, on a KV pool of its own."""
     refuses: Callable[[EngineConfig], str | None] = lambda config: None
     """Why its kernels cannot run a config, beyond what the runner refuses; None if they can."""
     rope: Rope = "apart"
@@ -199,8 +205,11 @@ class BackendTarget(SglangTarget):
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
             row_mixings=("none",) if missing else ROW_MIXINGS,
+            prefix_by_group=False,
         )
-        self.capabilities = Capabilities(**has | dict(backend.more))
+        has |= dict(backend.more)
+        has["swa_window"] = backend.windows and mode == "decode"
+        self.capabilities = Capabilities(**has)
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.v_head_dim >= config.head_dim:
@@ -255,11 +264,21 @@ def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, 
         fields.offsets("qo_indptr", repeats="new_lens", source=_SUMS),
         fields.offsets("planned_kv_indptr", repeats="seq_lens", source=_PLAN),
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
+        *(_window_fields() if config.swa_window else ()),
         *kind.own_fields(config),
     )
     # The table of a past holds no drafts, which a field on pages would ask for.
     left_out = {"page_table"} if _in_two_parts(config, kind) else set()
     return {field.name: field for field in declared if field.name not in left_out}
+
+
+def _window_fields() -> tuple[Field, ...]:
+    """What kernels of a layer with a sliding window read, whose KV is in a pool of its own."""
+    own = (
+        fields.page_table("swa_page_table", source=_WINDOW_TABLE),
+        fields.write_slots("swa_out_cache_loc", source=_WINDOW_SLOTS),
+    )
+    return tuple(replace(field, group=1) for field in own)
 
 
 def _itself(backend: type) -> type:
@@ -353,11 +372,9 @@ class BackendSession(DecodeSession):
             used["custom_mask"] = used["custom_mask"][: used["mask_indptr"][-1]]
         lens = lens + (self._config.draft_tokens if self._verifies else 0)
         lens = used.get("cache_seqlens", lens)
-        if "page_table" in used:
-            table = used["page_table"]
-            used["page_table"] = below_lengths(
-                table, lens, self._config.page_size, _rows_each(table, lens)
-            )
+        for name in {"page_table", "swa_page_table"} & used.keys():
+            table = used[name]
+            used[name] = below_lengths(table, lens, self._config.page_size, _rows_each(table, lens))
         if "token_table" in used:
             table = used.pop("token_table")
             used |= below_lengths_packed(table, lens, _rows_each(table, lens))

@@ -22,6 +22,8 @@ FA_METADATA = {
     "page_table": "page_table",
     "cu_seqlens_q": "cu_seqlens_q",
     "cu_seqlens_k": "cu_seqlens_k",
+    "swa_page_table": "swa_page_table",
+    "swa_out_cache_loc": "swa_out_cache_loc",
 }
 """Field -> attribute of the engine's `FlashAttentionMetadata`."""
 FA_FIELDS = tuple(FA_METADATA)
@@ -50,6 +52,7 @@ FA3 = AttentionBackend(
     fields=FA_FIELDS,
     read=attributes(**FA_METADATA),
     max_topk=2,
+    windows=True,
     stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
 )
@@ -57,7 +60,7 @@ FA3 = AttentionBackend(
 FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
 """Holds a backend for each step of a draft."""
 
-FA3_MLA = replace(FA3, part=" over latent rows", attentions=("mla",))
+FA3_MLA = replace(FA3, part=" over latent rows", attentions=("mla",), windows=False)
 
 target = FA3.target
 mla_target = FA3_MLA.target

@@ -2,17 +2,20 @@
 
 The release's own decode runner and backend, the engine's pools, one layer of its `RadixAttention`:
 on a CPU the kernels run in Triton's interpreter. Stood in for is the number of cores of a device,
-by which the backend splits long rows. Sliding windows and latent attention are not driven.
+by which the backend splits long rows. A second layer with a sliding window has a KV pool of its own
+and metadata of its own. Latent attention is not driven.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
@@ -33,6 +36,8 @@ _WRITER = (
     "sglang create_flashinfer_kv_indices_triton writes below kv_indptr[bs]; a padded row has the "
     "fill value's length and lies in the pool's padding row"
 )
+_WINDOW = "sglang triton_backend.py update_sliding_window_buffer: the last keys of each row"
+_WINDOW_SLOTS = "sglang triton_backend.py _fill_cuda_graph_swa_out_cache_loc: zeroes padded tokens"
 _WIDTHS = "sglang triton_backend.py: multiples of the number of draft tokens"
 _MASK = "sglang triton_backend.py: custom_mask and mask_indptr choose visibility, no memory"
 _HEURISTIC = "a heuristic of the engine's: any number of splits is right"
@@ -64,6 +69,8 @@ class TritonTarget(SglangTarget):
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
             row_mixings=ROW_MIXINGS,
+            swa_window=mode == "decode",
+            prefix_by_group=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -83,6 +90,17 @@ def triton_backend(runner: ModelRunner) -> Any:
     return module.TritonAttnBackend(runner)
 
 
+def _window_fields() -> tuple[Field, ...]:
+    """What the window layer's kernels read."""
+    own = (
+        fields.offsets("window_kv_indptr", repeats="listed_lens", source=_WINDOW),
+        fields.slot_indices("window_kv_indices", rewritten=True, source=_WINDOW),
+        fields.write_slots("swa_out_cache_loc", source=_WINDOW_SLOTS),
+        fields.value("window_num_kv_splits", unjudged=_HEURISTIC, source=_SPLITS),
+    )
+    return tuple(replace(field, group=1) for field in own)
+
+
 class TritonSession(DecodeSession):
     """One backend, one layer and one decode runner with its captured graphs."""
 
@@ -98,6 +116,7 @@ class TritonSession(DecodeSession):
             fields.value("qo_indptr", repeats="query_offsets", source=_WIDTHS),
             fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
             fields.value("custom_mask", repeats="mask", source=_MASK),
+            *(_window_fields() if config.swa_window else ()),
         )
         model = AttentionModel(config, graphs.device)
         super().__init__(config, graphs, backend="triton", model=model)
@@ -108,6 +127,14 @@ class TritonSession(DecodeSession):
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         backend = self.backend
         found = {"kv_indptr": backend.kv_indptr, "kv_indices": backend.cuda_graph_kv_indices}
+        if self._config.swa_window:
+            found |= {
+                "window_kv_indptr": backend.window_kv_indptr,
+                "window_kv_indices": backend.cuda_graph_window_kv_indices,
+                "window_num_kv_splits": backend.cuda_graph_window_num_kv_splits,
+            }
+            if hasattr(backend, "cuda_graph_swa_out_cache_loc"):  # in the runner before 0.5.13
+                found["swa_out_cache_loc"] = backend.cuda_graph_swa_out_cache_loc
         if not self._verifies:
             return {**found, "num_kv_splits": backend.cuda_graph_num_kv_splits}
         found |= {"qo_indptr": backend.qo_indptr, "mask_indptr": backend.mask_indptr}
@@ -128,6 +155,9 @@ class TritonSession(DecodeSession):
             if tensor is not None
         }
         used["kv_indices"] = found["kv_indices"][: used["kv_indptr"][-1]]
+        if "window_kv_indptr" in used:
+            listed = used["window_kv_indptr"][-1]
+            used["window_kv_indices"] = found["window_kv_indices"][:listed]
         if "custom_mask" in used:
             used["custom_mask"] = found["custom_mask"][: used["mask_indptr"][-1]]
         return {name: tensor.clone() for name, tensor in used.items()}

@@ -60,6 +60,7 @@ _TRTLLM_MHA = AttentionBackend(
     ),
     kernels=((_MODULE, "flashinfer", _FLASHINFER),),
     refuses=_refuses,
+    windows=True,
 )
 
 target = _TRTLLM_MHA.target

@@ -85,6 +85,7 @@ def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str
         "seq_lens_cpu": torch.tensor(lens),
         "seq_lens_sum": int(lens.sum()),
         "out_cache_loc": _tensor(batch.slot_mapping, device),
+        **_window_slots(info.ForwardBatch, batch, runner),
         "positions": _tensor(batch.positions, device),
         "mrope_positions": _mrope(batch, device),
         "encoder_lens": _encoder_lens(batch, runner),
@@ -98,6 +99,16 @@ def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str
         "token_to_kv_pool": runner.token_to_kv_pool,
         "attn_backend": runner.attn_backend,
     }
+
+
+def _window_slots(struct: type, batch: Batch, runner: ModelRunner) -> dict[str, torch.Tensor]:
+    """Up to 0.5.12 a batch says where in the window's pool its tokens go (ForwardBatch.init_new);
+    backends look it up since."""
+    if not runner.is_hybrid_swa or "out_cache_loc_swa" not in _names(struct):
+        return {}
+    slots = _tensor(batch.slot_mapping, runner.device)
+    allocator = runner.token_to_kv_pool_allocator
+    return {"out_cache_loc_swa": allocator.translate_loc_from_full_to_swa(slots)}
 
 
 def _mrope(batch: Batch, device: str) -> torch.Tensor | None:

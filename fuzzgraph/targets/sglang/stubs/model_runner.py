@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.content import content_for
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import as_logits
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.sliding_window import window_allocator, window_pool
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
@@ -83,7 +84,7 @@ def _hf_config(config: EngineConfig) -> Any:
         hidden_size=ranks * config.num_q_heads * config.head_dim,
         intermediate_size=1,
         num_attention_heads=ranks * config.num_q_heads,
-        num_hidden_layers=1,
+        num_hidden_layers=len(group_configs(config)),
         num_key_value_heads=ranks * config.num_kv_heads,
         vocab_size=32,
     )
@@ -122,7 +123,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any
         hf_text_config=hf_config,
         hidden_size=config.num_q_heads * config.head_dim,
         is_encoder_decoder=config.max_encoder_len > 0,
-        is_hybrid_swa=False,
+        is_hybrid_swa=config.swa_window > 0,
         is_local_attention_model=False,
         is_mla_breakable_cuda_graph_supported=False,
         is_multimodal=False,
@@ -130,7 +131,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any
         model_is_mrope=False,
         get_max_num_attention_heads=lambda *_: heads,
         num_attention_heads=heads,
-        num_hidden_layers=1,
+        num_hidden_layers=len(group_configs(config)),
         # Before a query absorbs the projection of keys it is as wide as a value, here as a latent.
         qk_nope_head_dim=config.v_head_dim,
         **latent_widths(config),
@@ -162,13 +163,13 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
 
 
 def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Any:
-    """The engine's KV pool, of one layer."""
+    """The engine's KV pool: of one layer, or of two kinds of layers with one each."""
     pools = engine_module("sglang.srt.mem_cache.memory_pool")
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
-    common = dict(
-        page_size=config.page_size, dtype=dtype, layer_num=1, device=device.type,
-        enable_memory_saver=False,
-    )  # fmt: skip
+    common = dict(page_size=config.page_size, dtype=dtype, device=device.type)
+    if config.swa_window:
+        return window_pool(config, slots, **common)
+    common |= dict(layer_num=1, enable_memory_saver=False)
     if config.attention == "mla":
         return pools.MLATokenToKVPool(slots, **latent_widths(config), **common)
     return pools.MHATokenToKVPool(
@@ -216,7 +217,9 @@ def model_runner(
         store_kv_as_on("hip" if backend in _ON_HIP else "cuda")
     kv = kv_pool(config, device, stored)
     width = config.draft_tokens if speculative else 1
-    allocator = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
+    allocator: Any = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
+    if config.swa_window:
+        allocator = window_allocator(config, kv, device)
     runner = ModelRunner(
         **_SWITCHED_OFF,
         configuration=settings,
@@ -230,6 +233,7 @@ def model_runner(
         dtype=dtype,
         gpu_id=device.index or 0,
         is_draft_worker=drafts,
+        is_hybrid_swa=config.swa_window > 0,
         kv_cache_dtype=stored,
         kv_cache_dtype_str="auto" if config.kv_dtype == "auto" else "fp8_e4m3",
         max_running_requests=config.req_pool_size,
@@ -244,6 +248,7 @@ def model_runner(
         ),
         req_to_token_pool=request_pool(config, device),
         server_args=settings.server_args,
+        sliding_window_size=config.swa_window or None,
         spec_algorithm=_spec_algorithm("EAGLE" if spec else None),
         token_to_kv_pool=kv,
         token_to_kv_pool_allocator=allocator,
@@ -270,11 +275,9 @@ _SWITCHED_OFF: Mapping[str, Any] = {
     "kimi_linear_config": None,
     "linear_attn_model_spec": None,
     "mambaish_config": None,
-    "is_hybrid_swa": False,
     "lora_manager": None,
     "model": None,
     "ngram_embedding_manager": Stub(enabled=False, table=None),
-    "sliding_window_size": None,
     "token_table": None,
     "use_ngram_embedding": False,
 }

@@ -67,6 +67,7 @@ ABSENT: Mapping[str, str] = {
 LEFT_OUT: Mapping[str, str] = {
     "openai": _HTTP,
     "vllm.env_override": "settings of the compiler, for processes that the engine starts",
+    "vllm.compilation.passes.pass_manager": "passes of the compiler; nothing is compiled",
     "vllm.models": "models; one layer is driven",
     "vllm.parser": _ANSWERS,
     "vllm.tool_parsers": _ANSWERS,

@@ -1,0 +1,66 @@
+"""A second layer of attention behind `swa_window`, as models of every engine have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.case.kv_groups import SECOND_LAYER
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.row_mixing import split_mixed
+from fuzzgraph.targets.offline.demands import demand_instance
+from fuzzgraph.targets.offline.embeddings import looked_up_qkv
+
+__all__ = ["SecondLayer", "joined_layers", "second_content", "split_layers"]
+
+_FORWARD = "the forward of the sliding-window layer"
+
+
+def second_content(config: EngineConfig) -> Content:
+    """The layer's own weights, keys and values."""
+    _, shape = group_configs(config)
+    return content_for(shape, 1)
+
+
+class SecondLayer:
+    """Embeddings and the engine's attention, as the model's first layer has them.
+
+    Args:
+        attend: the engine's layer.
+        on_device: a weight where the engine keeps a model's parameters.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        attend: Callable[..., Any],
+        on_device: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        weights = second_content(config).weights
+        self.config, self.attend = config, attend
+        self.embed, self.pos_embed = on_device(weights["embed"]), on_device(weights["pos_embed"])
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *more: Any) -> torch.Tensor:
+        """[tokens, heads * v_head_dim]; `more` is what the engine's layer takes behind q, k, v."""
+        qkv = looked_up_qkv(self.embed, self.pos_embed, input_ids, positions, self.config, _FORWARD)
+        out: torch.Tensor = self.attend(*(part.contiguous() for part in qkv), *more)
+        demand_instance(out, torch.Tensor, "what attention computed", _FORWARD)
+        return out
+
+
+def joined_layers(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """What a model hands out of both: [tokens, columns], those of the second behind the others."""
+    return torch.cat((first, second), dim=-1)
+
+
+def split_layers(handed_out: torch.Tensor, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """Copies of the outputs in what the model handed out: each [tokens, heads, v_head_dim]."""
+    if not config.swa_window:
+        return split_mixed(handed_out, config)
+    columns = config.num_q_heads * config.v_head_dim
+    second = handed_out[:, -columns:].reshape(-1, config.num_q_heads, config.v_head_dim)
+    first = handed_out[:, :-columns].contiguous()
+    return {**split_mixed(first, config), SECOND_LAYER: second.clone()}

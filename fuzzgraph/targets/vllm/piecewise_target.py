@@ -1,0 +1,100 @@
+"""The targets on vLLM's runners whose graphs break at attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.targets.vllm.piecewise_session import (
+    BreakableSession,
+    FullAndPiecewiseSession,
+    PiecewiseSession,
+)
+from fuzzgraph.targets.vllm.release import has_module, release
+from fuzzgraph.targets.vllm.target import FlashAttentionTarget, TritonTarget, VllmTarget
+from fuzzgraph.targets.vllm.v2_breakable import V2BreakableSession
+from fuzzgraph.targets.vllm.v2_fields import EXCUSES
+from fuzzgraph.targets.vllm.v2_session import V2_RUNNER
+
+_BREAKABLE = "vllm.compilation.breakable_cudagraph"
+_SESSIONS: Mapping[str, type[PiecewiseSession]] = {
+    "piecewise": PiecewiseSession,
+    "full_and_piecewise": FullAndPiecewiseSession,
+}
+_ABOUT = {
+    "piecewise": "mixed batches, graphs broken at attention",
+    "full_and_piecewise": "mixed batches, graphs broken at attention and full ones of decodes",
+}
+
+
+class _InPieces(VllmTarget):
+    """Batches of any kind, as the compiler's backend cuts the model; they are padded by tokens."""
+
+    stood_in_for_splitting = (
+        "torch's compiler: its tracer gives the graph that the engine splits and wraps",
+    )
+
+    def __init__(self, name: str, graphs: Literal["piecewise", "full_and_piecewise"]) -> None:
+        super().__init__(name, "prefill")
+        self.session = _SESSIONS[graphs]
+        self.model = self.session.model_class
+        self.about = f"{self.generation} runner, {self.kernels}, {_ABOUT[graphs]}"
+
+    @property
+    def stood_in_for(self) -> tuple[str, ...]:
+        return (*super().stood_in_for, *self.stood_in_for_splitting)
+
+
+class _Breakable(VllmTarget):
+    """Batches of any kind, with `VLLM_USE_BREAKABLE_CUDAGRAPH=1`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "prefill")
+        self.session = BreakableSession
+        self.model = self.session.model_class
+        self.about = f"{self.generation} runner, {self.kernels}, graphs that break by themselves"
+
+    def load(self) -> None:
+        super().load()
+        if not has_module(_BREAKABLE):
+            raise AdapterUnavailable(
+                f"vLLM {release()} has no breakable graphs, which target {self.name!r} drives. "
+                "Name a release that has them: fuzzgraph targets lists them."
+            )
+
+
+class _V2Breakable(_Breakable):
+    """The same with `VLLM_USE_V2_MODEL_RUNNER=1`."""
+
+    runner = V2_RUNNER
+    generation = "V2"
+    excuses = EXCUSES
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.session = V2BreakableSession
+
+
+class TritonPiecewiseTarget(_InPieces, TritonTarget):
+    """With `--attention-backend TRITON_ATTN`."""
+
+
+class TritonBreakableTarget(_Breakable, TritonTarget):
+    """With `--attention-backend TRITON_ATTN`."""
+
+
+class FlashAttentionPiecewiseTarget(_InPieces, FlashAttentionTarget):
+    """With `--attention-backend FLASH_ATTN`."""
+
+
+class FlashAttentionBreakableTarget(_Breakable, FlashAttentionTarget):
+    """With `--attention-backend FLASH_ATTN`."""
+
+
+class V2TritonBreakableTarget(_V2Breakable, TritonTarget):
+    """With `--attention-backend TRITON_ATTN`."""
+
+
+class V2FlashAttentionBreakableTarget(_V2Breakable, FlashAttentionTarget):
+    """With `--attention-backend FLASH_ATTN`."""

@@ -1,0 +1,58 @@
+"""Planted bugs of sglang with a second KV pool, each of them the change of one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession, BackendTarget
+from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.world import Batch
+
+
+class _StaleSlots(BackendSession):
+    """What is behind a batch's tokens keeps the write slots of the last batch (sglang PR 24743)."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        slots = self.backend.cuda_graph_swa_out_cache_loc
+        before = slots.clone()
+        super().prepare_replay(batch)
+        slots[batch.num_tokens :] = before[batch.num_tokens :]
+
+
+class _OnePool(BackendSession):
+    """The window layer keeps its keys and values in the first layer's pool."""
+
+    def _open_backend(self, runner: Any) -> Any:
+        runner.token_to_kv_pool.layers_mapping[1] = runner.token_to_kv_pool.layers_mapping[0]
+        return super()._open_backend(runner)
+
+
+class _ShortWindow(BackendSession):
+    """The window of w tokens is taken for one of w - 1."""
+
+    def _open_backend(self, runner: Any) -> Any:
+        runner.model._second.attend.sliding_window_size -= 1
+        return super()._open_backend(runner)
+
+
+class _Planted(BackendTarget):
+    def __init__(self, session: type[BackendSession]) -> None:
+        super().__init__("sglang-fa3", FA3, "decode")
+        self._session = session
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
+        return self._session(config, graphs, self.backend)
+
+
+def stale_slots() -> BackendTarget:
+    return _Planted(_StaleSlots)
+
+
+def one_pool() -> BackendTarget:
+    return _Planted(_OnePool)
+
+
+def short_window() -> BackendTarget:
+    return _Planted(_ShortWindow)
