@@ -10,11 +10,9 @@ import torch
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
-from fuzzgraph.reference import output_spec, rounding_of
+from fuzzgraph.reference import RECURRENCES, output_spec, rounding_of
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
 from fuzzgraph.rules.writes import wrong_rows_text
-
-_RECURRENCES = ("state", "recurrent", "gated_delta")
 
 
 class Reference:
@@ -64,7 +62,7 @@ class Reference:
                 continue
             worst = off_truth(step, name, outputs[name])
             if worst is not None:
-                what = "recurrence" if name in _RECURRENCES else "attention"
+                what = "recurrence" if name in RECURRENCES else "attention"
                 text = f"{name}{worst} against float64 {what}"
                 yield mismatch(step, self.name, self.clause, name, worst, text)
 

@@ -67,6 +67,12 @@ class Call:
             self.needs(False, f"{name} must be [{wanted}]", list(tensor.shape))
 
     @reads_only
+    def needs_contiguous(self, name: str, tensor: torch.Tensor) -> None:
+        """Refuse a tensor that is not contiguous."""
+        if not tensor.is_contiguous():
+            self.needs(False, f"{name} must be contiguous", list(tensor.stride()))
+
+    @reads_only
     def needs_contiguous_last(self, name: str, tensor: torch.Tensor | None) -> None:
         """Refuse a tensor whose last dimension is not contiguous; None passes."""
         if tensor is None:

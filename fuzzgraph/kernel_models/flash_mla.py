@@ -217,7 +217,7 @@ def _check_dense(
         ("tile_scheduler_metadata", tiles),
         ("num_splits", num_splits),
     ):
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+        call.needs_contiguous(name, tensor)
     call.needs(q.dim() == 4 and len(q) > 0, "q must be [B, L, Hq, D], B positive", list(q.shape))
     rows = len(q)
     needs_one_width(call, q.shape[-1], k_cache.shape[-1], head_dim_v)

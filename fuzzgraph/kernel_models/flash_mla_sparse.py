@@ -83,7 +83,9 @@ def flash_mla_sparse_with_kvcache(
     plan = tile_scheduler_metadata
     call.needs(isinstance(plan, FlashMLASchedMeta), "a FlashMLASchedMeta must be given", plan)
     assert indices is not None and isinstance(plan, FlashMLASchedMeta)
-    call.needs(q.dim() == 4 and len(q) > 0, "q must be [B, L, Hq, D], B positive", list(q.shape))
+    sizes = tuple(q.shape)
+    fits = len(sizes) == 4 and sizes[0] > 0
+    call.needs(fits, "q must be [B, L, Hq, D], B positive", list(sizes))
     call.needs_dtype("q", q, *_DTYPES)
     call.needs_contiguous_last("q", q)
     _check_part(call, q, head_dim_v, "k_cache", k_cache, "indices", indices, topk_length)
@@ -104,15 +106,15 @@ def flash_mla_sparse_with_kvcache(
             call, q, head_dim_v, "extra_k_cache", extra_k_cache, "extra_indices_in_kvcache",
             extra_indices_in_kvcache, extra_topk_length,
         )  # fmt: skip
-    _check_sink(call, attn_sink, q.shape[2])
-    shapes = (*q.shape[:3], *k_cache.shape[1:3], indices.shape[-1])
+    _check_sink(call, attn_sink, sizes[2])
+    shapes = (*sizes[:3], *k_cache.shape[1:3], indices.shape[-1])
     if extra_k_cache is not None and extra_indices_in_kvcache is not None:
         shapes = (*shapes, extra_k_cache.shape[1], extra_indices_in_kvcache.shape[-1])
     if plan.config is None:
         plan.config = shapes
     call.needs(plan.config == shapes, f"the plan was made for shapes {plan.config}", shapes)
     if plan.tile_scheduler_metadata is None:
-        planned = torch.empty(len(q), dtype=torch.int32, device=q.device)
+        planned = torch.empty(sizes[0], dtype=torch.int32, device=q.device)
         launch(
             _SPARSE_PLANNER,
             topk_length=topk_length,
@@ -122,7 +124,7 @@ def flash_mla_sparse_with_kvcache(
             planned=planned,
         )
         plan.tile_scheduler_metadata = planned
-    rows, tokens, heads, width = q.shape
+    rows, tokens, heads, width = sizes
     out = torch.empty((rows, tokens, heads, head_dim_v), dtype=q.dtype, device=q.device)
     lse = torch.empty((heads, rows * tokens), dtype=torch.float32, device=q.device)
     launch(

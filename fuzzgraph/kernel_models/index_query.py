@@ -65,7 +65,7 @@ def quantise_index_query(
         call.needs_dtype(name, tensor, torch.float32)
     call.needs_dtype("positions", positions, torch.int32, torch.int64)
     for name, tensor in (("q_input", q_input), ("q_fp8", q_fp8)):
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+        call.needs_contiguous(name, tensor)
     call.needs_contiguous_last("weight", weight)
     if rows:
         launch(

@@ -62,14 +62,15 @@ def plan_compress_decode(
         ("seq_lens", seq_lens, torch.int64),
     ):
         call.needs_dtype(name, tensor, dtype)
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+        call.needs_contiguous(name, tensor)
     call.needs_shape("seq_lens", seq_lens, None)
-    call.needs_shape("req_pool_indices", req_pool_indices, len(seq_lens))
+    rows = seq_lens.shape[0]
+    call.needs_shape("req_pool_indices", req_pool_indices, rows)
     call.needs_shape("req_to_token", req_to_token, None, None)
     call.needs_shape("full_to_state", full_to_state, None)
     ring_for_4 = not use_req_ring or compress_ratio == _OVERLAPS
     call.needs(ring_for_4, "use_req_ring needs groups of 4", compress_ratio)
-    plan = torch.empty((len(seq_lens), PLAN_BYTES), dtype=torch.uint8, device=seq_lens.device)
+    plan = torch.empty((rows, PLAN_BYTES), dtype=torch.uint8, device=seq_lens.device)
     launch(
         _COMPRESS_PLANNER,
         req_pool_indices=req_pool_indices,
@@ -115,7 +116,7 @@ def compress_decode(
     overlap = ratio == _OVERLAPS
     element = width * (4 if overlap else 2)
     call.needs_shape("kv_score_input", kv_score_input, None, element)
-    rows = len(kv_score_input)
+    rows = kv_score_input.shape[0]
     sizes: dict[str, tuple[torch.Tensor, tuple[int | None, ...]]] = {
         "kv_score_buffer": (kv_score_buffer, (None, ratio, element)),
         "kv_score_input": (kv_score_input, (rows, element)),
@@ -125,7 +126,7 @@ def compress_decode(
     }
     for name, (tensor, shape) in sizes.items():
         call.needs_shape(name, tensor, *shape)
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+        call.needs_contiguous(name, tensor)
     call.needs_dtype("plan", plan, torch.uint8)
     stored, given, made = dtypes
     call.needs_dtype("kv_score_buffer", kv_score_buffer, stored)

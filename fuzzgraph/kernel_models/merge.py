@@ -70,7 +70,7 @@ def _merge_call(
     call.needs_dtype("v_b", v_b, v_a.dtype)
     given = (("v_a", v_a), ("s_a", s_a), ("v_b", v_b), ("s_b", s_b))
     for name, tensor in given:
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+        call.needs_contiguous(name, tensor)
     call.needs(v_a.ndim == 3, "v_a must have 3 dimensions", v_a.ndim)
     call.needs(v_a.shape == v_b.shape, "v_a and v_b must have one shape", (v_a.shape, v_b.shape))
     for name, tensor in (("s_a", s_a), ("s_b", s_b)):

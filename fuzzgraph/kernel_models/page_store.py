@@ -68,15 +68,16 @@ def store_compressed(
         call.needs_dtype(name, tensor, dtype)
     call.needs_dtype("freq_cis", freq_cis, torch.float32)
     call.needs_shape("kv", kv, None, width)
-    call.needs_shape("plan", plan, len(kv), PLAN_BYTES)
+    rows = kv.shape[0]
+    call.needs_shape("plan", plan, rows, PLAN_BYTES)
     call.needs_shape("norm_weight", norm_weight, width)
     call.needs_shape("freq_cis", freq_cis, None, None)
     rotated = freq_cis.shape[1]
     call.needs(rotated <= width, f"a key of {width} columns cannot be rotated", rotated)
-    call.needs_shape("out_loc", out_loc, len(kv))
+    call.needs_shape("out_loc", out_loc, rows)
     call.needs_shape("kvcache", kvcache, None, None)
     for name, tensor in (("out_loc", out_loc), ("plan", plan), ("kv", kv)):
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+        call.needs_contiguous(name, tensor)
     indexer = width == _INDEX_WIDTH
     if indexer:
         entry = page_size * (width + 4)
@@ -120,7 +121,7 @@ def store_rows(
     call.needs_shape("cache", cache, None, None)
     room = page_size * input.shape[1]
     call.needs(cache.shape[1] >= room, f"a page must hold {room} numbers", cache.shape[1])
-    call.needs_shape("indices", indices, len(input))
+    call.needs_shape("indices", indices, input.shape[0])
     launch(_ROW_STORE, rows=input, cache=cache, slots=indices, page_size=page_size)
 
 
@@ -153,12 +154,12 @@ def store_index_keys(
     call.needs_dtype("indices", indices, slot_dtype)
     call.needs_shape("input", input, None, _INDEX_WIDTH)
     call.needs_shape("cache", cache, None, None)
-    call.needs_shape("indices", indices, len(input))
+    call.needs_shape("indices", indices, input.shape[0])
     entry = page_size * (_INDEX_WIDTH + SCALE_BYTES)
     strides = list(cache.stride())
     call.needs(strides == [entry, 1], f"cache must have the strides {[entry, 1]}", strides)
     for name, tensor in (("input", input), ("indices", indices)):
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+        call.needs_contiguous(name, tensor)
     launch(_KEY_STORE, keys=input, cache=cache, slots=indices, page_size=page_size)
 
 

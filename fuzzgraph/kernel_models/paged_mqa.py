@@ -21,6 +21,7 @@ from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.fp8 import SCALE_BYTES, from_bytes, pages_of_rows
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
+from fuzzgraph.kernel_models.reading import reads_only
 
 __all__ = ["fp8_paged_mqa_logits", "get_num_sms", "get_paged_mqa_logits_metadata"]
 
@@ -96,7 +97,7 @@ def fp8_paged_mqa_logits(
     call.leaves_out({"clean_logits": clean_logits, **others}, {"clean_logits": False})
     batch, tokens, heads, width = q.shape
     call.needs_dtype("q", q, torch.float8_e4m3fn)
-    call.needs(q.is_contiguous(), "q must be contiguous", list(q.stride()))
+    call.needs_contiguous("q", q)
     call.needs_dtype("fused_kv_cache", fused_kv_cache, torch.uint8)
     entry = width + SCALE_BYTES
     call.needs_shape("fused_kv_cache", fused_kv_cache, None, _MQA_PAGE, 1, entry)
@@ -105,7 +106,7 @@ def fp8_paged_mqa_logits(
     call.needs(inner == [entry, 1], rule, list(fused_kv_cache.stride()))
     call.needs_dtype("weights", weights, torch.float32)
     call.needs_shape("weights", weights, batch * tokens, heads)
-    call.needs(weights.is_contiguous(), "weights must be contiguous", list(weights.stride()))
+    call.needs_contiguous("weights", weights)
     _check_lengths(call, context_lens)
     shape = (batch,) if context_lens.dim() == 1 else (batch, tokens)
     call.needs_shape("context_lens", context_lens, *shape)
@@ -131,12 +132,12 @@ def fp8_paged_mqa_logits(
     return logits[:, :max_context_len]
 
 
+@reads_only
 def _check_lengths(call: Call, context_lens: torch.Tensor) -> None:
     call.needs_dtype("context_lens", context_lens, torch.int32)
     rule = "context_lens must have one dimension or two"  # two alone from 2026 on
     call.needs(context_lens.dim() in (1, 2), rule, list(context_lens.shape))
-    strides = list(context_lens.stride())
-    call.needs(context_lens.is_contiguous(), "context_lens must be contiguous", strides)
+    call.needs_contiguous("context_lens", context_lens)
 
 
 # ---- the bodies

@@ -41,7 +41,7 @@ def topk_transform_paged(
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("topk_transform", _PAGED_SOURCE)
-    rows = len(scores)
+    rows = scores.shape[0]
     call.needs_dtype("scores", scores, torch.float32)
     call.needs_contiguous_last("scores", scores)
     given = {
@@ -54,7 +54,8 @@ def topk_transform_paged(
         if tensor is not None:
             call.needs_dtype(name, tensor, torch.int32)
             call.needs_contiguous_last(name, tensor)
-            call.needs(len(tensor) == rows, f"{name} must have {rows} rows, as scores", len(tensor))
+            found = tensor.shape[0]
+            call.needs(found == rows, f"{name} must have {rows} rows, as scores", found)
     power = page_size > 0 and not page_size & (page_size - 1)
     call.needs(power, "page_size must be a power of two", page_size)
     topk = out_page_indices.shape[1]

@@ -152,7 +152,7 @@ def _counters(
     needed = counter_bytes(semaphores, 1, 1)
     held = workspace if given is None else given
     name = "workspace_buffer" if given is None else "multi_ctas_kv_counter_buffer"
-    call.needs(held.is_contiguous(), f"{name} must be contiguous", list(held.stride()))
+    call.needs_contiguous(name, held)
     size = held.numel() * held.element_size()
     call.needs(size >= needed, f"{name} must hold {needed} bytes", size)
     return held.view(torch.uint8).flatten()[:needed]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,6 +93,11 @@ class View:
         return found
 
     @property
+    def is_patchy(self) -> bool:
+        """Whether it has gaps, or elements whose writing is watched."""
+        return self.allowed is not None or self.written is not None
+
+    @property
     def aliases(self) -> list[View]:
         """Views of the same launch that overlap this one, itself included."""
         return [each for each in self.beside if each is self or each.overlaps(self)]
@@ -114,10 +120,9 @@ def _memory(start: int, count: int, size: int) -> Array:
 def view_of(name: str, tensor: torch.Tensor, regions: RegionMap | None) -> View:
     """The view of a tensor argument, clipped to the payload of its region."""
     itemsize = tensor.dtype.itemsize
-    size, stride = tuple(tensor.shape), tuple(tensor.stride())
-    elements = 0
-    if tensor.numel():
-        elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    elements, allowed = tensor.numel(), None
+    if elements and not tensor.is_contiguous():
+        elements, allowed = _extent(tuple(tensor.shape), tuple(tensor.stride()))
     start = tensor.data_ptr()
     nbytes = elements * itemsize
     named = None if regions is None or not start else regions.region_at(start)
@@ -125,8 +130,6 @@ def view_of(name: str, tensor: torch.Tensor, regions: RegionMap | None) -> View:
         # A view made by hand (`as_strided`) may reach out of its buffer. It may then start in the
         # red zone before the payload, where no byte may be accessed.
         nbytes = max(0, min(nbytes, named[2] - start)) if start >= named[1] else 0
-    # Only a view whose extent is longer than its elements has gaps.
-    allowed = _gap_table(size, stride) if elements > tensor.numel() else None
     view = View(name, start, nbytes, itemsize, allowed)
     if named is not None:
         view.region = named[0]
@@ -134,14 +137,16 @@ def view_of(name: str, tensor: torch.Tensor, regions: RegionMap | None) -> View:
 
 
 @lru_cache(maxsize=256)
-def _gap_table(size: tuple[int, ...], stride: tuple[int, ...]) -> Array | None:
+def _extent(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Array | None]:
+    """Elements from the first to the last one of a view, and its table of gaps, if it has any."""
     elements = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    if elements > _LARGEST_GAP_TABLE:
-        return None
+    # Only a view whose extent is longer than its elements has gaps.
+    if not prod(size) < elements <= _LARGEST_GAP_TABLE:
+        return elements, None
     # Write through a view of the same strides: what it does not reach is a gap.
     table = np.zeros(elements, dtype=np.bool_)
     np.lib.stride_tricks.as_strided(table, size, stride)[...] = True
-    return None if table.all() else table
+    return elements, None if table.all() else table
 
 
 class KnownMemory:

@@ -3,7 +3,7 @@
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -50,14 +50,14 @@ class Arguments:
     ) -> None:
         self._kernel = kernel
         self._bound = bound
-        self._constants = frozenset(constants)
+        self._constants = constants
         self._regions = regions
         self._vouched = vouched
         self._written = written
         self._views: list[View] = []
-        self._spans: list[tuple[int, int]] = []
+        self._tensors: list[torch.Tensor] = []
         self._found: KnownMemory | None = None
-        self.described = any(map(_has_descriptor, bound.values()))
+        self.described = _has_descriptor(bound.values())
         """Whether a tensor descriptor is among them: only the patched language makes these."""
         self.converted: dict[str, Any] = {}
         self.inputs: list[Any] = []
@@ -85,10 +85,11 @@ class Arguments:
 
     def convert(self) -> None:
         """Turn values into what the kernel sees; under the patched language if `described`."""
-        self._views, self._spans = [], []
+        self._views, self._tensors = [], []
         self._found = None
+        constants = frozenset(self._constants)
         self.converted = {
-            name: value if name in self._constants else self._convert(name, value)
+            name: value if name in constants else self._convert(name, value)
             for name, value in self._bound.items()
         }
         for view in self._views:
@@ -120,6 +121,10 @@ class Arguments:
         raise _NoKind
 
     def _convert(self, name: str, value: Any) -> Any:
+        if type(value) is int:
+            # A handle of its own: two arguments of one value are two inputs of a trace.
+            data, kind = _number(value)
+            return tensor_of(Handle(data, kind), kind)
         if hasattr(value, "data_ptr"):
             return self._pointer(name, value)
         if isinstance(value, tuple):
@@ -140,22 +145,17 @@ class Arguments:
             )
             round_as_described(descriptor, value)
             return descriptor
-        if type(value) is int:
-            # A handle of its own: two arguments of one value are two inputs of a trace.
-            data, kind = _number(value)
-            return tensor_of(Handle(data, kind), kind)
         return interpreter._implicit_cvt(value)
 
     def _pointer(self, name: str, value: Any) -> Any:
-        kind = _pointer_type(triton.runtime.jit.mangle_type(value))
+        kind = _pointer_kind(value)
         tensor = interpreter._unwrap_tensor(value)
         view = view_of(name, tensor, self._regions)
         view.keeps_loads = name in _KEEPS.get(self._kernel, ())
         if self._written is not None:
             view.written = self._written(tensor)
         self._views.append(view)
-        storage = tensor.untyped_storage()
-        self._spans.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
+        self._tensors.append(tensor)
         # One entry for all lanes. The pointer itself has offset 0, which every grain divides; 4096
         # is a power of two above the size of any element.
         address = np.array([value.data_ptr()], dtype=np.uint64)
@@ -174,7 +174,7 @@ class Arguments:
     def _known(self) -> KnownMemory:
         """The memory that is there; few launches ask for it."""
         if self._found is None:
-            spans = [*self._spans, *_spans_of(self._vouched)]
+            spans = [*_spans_of(self._tensors), *_spans_of(self._vouched)]
             if self._regions is not None:
                 spans += self._regions.spans()
             self._found = KnownMemory(spans)
@@ -182,9 +182,9 @@ class Arguments:
 
     def constants_key(self, kernel: Any) -> Any:
         """The kernel and the constants on which the sizes of its intermediates depend."""
-        # In the order of the kernel's parameters, which is that of `bound` in every launch.
-        constants = self._constants
-        values = [value for name, value in self._bound.items() if name in constants]
+        # Always in the order in which the executor names them.
+        bound = self._bound
+        values = [bound[name] for name in self._constants if name in bound]
         return kernel, *[value if isinstance(value, (int, str)) else None for value in values]
 
 
@@ -203,15 +203,31 @@ def _pointer_type(mangled: str) -> Any:
     return tl.str_to_ty(mangled, None)
 
 
+_POINTER_KINDS: dict[torch.dtype, Any] = {}
+
+
+def _pointer_kind(value: Any) -> Any:
+    """The type of a pointer to a tensor's elements."""
+    if type(value) is not torch.Tensor:  # a wrapper may say another dtype
+        return _pointer_type(triton.runtime.jit.mangle_type(value))
+    kind = _POINTER_KINDS.get(value.dtype)
+    if kind is None:
+        kind = _POINTER_KINDS[value.dtype] = _pointer_type(triton.runtime.jit.mangle_type(value))
+    return kind
+
+
 _PLAIN = frozenset((torch.Tensor, int, bool, float, str, type(None)))
 
 
-def _has_descriptor(value: Any) -> bool:
-    if type(value) in _PLAIN:
-        return False
-    if isinstance(value, tuple):
-        return any(map(_has_descriptor, value))
-    return isinstance(value, TensorDescriptor)
+def _has_descriptor(values: Iterable[Any]) -> bool:
+    for value in values:
+        if type(value) in _PLAIN:
+            continue
+        if isinstance(value, TensorDescriptor):
+            return True
+        if isinstance(value, tuple) and _has_descriptor(value):
+            return True
+    return False
 
 
 class _NoKind(Exception):

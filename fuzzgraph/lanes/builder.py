@@ -34,7 +34,15 @@ _ORDER_FREE = ("ADD", "MIN", "UMIN", "MAX", "UMAX", "AND", "OR", "XOR")
 
 
 _BYTES: dict[str, int] = {}
-"""Bytes of an element of a scalar type, by the type's name."""
+
+
+def most_bytes(dtype: Any) -> int:
+    """Bytes of an element of a scalar type."""
+    found = _BYTES.get(dtype.name)
+    if found is None:
+        # Booleans have 1 bit in Triton and 8 in numpy.
+        found = _BYTES[dtype.name] = max(dtype.primitive_bitwidth, 8) // 8
+    return found
 
 
 class LaneBuilder(CheckedBuilder):
@@ -130,13 +138,8 @@ class LaneBuilder(CheckedBuilder):
         output = as_one_bit(op, one, two)
         if output is None:
             output = op(one, two)
-        # As the stock interpreter does: numpy promotes some results to a wider type. Booleans have
-        # 1 bit in Triton and 8 in numpy.
-        name = dtype.name
-        most = _BYTES.get(name)
-        if most is None:
-            most = _BYTES[name] = max(dtype.primitive_bitwidth, 8) // 8
-        if output.itemsize > most and not dtype.is_ptr():
+        # As the stock interpreter does: numpy promotes some results to a wider type.
+        if output.itemsize > most_bytes(dtype) and not dtype.is_ptr():
             output = output.astype(np_dtype(dtype))
         return Handle(output, dtype)
 

@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
 from fuzzgraph.lanes.blocks import BlockPointer, Descriptor
-from fuzzgraph.lanes.handles import Handle, Tag, tag_of
+from fuzzgraph.lanes.handles import Handle, Tag, pointed, tag_of
 from fuzzgraph.lanes.memory import LaneMemory
 from fuzzgraph.lanes.types import np_dtype
 
@@ -24,7 +24,18 @@ Array = npt.NDArray[Any]
 
 
 _CONVERTED = (tl.bfloat16, tl.float32)
-"""Types between which a cast is more than numpy's."""
+
+
+def is_converted(before: Any, after: Any) -> bool:
+    """Whether a cast between two types is more than numpy's."""
+    return before.scalar in _CONVERTED and after.scalar in _CONVERTED
+
+
+def pointed_bytes(kind: Any) -> int:
+    """Bytes of an element that pointers of a type lead to."""
+    # Booleans have 1 bit in Triton and take a byte in memory.
+    bits: int = pointed(kind).primitive_bitwidth
+    return max(1, bits // 8)
 
 
 class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
@@ -40,8 +51,7 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
     # ---- pointers keep their provenance
 
     def create_addptr(self, ptr: Any, offset: Any) -> Any:
-        # Booleans have 1 bit in Triton and take a byte in memory.
-        width = max(1, ptr.get_element_ty().primitive_bitwidth // 8)
+        width = pointed_bytes(ptr.dtype)
         tag = tag_of(ptr)
         # Whatever the offset, the sum is a multiple of both; see `Tag.grain`.
         if tag is not None and tag.grain % width:
@@ -52,10 +62,9 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         return Handle(ptr.data + moved, ptr.dtype, tag)
 
     def cast_impl(self, src: Any, dst_type: Any) -> Any:
-        element = dst_type.scalar
-        if src.dtype.scalar in _CONVERTED and element in _CONVERTED:
+        if is_converted(src.dtype, dst_type):
             return super().cast_impl(src, dst_type)
-        return Handle(src.data.astype(np_dtype(dst_type)), element)
+        return Handle(src.data.astype(np_dtype(dst_type)), dst_type.scalar)
 
     def create_int_to_ptr(self, src: Any, dst_type: Any) -> Any:
         return self.create_bitcast(src, dst_type)

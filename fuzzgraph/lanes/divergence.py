@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,14 @@ class ActiveLanes:
         alive = np.ones(self.lanes, np.bool_) if self.active is None else self.active
         if values.dtype == np.bool_:
             return self._majority_of_two(values, alive)
-        chosen, first, counts = np.unique(keys[alive], return_index=True, return_counts=True)
-        value = values[alive][first[counts.argmax()]]
-        if len(chosen) > 1:
-            self._set_aside(alive & (keys != chosen[counts.argmax()]), alive, keys)
+        # In Python: few lanes, and numpy's `unique` takes as long as a whole operation of a kernel.
+        present = keys[alive].tolist()
+        counts = Counter(present)
+        most = max(counts.values())
+        chosen = min(key for key, count in counts.items() if count == most)
+        value = values[alive][present.index(chosen)]
+        if len(counts) > 1:
+            self._set_aside(alive & (keys != chosen), alive, keys)
         return value
 
     def _majority_of_two(self, values: Array, alive: Array) -> Any:

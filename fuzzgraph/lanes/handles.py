@@ -71,6 +71,11 @@ class LateHandle(TensorHandle):  # type: ignore[misc]
         """Hints on divisibility and the like mean nothing here."""
 
 
+def pointed(kind: Any) -> Any:
+    """The type of the elements that pointers of a type lead to, as a handle of them tells it."""
+    return Handle(None, kind).get_element_ty()
+
+
 def tag_of(handle: Any) -> Tag | None:
     """The provenance of a handle, None if it has none."""
     tag: Tag | None = getattr(handle, "tag", None)

@@ -161,6 +161,8 @@ def rounds(start: Lanes, stop: Lanes, step: int, *, tail: bool = False) -> Any:
     Raises:
         Divergence: lanes run different numbers of rounds.
     """
+    if len(start) == len(stop) == 1:
+        return range(int(start[0]), int(stop[0]), step)
     if len(start) != len(stop):
         start, stop = np.broadcast_arrays(start, stop)
     if (start == start[0]).all() and (stop == stop[0]).all():

@@ -8,7 +8,7 @@ it copies arguments from a device to the host and back, runs hooks, and evaluate
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +34,7 @@ def call_kernel(
     """Launch the kernel of a stock executor over lanes."""
     names = _argument_names(executor.fn)
     kwargs = {name: value for name, value in kwargs.items() if name in names}
-    on_device = any(_off_host(value) for value in (*args, *kwargs.values()))
+    on_device = _off_host(args) or _off_host(kwargs.values())
     host_args, host_kwargs = args, kwargs
     if on_device:
         host_args, host_kwargs = executor._init_args_hst(args, kwargs)
@@ -78,14 +78,21 @@ def _parameters(kernel: Any) -> tuple[tuple[str, ...], dict[str, Any]] | None:
     return tuple(spec.args), dict(zip(late, defaults, strict=True))
 
 
-def _off_host(value: Any) -> bool:
-    """Whether an argument, or a part of it, lies on a device."""
-    # Tuples nest, and a tensor descriptor holds its tensor as `base`.
-    if isinstance(value, torch.Tensor):
-        return not value.is_cpu
-    if value is None or value.__class__ is int:
-        return False
-    if isinstance(value, tuple):
-        return any(map(_off_host, value))
-    base = getattr(value, "base", None)
-    return isinstance(base, torch.Tensor) and base.device.type != "cpu"
+_PLAIN = frozenset((int, bool, float, str, type(None)))
+
+
+def _off_host(values: Iterable[Any]) -> bool:
+    """Whether one of the arguments, or a part of one, lies on a device."""
+    # One loop for all of them: a kernel has dozens of arguments, most of them plain numbers.
+    for value in values:
+        if value.__class__ in _PLAIN:
+            continue
+        # Tuples nest, and a tensor descriptor holds its tensor as `base`.
+        if isinstance(value, tuple):
+            if _off_host(value):
+                return True
+            continue
+        held = value if isinstance(value, torch.Tensor) else getattr(value, "base", None)
+        if isinstance(held, torch.Tensor) and not held.is_cpu:
+            return True
+    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from traceback import walk_tb
 from typing import Any
@@ -39,7 +40,29 @@ def at_line(function: Callable[..., Any], line: str) -> Callable[..., Any]:
         finally:
             _PLAYED.pop()
 
+    call.__dict__["playing_at"] = _PlayingAt(line)
     return call
+
+
+class _PlayingAt:
+    """Inside, `kernel_line` is this line."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    def __enter__(self) -> None:
+        _PLAYED.append(self._line)
+
+    def __exit__(self, *_: object) -> None:
+        _PLAYED.pop()
+
+
+def playing_at(call: Any) -> AbstractContextManager[None]:
+    """What `at_line` wraps around a call that it made."""
+    found: AbstractContextManager[None] = call.playing_at
+    return found
 
 
 def kernel_line() -> str:

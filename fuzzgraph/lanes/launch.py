@@ -35,6 +35,7 @@ from fuzzgraph.lanes.one_by_one import run_one_by_one
 from fuzzgraph.lanes.races import Conflict, check_races
 from fuzzgraph.lanes.recording import record
 from fuzzgraph.lanes.report import LaneReport
+from fuzzgraph.lanes.straight_line import straight_line
 from fuzzgraph.lanes.traces import trace_of
 
 Programs = npt.NDArray[np.int32]
@@ -187,7 +188,7 @@ class _Launch:
             lanes = memory.active_lanes = ActiveLanes(len(group))
             try:
                 with deciding_for(lanes):
-                    played = trace.play(inputs)
+                    played = trace.play(inputs, builder, straight_line)
             except Exception:
                 # Run again: only the kernel itself can tell at which of its lines it raised.
                 trace.raised()

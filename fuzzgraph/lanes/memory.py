@@ -23,6 +23,7 @@ from fuzzgraph.lanes.journal import Journal
 
 Array = npt.NDArray[Any]
 _GREATEST = np.maximum.reduce
+_ZERO = np.uint64(0)
 
 
 class LaneMemory:
@@ -66,7 +67,10 @@ class LaneMemory:
         Returns:
             C-contiguous, like a load of the stock interpreter: reductions depend on it.
         """
-        lanes = max(len(each) for each in (pointers, mask, other) if each is not None)
+        lanes = len(pointers)
+        for each in (mask, other):
+            if each is not None and len(each) > lanes:
+                lanes = len(each)
         mask = self.active_only(mask, lanes, pointers.ndim)
         if len(pointers) != lanes:
             pointers = np.broadcast_to(pointers, (lanes, *pointers.shape[1:]))
@@ -81,7 +85,7 @@ class LaneMemory:
                 # which `_fill` replaces.
                 index = offsets.view(np.int64)
                 memory = view.array(size)
-                if self._plain(view, memory, index, mask):
+                if not view.is_patchy or self._plain(view, memory, index, mask):
                     result = memory.take(index, mode="clip")
                     if mask is not None:
                         _fill(result, mask, other, dtype)
@@ -230,16 +234,14 @@ def _inside(offsets: Array, mask: Array | None, last: int) -> bool:
         return True
     if mask is None:
         return False
-    if mask.shape != offsets.shape:
-        mask = np.broadcast_to(mask, offsets.shape)
-    active = offsets[mask]
-    return not active.size or bool(active.max() <= last)
+    # Element by element rather than by index: no array of the active ones has to be gathered.
+    return bool(_GREATEST(np.where(mask, offsets, _ZERO), axis=None) <= last)
 
 
 def _fill(result: Array, mask: Array, other: Any, dtype: Any) -> None:
     """Put `other` where the mask is off; `result` holds unsigned integers."""
     # 0, as in the stock interpreter. On a device such an element is undefined.
     if other is None:
-        result[spread(~mask, result.shape)] = 0
+        np.copyto(result, 0, where=~mask)
     else:
         np.copyto(result, other.astype(dtype, copy=False).view(result.dtype), where=~mask)

@@ -20,7 +20,7 @@ def prepare(operation: Operation, trace: Trace) -> None:
     """Work out how playback gets the operands."""
     if operation.kwargs or _nested(operation.args):
         operation.call = _resolving(operation.function, operation.args, operation.kwargs)
-        operation.getter = _whole
+        operation.getter = whole
     else:
         places = [
             each.index if isinstance(each, Ref) else trace.place(each.value)
@@ -54,7 +54,8 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", function))
 
 
-def _whole(values: list[Any]) -> tuple[list[Any]]:
+def whole(values: list[Any]) -> tuple[list[Any]]:
+    """The operands of a call that picks them itself: all values of the playback."""
     return (values,)
 
 

@@ -13,15 +13,17 @@ from contextlib import contextmanager
 from types import GeneratorType
 from typing import Any
 
+import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
 
+from fuzzgraph.lanes.handles import Handle, tag_of
 from fuzzgraph.lanes.integers import LaneInt
 from fuzzgraph.lanes.kernel_source import kernel_line
 from fuzzgraph.lanes.operands import BLOCKS, PLAIN, Constant, Ref, Several, changes, is_constant
 from fuzzgraph.lanes.playback_calls import name_of, place_results, prepare
-from fuzzgraph.lanes.trace import Operation, Path, Trace, outcome
+from fuzzgraph.lanes.trace import Facts, Operation, Path, Trace, outcome
 from fuzzgraph.lanes.traced import set_recorder
 from fuzzgraph.lanes.watched import UNWATCHED, WATCHED
 
@@ -68,7 +70,12 @@ class Recording:
         self._known: dict[int, Any] = {}
         """id -> index of a value that changes between runs, or the constant itself."""
         self._alive: list[Any] = []
+        self._views: dict[int, int] = {}
+        """id of an argument's view -> the index of the input."""
         for index, handle in enumerate(inputs, start=1):
+            if (tag := tag_of(handle)) is not None:
+                self._views[id(tag.view)] = index
+            trace.learn(index, self._facts(handle))
             self._hold(handle, index)
         if len(self._known) != len(inputs):
             self.spoil("one handle is two inputs")
@@ -131,6 +138,8 @@ class Recording:
             known = Operation(function, args, kwargs)
             # A fork until it is seen to have a single outcome: it may raise.
             path.fork, known.paths = known, {}
+            path.run = None
+            self._note_uses((*args, *kwargs.values()))
             prepare(known, self._trace)
         elif (known.function, known.args, known.kwargs) != (function, args, kwargs):
             self.spoil("two runs differ")
@@ -145,13 +154,41 @@ class Recording:
             return
         if operation.results is None:
             place_results(operation, self._trace, result, len(parts))
+            self._trace.owners |= dict.fromkeys(operation.results or (), self._path)
         assert operation.results is not None
         if len(operation.results) != len(parts):
             self.spoil("two runs differ")
             return
         for index, part in zip(operation.results, parts, strict=True):
+            self._trace.learn(index, self._facts(part))
             self._hold(part, index)
         self._go_on(operation, chosen)
+
+    def _note_uses(self, operands: Sequence[Any]) -> None:
+        """Note which results of earlier paths the present one takes."""
+        for operand in operands:
+            if isinstance(operand, Several):
+                self._note_uses(operand.parts)
+            elif isinstance(operand, Ref):
+                owner = self._trace.owners.get(operand.index)
+                if owner is None or owner is self._path:
+                    continue
+                if operand.index not in owner.escaping:
+                    owner.escaping.add(operand.index)
+                    owner.run = None
+
+    def _facts(self, value: Any) -> Facts | None:
+        """What is known of a handle; None for any other value."""
+        if type(value) not in (Handle, TensorHandle):
+            return None
+        data, tag = value.data, tag_of(value)
+        if not isinstance(data, np.ndarray):
+            return None
+        source = 0 if tag is None else self._views.get(id(tag.view), -1)
+        if source < 0:
+            return None
+        grain = 0 if tag is None else tag.grain
+        return Facts(data.dtype, data.shape[1:], value.dtype, source, grain)
 
     def _go_on(self, operation: Operation, chosen: Any) -> None:
         path = self._path

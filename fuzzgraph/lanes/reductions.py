@@ -33,7 +33,7 @@ def lane_reduce(
     input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **kwargs: Any
 ) -> Any:
     """Replaces `tl.reduce`."""
-    return _reduced(input, axis, combine_fn, keep_dims)
+    return reduced(input, axis, combine_fn, keep_dims)
 
 
 def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any) -> Any:
@@ -45,7 +45,8 @@ def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **k
 
 
 @traced
-def _reduced(input: Any, axis: Any, combine_fn: Any, keep_dims: bool) -> Any:
+def reduced(input: Any, axis: Any, combine_fn: Any, keep_dims: bool) -> Any:
+    """One operation for the whole reduction."""
     return _Reduce(axis, combine_fn, keep_dims).apply(input)
 
 
@@ -65,7 +66,48 @@ def _behind_lanes(axis: int, data: Array) -> int:
     """The kernel's axis as an axis of `data`, which has the lane axis in front."""
     if data.ndim < 2:
         raise NotVectorizable("reduction of a scalar")
-    return axis + 1 if axis >= 0 else axis + data.ndim
+    axes: int = reduced_axes(axis, data.ndim)
+    return axes
+
+
+_DIRECT: dict[Any, Any] = {
+    np.sum: np.add.reduce,
+    np.max: np.maximum.reduce,
+    np.min: np.minimum.reduce,
+    np.nanmax: np.fmax.reduce,
+    np.nanmin: np.fmin.reduce,
+}
+"""Reductions of numpy -> what they come to for an array, without its layers of Python."""
+
+
+def _direct(operation: Callable[..., Array]) -> Callable[..., Array]:
+    found: Callable[..., Array] = _DIRECT.get(operation, operation)
+    return found
+
+
+class _Asked(ReduceOps):  # type: ignore[misc]
+    """Tells by which operation of numpy the interpreter reduces."""
+
+    def min_max(self, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        return None if idx_reduce_op else val_reduce_op
+
+    def sum(self, input: Any) -> Any:
+        return np.sum
+
+    def generic_reduce(self, input: Any) -> Any:
+        return None
+
+
+def plain_reduction(combine_fn: Any) -> Any:
+    """The ufunc's `reduce` that a combine function stands for; None for all others."""
+    return _DIRECT.get(_Asked(None, combine_fn, False).apply_impl((None,)))
+
+
+def reduced_axes(axis: int | None, rank: int) -> Any:
+    """The axes of an array over lanes that a kernel's axis means; `rank` is the array's."""
+    if axis is None:
+        return tuple(range(1, rank))
+    return axis + 1 if axis >= 0 else axis + rank
 
 
 class _Reduce(ReduceOps):  # type: ignore[misc]
@@ -83,12 +125,12 @@ class _Reduce(ReduceOps):  # type: ignore[misc]
         data = input.handle.data
         if self.axis is not None:
             axis: Any = _behind_lanes(self.axis, data)
-            return operation(data, axis=axis, keepdims=self.keep_dims)
+            return _direct(operation)(data, axis=axis, keepdims=self.keep_dims)
         # Over all axes numpy's argmin takes no tuple, and flattening would include the lanes.
         if operation in POSITION_OF_EXTREME:
             raise NotVectorizable("position of an extreme over all axes")
-        axis = tuple(range(1, data.ndim))
-        return operation(data, axis=axis, keepdims=self.keep_dims)
+        axis = reduced_axes(None, data.ndim)
+        return _direct(operation)(data, axis=axis, keepdims=self.keep_dims)
 
     def generic_reduce(self, input: Any) -> Any:
         if self.axis is None:

@@ -14,14 +14,16 @@ everything back and runs the kernel, which is recorded along the same trace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from fuzzgraph.lanes.globals_read import GlobalsRead, is_device_function
 from fuzzgraph.lanes.integers import LaneInt
 
 # Playbacks that ended at an unknown path, beyond which a kernel that mostly does so runs as it is.
 _MOST_ENDS = 64
+# Playbacks of a path after which it is worth compiling, which takes as long as a few of them.
+_OFTEN = 8
 
 
 class Operation:
@@ -49,13 +51,36 @@ class Operation:
 class Path:
     """Operations without a fork between them, then a fork, or the end of the kernel."""
 
-    __slots__ = ("complete", "fork", "steps")
+    __slots__ = ("complete", "escaping", "fork", "plays", "run", "steps")
 
     def __init__(self) -> None:
         self.steps: list[Operation] = []
         self.fork: Operation | None = None
         self.complete = False
         """Whether the kernel ended here."""
+        self.escaping: set[int] = set()
+        """Indices of results of this path that operations of other paths take."""
+        self.plays = 0
+        self.run: Any = None
+        """All steps at once, as `straight_line` makes it; None where they are called one by one."""
+
+
+class Facts(NamedTuple):
+    """What every run has in common of the array behind an index."""
+
+    numpy: Any
+    """Its dtype."""
+    sizes: tuple[int, ...]
+    """Its shape without the lanes."""
+    kind: Any
+    """The type of its elements in Triton."""
+    source: int
+    """The input that a pointer was derived from, 0 where there is none."""
+    grain: int
+    """The grain of its provenance."""
+
+
+Compile = Callable[["Trace", Path], Any]
 
 
 class Trace:
@@ -71,9 +96,15 @@ class Trace:
         self.values: list[Any] = [None] * (1 + inputs)
         """What playback starts with: a place for results that are none, those of the inputs, then
         constants and places for results."""
+        self.facts: dict[int, Facts] = {}
+        """By index; what is missing is no array, or not the same in every run."""
+        self.odd: set[int] = set()
+        """Indices whose facts differed between two runs."""
+        self.owners: dict[int, Path] = {}
+        """Index of a result -> the path that makes it."""
         self._globals = GlobalsRead()
         self._globals.add(kernel)
-        self._played = self._ended = self._raised = 0
+        self._played = self._ended = self.playbacks_raised = 0
 
     @property
     def usable(self) -> bool:
@@ -85,14 +116,26 @@ class Trace:
         """Whether every global that the kernel reads is what it was."""
         return self._globals.hold()
 
-    def play(self, inputs: Sequence[Any]) -> bool:
-        """Carry out the run; False if it took a path that is not known, half done."""
+    def play(self, inputs: Sequence[Any], builder: Any, compiled: Compile) -> bool:
+        """Carry out the run; False if it took a path that is not known, half done.
+
+        Args:
+            inputs: handles of the arguments.
+            builder: the builder of this process, with the group that runs.
+            compiled: makes a path that was played often into one function.
+        """
         values = self.values.copy()
         values[1 : 1 + len(inputs)] = inputs
         path = self.root
         while True:
-            for step in path.steps:
-                values[step.to] = step.call(*step.getter(values))
+            if path.run is not None:
+                path.run(values, builder)
+            else:
+                path.plays += 1
+                for step in path.steps:
+                    values[step.to] = step.call(*step.getter(values))
+                if path.plays >= _OFTEN and (path.complete or path.fork is not None):
+                    path.run = compiled(self, path)
             fork = path.fork
             if fork is None:
                 return self._count(path.complete)
@@ -111,8 +154,8 @@ class Trace:
 
     def raised(self) -> None:
         """Note that playback raised: a kernel that does so again and again runs as it is."""
-        self._raised += 1
-        if self._raised > _MOST_ENDS:
+        self.playbacks_raised += 1
+        if self.playbacks_raised > _MOST_ENDS:
             self.off = "playback raises"
 
     def enter(self, function: Any) -> str:
@@ -125,6 +168,17 @@ class Trace:
     def unsure(self) -> str:
         """Why the kernel's globals cannot be relied on; "" if they can."""
         return self._globals.refused
+
+    def learn(self, index: int, facts: Facts | None) -> None:
+        """Note what is behind an index in a run that is recorded."""
+        if index in self.odd:
+            return
+        if facts is None or self.facts.setdefault(index, facts) != facts:
+            self.odd.add(index)
+            self.facts.pop(index, None)
+            # What was compiled relies on it, and few kernels come here.
+            for path in {id(each): each for each in self.owners.values()}.values():
+                path.run = None
 
     def place(self, value: Any = None) -> int:
         """A new index, with a constant or for a result."""

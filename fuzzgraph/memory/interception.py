@@ -247,8 +247,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the launch of a kernel; its own tensor operations are not the engine's."""
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             result = launch(executor, *args, **kwargs)
-        for tensor in tensors_in([*args, *kwargs.values()]):
-            self._touch(tensor)
+            for tensor in tensors_in([*args, *kwargs.values()]):
+                self._touch(tensor)
         if self._listener is not None:
             self._listener.on_launch(launch, executor, args, kwargs)
         return result

@@ -20,13 +20,20 @@ from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import queries_of
 from fuzzgraph.reference.metadata import capture_truth, live_truth
-from fuzzgraph.reference.output_spec import OutputSpec, Rounding, output_spec, rounding_of
+from fuzzgraph.reference.output_spec import (
+    RECURRENCES,
+    OutputSpec,
+    Rounding,
+    output_spec,
+    rounding_of,
+)
 from fuzzgraph.reference.shard import live_tokens, local_outputs
 from fuzzgraph.reference.triton_ready import ready_triton
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.world import Batch, IntArray
 
 __all__ = [
+    "RECURRENCES",
     "Expected",
     "OutputSpec",
     "Rounding",

@@ -20,9 +20,9 @@ from fuzzgraph.world import Batch
 
 # Engines use either width for token ids; both hold every id.
 _TOKEN_IDS = (torch.int64, torch.int32)
-
-
-_RECURRENT = ("recurrent", "gated_delta")
+_OF_TOKENS = ("recurrent", "gated_delta")
+RECURRENCES = ("state", *_OF_TOKENS)
+"""Outputs of layers with recurrent state, which compute in float32 whatever the model's dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Rounding:
 
 def rounding_of(name: str, config: EngineConfig) -> Rounding:
     """How an output rounds."""
-    dtype = torch.float32 if name in ("state", *_RECURRENT) else DTYPES[config.dtype]
+    dtype = torch.float32 if name in RECURRENCES else DTYPES[config.dtype]
     return Rounding(dtype, *coarseness(name, config))
 
 
@@ -72,7 +72,7 @@ def output_spec(
         return OutputSpec(_token_rows(seen, batch, config), (), _TOKEN_IDS)
     if name == "state":
         return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
-    if name in _RECURRENT:
+    if name in _OF_TOKENS:
         return OutputSpec(_token_rows(seen, batch, config), (STATE_WIDTH,), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)

@@ -15,7 +15,7 @@ from tests.lanes.kernels import arithmetic, attention, hazards, indices, traced,
 from tests.lanes.kernels.launch import Launch
 from tests.lanes.test_same_bytes import HEAVY, drawn, outcome
 
-from fuzzgraph.lanes import traces  # isort: skip  (it needs Triton, which `launch` made ready)
+from fuzzgraph.lanes import trace, traces  # isort: skip  (it needs Triton, which `launch` made ready)
 
 DRAWS = {
     **attention.DRAWS, **indices.DRAWS, **arithmetic.DRAWS, **tutorials.DRAWS, **hazards.DRAWS
@@ -40,6 +40,11 @@ def with_other_content(launch: Launch, seed: int) -> Launch:
     return other
 
 
+def was_compiled(one: Any) -> bool:
+    paths = [one.root, *one.owners.values()]
+    return any(path.run is not None for path in paths)
+
+
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, tuple):
@@ -53,19 +58,25 @@ def over_lanes(launch: Launch) -> tuple[Any, LaneReport]:
         return outcome(launch), report
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["one by one", "compiled"])
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_launch_that_is_played_back_leaves_the_bytes_of_the_stock_interpreter(name: str) -> None:
+def test_a_launch_that_is_played_back_leaves_the_bytes_of_the_stock_interpreter(
+    name: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "_OFTEN", 1 if compiled else 1 << 60)
     played = 0
     for seed in range(min(HEAVY.get(name, 12), 12) // (4 if name in HEAVY else 1)):
         first = drawn(name, DRAWS[name], seed)
         over_lanes(first.copy())
-        for again in range(2):
+        for again in range(3):
             launch = with_other_content(first, again)
             expected = outcome(launch.copy())
             got, report = over_lanes(launch)
             assert got == expected, (name, seed, again)
             played += report.played
-    assert {trace.off for trace in traces.kept()} <= {""}
+    assert {each.off for each in traces.kept()} <= {""}
+    assert compiled == any(map(was_compiled, traces.kept()))
+    assert not any(each.playbacks_raised for each in traces.kept())
     assert played
 
 

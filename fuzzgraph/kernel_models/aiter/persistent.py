@@ -83,7 +83,7 @@ def check_plan(call: Call, plan: PersistentPlan) -> None:
         call.needs(tensor is not None, f"a persistent call needs {name}", None)
         call.needs_dtype(name, tensor, torch.int32)
         call.needs_shape(name, tensor, *_SHAPES.get(name, (None,)))
-        call.needs(tensor.is_contiguous(), f"{name} must be contiguous", list(tensor.stride()))
+        call.needs_contiguous(name, tensor)
 
 
 def plan_of(arguments: dict[str, Any]) -> PersistentPlan | None:
