@@ -6,11 +6,13 @@ from dataclasses import fields
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.delta_rule import POSITIONS
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.attention_model import OneLayer
+from fuzzgraph.targets.vllm.configuration import max_model_len
 from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module, states_by_key
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
@@ -45,7 +47,8 @@ _VERIFIED = _DRIVEN.replace(
     max_draft_tokens=6,
     ragged_verify=True,
     recurrent_verify=True,
-    # Open bugs; a target of its own has them (corpus/known_bugs/vllm-gdn-*.toml).
+    # Open bugs, each in a target of its own: corpus/known_bugs/vllm-issue-53051.toml and
+    # vllm-gdn-waiting.toml.
     verified_prompts=False,
     waiting=False,
     # A request that comes back computes its prompt and what it had said before.
@@ -143,6 +146,12 @@ class DeltaNetTarget(Mamba2Target):
         if config.max_context_len > POSITIONS:
             longest = f"max_context_len={config.max_context_len}"
             return f"{longest} is more than the {POSITIONS} positions that have a key"
+        if verifies_states(config) and max_model_len(config) == config.page_size:
+            # gpu_model_runner.py may_reinitialize_input_batch of 0.20: models with attention, too,
+            # have several groups, and so never the block sizes that the runner began with.
+            return (
+                f"a model of {config.page_size} tokens keeps the block table of one without state"
+            )
         return super().refused(config)
 
     def load(self) -> None:
@@ -160,8 +169,15 @@ class DeltaNetTarget(Mamba2Target):
             )
 
 
-class AnyVerifyTarget(DeltaNetTarget):
-    """The same where verifies compute several tokens of a prompt, and requests wait."""
+class PromptVerifyTarget(DeltaNetTarget):
+    """The same where verifies compute several tokens of a prompt."""
 
-    kernels = "gated delta net, waits"
-    verified = _VERIFIED.replace(verified_prompts=True, waiting=True)
+    kernels = "delta net with prompts"
+    verified = _VERIFIED.replace(verified_prompts=True)
+
+
+class WaitingVerifyTarget(DeltaNetTarget):
+    """The same where requests wait while others verify."""
+
+    kernels = "delta net with waits"
+    verified = _VERIFIED.replace(waiting=True)

@@ -14,7 +14,8 @@ from tests.targets.sglang.released import Workers
 from tests.targets.vllm.cases import IDLE, MOVED, NEWEST, VERSIONS, case, decode, step
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-TARGET, VERIFIES, ANY = "vllm-gdn", "vllm-gdn-verify", "vllm-gdn-verify-any"
+TARGET, VERIFIES = "vllm-gdn", "vllm-gdn-verify"
+PROMPTS, WAITS = "vllm-gdn-verify-prompt", "vllm-gdn-verify-wait"
 verify = partial(step, mode="target_verify")
 decodes = partial(case, capture_bs=(2, 4), recurrent_state=True)
 verifies = partial(decodes, draft_tokens=3)
@@ -132,7 +133,7 @@ def test_the_end_of_a_prompt_beside_verifies_raises_in_0_17_1(
 
 def test_the_end_of_a_prompt_that_is_as_long_as_a_verify_takes_its_graph(vllm: Workers) -> None:
     """Issue 53051, open in 0.33.0."""
-    seen = found(vllm, NEWEST, verifies(verify((0, 5, 3), (1, 16, 3))), ANY)
+    seen = found(vllm, NEWEST, verifies(verify((0, 5, 3), (1, 16, 3))), PROMPTS)
     assert {("metadata", "spec_state_indices.0"), ("computes", "cache")} <= seen
 
 
@@ -144,7 +145,7 @@ def test_a_request_that_waits_forgets_how_many_tokens_stayed(vllm: Workers) -> N
         verify((0, 11, 3)),
         verify((0, 13, 3), (1, 21, 3)),
     )
-    seen = found(vllm, NEWEST, verifies(*steps), ANY)
+    seen = found(vllm, NEWEST, verifies(*steps), WAITS)
     assert {("metadata", "num_accepted_tokens"), ("computes", "cache")} <= seen
 
 
@@ -174,13 +175,18 @@ def test_releases_before_0_17_keep_states_the_other_way_round(vllm: Workers) -> 
     [
         ({"max_context_len": 65}, "max_context_len=65 is more than the 64 positions"),
         ({"recurrent_state": False}, "recurrent_state must be true"),
+        (
+            {"modes": ("target_verify",), "max_context_len": 15},
+            "a model of 16 tokens keeps the block table",
+        ),
     ],
 )
 def test_configs_that_the_layer_cannot_tell_are_refused(
     settings: dict[str, Any], said: str
 ) -> None:
     config = EngineConfig(**{"page_size": 16, "recurrent_state": True, **settings})
-    assert said in str(open_target(TARGET).unsupported(config))
+    target = VERIFIES if "modes" in settings else TARGET
+    assert said in str(open_target(target).unsupported(config))
 
 
 @pytest.mark.parametrize(
