@@ -32,7 +32,7 @@ class Lines:
     def function(self) -> Run:
         """The function, compiled."""
         text = "\n    ".join(["def run(values, builder):", "memory = builder.memory", *self._lines])
-        # The text has words of these modules and counters alone: whatever an engine gave has a name.
+        # The text has our own words and counters alone: what an engine gave stands behind names.
         exec(compile(text, "<path of a trace>", "exec"), self._values)
         made: Run = self._values["run"]
         return made
