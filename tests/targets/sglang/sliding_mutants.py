@@ -6,8 +6,13 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession, BackendTarget
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    AttentionBackend,
+    BackendSession,
+    BackendTarget,
+)
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
 from fuzzgraph.world import Batch
 
 
@@ -37,9 +42,20 @@ class _ShortWindow(BackendSession):
         return super()._open_backend(runner)
 
 
+class _ShortList(BackendSession):
+    """Decodes list one key of the window too few, as the Triton backend's do (sglang PR 32087)."""
+
+    def _open_backend(self, runner: Any) -> Any:
+        backend = super()._open_backend(runner)
+        backend.indices_updater_decode.sliding_window_size -= 1
+        return backend
+
+
 class _Planted(BackendTarget):
-    def __init__(self, session: type[BackendSession]) -> None:
-        super().__init__("sglang-fa3", FA3, "decode")
+    def __init__(
+        self, session: type[BackendSession], backend: AttentionBackend = FA3, name: str = "fa3"
+    ) -> None:
+        super().__init__(f"sglang-{name}", backend, "decode")
         self._session = session
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
@@ -52,6 +68,10 @@ def stale_slots() -> BackendTarget:
 
 def one_pool() -> BackendTarget:
     return _Planted(_OnePool)
+
+
+def short_list() -> BackendTarget:
+    return _Planted(_ShortList, FLASHINFER, "flashinfer")
 
 
 def short_window() -> BackendTarget:

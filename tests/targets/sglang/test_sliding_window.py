@@ -42,7 +42,7 @@ def _windowed(*steps: ReplayStep, **settings: Any) -> Case:
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-trtllm-mha"])
+@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-flashinfer", "sglang-trtllm-mha"])
 @pytest.mark.parametrize("version", ["0.5.13", _NEWEST])
 def test_both_layers_attend_to_their_own_pages_while_pages_leave_the_window(
     workers: Workers, version: str, target: str
@@ -88,6 +88,7 @@ def test_decodes_of_the_triton_backend_see_one_key_too_few(workers: Workers) -> 
     [
         ("stale_slots", "swa_out_cache_loc"),
         ("one_pool", "swa_attention"),
+        ("short_list", "window_kv_indptr"),
         ("short_window", "swa_attention"),
     ],
 )

@@ -277,6 +277,10 @@ def _window_fields() -> tuple[Field, ...]:
     own = (
         fields.page_table("swa_page_table", source=_WINDOW_TABLE),
         fields.write_slots("swa_out_cache_loc", source=_WINDOW_SLOTS),
+        fields.offsets("window_kv_indptr", repeats="listed_lens", source=_SUMS),
+        fields.slot_indices("window_kv_indices", source=_TABLE),
+        fields.lengths("window_kv_last_page_len", fill=1, repeats="one_each", source=_ONES),
+        fields.offsets("planned_window_kv_indptr", repeats="listed_lens", source=_PLAN),
     )
     return tuple(replace(field, group=1) for field in own)
 
@@ -366,8 +370,10 @@ class BackendSession(DecodeSession):
         held = self._metadata_tensors(None) if size is None else self._read[size]
         used = {name: tensor.clone() for name, tensor in held.items()}
         used |= self._kind.planned(self._kind.held(self.backend, size))
-        if "kv_indices" in used:
-            used["kv_indices"] = used["kv_indices"][: used["kv_indptr"][-1]]
+        for part in {"", "window_"}:
+            if f"{part}kv_indices" in used:
+                listed = used[f"{part}kv_indptr"][-1]
+                used[f"{part}kv_indices"] = used[f"{part}kv_indices"][:listed]
         if "mask_indptr" in used:
             used["custom_mask"] = used["custom_mask"][: used["mask_indptr"][-1]]
         lens = lens + (self._config.draft_tokens if self._verifies else 0)

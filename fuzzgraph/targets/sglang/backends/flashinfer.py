@@ -16,28 +16,43 @@ from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, Atten
 
 _EAGER = ("decode_wrappers", "prefill_wrappers", "decode_wrapper", "prefill_wrapper")
 """Attributes of the metadata; those of latent attention are single."""
+_WINDOW = "window_"
 _KINDS = ("decode", "prefill")
 
 
-def held_wrapper(backend: Any, size: int | None) -> Any:
-    """The wrapper, of several the first; one for verify graphs is a prefill's."""
+def held_wrappers(backend: Any, size: int | None) -> list[Any]:
+    """The wrapper of the layers that see all keys, behind that of a sliding window if there is one;
+    one for verify graphs is a prefill's."""
     if size is None:
         held = backend.forward_metadata
         found = next(getattr(held, name) for name in _EAGER if hasattr(held, name))
     else:
         graphs = (getattr(backend, f"{kind}_cuda_graph_metadata", {}) for kind in _KINDS)
         found = next(held[size] for held in graphs if size in held)
-    return found[0] if isinstance(found, list) else found
+    return found if isinstance(found, list) else [found]
 
 
-def planned_offsets(wrapper: Any) -> dict[str, torch.Tensor]:
-    """What the plan was made of, as tensors."""
-    made_of: dict[str, list[int]] = wrapper.planned
+def planned_offsets(wrappers: list[Any]) -> dict[str, torch.Tensor]:
+    """What the plan of the layers that see all keys was made of, as tensors."""
+    made_of: dict[str, list[int]] = wrappers[-1].planned
     return {name: torch.tensor(values, dtype=torch.int32) for name, values in made_of.items()}
 
 
-def _buffers(wrapper: Any) -> dict[str, torch.Tensor]:
-    return {name.removeprefix("paged_"): wrapper.buffer(name) for name in wrapper.order}
+def _planned(wrappers: list[Any]) -> dict[str, torch.Tensor]:
+    """The same of each wrapper, by field."""
+    return {
+        f"planned_{_WINDOW * (wrapper is not wrappers[-1])}{name}": offsets
+        for wrapper in wrappers
+        for name, offsets in planned_offsets([wrapper]).items()
+    }
+
+
+def _buffers(wrappers: list[Any]) -> dict[str, torch.Tensor]:
+    return {
+        _WINDOW * (wrapper is not wrappers[-1]) + name.removeprefix("paged_"): wrapper.buffer(name)
+        for wrapper in wrappers
+        for name in wrapper.order
+    }
 
 
 def _one_head_dim(config: EngineConfig) -> str | None:
@@ -60,8 +75,13 @@ FLASHINFER = AttentionBackend(
         "qo_indptr",
         "planned_kv_indptr",
         "planned_qo_indptr",
+        "window_kv_indptr",
+        "window_kv_indices",
+        "window_kv_last_page_len",
+        "planned_window_kv_indptr",
     ),
-    held=held_wrapper,
+    windows=True,
+    held=held_wrappers,
     read=_buffers,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),
     kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
@@ -69,7 +89,7 @@ FLASHINFER = AttentionBackend(
     max_topk=2,
     masks_branches=True,
     stood_in_for=("FlashInfer's wrappers, by models",),
-    planned=lambda wrapper: {f"planned_{k}": v for k, v in planned_offsets(wrapper).items()},
+    planned=_planned,
 )
 
 target = FLASHINFER.target

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fuzzgraph.targets.offline.flashinfer_wrappers import MODELS
 from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, AttentionBackend
-from fuzzgraph.targets.sglang.backends.flashinfer import held_wrapper, planned_offsets
+from fuzzgraph.targets.sglang.backends.flashinfer import held_wrappers, planned_offsets
 
 _MODULE = f"{ATTENTION}.flashinfer_mla_backend"
 
@@ -20,8 +20,8 @@ FLASHINFER_MLA = AttentionBackend(
     stood_in_for=("FlashInfer's wrappers, by models",),
     page_sizes=(1, 16),
     fields=("kv_indptr", "kv_indices", "qo_indptr"),
-    held=held_wrapper,
-    read=lambda wrapper: {"kv_indices": wrapper.buffer("kv_indices")},
+    held=held_wrappers,
+    read=lambda wrappers: {"kv_indices": wrappers[-1].buffer("kv_indices")},
     planned=planned_offsets,
     kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
 )
