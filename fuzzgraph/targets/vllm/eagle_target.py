@@ -43,7 +43,7 @@ class _Drafts(FlashAttentionTarget):
     def _drive(self, session: type[EagleSession], graphs: str) -> None:
         self.session = session
         self.model = session.model_class
-        self.about = f"EagleProposer of the V1 runner, {self.kernels}, {graphs}"
+        self.about = f"V1's EagleProposer, {self.kernels}, {graphs}"
         self.capabilities = _DRIVEN
 
     def load(self) -> None:
@@ -65,4 +65,4 @@ class EagleBreakableDraftTarget(_Drafts, FlashAttentionBreakableTarget):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._drive(EagleBreakableSession, "graphs that break by themselves")
+        self._drive(EagleBreakableSession, "breakable graphs")
