@@ -57,7 +57,7 @@ class EagleDraftTarget(_Drafts, FlashAttentionPiecewiseTarget):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "piecewise")
-        self._drive(EagleSession, "graphs broken at attention")
+        self._drive(EagleSession, "graphs split at attention")
 
 
 class EagleBreakableDraftTarget(_Drafts, FlashAttentionBreakableTarget):

@@ -23,8 +23,8 @@ _SESSIONS: Mapping[str, type[PiecewiseSession]] = {
     "full_and_piecewise": FullAndPiecewiseSession,
 }
 _ABOUT = {
-    "piecewise": "graphs broken at attention",
-    "full_and_piecewise": "broken at attention, and full graphs",
+    "piecewise": "graphs split at attention",
+    "full_and_piecewise": "split at attention, and full graphs",
 }
 
 
