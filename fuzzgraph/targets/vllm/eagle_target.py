@@ -43,7 +43,7 @@ class _Drafts(FlashAttentionTarget):
     def _drive(self, session: type[EagleSession], graphs: str) -> None:
         self.session = session
         self.model = session.model_class
-        self.about = f"EagleProposer of the V1 runner, {self.kernels}, {graphs}"
+        self.about = f"V1's EagleProposer, {self.kernels}, {graphs}"
         self.capabilities = _DRIVEN
 
     def load(self) -> None:
@@ -57,7 +57,7 @@ class EagleDraftTarget(_Drafts, FlashAttentionPiecewiseTarget):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "piecewise")
-        self._drive(EagleSession, "graphs broken at attention")
+        self._drive(EagleSession, "graphs split at attention")
 
 
 class EagleBreakableDraftTarget(_Drafts, FlashAttentionBreakableTarget):
@@ -65,4 +65,4 @@ class EagleBreakableDraftTarget(_Drafts, FlashAttentionBreakableTarget):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._drive(EagleBreakableSession, "graphs that break by themselves")
+        self._drive(EagleBreakableSession, "breakable graphs")

@@ -23,8 +23,8 @@ _SESSIONS: Mapping[str, type[PiecewiseSession]] = {
     "full_and_piecewise": FullAndPiecewiseSession,
 }
 _ABOUT = {
-    "piecewise": "mixed batches, graphs broken at attention",
-    "full_and_piecewise": "mixed batches, graphs broken at attention and full ones of decodes",
+    "piecewise": "graphs split at attention",
+    "full_and_piecewise": "split at attention, and full graphs",
 }
 
 
@@ -53,7 +53,7 @@ class _Breakable(VllmTarget):
         super().__init__(name, "prefill")
         self.session = BreakableSession
         self.model = self.session.model_class
-        self.about = f"{self.generation} runner, {self.kernels}, graphs that break by themselves"
+        self.about = f"{self.generation} runner, {self.kernels}, breakable graphs"
 
     def load(self) -> None:
         super().load()
