@@ -370,7 +370,7 @@ class BackendSession(DecodeSession):
         held = self._metadata_tensors(None) if size is None else self._read[size]
         used = {name: tensor.clone() for name, tensor in held.items()}
         used |= self._kind.planned(self._kind.held(self.backend, size))
-        for part in {"", "window_"}:
+        for part in ("", "window_"):
             if f"{part}kv_indices" in used:
                 listed = used[f"{part}kv_indptr"][-1]
                 used[f"{part}kv_indices"] = used[f"{part}kv_indices"][:listed]
@@ -378,9 +378,10 @@ class BackendSession(DecodeSession):
             used["custom_mask"] = used["custom_mask"][: used["mask_indptr"][-1]]
         lens = lens + (self._config.draft_tokens if self._verifies else 0)
         lens = used.get("cache_seqlens", lens)
-        for name in {"page_table", "swa_page_table"} & used.keys():
-            table = used[name]
-            used[name] = below_lengths(table, lens, self._config.page_size, _rows_each(table, lens))
+        for name in ("page_table", "swa_page_table"):
+            if name in used:
+                each = _rows_each(used[name], lens)
+                used[name] = below_lengths(used[name], lens, self._config.page_size, each)
         if "token_table" in used:
             table = used.pop("token_table")
             used |= below_lengths_packed(table, lens, _rows_each(table, lens))

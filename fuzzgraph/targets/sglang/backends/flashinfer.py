@@ -6,6 +6,7 @@ for: FlashInfer's wrappers, by models of them (`fuzzgraph.kernel_models.flashinf
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, Atten
 
 _EAGER = ("decode_wrappers", "prefill_wrappers", "decode_wrapper", "prefill_wrapper")
 """Attributes of the metadata; those of latent attention are single."""
-_WINDOW = "window_"
 _KINDS = ("decode", "prefill")
 
 
@@ -34,23 +34,34 @@ def held_wrappers(backend: Any, size: int | None) -> list[Any]:
 
 def planned_offsets(wrappers: list[Any]) -> dict[str, torch.Tensor]:
     """What the plan of the layers that see all keys was made of, as tensors."""
-    made_of: dict[str, list[int]] = wrappers[-1].planned
+    return _offsets(wrappers[-1])
+
+
+def _offsets(wrapper: Any) -> dict[str, torch.Tensor]:
+    made_of: dict[str, list[int]] = wrapper.planned
     return {name: torch.tensor(values, dtype=torch.int32) for name, values in made_of.items()}
 
 
+def _by_layer(wrappers: list[Any]) -> Iterator[tuple[str, Any]]:
+    """(how the names of its fields begin, wrapper)."""
+    *windowed, full = wrappers
+    yield "", full
+    for wrapper in windowed:
+        yield "window_", wrapper
+
+
 def _planned(wrappers: list[Any]) -> dict[str, torch.Tensor]:
-    """The same of each wrapper, by field."""
     return {
-        f"planned_{_WINDOW * (wrapper is not wrappers[-1])}{name}": offsets
-        for wrapper in wrappers
-        for name, offsets in planned_offsets([wrapper]).items()
+        f"planned_{layer}{name}": offsets
+        for layer, wrapper in _by_layer(wrappers)
+        for name, offsets in _offsets(wrapper).items()
     }
 
 
 def _buffers(wrappers: list[Any]) -> dict[str, torch.Tensor]:
     return {
-        _WINDOW * (wrapper is not wrappers[-1]) + name.removeprefix("paged_"): wrapper.buffer(name)
-        for wrapper in wrappers
+        layer + name.removeprefix("paged_"): wrapper.buffer(name)
+        for layer, wrapper in _by_layer(wrappers)
         for name in wrapper.order
     }
 
