@@ -1,13 +1,14 @@
 """A model of one gated-delta-net layer with known weights, as vLLM runs it: Qwen3-Next's.
 
 Tokens and positions are embedded as one column each, so that the layer's own projections give the
-numbers of `fuzzgraph.delta_rule` for them, exactly. Its gate multiplies by 32, and its output
-projection divides by it. There are two heads of values for each of two heads of queries and keys:
-with one of either, 0.17.1 reads gates past the rows of the projection that made them.
+numbers of `fuzzgraph.delta_rule` for them, exactly. There are two heads of values for each of two
+heads of queries and keys: with one of either, 0.17.1 reads gates past the rows of the projection
+that made them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +17,10 @@ import torch
 from fuzzgraph import delta_rule
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.recurrence import CONV_WIDTH
-from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows
 from fuzzgraph.targets.offline.package import call_with_known
-from fuzzgraph.targets.vllm.attention_model import FORWARD, OneLayer, on_device
+from fuzzgraph.targets.vllm.attention_model import FORWARD, on_device
+from fuzzgraph.targets.vllm.recurrent_layer import GATE, OneRecurrentLayer
 from fuzzgraph.targets.vllm.release import engine_module, has_module
 from fuzzgraph.world import VOCAB
 
@@ -31,8 +33,6 @@ LAYERS = (
 _STATES = "vllm.model_executor.layers.mamba.mamba_utils"
 LAYER = "model.layers.0.linear_attn"
 _HIDDEN = VOCAB + delta_rule.POSITIONS
-_GATE = 32.0
-"""silu(32) is 32 in float32."""
 _NO_DECAY = -200.0
 """exp(-200) is 0 in float32."""
 
@@ -75,13 +75,11 @@ _SHAPE = SimpleNamespace(
 """What of a model's own configuration the layer reads."""
 
 
-class OneDeltaNet(OneLayer):
+class OneDeltaNet(OneRecurrentLayer):
     """Tokens at positions, and the engine's layer over them."""
 
     architecture = "FuzzGraphOneDeltaNet"
-    is_attention_free = True
     is_hybrid = True  # else the runner keeps no count of accepted drafts
-    has_inner_state = True
 
     @classmethod
     def get_mamba_state_dtype_from_config(cls, vllm_config: Any) -> tuple[torch.dtype, ...]:
@@ -127,16 +125,15 @@ class OneDeltaNet(OneLayer):
             prefix=LAYER,
         )
 
-    def load_known_weights(self) -> None:
-        """What the dummy loader filled at random."""
+    def _known_weights(self) -> Mapping[torch.Tensor, torch.Tensor]:
         by_token = delta_rule.token_inputs(content_for(self.fuzzed))
         inputs = torch.cat((by_token, delta_rule.position_inputs()))
         gate = torch.zeros(_HIDDEN, STATE_WIDTH)
-        gate[:VOCAB] = _GATE
+        gate[:VOCAB] = GATE
         out = torch.zeros(_HIDDEN, STATE_WIDTH)
-        out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / _GATE
+        out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / GATE
         mixer = self.mixer
-        known = {
+        return {
             mixer.in_proj_qkvz.weight: self._in_order(torch.cat((inputs, gate), dim=1)).T,
             mixer.in_proj_ba.weight: torch.zeros(2 * delta_rule.HEADS, _HIDDEN),  # beta is 1/2
             mixer.conv1d.weight: delta_rule.delta_conv_weights()[:, None],
@@ -145,9 +142,6 @@ class OneDeltaNet(OneLayer):
             mixer.norm.weight: torch.ones(delta_rule.HEAD_WIDTH),
             mixer.out_proj.weight: out,
         }
-        with torch.no_grad():
-            for weight, values in known.items():
-                weight.copy_(values)
 
     def _in_order(self, flat: torch.Tensor) -> torch.Tensor:
         """Columns of q, k, v and the gate; 0.17.1 has them head by head
@@ -159,27 +153,11 @@ class OneDeltaNet(OneLayer):
         heads = [part.chunk(delta_rule.KEY_HEADS, dim=1) for part in parts]
         return torch.cat([part for head in zip(*heads, strict=True) for part in head], dim=1)
 
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.columns.index_select(0, input_ids)
-
-    get_input_embeddings = embed_input_ids
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        intermediate_tensors: Any = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **_: Any,
-    ) -> torch.Tensor:
-        """The outputs where a model would give hidden states."""
-        demand_rows(input_ids, None, "input_ids", FORWARD)
+    def _compute(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
         demand_rows(positions, len(input_ids), "positions", FORWARD)
         tokens = demand_lookup(self.columns[:VOCAB], input_ids, "input_ids", FORWARD)
         places = demand_lookup(self.columns[VOCAB:], positions, "positions", FORWARD)
-        out = self._run(tokens + places)
-        demand_instance(out, torch.Tensor, "what the layer computed", FORWARD)
-        return out[:, :STATE_WIDTH]
+        return self._run(tokens + places)
 
     def _run(self, hidden: torch.Tensor) -> torch.Tensor:
         """The layer, which writes into a tensor of its caller up to 0.25."""
