@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
@@ -41,4 +42,19 @@ MOVED = (
     decode((0, 5), (1, 16), (2, 31)),
     decode((1, 17), (2, 32), finish=(0,)),
     decode((2, 33), (3, 48), (1, 18)),
+)
+
+mixed = partial(step, mode="prefill")
+mixes = partial(case, capture_bs=(), capture_tokens=(4, 8, 16))
+# A prompt in three parts beside decodes; then decodes alone, and a batch above the ladder.
+IN_PARTS = (
+    mixed((0, 5, 5), (1, 16, 1), (2, 31, 3)),
+    mixed((0, 9, 4), (1, 17, 1), (2, 32, 1)),
+    mixed((0, 11, 2), (1, 18, 1), (2, 33, 1)),
+    mixed((1, 19, 1), (2, 34, 1), finish=(0,)),
+    mixed((1, 20, 1), (3, 19, 19)),
+)
+MIXED_THEN_PADDED: tuple[ReplayStep, ...] = (
+    mixed((0, 5, 4), (1, 6, 4)),
+    mixed((0, 6, 1), (1, 10, 4)),
 )

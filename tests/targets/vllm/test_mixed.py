@@ -7,26 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from fuzzgraph.case import ReplayStep
 from tests.targets.sglang.released import Workers, release_path
-from tests.targets.vllm.cases import IDLE, MOVED, NEWEST, VERSIONS, case, decodes, step
+from tests.targets.vllm.cases import (
+    IDLE,
+    IN_PARTS,
+    MIXED_THEN_PADDED,
+    MOVED,
+    NEWEST,
+    VERSIONS,
+    decodes,
+    mixes,
+)
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-mixed = partial(step, mode="prefill")
-mixes = partial(case, capture_bs=(), capture_tokens=(4, 8, 16))
-
-# A prompt in three parts beside decodes; then decodes alone, and a batch above the ladder.
-IN_PARTS = (
-    mixed((0, 5, 5), (1, 16, 1), (2, 31, 3)),
-    mixed((0, 9, 4), (1, 17, 1), (2, 32, 1)),
-    mixed((0, 11, 2), (1, 18, 1), (2, 33, 1)),
-    mixed((1, 19, 1), (2, 34, 1), finish=(0,)),
-    mixed((1, 20, 1), (3, 19, 19)),
-)
-FULL_THEN_PADDED: tuple[ReplayStep, ...] = (
-    mixed((0, 5, 4), (1, 6, 4)),
-    mixed((0, 6, 1), (1, 10, 4)),
-)
 
 
 @pytest.mark.parametrize("target", ["vllm-fa-mixed", "vllm-triton-mixed"])
@@ -42,13 +35,13 @@ def test_a_prompt_is_computed_in_parts_beside_decodes(
 @pytest.mark.parametrize("target", ["vllm-fa-mixed", "vllm-triton-mixed"])
 def test_an_idle_rank_runs_one_dummy_request(vllm: Workers, target: str) -> None:
     """The finding is open in 0.33.0; see corpus/known_bugs/vllm-stale-prefilling-idle.toml."""
-    found = vllm.findings(NEWEST, mixes(*FULL_THEN_PADDED, IDLE), target)
+    found = vllm.findings(NEWEST, mixes(*MIXED_THEN_PADDED, IDLE), target)
     assert {one.buffer for one in found} <= {"dummy_is_prefilling"}
 
 
 def test_slots_that_padded_tokens_keep_are_found(vllm: Workers) -> None:
     planted = "tests.targets.vllm.mutants:padded_slots_of_mixed"
-    found = vllm.findings(NEWEST, mixes(*FULL_THEN_PADDED), planted)
+    found = vllm.findings(NEWEST, mixes(*MIXED_THEN_PADDED), planted)
     assert "slot_mapping" in {one.buffer for one in found}
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from fuzzgraph.errors import AdapterUnavailable
 from tests.targets.sglang.released import Workers
-from tests.targets.vllm.cases import IDLE, NEWEST, VERSIONS, case, step
+from tests.targets.vllm.cases import (
+    IDLE,
+    IN_PARTS,
+    MIXED_THEN_PADDED,
+    NEWEST,
+    VERSIONS,
+    mixed,
+    mixes,
+)
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-mixed = partial(step, mode="prefill")
-mixes = partial(case, capture_bs=(), capture_tokens=(4, 8, 16))
 BREAKABLE = (
     "vllm-fa-breakable",
     "vllm-triton-breakable",
@@ -24,19 +28,6 @@ PIECEWISE = (
     "vllm-triton-piecewise",
     "vllm-fa-full-piecewise",
     "vllm-triton-full-piecewise",
-)
-
-# A prompt in three parts beside decodes; then decodes alone, and a batch above the ladder.
-IN_PARTS = (
-    mixed((0, 5, 5), (1, 16, 1), (2, 31, 3)),
-    mixed((0, 9, 4), (1, 17, 1), (2, 32, 1)),
-    mixed((0, 11, 2), (1, 18, 1), (2, 33, 1)),
-    mixed((1, 19, 1), (2, 34, 1), finish=(0,)),
-    mixed((1, 20, 1), (3, 19, 19)),
-)
-FULL_THEN_PADDED = (
-    mixed((0, 5, 4), (1, 6, 4)),
-    mixed((0, 6, 1), (1, 10, 4)),
 )
 
 
@@ -78,7 +69,7 @@ def test_a_release_whose_graphs_do_not_break_by_themselves_is_refused(vllm: Work
 def test_pieces_of_an_idle_rank_store_where_a_request_was_up_to_0_17(
     vllm: Workers, version: str, target: str, stale: bool
 ) -> None:
-    found = vllm.findings(version, mixes(*FULL_THEN_PADDED, IDLE), target)
+    found = vllm.findings(version, mixes(*MIXED_THEN_PADDED, IDLE), target)
     assert {one.buffer for one in found} == ({"slot_mapping"} if stale else set())
 
 
@@ -95,13 +86,13 @@ PLANTED = {
 
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_planted_bug_is_found(vllm: Workers, planted: str) -> None:
-    steps = (*FULL_THEN_PADDED, mixed((0, 7, 1), (1, 14, 4)))
+    steps = (*MIXED_THEN_PADDED, mixed((0, 7, 1), (1, 14, 4)))
     name = f"tests.targets.vllm.piecewise_mutants:{planted}"
     found = {(one.oracle, one.buffer) for one in vllm.findings(NEWEST, mixes(*steps), name)}
     assert PLANTED[planted] in found
 
 
 def test_the_same_steps_are_healthy_without_a_planted_bug(vllm: Workers) -> None:
-    steps = (*FULL_THEN_PADDED, mixed((0, 7, 1), (1, 14, 4)))
+    steps = (*MIXED_THEN_PADDED, mixed((0, 7, 1), (1, 14, 4)))
     for target in ("vllm-fa-piecewise", "vllm-fa-breakable"):
         assert vllm.findings(NEWEST, mixes(*steps), target) == ()
