@@ -172,5 +172,5 @@ def test_an_engine_that_ends_its_process_is_found_by_default(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["run", "--target", "own_targets:Leaves", "--findings", "1", "--seed", "1"]
-    assert run_command([*words, "--examples", "2", "--time", "15s", "--out", "out"]) == 1
+    assert run_command([*words, "--examples", "2", "--time", "6s", "--out", "out"]) == 1
     assert "left with exit code 0" in capsys.readouterr().out
