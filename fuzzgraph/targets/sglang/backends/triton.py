@@ -8,7 +8,6 @@ and metadata of its own. Latent attention is not driven.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -24,7 +23,7 @@ from fuzzgraph.targets.sglang.decode_session import (
     refused_capture_sizes,
     refused_draft_tokens,
 )
-from fuzzgraph.targets.sglang.fields import input_fields, input_names
+from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fields
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
@@ -36,8 +35,7 @@ _WRITER = (
     "sglang create_flashinfer_kv_indices_triton writes below kv_indptr[bs]; a padded row has the "
     "fill value's length and lies in the pool's padding row"
 )
-_WINDOW = "sglang triton_backend.py update_sliding_window_buffer: the last keys of each row"
-_WINDOW_SLOTS = "sglang triton_backend.py _fill_cuda_graph_swa_out_cache_loc: zeroes padded tokens"
+_LISTED = ("window_kv_indptr", "window_kv_indices", "swa_out_cache_loc")
 _WIDTHS = "sglang triton_backend.py: multiples of the number of draft tokens"
 _MASK = "sglang triton_backend.py: custom_mask and mask_indptr choose visibility, no memory"
 _HEURISTIC = "a heuristic of the engine's: any number of splits is right"
@@ -69,7 +67,7 @@ class TritonTarget(SglangTarget):
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
             row_mixings=ROW_MIXINGS,
-            swa_window=mode == "decode",
+            swa_window=True,
             prefix_by_group=False,
         )
 
@@ -90,15 +88,13 @@ def triton_backend(runner: ModelRunner) -> Any:
     return module.TritonAttnBackend(runner)
 
 
-def _window_fields() -> tuple[Field, ...]:
-    """What the window layer's kernels read."""
-    own = (
-        fields.offsets("window_kv_indptr", repeats="listed_lens", source=_WINDOW),
-        fields.slot_indices("window_kv_indices", rewritten=True, source=_WINDOW),
-        fields.write_slots("swa_out_cache_loc", source=_WINDOW_SLOTS),
-        fields.value("window_num_kv_splits", unjudged=_HEURISTIC, source=_SPLITS),
-    )
-    return tuple(replace(field, group=1) for field in own)
+def _window_fields(config: EngineConfig) -> tuple[Field, ...]:
+    """What the window layer's kernels read; a verify's own keys are handed over beside them."""
+    if not config.swa_window:
+        return ()
+    lens = "windowed_past" if config.modes == ("target_verify",) else "windowed_lens"
+    splits = fields.value("window_num_kv_splits", unjudged=_HEURISTIC, source=_SPLITS)
+    return (*(each for each in window_fields(lens) if each.name in _LISTED), splits)
 
 
 class TritonSession(DecodeSession):
@@ -116,7 +112,7 @@ class TritonSession(DecodeSession):
             fields.value("qo_indptr", repeats="query_offsets", source=_WIDTHS),
             fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
             fields.value("custom_mask", repeats="mask", source=_MASK),
-            *(_window_fields() if config.swa_window else ()),
+            *_window_fields(config),
         )
         model = AttentionModel(config, graphs.device)
         super().__init__(config, graphs, backend="triton", model=model)
@@ -131,11 +127,12 @@ class TritonSession(DecodeSession):
             found |= {
                 "window_kv_indptr": backend.window_kv_indptr,
                 "window_kv_indices": backend.cuda_graph_window_kv_indices,
-                "window_num_kv_splits": backend.cuda_graph_window_num_kv_splits,
             }
             if hasattr(backend, "cuda_graph_swa_out_cache_loc"):  # in the runner before 0.5.13
                 found["swa_out_cache_loc"] = backend.cuda_graph_swa_out_cache_loc
         if not self._verifies:
+            if self._config.swa_window:
+                found["window_num_kv_splits"] = backend.cuda_graph_window_num_kv_splits
             return {**found, "num_kv_splits": backend.cuda_graph_num_kv_splits}
         found |= {"qo_indptr": backend.qo_indptr, "mask_indptr": backend.mask_indptr}
         if hasattr(backend, "cuda_graph_custom_mask"):  # since 0.5.17 the runner has the mask
@@ -155,6 +152,8 @@ class TritonSession(DecodeSession):
             if tensor is not None
         }
         used["kv_indices"] = found["kv_indices"][: used["kv_indptr"][-1]]
+        if "swa_out_cache_loc" in used:
+            used["swa_out_cache_loc"] = found["swa_out_cache_loc"][: self._padded_tokens(rows)]
         if "window_kv_indptr" in used:
             listed = used["window_kv_indptr"][-1]
             used["window_kv_indices"] = found["window_kv_indices"][:listed]
