@@ -231,6 +231,31 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+_TWO_PARTS = (
+    "sglang flashinfer_backend.py init_forward_metadata: a draft-extend without a graph attends to"
+    " the past by one wrapper and to its own tokens by another, as a prompt does"
+)
+_ONE_PART = "the graph attends to both by one wrapper; outputs of both runs are judged"
+
+DRAFT_EXTEND_EXCUSES: tuple[Excuse, ...] = (
+    *DRAFT_EXCUSES,
+    *(
+        Excuse(name, "missing", _TWO_PARTS, _ONE_PART)
+        for name in (
+            "BatchPrefillWithRaggedKVCache",
+            "merge_state",
+            "segment_packbits",
+            "BatchPrefillWithPagedKVCache.custom_mask",
+            "BatchPrefillWithPagedKVCache.mask_indptr",
+            "BatchPrefillWithPagedKVCache.lse",
+            "FlashInferAttnBackend.*multi_item_params",
+        )
+    ),
+    Excuse("BatchPrefillWithPagedKVCache", "meaning", _TWO_PARTS, _ONE_PART),
+    Excuse("BatchPrefillWithPagedKVCache.paged_kv_ind*", "live", _TWO_PARTS, _ONE_PART),
+    Excuse("BatchPrefillWithPagedKVCache.causal", "fits", _TWO_PARTS, _ONE_PART),
+)
+
 _CPU_GRAPH = "sglang cpu_graph_runner.py prepare_replay: hands over the batch of the capture"
 
 CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (

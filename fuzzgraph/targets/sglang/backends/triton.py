@@ -18,6 +18,7 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
+from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, attributes
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
@@ -42,6 +43,16 @@ _HEURISTIC = "a heuristic of the engine's: any number of splits is right"
 _SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for every row"
 
 
+_SMALL = (
+    ("dtypes", ("float32", "float16")),  # the interpreter's tl.dot takes bfloat16 for integers
+    ("max_batch", 4),
+    ("max_context_len", 32),
+    ("max_q_heads", 4),
+    ("max_head_dim", 16),
+)
+"""What the interpreter runs in time."""
+
+
 class TritonTarget(SglangTarget):
     """The Triton backend of the sglang release that this process holds."""
 
@@ -55,11 +66,7 @@ class TritonTarget(SglangTarget):
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 4, 16),
-            dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers
-            max_batch=4,
-            max_context_len=32,
-            max_q_heads=4,
-            max_head_dim=16,
+            **dict(_SMALL),
             max_tp_size=4,
             max_spec_topk=2,
             max_spec_steps=3,
@@ -79,6 +86,22 @@ class TritonTarget(SglangTarget):
 
     def modules(self) -> tuple[str, ...]:
         return TRITON_BACKEND, "sglang.srt.layers.radix_attention"
+
+
+TRITON = AttentionBackend(
+    name="triton",
+    places=((TRITON_BACKEND, "TritonAttnBackend"),),
+    attentions=("mha",),
+    page_sizes=(1, 4, 16),
+    any_page_size=True,
+    fields=(),
+    read=attributes(),
+    stubs=((TRITON_BACKEND, "get_device_core_count", lambda *_: CORES),),
+    stood_in_for=("the number of cores",),
+    windows=True,
+    more=_SMALL,
+)
+"""As runners of drafts have it; decodes and verifies read its buffers by themselves."""
 
 
 def triton_backend(runner: ModelRunner) -> Any:
