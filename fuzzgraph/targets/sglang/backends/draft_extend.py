@@ -106,8 +106,8 @@ class DraftExtendSession(DraftSession):
 
     def plan(self) -> dict[str, object]:
         """FlashInfer without a graph attends in two parts (sglang flashinfer_backend.py)."""
-        held = self._model_runner.attn_backend.forward_metadata
-        return {"ragged": bool(getattr(held, "use_ragged", False))}
+        held = getattr(self.backend, "forward_metadata", None)
+        return {"ragged": self.ran_eagerly and bool(getattr(held, "use_ragged", False))}
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
