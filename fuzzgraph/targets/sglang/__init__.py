@@ -62,5 +62,8 @@ TARGETS = (
     _row("piecewise-prefill", "runners.prefill", "PrefillTarget", kind="tc_piecewise",
          releases="0.5.9 to 0.5.21"),
     _row("triton", "backends.triton", "TritonTarget", mode="decode"),
+    _row("triton-mla", "backends.triton", "TritonTarget", mode="decode", attention="mla"),
+    _row("triton-mla-verify", "backends.triton", "TritonTarget", mode="target_verify",
+         attention="mla"),
     _row("triton-verify", "backends.triton", "TritonTarget", mode="target_verify"),
 )  # fmt: skip

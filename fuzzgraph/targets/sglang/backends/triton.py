@@ -3,7 +3,8 @@
 The release's own decode runner and backend, the engine's pools, one layer of its `RadixAttention`:
 on a CPU the kernels run in Triton's interpreter. Stood in for is the number of cores of a device,
 by which the backend splits long rows. A second layer with a sliding window has a KV pool of its own
-and metadata of its own. Latent attention is not driven.
+and metadata of its own. `sglang-triton-mla` has latent attention, for rows of widths that the kernel
+takes as it does DeepSeek's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 
 TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
+_ROPE = 1
+"""Least rotary columns of a latent row; with one, rows of any width round up as their values do."""
 CORES = 4  # few, because every split of a row is one more program to interpret
 _SUMS = "sglang triton_backend.py: cumsum over all bs rows at every replay; entry 0 stays from init"
 _WRITER = (
@@ -53,15 +56,35 @@ _SMALL = (
 """What the interpreter runs in time."""
 
 
+def _refused_widths(config: EngineConfig) -> str | None:
+    """Why the decode kernel cannot take a latent row of these widths.
+
+    It takes a block of keys for its values (sglang 0.5.23 decode_attention.py, HAS_MLA): as wide
+    as they are for DeepSeek's rows of 576 and 288 columns, for others rounded up to a power of 2.
+    """
+    row, value = config.head_dim, config.v_head_dim
+    if value >= row:
+        return f"v_head_dim={value} leaves a latent row without a rotary part"
+    if (row - 1).bit_length() != (value - 1).bit_length():
+        return f"v_head_dim={value} and head_dim={row} round up to different powers of 2"
+    return None
+
+
 class TritonTarget(SglangTarget):
     """The Triton backend of the sglang release that this process holds."""
 
     any_page_size = True
     also_stood_in_for = ("the number of cores",)
 
-    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+    def __init__(
+        self,
+        name: str,
+        mode: Literal["decode", "target_verify"],
+        attention: Literal["mha", "mla"] = "mha",
+    ) -> None:
         self.name = name
-        self.about = f"Triton attention, {mode} graphs"
+        latent = " over latent rows" if attention == "mla" else ""
+        self.about = f"Triton attention{latent}, {mode} graphs"
         self.outputs_judged = {mode: ""}
         self.capabilities = Capabilities(
             modes=(mode,),
@@ -74,12 +97,15 @@ class TritonTarget(SglangTarget):
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
             row_mixings=ROW_MIXINGS,
-            swa_window=True,
+            attentions=(attention,),
+            min_rope_dim=_ROPE,
+            swa_window=attention == "mha",
             prefix_by_group=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return refused_draft_tokens(config) or refused_capture_sizes(config)
+        latent = _refused_widths(config) if config.attention == "mla" else None
+        return latent or refused_draft_tokens(config) or refused_capture_sizes(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         return TritonSession(config, graphs)
@@ -137,7 +163,7 @@ class TritonSession(DecodeSession):
             fields.value("custom_mask", repeats="mask", source=_MASK),
             *_window_fields(config),
         )
-        model = AttentionModel(config, graphs.device)
+        model = AttentionModel(config, graphs.device, rope="joined")
         super().__init__(config, graphs, backend="triton", model=model)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
