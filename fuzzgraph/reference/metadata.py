@@ -83,6 +83,16 @@ def _listed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.minimum(batch.seq_lens, config.sliding_window + batch.new_lens)
 
 
+def _windowed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Keys of each row that its window shows to any of its new tokens, these included."""
+    return np.minimum(batch.seq_lens, config.sliding_window + batch.new_lens)
+
+
+def _windowed_past(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """The same without the new tokens: the first of them sees `sliding_window` keys before it."""
+    return np.minimum(batch.cached_lens, config.sliding_window)
+
+
 def _draft_lens(batch: Batch, config: EngineConfig, step: int) -> IntArray:
     """Listed keys of each branch at a step of a draft, its own tokens so far included."""
     lens = np.repeat(batch.seq_lens + step + 1, config.spec_topk)
@@ -174,6 +184,8 @@ _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "draft_width": _draft_width,
     "widened_lens": _widened_lens,
     "listed_lens": _listed_lens,
+    "windowed_lens": _windowed_lens,
+    "windowed_past": _windowed_past,
     "draft_lens": _draft_lens,
     "listed_encoder_lens": _encoder_lens,
     "draft_states": _draft_states,

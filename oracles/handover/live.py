@@ -138,11 +138,14 @@ def stays_meaning(name: str, got: Ints, want: Ints, live: Live, pair: Pair) -> I
 
 
 def are_offsets(part: Part, pair: Pair) -> bool:
-    """Whether the other run's tensor holds where rows begin, one behind another."""
+    """Whether the other run's tensor holds where rows begin, one behind another.
+
+    Zeros alone do not say so: slots that nothing is written to look the same.
+    """
     if part.values is None or part.shape != (pair.other.padded_bs + 1,):
         return False
     entries = part.values.tolist()
-    return not entries[0] and np.diff(entries).tolist() in row_counts(pair.step)
+    return not entries[0] and any(entries) and np.diff(entries).tolist() in row_counts(pair.step)
 
 
 def row_counts(step: StepRecord) -> Sequence[list[int]]:

@@ -26,6 +26,11 @@ _SOURCE = (
 )
 
 
+_OF_A_BATCH = frozenset({"max_kv_len"})
+"""What an engine's own plan keeps for kernels other than fa2's, which read no such number (sglang
+flashinfer_backend.py fast_prefill_plan; FlashInfer prefill.py run, by backend)."""
+
+
 class FirstPlan:
     """The numbers, flags and dtypes of a graph's first plan, by the names of its arguments.
 
@@ -91,7 +96,8 @@ def _hold(
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:  # the call itself says so
         return
-    first.hold({**given, **given.get("others", {})})
+    said = {**given, **given.get("others", {})}
+    first.hold({name: value for name, value in said.items() if name not in _OF_A_BATCH})
 
 
 def _said(value: object) -> object:

@@ -20,6 +20,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import (
     FORWARD,
     AttentionModel,
+    Rope,
     demand_forward,
     in_forward_context,
 )
@@ -104,8 +105,8 @@ class DraftModel(DraftHead, AttentionModel):
 
     attend = AttentionModel.attend
 
-    def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        super().__init__(config, device)
+    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
+        super().__init__(config, device, rope)
         self.prepare(config, device)
         # Up to 0.5.11 a draft leaves its positions moved on, at each of three forwards for each
         # captured size. A model's table is longer than that; what lies there is no request's.

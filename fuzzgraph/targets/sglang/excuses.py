@@ -40,6 +40,19 @@ EXCUSES: tuple[Excuse, ...] = (
         "an eager run makes it while it prepares as well; outputs say whether a plan is stale",
     ),
     Excuse(
+        "TritonAttnBackend.forward_metadata.window_num_kv_splits",
+        "missing",
+        "sglang triton_backend.py init_forward_metadata: a verify without a graph makes none",
+        "splits are read by forward_decode; a verify runs forward_extend",
+    ),
+    Excuse(
+        "FlashAttentionBackend.*swa_page_table",
+        "missing",
+        "sglang flashattention_backend.py forward_extend: a window's layer reads swa_spec_metadata"
+        " where drafts have branches",
+        "an eager preparation makes the table as well; outputs of the layer are judged",
+    ),
+    Excuse(
         "store_cache.*_cache",
         "live",
         "sglang kvcache.cuh store_kvcache: rows are copied as words of four bytes",
@@ -216,6 +229,31 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "sglang frozen_kv_mtp_cuda_graph_runner.py: its drafts write no KV",
         "the KV cache is frozen, so that there is no place to write to",
     ),
+)
+
+_TWO_PARTS = (
+    "sglang flashinfer_backend.py init_forward_metadata: a draft-extend without a graph attends to"
+    " the past by one wrapper and to its own tokens by another, as a prompt does"
+)
+_ONE_PART = "the graph attends to both by one wrapper; outputs of both runs are judged"
+
+DRAFT_EXTEND_EXCUSES: tuple[Excuse, ...] = (
+    *DRAFT_EXCUSES,
+    *(
+        Excuse(name, "missing", _TWO_PARTS, _ONE_PART)
+        for name in (
+            "BatchPrefillWithRaggedKVCache",
+            "merge_state",
+            "segment_packbits",
+            "BatchPrefillWithPagedKVCache.custom_mask",
+            "BatchPrefillWithPagedKVCache.mask_indptr",
+            "BatchPrefillWithPagedKVCache.lse",
+            "FlashInferAttnBackend.*multi_item_params",
+        )
+    ),
+    Excuse("BatchPrefillWithPagedKVCache", "meaning", _TWO_PARTS, _ONE_PART),
+    Excuse("BatchPrefillWithPagedKVCache.paged_kv_ind*", "live", _TWO_PARTS, _ONE_PART),
+    Excuse("BatchPrefillWithPagedKVCache.causal", "fits", _TWO_PARTS, _ONE_PART),
 )
 
 _CPU_GRAPH = "sglang cpu_graph_runner.py prepare_replay: hands over the batch of the capture"

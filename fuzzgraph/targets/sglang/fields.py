@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.targets.offline import fields as common
@@ -15,6 +17,11 @@ _SLOT = f"{_REGISTRY}: out_cache_loc ZERO"
 _FILL = f"{_REGISTRY}: seq_lens FILL_SENTINEL with the backend's get_cuda_graph_seq_len_fill_value"
 _FREE = f"{_REGISTRY}: FOREACH_COPY keeps the tail"
 _ONCE = f"{_REGISTRY}: encoder_lens FILL_ONCE keeps the tail; padded rows lie in the padding row"
+_WINDOW = "sglang attention backends: of each row the last keys that its window shows"
+_WINDOW_MAP = "sglang SWATokenToKVPoolAllocator: slot 0 of the map is the padding slot's"
+_WINDOW_SLOTS = "sglang attention backends: swa_out_cache_loc is zeroed behind the tokens"
+_ONES = "sglang flashinfer_backend.py: indices count tokens, so a last page holds one"
+_PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
 _COUNT = f"{_REGISTRY}: num_token_non_padded by compute_local_num_token_non_padded"
 
 
@@ -42,6 +49,24 @@ def input_fields(config: EngineConfig, fill: int, lens: str = "") -> tuple[Field
     }
     names = input_names(config)
     return always + tuple(field for name, field in optional.items() if name in names)
+
+
+def window_fields(lens: str) -> tuple[Field, ...]:
+    """What kernels of a layer behind a sliding window read, whose KV is in a pool of its own.
+
+    Args:
+        lens: what is listed of each row: `windowed_lens`, or `windowed_past` where kernels take a
+            verify's own tokens from elsewhere.
+    """
+    own = (
+        common.page_table("swa_page_table", source=_WINDOW_MAP),
+        common.write_slots("swa_out_cache_loc", source=_WINDOW_SLOTS),
+        common.offsets("window_kv_indptr", repeats=lens, source=_WINDOW),
+        common.slot_indices("window_kv_indices", rewritten=True, source=_WINDOW),
+        common.lengths("window_kv_last_page_len", fill=1, repeats="one_each", source=_ONES),
+        common.offsets("planned_window_kv_indptr", repeats=lens, source=_PLAN),
+    )
+    return tuple(replace(field, group=1) for field in own)
 
 
 def input_names(config: EngineConfig) -> tuple[str, ...]:

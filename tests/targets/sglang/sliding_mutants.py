@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
@@ -53,9 +53,13 @@ class _ShortList(BackendSession):
 
 class _Planted(BackendTarget):
     def __init__(
-        self, session: type[BackendSession], backend: AttentionBackend = FA3, name: str = "fa3"
+        self,
+        session: type[BackendSession],
+        backend: AttentionBackend = FA3,
+        name: str = "fa3",
+        mode: Mode = "decode",
     ) -> None:
-        super().__init__(f"sglang-{name}", backend, "decode")
+        super().__init__(f"sglang-{name}", backend, mode)
         self._session = session
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
@@ -76,3 +80,24 @@ def short_list() -> BackendTarget:
 
 def short_window() -> BackendTarget:
     return _Planted(_ShortWindow)
+
+
+def stale_slots_of_a_verify() -> BackendTarget:
+    return _Planted(_StaleSlots, mode="target_verify")
+
+
+def one_pool_of_a_verify() -> BackendTarget:
+    return _Planted(_OnePool, mode="target_verify")
+
+
+class _UntranslatedTable(BackendSession):
+    """The window layer's table names pages of the first layer's pool."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        held = self.backend.target_verify_metadata[self.runner.padded_bs]
+        held.swa_page_table.copy_(held.page_table)
+
+
+def untranslated_table_of_a_verify() -> BackendTarget:
+    return _Planted(_UntranslatedTable, mode="target_verify")

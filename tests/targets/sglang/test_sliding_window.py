@@ -81,6 +81,79 @@ def test_decodes_of_the_triton_backend_see_one_key_too_few(workers: Workers) -> 
     assert workers.findings(_NEWEST, within, "sglang-triton") == ()
 
 
+def _verify(*rows: tuple[int, int], **settings: Any) -> Case:
+    """One verify of rows of these lengths, the drafts included."""
+    drafts = settings.get("draft_tokens", 2)
+    made = tuple(BatchRow(request=request, seq_len=n, new_tokens=drafts) for request, n in rows)
+    step = ReplayStep(mode="target_verify", rows=made)
+    given = {"modes": ("target_verify",), "draft_tokens": drafts, "capture_bs": (2,), **settings}
+    return _windowed(step, **given)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target", ["sglang-fa3-verify", "sglang-triton-verify", "sglang-trtllm-mha-verify"]
+)
+@pytest.mark.parametrize("version", ["0.5.13", _NEWEST])
+def test_each_draft_of_a_verify_has_a_window_of_its_own(
+    workers: Workers, version: str, target: str
+) -> None:
+    case = _verify((0, 9), (1, 21), draft_tokens=4)
+    assert workers.findings(version, case, target) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_branches_of_drafts_see_their_own_part_of_a_window(workers: Workers) -> None:
+    case = _verify((0, 9), page_size=1, draft_tokens=4, spec_topk=2)
+    assert workers.findings(_NEWEST, case, "sglang-fa3-verify") == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_branches_behind_a_window_are_not_driven_on_larger_pages(workers: Workers) -> None:
+    """sglang flashattention_backend.py asserts pages of one token."""
+    case = _verify((0, 9), draft_tokens=4, spec_topk=2)
+    assert "branches" in workers.skipped(_NEWEST, case, "sglang-fa3-verify")
+    single = _verify((0, 9), draft_tokens=4)
+    assert workers.skipped(_NEWEST, single, "sglang-fa3-verify") == ""
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_verifies_of_flashinfer_read_the_first_keys_of_a_row_for_its_last(
+    workers: Workers,
+) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-verify-window.md."""
+    beyond = _verify((0, 9), page_size=1)
+    found = {each.buffer for each in workers.findings(_NEWEST, beyond, "sglang-flashinfer-verify")}
+    assert {"swa_attention", "window_kv_indices"} <= found
+    within = _verify((0, 4), page_size=1)
+    assert workers.findings(_NEWEST, within, "sglang-flashinfer-verify") == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planted", "buffer"),
+    [
+        ("stale_slots", "swa_out_cache_loc"),
+        ("one_pool", "swa_attention"),
+        ("untranslated_table", "swa_page_table"),
+    ],
+)
+def test_a_planted_bug_of_a_verifys_second_pool_is_found(
+    workers: Workers, planted: str, buffer: str
+) -> None:
+    first = _verify((0, 9), (1, 7), page_size=1)
+    row = BatchRow(request=2, seq_len=9, new_tokens=2)
+    last = ReplayStep(mode="target_verify", rows=(row,), finish=(0, 1))
+    case = validate(Case(schema_version=1, config=first.config, steps=(*first.steps, last)))
+    target = f"tests.targets.sglang.sliding_mutants:{planted}_of_a_verify"
+    assert buffer in {one.buffer for one in workers.findings(_NEWEST, case, target)}
+
+
 @pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize(

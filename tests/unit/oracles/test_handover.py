@@ -260,6 +260,11 @@ def test_offsets_of_metadata_are_one_more_than_the_graphs_rows() -> None:
     ]
 
 
+def test_zeros_of_metadata_are_not_taken_for_offsets() -> None:
+    eager = held(slots=ints(0, 0, 0))
+    assert messages(record(), held(slots=ints(0, 0, 0, 0)), eager) == []
+
+
 def test_a_tensor_that_a_preparation_binds_anew_keeps_its_address() -> None:
     path = "forward_metadata.page_table"
     bound = replace(held(page_table=ints(1, 2, 3, 4)), bound={path: 64}, rebound={path: 64})

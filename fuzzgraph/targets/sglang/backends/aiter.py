@@ -71,8 +71,8 @@ def _own_fields(config: EngineConfig) -> tuple[Field, ...]:
 
 def _fill(config: EngineConfig) -> int:
     """sglang aiter_backend.py get_cuda_graph_seq_len_fill_value, from 0.5.10 on."""
-    verify = config.modes == ("target_verify",)
-    return config.draft_tokens if verify and release() != "0.5.9" else 1
+    speculates = config.modes in (("target_verify",), ("draft_extend",))
+    return config.draft_tokens if speculates and release() != "0.5.9" else 1
 
 
 def _held(backend: Any, size: int | None) -> Any:
@@ -132,7 +132,7 @@ def _adapt(runner: Any) -> None:
     os.environ[_UNIFIED] = "1" if config.page_map == "page_table" else "0"
 
 
-_AITER = AttentionBackend(
+AITER = AttentionBackend(
     name="aiter",
     places=((_MODULE, "AiterAttnBackend"),),
     attentions=("mha", "mla"),
@@ -158,4 +158,4 @@ _AITER = AttentionBackend(
     ),
 )  # fmt: skip
 
-target = _AITER.target
+target = AITER.target

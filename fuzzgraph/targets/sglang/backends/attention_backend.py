@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -32,7 +32,7 @@ from fuzzgraph.targets.sglang.decode_session import (
     refused_capture_sizes,
     refused_draft_tokens,
 )
-from fuzzgraph.targets.sglang.fields import input_fields, input_names
+from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fields
 from fuzzgraph.targets.sglang.release import engine_module, has_module, release
 from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
@@ -48,15 +48,15 @@ _TABLE = (
 _ONES = "sglang flashinfer_backend.py: indices count tokens, so a last page holds one"
 _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
 _LENS = "sglang: a padded row has the backend's fill value, and the tokens it computes beyond that"
-_WINDOW_TABLE = "sglang SWATokenToKVPoolAllocator: slot 0 of the map is the padding slot's"
-_WINDOW_SLOTS = (
-    "sglang backends with a window's pool: swa_out_cache_loc is zeroed behind the tokens"
-)
 _SUMS = "sglang metadata builders of the backend: prefix sums over all rows of the graph"
 
 
 _ROPE = 2
 """Least rotary columns of a latent row: what is rotated is a pair."""
+
+_TABLES = {"page_table", "swa_page_table"}
+"""Of a verify in two parts they hold no drafts, which a field on pages would ask for. The layer
+behind a window then attends in one part, by a list of its own for each token."""
 
 Tensors = dict[str, torch.Tensor]
 
@@ -208,7 +208,7 @@ class BackendTarget(SglangTarget):
             prefix_by_group=False,
         )
         has |= dict(backend.more)
-        has["swa_window"] = backend.windows and mode == "decode"
+        has["swa_window"] = backend.windows
         self.capabilities = Capabilities(**has)
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -264,25 +264,11 @@ def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, 
         fields.offsets("qo_indptr", repeats="new_lens", source=_SUMS),
         fields.offsets("planned_kv_indptr", repeats="seq_lens", source=_PLAN),
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
-        *(_window_fields() if config.swa_window else ()),
+        *(window_fields("windowed_lens") if config.swa_window else ()),
         *kind.own_fields(config),
     )
-    # The table of a past holds no drafts, which a field on pages would ask for.
-    left_out = {"page_table"} if _in_two_parts(config, kind) else set()
+    left_out = _TABLES if _in_two_parts(config, kind) else set()
     return {field.name: field for field in declared if field.name not in left_out}
-
-
-def _window_fields() -> tuple[Field, ...]:
-    """What kernels of a layer with a sliding window read, whose KV is in a pool of its own."""
-    own = (
-        fields.page_table("swa_page_table", source=_WINDOW_TABLE),
-        fields.write_slots("swa_out_cache_loc", source=_WINDOW_SLOTS),
-        fields.offsets("window_kv_indptr", repeats="listed_lens", source=_SUMS),
-        fields.slot_indices("window_kv_indices", source=_TABLE),
-        fields.lengths("window_kv_last_page_len", fill=1, repeats="one_each", source=_ONES),
-        fields.offsets("planned_window_kv_indptr", repeats="listed_lens", source=_PLAN),
-    )
-    return tuple(replace(field, group=1) for field in own)
 
 
 def _itself(backend: type) -> type:
@@ -360,9 +346,9 @@ class BackendSession(DecodeSession):
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         found = self._kind.read(self._kind.held(self.backend, size))
-        if _in_two_parts(self._config, self._kind):
-            found.pop("page_table", None)
-        return found
+        if not _in_two_parts(self._config, self._kind):
+            return found
+        return {name: tensor for name, tensor in found.items() if name not in _TABLES}
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a kernel reads: below the last offset, below each row's own length."""
@@ -378,7 +364,7 @@ class BackendSession(DecodeSession):
             used["custom_mask"] = used["custom_mask"][: used["mask_indptr"][-1]]
         lens = lens + (self._config.draft_tokens if self._verifies else 0)
         lens = used.get("cache_seqlens", lens)
-        for name in ("page_table", "swa_page_table"):
+        for name in _TABLES:
             if name in used:
                 each = _rows_each(used[name], lens)
                 used[name] = below_lengths(used[name], lens, self._config.page_size, each)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.kernel_models import flash_attention, merge
 from fuzzgraph.kernel_models.flash_attention_plan import get_scheduler_metadata
 from fuzzgraph.targets.sglang.backends.attention_backend import (
@@ -44,6 +45,14 @@ _KERNELS = (
     (_MODULE, "merge_state_v2", merge.merge_state_v2),
 )
 
+
+def _refuses(config: EngineConfig) -> str | None:
+    """sglang flashattention_backend.py, _init_sliding_window_attn_spec_metadata asserts it."""
+    if config.swa_window and config.spec_topk > 1 and config.page_size > 1:
+        return f"page_size={config.page_size} with branches of drafts behind a window"
+    return None
+
+
 FA3 = AttentionBackend(
     name="fa3",
     places=((_MODULE, "FlashAttentionBackend"),),
@@ -53,6 +62,7 @@ FA3 = AttentionBackend(
     read=attributes(**FA_METADATA),
     max_topk=2,
     windows=True,
+    refuses=_refuses,
     stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
 )

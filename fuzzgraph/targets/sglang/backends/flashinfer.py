@@ -95,7 +95,11 @@ FLASHINFER = AttentionBackend(
     held=held_wrappers,
     read=_buffers,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),
-    kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
+    kernels=(
+        *((_MODULE, name, model) for name, model in MODELS.items()),
+        # From 0.5.13 on, for all but very many heads.
+        (_MODULE, "_safe_merge_state", MODELS["merge_state"]),
+    ),
     refuses=_one_head_dim,
     max_topk=2,
     masks_branches=True,

@@ -37,7 +37,7 @@ def _before_the_wrapper(runner: Any) -> None:
             setattr(engine_module(_MODULE), name, getattr(flash_mla, name))
 
 
-_FLASHMLA = AttentionBackend(
+FLASHMLA = AttentionBackend(
     name="flashmla",
     places=((_MODULE, "FlashMLABackend"),),
     attentions=("mla",),
@@ -58,4 +58,4 @@ _FLASHMLA = AttentionBackend(
     rope="joined",
 )
 
-target = _FLASHMLA.target
+target = FLASHMLA.target

@@ -3,12 +3,12 @@
 The release's own decode runner and backend, the engine's pools, one layer of its `RadixAttention`:
 on a CPU the kernels run in Triton's interpreter. Stood in for is the number of cores of a device,
 by which the backend splits long rows. A second layer with a sliding window has a KV pool of its own
-and metadata of its own. Latent attention is not driven.
+and metadata of its own. `sglang-triton-mla` has latent attention, for rows of widths that the kernel
+takes as it does DeepSeek's.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -19,29 +19,55 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
+from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, attributes
 from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_capture_sizes,
     refused_draft_tokens,
 )
-from fuzzgraph.targets.sglang.fields import input_fields, input_names
+from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fields
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 
 TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
+_ROPE = 1
+"""Least rotary columns of a latent row; with one, rows of any width round up as their values do."""
 CORES = 4  # few, because every split of a row is one more program to interpret
 _SUMS = "sglang triton_backend.py: cumsum over all bs rows at every replay; entry 0 stays from init"
 _WRITER = (
     "sglang create_flashinfer_kv_indices_triton writes below kv_indptr[bs]; a padded row has the "
     "fill value's length and lies in the pool's padding row"
 )
-_WINDOW = "sglang triton_backend.py update_sliding_window_buffer: the last keys of each row"
-_WINDOW_SLOTS = "sglang triton_backend.py _fill_cuda_graph_swa_out_cache_loc: zeroes padded tokens"
+_LISTED = ("window_kv_indptr", "window_kv_indices", "swa_out_cache_loc")
 _WIDTHS = "sglang triton_backend.py: multiples of the number of draft tokens"
 _MASK = "sglang triton_backend.py: custom_mask and mask_indptr choose visibility, no memory"
 _HEURISTIC = "a heuristic of the engine's: any number of splits is right"
 _SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for every row"
+
+
+_SMALL = (
+    ("dtypes", ("float32", "float16")),  # the interpreter's tl.dot takes bfloat16 for integers
+    ("max_batch", 4),
+    ("max_context_len", 32),
+    ("max_q_heads", 4),
+    ("max_head_dim", 16),
+)
+"""What the interpreter runs in time."""
+
+
+def _refused_widths(config: EngineConfig) -> str | None:
+    """Why the decode kernel cannot take a latent row of these widths.
+
+    It takes a block of keys for its values (sglang 0.5.23 decode_attention.py, HAS_MLA): as wide
+    as they are for DeepSeek's rows of 576 and 288 columns, for others rounded up to a power of 2.
+    """
+    row, value = config.head_dim, config.v_head_dim
+    if value >= row:
+        return f"v_head_dim={value} leaves a latent row without a rotary part"
+    if (row - 1).bit_length() != (value - 1).bit_length():
+        return f"v_head_dim={value} and head_dim={row} round up to different powers of 2"
+    return None
 
 
 class TritonTarget(SglangTarget):
@@ -50,18 +76,20 @@ class TritonTarget(SglangTarget):
     any_page_size = True
     also_stood_in_for = ("the number of cores",)
 
-    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+    def __init__(
+        self,
+        name: str,
+        mode: Literal["decode", "target_verify"],
+        attention: Literal["mha", "mla"] = "mha",
+    ) -> None:
         self.name = name
-        self.about = f"Triton attention, {mode} graphs"
+        latent = " over latent rows" if attention == "mla" else ""
+        self.about = f"Triton attention{latent}, {mode} graphs"
         self.outputs_judged = {mode: ""}
         self.capabilities = Capabilities(
             modes=(mode,),
             page_sizes=(1, 4, 16),
-            dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers
-            max_batch=4,
-            max_context_len=32,
-            max_q_heads=4,
-            max_head_dim=16,
+            **dict(_SMALL),
             max_tp_size=4,
             max_spec_topk=2,
             max_spec_steps=3,
@@ -69,18 +97,37 @@ class TritonTarget(SglangTarget):
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,
             row_mixings=ROW_MIXINGS,
-            swa_window=mode == "decode",
+            attentions=(attention,),
+            min_rope_dim=_ROPE,
+            swa_window=attention == "mha",
             prefix_by_group=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return refused_draft_tokens(config) or refused_capture_sizes(config)
+        latent = _refused_widths(config) if config.attention == "mla" else None
+        return latent or refused_draft_tokens(config) or refused_capture_sizes(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         return TritonSession(config, graphs)
 
     def modules(self) -> tuple[str, ...]:
         return TRITON_BACKEND, "sglang.srt.layers.radix_attention"
+
+
+TRITON = AttentionBackend(
+    name="triton",
+    places=((TRITON_BACKEND, "TritonAttnBackend"),),
+    attentions=("mha",),
+    page_sizes=(1, 4, 16),
+    any_page_size=True,
+    fields=(),
+    read=attributes(),
+    stubs=((TRITON_BACKEND, "get_device_core_count", lambda *_: CORES),),
+    stood_in_for=("the number of cores",),
+    windows=True,
+    more=_SMALL,
+)
+"""As runners of drafts have it; decodes and verifies read its buffers by themselves."""
 
 
 def triton_backend(runner: ModelRunner) -> Any:
@@ -90,15 +137,13 @@ def triton_backend(runner: ModelRunner) -> Any:
     return module.TritonAttnBackend(runner)
 
 
-def _window_fields() -> tuple[Field, ...]:
-    """What the window layer's kernels read."""
-    own = (
-        fields.offsets("window_kv_indptr", repeats="listed_lens", source=_WINDOW),
-        fields.slot_indices("window_kv_indices", rewritten=True, source=_WINDOW),
-        fields.write_slots("swa_out_cache_loc", source=_WINDOW_SLOTS),
-        fields.value("window_num_kv_splits", unjudged=_HEURISTIC, source=_SPLITS),
-    )
-    return tuple(replace(field, group=1) for field in own)
+def _window_fields(config: EngineConfig) -> tuple[Field, ...]:
+    """What the window layer's kernels read; a verify's own keys are handed over beside them."""
+    if not config.swa_window:
+        return ()
+    lens = "windowed_past" if config.modes == ("target_verify",) else "windowed_lens"
+    splits = fields.value("window_num_kv_splits", unjudged=_HEURISTIC, source=_SPLITS)
+    return (*(each for each in window_fields(lens) if each.name in _LISTED), splits)
 
 
 class TritonSession(DecodeSession):
@@ -116,9 +161,9 @@ class TritonSession(DecodeSession):
             fields.value("qo_indptr", repeats="query_offsets", source=_WIDTHS),
             fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
             fields.value("custom_mask", repeats="mask", source=_MASK),
-            *(_window_fields() if config.swa_window else ()),
+            *_window_fields(config),
         )
-        model = AttentionModel(config, graphs.device)
+        model = AttentionModel(config, graphs.device, rope="joined")
         super().__init__(config, graphs, backend="triton", model=model)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
@@ -131,11 +176,12 @@ class TritonSession(DecodeSession):
             found |= {
                 "window_kv_indptr": backend.window_kv_indptr,
                 "window_kv_indices": backend.cuda_graph_window_kv_indices,
-                "window_num_kv_splits": backend.cuda_graph_window_num_kv_splits,
             }
             if hasattr(backend, "cuda_graph_swa_out_cache_loc"):  # in the runner before 0.5.13
                 found["swa_out_cache_loc"] = backend.cuda_graph_swa_out_cache_loc
         if not self._verifies:
+            if self._config.swa_window:
+                found["window_num_kv_splits"] = backend.cuda_graph_window_num_kv_splits
             return {**found, "num_kv_splits": backend.cuda_graph_num_kv_splits}
         found |= {"qo_indptr": backend.qo_indptr, "mask_indptr": backend.mask_indptr}
         if hasattr(backend, "cuda_graph_custom_mask"):  # since 0.5.17 the runner has the mask
@@ -155,6 +201,8 @@ class TritonSession(DecodeSession):
             if tensor is not None
         }
         used["kv_indices"] = found["kv_indices"][: used["kv_indptr"][-1]]
+        if "swa_out_cache_loc" in used:
+            used["swa_out_cache_loc"] = found["swa_out_cache_loc"][: self._padded_tokens(rows)]
         if "window_kv_indptr" in used:
             listed = used["window_kv_indptr"][-1]
             used["window_kv_indices"] = found["window_kv_indices"][:listed]

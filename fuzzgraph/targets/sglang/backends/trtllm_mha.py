@@ -45,7 +45,7 @@ def _refuses(config: EngineConfig) -> str | None:
     return None
 
 
-_TRTLLM_MHA = AttentionBackend(
+TRTLLM_MHA = AttentionBackend(
     name="trtllm_mha",
     places=((_MODULE, "TRTLLMHAAttnBackend"),),
     attentions=("mha",),
@@ -63,4 +63,4 @@ _TRTLLM_MHA = AttentionBackend(
     windows=True,
 )
 
-target = _TRTLLM_MHA.target
+target = TRTLLM_MHA.target

@@ -40,7 +40,7 @@ def _held(backend: Any, size: int | None) -> Any:
     return backend.decode_cuda_graph_metadata[size]
 
 
-_TRTLLM_MLA = AttentionBackend(
+TRTLLM_MLA = AttentionBackend(
     name="trtllm_mla",
     places=((_MODULE, "TRTLLMMLABackend"),),
     attentions=("mla",),
@@ -54,4 +54,4 @@ _TRTLLM_MLA = AttentionBackend(
     kernels=((_MODULE, "flashinfer", _FLASHINFER),),
 )
 
-target = _TRTLLM_MLA.target
+target = TRTLLM_MLA.target

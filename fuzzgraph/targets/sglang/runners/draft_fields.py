@@ -32,10 +32,17 @@ def draft_inputs(kind: RunnerKind) -> list[str]:
     return names
 
 
-def draft_fields(config: EngineConfig, extends: bool, packed: bool) -> tuple[Field, ...]:
+def draft_fields(config: EngineConfig, fill: int, extends: bool, packed: bool) -> tuple[Field, ...]:
+    """Declared inputs of one session.
+
+    Args:
+        fill: length of padded rows, which the backend chooses.
+        extends: whether it catches up with accepted tokens, and does not draft.
+        packed: whether it is handed the accepted ones alone.
+    """
     # Where rows have all their places, they have as many keys.
     lens = "widened_lens" if extends and not packed else ""
-    common = input_fields(config, config.seq_len_fill_value, lens)
+    common = input_fields(config, fill, lens)
     total = fields.value("seq_lens_sum", source=_SUM)
     if not extends:
         chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,

@@ -112,6 +112,8 @@ class DraftTarget(SglangTarget):
             max_spec_topk=self._kind.max_topk,
             max_draft_tokens=4,
             capture_beyond_pool=True,
+            swa_window=self._kind is DRAFT_EXTEND,
+            prefix_by_group=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -144,9 +146,11 @@ class DraftSession(DecodeSession):
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.inputs = draft_inputs(kind)
-        self.fields = draft_fields(config, self._extends, self._packed)
+        self.fields = draft_fields(config, self._fill(config), self._extends, self._packed)
         self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
-        self._model = DraftModel(config, graphs.device) if self._computes(config) else None
+        self._model: DraftModel | None = None
+        if self._computes(config):
+            self._model = DraftModel(config, graphs.device, self.attends_on.rope)
         self._loops = self._model is not None and kind is DRAFT and runs_draft_loop()
         self._bare = UnattendedModel(config, graphs.device) if kind in _UNATTENDED else None
         backend = "triton" if self._model is None else self.attends_on.name
@@ -163,6 +167,10 @@ class DraftSession(DecodeSession):
             self.pools = replace(self.pools, capture_slots=_CAPTURED_ON)
         self._filled: dict[str, torch.Tensor] = {}
         self.backend.on_metadata = self._copy_inputs
+
+    def _fill(self, config: EngineConfig) -> int:
+        """Length of padded rows, which the backend asks for."""
+        return config.seq_len_fill_value
 
     def _server_arguments(self, config: EngineConfig) -> dict[str, int]:
         """Of a server whose drafts run the model at each step of the case.
@@ -215,7 +223,7 @@ class DraftSession(DecodeSession):
         if self._model is None:
             return recording_backend(self._config.seq_len_fill_value)
         if self._kind is DRAFT_EXTEND:
-            return open_backend(FA3, runner, watched)
+            return open_backend(self.attends_on, runner, watched)
         # A draft of n steps has n - 1 backends, because the last token needs no forward. Here each
         # step attends, as in a server with one step more.
         steps = self._config.spec_steps + 1

@@ -1,0 +1,120 @@
+"""EAGLE's draft-extend on one attention backend each: targets such as `sglang-triton-draft-extend`.
+
+Real: `EAGLEDraftExtendCudaGraphRunner` and its input buffers, the backend with both preparations
+and its forward, one `RadixAttention` layer, `LogitsProcessor`. Stood in for is what the backend's
+own file says. On FlashAttention 3 the target is `sglang-eagle-draft-extend`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.sglang.backends import (
+    aiter,
+    fa3,
+    flashinfer,
+    flashmla,
+    triton,
+    trtllm_mha,
+    trtllm_mla,
+)
+from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
+from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
+from fuzzgraph.targets.sglang.excuses import DRAFT_EXTEND_EXCUSES
+from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT_EXTEND, RunnerKind
+from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
+from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
+from fuzzgraph.world import Batch
+
+_BACKENDS = {
+    "aiter": aiter.AITER,
+    "fa3-mla": fa3.FA3_MLA,
+    "flashinfer": flashinfer.FLASHINFER,
+    "flashmla": flashmla.FLASHMLA,
+    "triton": triton.TRITON,
+    "trtllm-mha": trtllm_mha.TRTLLM_MHA,
+    "trtllm-mla": trtllm_mla.TRTLLM_MLA,
+}
+
+
+class DraftExtendTarget(DraftTarget):
+    """EAGLE's draft-extend runner on one backend of the release that this process holds."""
+
+    excuses = DRAFT_EXTEND_EXCUSES
+
+    def __init__(self, name: str, backend: str) -> None:
+        super().__init__(name, DRAFT_EXTEND.name)
+        self.backend = _BACKENDS[backend]
+        decodes = self.backend.target(name, "decode")
+        self.any_page_size = decodes.any_page_size
+        self.about = f"{self.backend.name}{self.backend.part}, EAGLE's draft_extend graphs"
+        self.also_stood_in_for = self.backend.stood_in_for
+        own = self.capabilities
+        self.capabilities = decodes.capabilities.replace(
+            modes=own.modes,
+            max_spec_steps=own.max_spec_steps,
+            max_spec_topk=own.max_spec_topk,
+            max_draft_tokens=own.max_draft_tokens,
+            seq_len_fill_values=own.seq_len_fill_values,
+            row_mixings=own.row_mixings,
+            max_tp_size=own.max_tp_size,
+            # Without a graph FlashInfer attends to the new tokens as they are, not as FP8 has them.
+            kv_dtypes=own.kv_dtypes,
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if config.attention == "mla" and config.v_head_dim >= config.head_dim:
+            return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
+        refused = super().refused(config) or refused_capture_sizes(config)
+        return refused or self.backend.refuses(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DraftExtendSession:
+        return DraftExtendSession(config, graphs, self._kind, self.backend)
+
+    def modules(self) -> tuple[str, ...]:
+        layer = "sglang.srt.layers.radix_attention"
+        return *super().modules(), self.backend.place()[0], layer
+
+    def load(self) -> None:
+        keep_workspaces_small(**dict(self.backend.settings))
+        super().load()
+
+
+class DraftExtendSession(DraftSession):
+    """One draft-extend runner and the backend that attends."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        graphs: GraphEngine,
+        kind: RunnerKind,
+        backend: AttentionBackend,
+    ) -> None:
+        self.attends_on = backend
+        super().__init__(config, graphs, kind)
+
+    def _fill(self, config: EngineConfig) -> int:
+        return self.attends_on.fill(config)
+
+    def _server_arguments(self, config: EngineConfig) -> dict[str, Any]:
+        return {**dict(self.attends_on.arguments), **self.attends_on.chosen(config)}
+
+    def plan(self) -> dict[str, object]:
+        """FlashInfer without a graph attends in two parts (sglang flashinfer_backend.py)."""
+        held = getattr(self.backend, "forward_metadata", None)
+        return {"ragged": self.ran_eagerly and bool(getattr(held, "use_ragged", False))}
+
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        """On ROCm where the backend is one of its servers."""
+        if not self.attends_on.on_rocm:
+            with super().engine_runs(batch):
+                yield
+            return
+        with cuda_on_cpu(), contextlib.nullcontext() if batch is None else self._drafted(batch):
+            yield

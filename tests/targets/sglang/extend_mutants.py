@@ -1,0 +1,72 @@
+"""EAGLE's draft-extend with one bug in what its backend prepares; opened by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.backends.draft_extend import DraftExtendTarget
+
+__all__ = ["last_key_of_no_row", "rows_of_one_place_less", "window_of_the_first_pool"]
+
+
+def _target(backend: str, change: Callable[[Any], None]) -> DraftExtendTarget:
+    target = DraftExtendTarget(f"sglang-{backend}-draft-extend", backend)
+    open_session = target.open_session
+
+    def opened(config: EngineConfig, graphs: Any) -> Any:
+        session = open_session(config, graphs)
+        change(session)
+        return session
+
+    target.open_session = opened  # type: ignore[method-assign]
+    return target
+
+
+def _after_preparation(session: Any, change: Callable[[Any], None]) -> None:
+    backend = session.backend
+    prepare = backend.init_forward_metadata_out_graph
+
+    def prepared(batch: Any, in_capture: bool = False) -> None:
+        prepare(batch, in_capture=in_capture)
+        change(batch)
+
+    backend.init_forward_metadata_out_graph = prepared
+
+
+def last_key_of_no_row() -> DraftExtendTarget:
+    """TensorRT-LLM's lengths count one key too few (MLA)."""
+
+    def change(session: Any) -> None:
+        def shortened(batch: Any) -> None:
+            held = session.backend.decode_cuda_graph_metadata[batch.batch_size]
+            held.seq_lens_k.sub_(1).clamp_(min=1)
+
+        _after_preparation(session, shortened)
+
+    return _target("trtllm-mla", change)
+
+
+def rows_of_one_place_less() -> DraftExtendTarget:
+    """Triton's query offsets have a place less for each row."""
+
+    def change(session: Any) -> None:
+        def narrowed(batch: Any) -> None:
+            rows = batch.batch_size + 1
+            offsets = session.backend.qo_indptr[:rows]
+            offsets.sub_(offsets.clone().clamp_(max=1).cumsum(0))
+
+        _after_preparation(session, narrowed)
+
+    return _target("triton", change)
+
+
+def window_of_the_first_pool() -> DraftExtendTarget:
+    """TensorRT-LLM's window layer keeps its keys and values in the first layer's pool."""
+
+    def change(session: Any) -> None:
+        layers = session._model_runner.token_to_kv_pool.layers_mapping
+        layers[1] = layers[0]
+
+    return _target("trtllm-mha", change)
