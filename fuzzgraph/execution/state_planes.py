@@ -58,6 +58,15 @@ class StatePlane:
         return StateRows(rows, batch.state_slots, values)
 
 
+class CommittedStates(StatePlane):
+    """The same in an engine that puts the state behind the last token that stays of a verify into
+    the request's slot when the step ends. Source: sglang hybrid_linear_attn_backend.py
+    `update_mamba_state_after_mtp_verify`."""
+
+    def after(self, batch: Batch) -> StateRows:
+        return self._all_rows(batch, batch.stayed_lens)
+
+
 class VerifiedStates(StatePlane):
     """The same in an engine that verifies drafts: a request has a slot for each token of a verify.
 
@@ -144,8 +153,10 @@ _CONV_COLUMNS = (recurrence.CONV_COLUMNS, delta_rule.DELTA_COLUMNS)
 
 def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterator[StatePlane]:
     """Those of a session's pools."""
-    verifies = verifies_states(config)
-    states, inputs = (VerifiedStates, VerifiedInputs) if verifies else (StatePlane, StatePlane)
+    states: type[StatePlane] = CommittedStates
+    inputs: type[StatePlane] = CommittedStates
+    if verifies_states(config) and not pools.states_committed:
+        states, inputs = VerifiedStates, VerifiedInputs
     found: tuple[tuple[str, torch.Tensor | None, type[StatePlane], _Rows], ...] = (
         ("state", pools.state, states, Content.states_at),
         ("conv_state", pools.conv_state, inputs, recurrence.conv_rows_at),

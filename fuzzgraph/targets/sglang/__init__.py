@@ -37,6 +37,7 @@ TARGETS = (
     _row("flashinfer-mla", "backends.flashinfer_mla", "target", mode="decode"),
     _row("flashmla", "backends.flashmla", "target", mode="decode"),
     _row("gdn", "backends.gdn", "DeltaNetTarget", mode="decode"),
+    _row("gdn-verify", "backends.gdn", "DeltaNetTarget", mode="target_verify"),
     _row("nsa", "backends.nsa", "target", mode="decode"),
     _row("trtllm-mha", "backends.trtllm_mha", "target", mode="decode"),
     _row("trtllm-mla", "backends.trtllm_mla", "target", mode="decode"),

@@ -80,7 +80,7 @@ def judged_states(runner: ModelRunner) -> dict[str, Any]:
         return {}
     conv, state = pool.mamba_cache.conv[0][0], pool.mamba_cache.temporal[0]
     # A slot is cleared when it is given out (MambaPool.alloc up to 0.5.10; clear_slots since).
-    return dict(delta_state=in_layout(state), delta_conv_state=conv)
+    return dict(delta_state=in_layout(state), delta_conv_state=conv, states_committed=True)
 
 
 def _planes(kv: Any) -> tuple[torch.Tensor, ...]:

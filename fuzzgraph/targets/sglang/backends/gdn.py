@@ -8,6 +8,7 @@ layer and its norm.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal
 
 import torch
@@ -18,7 +19,7 @@ from fuzzgraph.delta_rule import POSITIONS
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
-from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in
 from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
@@ -26,12 +27,25 @@ from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import CONFIGS, GDN_BACKEND, SETTINGS
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
+from fuzzgraph.world import Batch
 
 OUTPUT = "gated_delta"
 _HYBRID = "sglang.srt.layers.attention.hybrid_linear_attn_backend"
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _STATES = "sglang hybrid_linear_attn_backend.py _replay_metadata: padded rows have pad_slot_id"
 _ENDS = "sglang hybrid_linear_attn_backend.py _replay_metadata: padded rows have no tokens"
+
+
+_FLA = ("sglang.kernels.ops.attention.fla.utils", "sglang.srt.layers.attention.fla.utils")
+_SCATTERS = (
+    "sglang.kernels.ops.mamba.mamba_state_scatter_triton",
+    "sglang.srt.layers.attention.mamba.mamba_state_scatter_triton",
+)
+_ASSERTS_GPU = (
+    "fused_mamba_state_scatter_with_mask",
+    "fused_conv_window_scatter_with_mask",
+    "scatter_mamba_states_after_mtp_verify",
+)
 
 
 class DeltaNetTarget(TritonTarget):
@@ -76,6 +90,20 @@ class DeltaNetTarget(TritonTarget):
         with cuda_on_cpu():
             modules = (CONFIGS, _HYBRID, LAYER, GDN_BACKEND, _REGISTRY)
             SGLANG.load(*filter(has_module, modules))
+        if not torch.cuda.is_available():
+            _run_without_a_gpu()
+
+
+def _run_without_a_gpu() -> None:
+    """Host code of kernels that asks for a GPU by its name, and runs without one."""
+    module = engine_module(next(filter(has_module, _FLA)))
+    module.custom_device_ctx = lambda index: contextlib.nullcontext()
+    hybrid = engine_module(_HYBRID)
+    holders = (hybrid, *map(engine_module, filter(has_module, _SCATTERS)))
+    for holder in holders:
+        for name in _ASSERTS_GPU:
+            if hasattr(holder, name):
+                setattr(holder, name, tensors_claim_cuda(getattr(holder, name)))
 
 
 class DeltaNetSession(TritonSession):
@@ -125,6 +153,32 @@ class DeltaNetSession(TritonSession):
             states = recurrent.state_indices_list[size - 1]
             ends = recurrent.query_start_loc_list[size - 1]
         return {"state_indices": states, "query_start_loc": ends}
+
+    def replay(self, batch: Batch) -> None:
+        super().replay(batch)
+        if not self.ran_eagerly:
+            self._commit(batch)
+
+    def _forward_eagerly(self) -> None:
+        super()._forward_eagerly()
+        self._commit(self._batch)
+
+    def prepare_replay(self, batch: Batch) -> None:
+        self._batch = batch
+        super().prepare_replay(batch)
+
+    def eager(self, batch: Batch) -> None:
+        self._batch = batch
+        super().eager(batch)
+
+    def _commit(self, batch: Batch) -> None:
+        """What a worker does with the states of a verify that stayed, once it has sampled."""
+        if not self._verifies or not batch.raw_bs:
+            return
+        stayed = torch.from_numpy(batch.stayed_lens - batch.cached_lens)
+        last = (stayed - 1).to(self._model_runner.device)
+        with self.engine_runs(batch):
+            self.backend.update_mamba_state_after_mtp_verify(last, None, None, None)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return (*super().promised_outputs(mode), OUTPUT)

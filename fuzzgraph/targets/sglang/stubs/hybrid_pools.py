@@ -14,6 +14,7 @@ from fuzzgraph import delta_rule
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import states_each, verifies_states
 from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.world import FIRST_ROW
@@ -57,20 +58,21 @@ def state_pool(config: EngineConfig, device: torch.device, rows: int, width: int
     """
     described = described_hybrid(config)
     states = FIRST_ROW + config.req_pool_size * states_each(config)
-    return call_with_known(
-        engine_module(_POOLS).HybridReqToTokenPool,
-        size=rows,
-        mamba_size=max(states, rows + 1),
-        mamba_spec_state_size=config.req_pool_size,
-        max_context_len=width,
-        device=device.type,
-        enable_memory_saver=False,
-        cache_params=described.mamba2_cache_params,
-        mamba_layer_ids=[RECURRENT_LAYER],
-        enable_mamba_extra_buffer=False,
-        speculative_num_draft_tokens=config.draft_tokens if verifies_states(config) else None,
-        speculative_eagle_topk=config.spec_topk if verifies_states(config) else None,
-    )
+    with cuda_on_cpu():  # up to 0.5.9 it names the device of what verifies keep
+        return call_with_known(
+            engine_module(_POOLS).HybridReqToTokenPool,
+            size=rows,
+            mamba_size=max(states, rows + 1),
+            mamba_spec_state_size=config.req_pool_size,
+            max_context_len=width,
+            device=device.type,
+            enable_memory_saver=False,
+            cache_params=described.mamba2_cache_params,
+            mamba_layer_ids=[RECURRENT_LAYER],
+            enable_mamba_extra_buffer=False,
+            speculative_num_draft_tokens=config.draft_tokens if verifies_states(config) else None,
+            speculative_eagle_topk=config.spec_topk if verifies_states(config) else None,
+        )
 
 
 def hybrid_kv_pool(config: EngineConfig, slots: int, states: Any, **common: Any) -> Any:
