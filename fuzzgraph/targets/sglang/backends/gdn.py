@@ -126,9 +126,8 @@ class DeltaNetSession(TritonSession):
         with cuda_on_cpu():
             hybrid = engine_module(_REGISTRY).attn_backend_wrapper(runner, full)
         recurrent = hybrid.linear_attn_backend
-        if hasattr(recurrent, "_fused_state_indices_ok"):  # by the device's name
-            pool = runner.req_to_token_pool
-            recurrent._fused_state_indices_ok = pool.mamba_translate_is_fusable
+        if hasattr(recurrent, "_fused_state_indices_ok"):  # on a GPU, with this pool
+            recurrent._fused_state_indices_ok = True
         assert isinstance(runner.model, DeltaNetModel)
         runner.model.use_slots(runner.req_to_token_pool.req_index_to_mamba_index_mapping)
         return hybrid
