@@ -48,7 +48,7 @@ class TritonTarget(SglangTarget):
     """The Triton backend of the sglang release that this process holds."""
 
     any_page_size = True
-    also_stood_in_for = ("the number of cores",)
+    also_stood_in_for: tuple[str, ...] = ("the number of cores",)
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         self.name = name

@@ -170,9 +170,7 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
     return pool
 
 
-def kv_pool(
-    config: EngineConfig, device: torch.device, dtype: torch.dtype, requests: Any
-) -> Any:
+def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype, requests: Any) -> Any:
     """The engine's KV pool: of one layer, or of two kinds of layers with one each.
 
     Args:
