@@ -14,6 +14,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.ports import GraphEngine, GroupPools, Pools
+from fuzzgraph.recurrence import CONV_COLUMNS
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
@@ -80,6 +81,8 @@ def judged_states(runner: ModelRunner) -> dict[str, Any]:
         return {}
     conv, state = pool.mamba_cache.conv[0][0], pool.mamba_cache.temporal[0]
     # A slot is cleared when it is given out (MambaPool.alloc up to 0.5.10; clear_slots since).
+    if conv.shape[1] == CONV_COLUMNS:
+        return dict(state=state.flatten(1), conv_state=conv, states_committed=True)
     return dict(delta_state=in_layout(state), delta_conv_state=conv, states_committed=True)
 
 
@@ -121,6 +124,7 @@ class DecodeSession(RunnerSession):
                 speculative=self._verifies,
                 drafts=drafts,
                 judged=self._attention is not None,
+                hybrid=getattr(model, "described", None),
                 arguments=arguments,
             )
             self._model_runner.model = model

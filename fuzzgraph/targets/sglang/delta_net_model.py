@@ -15,25 +15,23 @@ from fuzzgraph import delta_rule
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
-from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope, Written
+from fuzzgraph.targets.sglang.attention_model import FORWARD
+from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import FULL_LAYER, RECURRENT_LAYER
-from fuzzgraph.world import Batch
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import RECURRENT_LAYER, described_delta_net
 
 LAYER = "sglang.srt.layers.radix_linear_attention"
 _NO_DECAY = -200.0
 """exp(-200) is 0 in float32."""
-_COMPUTED = "what the recurrent layer computed"
 
 
-class DeltaNetModel(AttentionModel):
+class DeltaNetModel(HybridModel):
     """Tokens at positions, and both layers over them."""
 
-    full_layer = FULL_LAYER
+    full_layer = 1
+    describe = staticmethod(described_delta_net)
 
-    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
-        super().__init__(config, device, rope)
-
+    def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         def on_device(weight: torch.Tensor) -> torch.Tensor:
             return torch.empty_like(weight, device=device).copy_(weight)
 
@@ -51,25 +49,10 @@ class DeltaNetModel(AttentionModel):
             dt_bias=on_device(torch.zeros(delta_rule.HEADS)),
             **keys,
         )
-        self._slots: torch.Tensor | None = None
 
-    def use_slots(self, slots: torch.Tensor) -> None:
-        """Called once with the engine's map from rows of requests to slots of states."""
-        self._slots = slots
-
-    def past(self, batch: Batch) -> list[Written]:
-        """Which slot each request was given, as the engine's request pool writes it."""
-        written = [*super().past(batch)]
-        if self._slots is not None and batch.raw_bs:
-            rows, slots = torch.from_numpy(batch.req_pool_indices), batch.state_slots
-            written.append((self._slots, rows, torch.from_numpy(slots).to(self._slots.dtype)))
-        return written
-
-    def attend(
+    def _recur(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
-        """Both layers of the tokens' embeddings: attention's columns, then the recurrent ones."""
-        attended = super().attend(input_ids, positions, forward_batch)
         demand_rows(positions, len(input_ids), "positions", FORWARD)
         tokens = demand_lookup(self.token_inputs, input_ids, "input_ids", FORWARD)
         places = demand_lookup(self.position_inputs, positions, "positions", FORWARD)
@@ -77,8 +60,8 @@ class DeltaNetModel(AttentionModel):
         read = self.recurrent(
             forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=gates.clone()
         )
-        demand_instance(read, torch.Tensor, _COMPUTED, FORWARD)
-        return torch.cat((attended, _normed(read).to(attended.dtype)), dim=-1)
+        demand_instance(read, torch.Tensor, COMPUTED, FORWARD)
+        return _normed(read)
 
 
 def _normed(read: torch.Tensor) -> torch.Tensor:

@@ -23,13 +23,13 @@ from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cud
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in
 from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
+from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import CONFIGS, GDN_BACKEND, SETTINGS
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN, SETTINGS
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 from fuzzgraph.world import Batch
 
-OUTPUT = "gated_delta"
 _HYBRID = "sglang.srt.layers.attention.hybrid_linear_attn_backend"
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _STATES = "sglang hybrid_linear_attn_backend.py _replay_metadata: padded rows have pad_slot_id"
@@ -55,6 +55,8 @@ class DeltaNetTarget(TritonTarget):
         "the number of cores",
         "projections and norm of the recurrent layer",
     )
+    recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
+    """Of the release, where the recurrent layer and its description lie."""
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
@@ -88,7 +90,7 @@ class DeltaNetTarget(TritonTarget):
         keep_workspaces_small(**SETTINGS)
         super().load()
         with cuda_on_cpu():
-            modules = (CONFIGS, _HYBRID, LAYER, GDN_BACKEND, _REGISTRY)
+            modules = (*self.recurrent_modules, _HYBRID, GDN_BACKEND, _REGISTRY)
             SGLANG.load(*filter(has_module, modules))
         if not torch.cuda.is_available():
             _run_without_a_gpu()
@@ -109,8 +111,9 @@ def _run_without_a_gpu() -> None:
 class DeltaNetSession(TritonSession):
     """One hybrid backend and one decode runner with its captured graphs."""
 
-    model_class = DeltaNetModel
-    _attention: AttentionModel
+    model_class: type[AttentionModel] = DeltaNetModel
+    output = "gated_delta"
+    """What the recurrent layer's output is called."""
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         padded = PaddingRule("skip", -1)
@@ -128,7 +131,8 @@ class DeltaNetSession(TritonSession):
         recurrent = hybrid.linear_attn_backend
         if hasattr(recurrent, "_fused_state_indices_ok"):  # on a GPU, with this pool
             recurrent._fused_state_indices_ok = True
-        assert isinstance(runner.model, DeltaNetModel)
+        assert isinstance(runner.model, HybridModel)
+        runner.model.open_layer()
         runner.model.use_slots(runner.req_to_token_pool.req_index_to_mamba_index_mapping)
         return hybrid
 
@@ -180,10 +184,10 @@ class DeltaNetSession(TritonSession):
             self.backend.update_mamba_state_after_mtp_verify(last, None, None, None)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return (*super().promised_outputs(mode), OUTPUT)
+        return (*super().promised_outputs(mode), self.output)
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         shown = self._outputs.next_token_logits
         attended = type(self._outputs)(next_token_logits=shown[:, :-STATE_WIDTH].contiguous())
         found = outputs_in(attended, self._config)
-        return {**found, OUTPUT: shown[:, -STATE_WIDTH:].clone()}
+        return {**found, self.output: shown[:, -STATE_WIDTH:].clone()}

@@ -27,7 +27,6 @@ from fuzzgraph.targets.sglang.attention_model import as_logits
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import window_allocator, window_pool
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
-    described_hybrid,
     hybrid_kv_pool,
     state_pool,
 )
@@ -112,10 +111,10 @@ def latent_widths(config: EngineConfig) -> dict[str, int]:
     }
 
 
-def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any:
+def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid: Any) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
-    hf_config = described_hybrid(config) if config.recurrent_state else _hf_config(config)
+    hf_config = hybrid or _hf_config(config)
     heads = (_MLA_HEADS if mla and not judged else config.num_q_heads) * config.attn_tp_size
     return Stub(
         attention_arch=arch.MLA if mla else arch.MHA,
@@ -127,6 +126,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any
         hf_config=hf_config,
         hf_text_config=hf_config,
         hidden_size=config.num_q_heads * config.head_dim,
+        is_draft_model=False,
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=config.swa_window > 0,
         is_local_attention_model=False,
@@ -148,7 +148,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any
     )
 
 
-def request_pool(config: EngineConfig, device: torch.device) -> Any:
+def request_pool(config: EngineConfig, device: torch.device, hybrid: Any = None) -> Any:
     """The engine's request pool with the world's rows: reserved, traps, then `req_pool_size`.
 
     Its `size`, which sizes the backend's buffers, counts the requests only: the rows below
@@ -162,27 +162,34 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
     with torch.device("meta"):
         added = pool_class(1, 1, "meta", False).req_to_token.shape[0] - 1
     width = config.max_context_len + _EXTRA_CONTEXT + draft
-    if config.recurrent_state:
-        pool = state_pool(config, device, rows - added, width)
+    if hybrid is not None:
+        pool = state_pool(config, device, hybrid, rows - added, width)
     else:
         pool = pool_class(rows - added, width, device.type, False)
     pool.size = config.req_pool_size
     return pool
 
 
-def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype, requests: Any) -> Any:
+def kv_pool(
+    config: EngineConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    requests: Any = None,
+    hybrid: Any = None,
+) -> Any:
     """The engine's KV pool: of one layer, or of two kinds of layers with one each.
 
     Args:
         requests: the request pool, which has the states of recurrent layers.
+        hybrid: the engine's description of a model that has some.
     """
     pools = engine_module("sglang.srt.mem_cache.memory_pool")
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
     common = dict(page_size=config.page_size, dtype=dtype, device=device.type)
     if config.swa_window:
         return window_pool(config, slots, **common)
-    if config.recurrent_state:
-        return hybrid_kv_pool(config, slots, requests.mamba_pool, **common)
+    if hybrid is not None:
+        return hybrid_kv_pool(config, hybrid, slots, requests.mamba_pool, **common)
     common |= dict(layer_num=1, enable_memory_saver=False)
     if config.attention == "mla":
         return pools.MLATokenToKVPool(slots, **latent_widths(config), **common)
@@ -204,6 +211,7 @@ def model_runner(
     drafts: bool = False,
     prefill: str = "",
     judged: bool = False,
+    hybrid: Any = None,
     arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> ModelRunner:
     """A model runner for `config` with the engine's own pools, without backend and model.
@@ -214,6 +222,7 @@ def model_runner(
         drafts: whether it is the draft worker's.
         prefill: which kind of graphs prefills get, by the engine's name.
         judged: whether a model with a layer of attention runs on it.
+        hybrid: the engine's description of a model with recurrent layers; None for others.
         arguments: of the server, beyond those that follow from the config.
     """
     dtype = getattr(torch, config.dtype)
@@ -229,16 +238,14 @@ def model_runner(
     stored = content_for(config).storage_dtype
     if (judged or prefill) and device.type == "cpu":
         store_kv_as_on("hip" if backend in _ON_HIP else "cuda")
-    requests = request_pool(config, device)
-    kv = kv_pool(config, device, stored, requests)
+    requests = request_pool(config, device, hybrid)
+    kv = kv_pool(config, device, stored, requests, hybrid)
     width = config.draft_tokens if speculative else 1
     allocator: Any = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
     if config.swa_window:
         allocator = window_allocator(config, kv, device)
-    model_config = _model_config(config, dtype, judged)
-    hybrid = model_config.hf_config if config.recurrent_state else None
     runner = ModelRunner(
-        **{**_SWITCHED_OFF, "hybrid_gdn_config": hybrid, "mambaish_config": hybrid},
+        **{**_SWITCHED_OFF, **_kinds_of(hybrid)},
         configuration=settings,
         attn_backend=None,
         attn_cp_size=1,
@@ -254,7 +261,7 @@ def model_runner(
         kv_cache_dtype=stored,
         kv_cache_dtype_str="auto" if config.kv_dtype == "auto" else "fp8_e4m3",
         max_running_requests=config.req_pool_size,
-        model_config=model_config,
+        model_config=_model_config(config, dtype, judged, hybrid),
         page_size=config.page_size,
         prefill_attention_backend_str=backend,
         ps=Stub(
@@ -291,13 +298,22 @@ _SWITCHED_OFF: Mapping[str, Any] = {
     "hybrid_lightning_config": None,
     "kimi_linear_config": None,
     "linear_attn_model_spec": None,
-    "mamba2_config": None,
     "lora_manager": None,
     "model": None,
     "ngram_embedding_manager": Stub(enabled=False, table=None),
     "token_table": None,
     "use_ngram_embedding": False,
 }
+
+
+def _kinds_of(hybrid: Any) -> dict[str, Any]:
+    """Where a runner of 0.5.16 and before has the description of a model with recurrent layers."""
+    mamba2 = hasattr(hybrid, "mamba_d_ssm")
+    return {
+        "hybrid_gdn_config": None if mamba2 else hybrid,
+        "mamba2_config": hybrid if mamba2 else None,
+        "mambaish_config": hybrid,
+    }
 
 
 def _index_translator(runner: ModelRunner, config: EngineConfig) -> Any:
