@@ -125,16 +125,21 @@ class Pools:
     conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, CONV_COLUMNS] what the last tokens brought to the convolution
     before the recurrence, the newest last; see `recurrence`. In a config that verifies drafts
-    there is room for draft_tokens - 1 more; see `execution.state_planes`."""
+    there is room for draft_tokens - 1 more, unless `states_committed`; see
+    `execution.state_planes`. Or [state_slots, CONV_COLUMNS, CONV_WIDTH - 1]."""
     delta_state: torch.Tensor | None = None
-    """[state_slots, ...] states of the gated delta rule, DELTA_WIDTH numbers each; see
-    `delta_rule`."""
+    """[state_slots, ...] states of the gated delta rule, DELTA_WIDTH numbers each, the columns of
+    a key together; or [state_slots, HEADS, POSITIONS, HEAD_WIDTH]. See `delta_rule`."""
     delta_conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, DELTA_COLUMNS] what the last tokens brought to the convolution
-    before that rule, the newest last."""
+    before that rule, the newest last. Or [state_slots, DELTA_COLUMNS, CONV_WIDTH - 1]."""
     states_start_at_zero: bool = True
     """Whether the state of a request without tokens is zero by a promise of what calls the engine.
     Otherwise its slot holds what its last owner left there, and the engine must not read it."""
+    states_committed: bool = False
+    """Whether a verify leaves states as they are, and the one behind the last token that stays is
+    put into its request's slot at the end of the step. Then a request has one slot, the first of
+    those that a config with verifies gives it."""
     capture_slots: tuple[int, ...] = ()
     """Slots that graphs are captured on, when no request exists yet, beside the reserved one. A
     target that names some says in its code which lines of the engine choose them."""

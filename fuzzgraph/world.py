@@ -158,6 +158,18 @@ class Batch:
         return self.seq_lens - self.new_lens
 
     @property
+    def stayed_lens(self) -> IntArray:
+        """[raw_bs] tokens that are there for good behind this step: in a verify of a chain those
+        before it, its first, and its drafts up to the first one that the model rejects."""
+        if self.mode != "target_verify" or not len(self.predicted):
+            return self.seq_lens
+        found, ends = self.cached_lens.copy(), np.append(0, np.cumsum(self.new_lens))
+        for row, (start, stop) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+            right = self.input_ids[start + 1 : stop] == self.predicted[start : stop - 1]
+            found[row] += min(1, stop - start) + int(np.logical_and.accumulate(right).sum())
+        return found
+
+    @property
     def own_state_slots(self) -> IntArray:
         """[n] all recurrent-state slots of the batch's requests."""
         return self.draft_state_slots.ravel() if len(self.draft_state_slots) else self.state_slots

@@ -45,7 +45,9 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
     rows = FIRST_ROW + max(states_each(config), 1)
     # Of the convolution, and those of a verify's tokens behind them.
-    inputs = CONV_WIDTH - 1 + max(states_each(config), 1) - 1
+    inputs = CONV_WIDTH - 1
+    if not pools.states_committed:
+        inputs += max(states_each(config), 1) - 1
     if pools.state is not None:
         # Rows of states are float32: four bytes a column.
         yield from _wrong_rows("state", pools.state, rows, 4 * STATE_WIDTH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,6 +56,15 @@ class StatePlane:
         rows = np.arange(len(batch.state_slots))
         values = self.values(self.content, batch, rows, lens[: len(rows)])
         return StateRows(rows, batch.state_slots, values)
+
+
+class CommittedStates(StatePlane):
+    """The same in an engine that puts the state behind the last token that stays of a verify into
+    the request's slot when the step ends. Source: sglang hybrid_linear_attn_backend.py
+    `update_mamba_state_after_mtp_verify`."""
+
+    def after(self, batch: Batch) -> StateRows:
+        return self._all_rows(batch, batch.stayed_lens)
 
 
 class VerifiedStates(StatePlane):
@@ -109,10 +119,44 @@ class VerifiedInputs(StatePlane):
         return StateRows(rows, batch.state_slots, values)
 
 
+def _by_key(values: _Rows) -> _Rows:
+    """States of the delta rule of an engine that keeps the columns of a value together."""
+
+    def transposed(*args: Any) -> torch.Tensor:
+        rows = values(*args)
+        heads = rows.view(len(rows), delta_rule.HEADS, delta_rule.HEAD_WIDTH, delta_rule.POSITIONS)
+        return heads.transpose(2, 3).contiguous()
+
+    return transposed
+
+
+def _by_column(values: _Rows) -> _Rows:
+    """Inputs of the convolution of an engine that keeps those of a column together."""
+
+    def transposed(*args: Any) -> torch.Tensor:
+        return values(*args).transpose(1, 2).contiguous()
+
+    return transposed
+
+
+def _in_order(values: _Rows, tensor: torch.Tensor) -> _Rows:
+    """The same with the dimensions of the tensor, which `Pools` allows two orders of."""
+    if tensor.shape[-2:] == (delta_rule.POSITIONS, delta_rule.HEAD_WIDTH):
+        return _by_key(values)
+    if tensor.dim() == 3 and tensor.shape[1] in _CONV_COLUMNS:
+        return _by_column(values)
+    return values
+
+
+_CONV_COLUMNS = (recurrence.CONV_COLUMNS, delta_rule.DELTA_COLUMNS)
+
+
 def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterator[StatePlane]:
     """Those of a session's pools."""
-    verifies = verifies_states(config)
-    states, inputs = (VerifiedStates, VerifiedInputs) if verifies else (StatePlane, StatePlane)
+    states: type[StatePlane] = CommittedStates
+    inputs: type[StatePlane] = CommittedStates
+    if verifies_states(config) and not pools.states_committed:
+        states, inputs = VerifiedStates, VerifiedInputs
     found: tuple[tuple[str, torch.Tensor | None, type[StatePlane], _Rows], ...] = (
         ("state", pools.state, states, Content.states_at),
         ("conv_state", pools.conv_state, inputs, recurrence.conv_rows_at),
@@ -121,4 +165,5 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
     )
     for name, tensor, kind, values in found:
         if tensor is not None:
-            yield kind(PoolPlane(name, tensor, STATE_SIGNATURE), content, values)
+            plane = PoolPlane(name, tensor, STATE_SIGNATURE)
+            yield kind(plane, content, _in_order(values, tensor))

@@ -80,7 +80,7 @@ def _listed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     whole = batch.mode == "target_verify" or config.page_map == "page_table"
     if whole or not config.sliding_window:
         return batch.seq_lens
-    return np.minimum(batch.seq_lens, config.sliding_window + batch.new_lens)
+    return _windowed_lens(batch, config, 0)
 
 
 def _windowed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:

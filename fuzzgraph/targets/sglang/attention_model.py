@@ -119,6 +119,8 @@ class AttentionModel:
     """
 
     shared_experts_config = None
+    full_layer = FULL_LAYER
+    """Number of the layer that sees all keys."""
     modules = tuple
     """TensorRT-LLM's backend walks the modules of a model: it finds none."""
 
@@ -132,7 +134,7 @@ class AttentionModel:
         content = content_for(config)
         self.embed = on_device(content.weights["embed"])
         self.pos_embed = on_device(content.weights["pos_embed"])
-        self.layer = _layer(config, content, device, layer_id=FULL_LAYER)
+        self.layer = _layer(config, content, device, layer_id=self.full_layer)
         self._second: SecondLayer | None = None
         self._window_slots: WindowSlots | None = None
         if config.swa_window:

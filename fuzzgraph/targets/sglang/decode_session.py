@@ -14,6 +14,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.ports import GraphEngine, GroupPools, Pools
+from fuzzgraph.recurrence import CONV_COLUMNS
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
@@ -27,6 +28,7 @@ from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.decode import (
     open_decode_runner,
 )
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import in_layout
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.world import Batch
@@ -64,12 +66,24 @@ def judged_pools(runner: ModelRunner) -> Pools:
     """The engine's own pools, with keys and values, for sessions whose outputs are judged."""
     kv = runner.token_to_kv_pool
     windowed = runner.is_hybrid_swa
-    first = kv.full_kv_pool if windowed else kv
     return Pools(
         req_to_token=runner.req_to_token_pool.req_to_token,
-        kv_planes=_planes(first),
+        kv_planes=_planes(getattr(kv, "full_kv_pool", kv)),
         more_groups=(GroupPools(kv_planes=_planes(kv.swa_kv_pool)),) if windowed else (),
+        **judged_states(runner),
     )
+
+
+def judged_states(runner: ModelRunner) -> dict[str, Any]:
+    """Fields of `Pools` with recurrent states, where the model has such layers."""
+    pool = getattr(runner.req_to_token_pool, "mamba_pool", None)
+    if pool is None:
+        return {}
+    conv, state = pool.mamba_cache.conv[0][0], pool.mamba_cache.temporal[0]
+    # A slot is cleared when it is given out (MambaPool.alloc up to 0.5.10; clear_slots since).
+    if conv.shape[1] == CONV_COLUMNS:
+        return dict(state=state.flatten(1), conv_state=conv, states_committed=True)
+    return dict(delta_state=in_layout(state), delta_conv_state=conv, states_committed=True)
 
 
 def _planes(kv: Any) -> tuple[torch.Tensor, ...]:
@@ -110,6 +124,7 @@ class DecodeSession(RunnerSession):
                 speculative=self._verifies,
                 drafts=drafts,
                 judged=self._attention is not None,
+                hybrid=getattr(model, "described", None),
                 arguments=arguments,
             )
             self._model_runner.model = model

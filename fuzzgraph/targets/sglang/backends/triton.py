@@ -74,7 +74,7 @@ class TritonTarget(SglangTarget):
     """The Triton backend of the sglang release that this process holds."""
 
     any_page_size = True
-    also_stood_in_for = ("the number of cores",)
+    also_stood_in_for: tuple[str, ...] = ("the number of cores",)
 
     def __init__(
         self,
@@ -149,6 +149,8 @@ def _window_fields(config: EngineConfig) -> tuple[Field, ...]:
 class TritonSession(DecodeSession):
     """One backend, one layer and one decode runner with its captured graphs."""
 
+    model_class: type[AttentionModel] = AttentionModel
+
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         lens = "cached_lens" if config.modes == ("target_verify",) else "seq_lens"
         self.inputs = input_names(config)
@@ -162,15 +164,29 @@ class TritonSession(DecodeSession):
             fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
             fields.value("custom_mask", repeats="mask", source=_MASK),
             *_window_fields(config),
+            *self._more_fields(config),
         )
-        model = AttentionModel(config, graphs.device, rope="joined")
+        model = self.model_class(config, graphs.device, rope="joined")
         super().__init__(config, graphs, backend="triton", model=model)
+
+    def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
+        """What kernels of other layers read."""
+        return ()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         return triton_backend(runner)
 
+    @property
+    def _triton(self) -> Any:
+        """The backend of attention."""
+        return self.backend
+
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
-        backend = self.backend
+        return self._attention_tensors()
+
+    def _attention_tensors(self) -> dict[str, torch.Tensor]:
+        """The backend's static tensors, the same for graphs of all sizes."""
+        backend = self._triton
         found = {"kv_indptr": backend.kv_indptr, "kv_indices": backend.cuda_graph_kv_indices}
         if self._config.swa_window:
             found |= {
@@ -191,9 +207,9 @@ class TritonSession(DecodeSession):
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What the kernels read: below the last offset."""
         rows = len(lens)
-        found = self._metadata_tensors(self._size)
+        found = self._attention_tensors()
         if self.ran_eagerly:
-            metadata = self.backend.forward_metadata
+            metadata = self._triton.forward_metadata
             found = {name: getattr(metadata, name) for name in found}
         used = {
             name: tensor[: rows + 1] if name.endswith("_indptr") else tensor[:rows]
@@ -214,9 +230,9 @@ class TritonSession(DecodeSession):
         """Splits decide the order of summation."""
         if self._verifies:
             return {}
-        metadata = self.backend.forward_metadata
+        metadata = self._triton.forward_metadata
         splits = (
-            metadata.num_kv_splits if self.ran_eagerly else self.backend.cuda_graph_num_kv_splits
+            metadata.num_kv_splits if self.ran_eagerly else self._triton.cuda_graph_num_kv_splits
         )
         live = self._last_batch.batch_size
         return {"num_kv_splits": tuple(splits[:live].tolist())}

@@ -26,6 +26,10 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import as_logits
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import window_allocator, window_pool
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
+    hybrid_kv_pool,
+    state_pool,
+)
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
@@ -107,10 +111,10 @@ def latent_widths(config: EngineConfig) -> dict[str, int]:
     }
 
 
-def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any:
+def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid: Any) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
-    hf_config = _hf_config(config)
+    hf_config = hybrid or _hf_config(config)
     heads = (_MLA_HEADS if mla and not judged else config.num_q_heads) * config.attn_tp_size
     return Stub(
         attention_arch=arch.MLA if mla else arch.MHA,
@@ -122,6 +126,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any
         hf_config=hf_config,
         hf_text_config=hf_config,
         hidden_size=config.num_q_heads * config.head_dim,
+        is_draft_model=False,
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=config.swa_window > 0,
         is_local_attention_model=False,
@@ -131,7 +136,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any
         model_is_mrope=False,
         get_max_num_attention_heads=lambda *_: heads,
         num_attention_heads=heads,
-        num_hidden_layers=len(group_configs(config)),
+        num_hidden_layers=hf_config.num_hidden_layers,
         # Before a query absorbs the projection of keys it is as wide as a value, here as a latent.
         qk_nope_head_dim=config.v_head_dim,
         **latent_widths(config),
@@ -143,7 +148,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool) -> Any
     )
 
 
-def request_pool(config: EngineConfig, device: torch.device) -> Any:
+def request_pool(config: EngineConfig, device: torch.device, hybrid: Any = None) -> Any:
     """The engine's request pool with the world's rows: reserved, traps, then `req_pool_size`.
 
     Its `size`, which sizes the backend's buffers, counts the requests only: the rows below
@@ -157,18 +162,34 @@ def request_pool(config: EngineConfig, device: torch.device) -> Any:
     with torch.device("meta"):
         added = pool_class(1, 1, "meta", False).req_to_token.shape[0] - 1
     width = config.max_context_len + _EXTRA_CONTEXT + draft
-    pool = pool_class(rows - added, width, device.type, False)
+    if hybrid is not None:
+        pool = state_pool(config, device, hybrid, rows - added, width)
+    else:
+        pool = pool_class(rows - added, width, device.type, False)
     pool.size = config.req_pool_size
     return pool
 
 
-def kv_pool(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Any:
-    """The engine's KV pool: of one layer, or of two kinds of layers with one each."""
+def kv_pool(
+    config: EngineConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    requests: Any = None,
+    hybrid: Any = None,
+) -> Any:
+    """The engine's KV pool: of one layer, or of two kinds of layers with one each.
+
+    Args:
+        requests: the request pool, which has the states of recurrent layers.
+        hybrid: the engine's description of a model that has some.
+    """
     pools = engine_module("sglang.srt.mem_cache.memory_pool")
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
     common = dict(page_size=config.page_size, dtype=dtype, device=device.type)
     if config.swa_window:
         return window_pool(config, slots, **common)
+    if hybrid is not None:
+        return hybrid_kv_pool(config, hybrid, slots, requests.mamba_pool, **common)
     common |= dict(layer_num=1, enable_memory_saver=False)
     if config.attention == "mla":
         return pools.MLATokenToKVPool(slots, **latent_widths(config), **common)
@@ -190,6 +211,7 @@ def model_runner(
     drafts: bool = False,
     prefill: str = "",
     judged: bool = False,
+    hybrid: Any = None,
     arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> ModelRunner:
     """A model runner for `config` with the engine's own pools, without backend and model.
@@ -200,6 +222,7 @@ def model_runner(
         drafts: whether it is the draft worker's.
         prefill: which kind of graphs prefills get, by the engine's name.
         judged: whether a model with a layer of attention runs on it.
+        hybrid: the engine's description of a model with recurrent layers; None for others.
         arguments: of the server, beyond those that follow from the config.
     """
     dtype = getattr(torch, config.dtype)
@@ -215,13 +238,14 @@ def model_runner(
     stored = content_for(config).storage_dtype
     if (judged or prefill) and device.type == "cpu":
         store_kv_as_on("hip" if backend in _ON_HIP else "cuda")
-    kv = kv_pool(config, device, stored)
+    requests = request_pool(config, device, hybrid)
+    kv = kv_pool(config, device, stored, requests, hybrid)
     width = config.draft_tokens if speculative else 1
     allocator: Any = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
     if config.swa_window:
         allocator = window_allocator(config, kv, device)
     runner = ModelRunner(
-        **_SWITCHED_OFF,
+        **{**_SWITCHED_OFF, **_kinds_of(hybrid)},
         configuration=settings,
         attn_backend=None,
         attn_cp_size=1,
@@ -237,7 +261,7 @@ def model_runner(
         kv_cache_dtype=stored,
         kv_cache_dtype_str="auto" if config.kv_dtype == "auto" else "fp8_e4m3",
         max_running_requests=config.req_pool_size,
-        model_config=_model_config(config, dtype, judged),
+        model_config=_model_config(config, dtype, judged, hybrid),
         page_size=config.page_size,
         prefill_attention_backend_str=backend,
         ps=Stub(
@@ -246,13 +270,14 @@ def model_runner(
             attn_dp_size=1,
             attn_cp_size=1,
         ),
-        req_to_token_pool=request_pool(config, device),
+        req_to_token_pool=requests,
         server_args=settings.server_args,
         sliding_window_size=config.swa_window or None,
         spec_algorithm=_spec_algorithm("EAGLE" if spec else None),
         token_to_kv_pool=kv,
         token_to_kv_pool_allocator=allocator,
         tp_size=config.attn_tp_size,
+        use_mla_backend=config.attention == "mla",
         tp_group=Group(config.attn_tp_size, config.attn_tp_rank),
     )
     runner.kv_index_translator = _index_translator(runner, config)
@@ -270,17 +295,25 @@ _SWITCHED_OFF: Mapping[str, Any] = {
     "get_pp_proxy_residual_num_blocks": lambda: None,
     "get_pp_proxy_topk_size": lambda: None,
     "hisparse_coordinator": None,
-    "hybrid_gdn_config": None,
     "hybrid_lightning_config": None,
     "kimi_linear_config": None,
     "linear_attn_model_spec": None,
-    "mambaish_config": None,
     "lora_manager": None,
     "model": None,
     "ngram_embedding_manager": Stub(enabled=False, table=None),
     "token_table": None,
     "use_ngram_embedding": False,
 }
+
+
+def _kinds_of(hybrid: Any) -> dict[str, Any]:
+    """Where a runner of 0.5.16 and before has the description of a model with recurrent layers."""
+    mamba2 = hasattr(hybrid, "mamba_d_ssm")
+    return {
+        "hybrid_gdn_config": None if mamba2 else hybrid,
+        "mamba2_config": hybrid if mamba2 else None,
+        "mambaish_config": hybrid,
+    }
 
 
 def _index_translator(runner: ModelRunner, config: EngineConfig) -> Any:

@@ -1,0 +1,193 @@
+"""`--linear-attn-backend triton`: gated delta nets beside Triton attention, as in Qwen3-Next.
+
+The engine's own `HybridLinearAttnBackend` holds both backends; it is made by the engine's own
+`attn_backend_wrapper` from a model that the engine's own configuration describes. States lie in the
+engine's `MambaPool`, and kernels of decode are its own. Stood in for are the projections of the
+layer and its norm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.content import STATE_WIDTH
+from fuzzgraph.delta_rule import POSITIONS
+from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in
+from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
+from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
+from fuzzgraph.targets.sglang.hybrid_model import HybridModel
+from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN, SETTINGS
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
+from fuzzgraph.world import Batch
+
+_HYBRID = "sglang.srt.layers.attention.hybrid_linear_attn_backend"
+_REGISTRY = "sglang.srt.layers.attention.attention_registry"
+_STATES = "sglang hybrid_linear_attn_backend.py _replay_metadata: padded rows have pad_slot_id"
+_ENDS = "sglang hybrid_linear_attn_backend.py _replay_metadata: padded rows have no tokens"
+
+
+_FLA = ("sglang.kernels.ops.attention.fla.utils", "sglang.srt.layers.attention.fla.utils")
+_SCATTERS = (
+    "sglang.kernels.ops.mamba.mamba_state_scatter_triton",
+    "sglang.srt.layers.attention.mamba.mamba_state_scatter_triton",
+)
+_ASSERTS_GPU = (
+    "fused_mamba_state_scatter_with_mask",
+    "fused_conv_window_scatter_with_mask",
+    "scatter_mamba_states_after_mtp_verify",
+)
+
+
+class DeltaNetTarget(TritonTarget):
+    """A model with gated delta nets on the sglang release that this process holds."""
+
+    also_stood_in_for = (
+        "the number of cores",
+        "projections and norm of the recurrent layer",
+    )
+    recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
+    """Of the release, where the recurrent layer and its description lie."""
+
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        super().__init__(name, mode)
+        self.about = f"gated delta net beside Triton attention, {mode} graphs"
+        self.capabilities = self.capabilities.replace(
+            dtypes=("float32",),
+            max_tp_size=1,
+            max_spec_topk=1,
+            capture_beyond_pool=False,
+            swa_window=False,
+            row_mixings=("none",),
+            recurrent_state=True,
+            recurrent_only=True,
+            recurrent_verify=mode == "target_verify",
+            # A server's decode follows a prompt.
+            min_seq_len=2,
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.recurrent_state:
+            return "the model has a recurrent layer: recurrent_state must be true"
+        if config.max_context_len > POSITIONS:
+            longest = f"max_context_len={config.max_context_len}"
+            return f"{longest} is more than the {POSITIONS} positions that have a key"
+        return super().refused(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
+        return DeltaNetSession(config, graphs)
+
+    def load(self) -> None:
+        keep_workspaces_small(**SETTINGS)
+        super().load()
+        with cuda_on_cpu():
+            modules = (*self.recurrent_modules, _HYBRID, GDN_BACKEND, _REGISTRY)
+            SGLANG.load(*filter(has_module, modules))
+        if not torch.cuda.is_available():
+            _run_without_a_gpu()
+
+
+def _run_without_a_gpu() -> None:
+    """Host code of kernels that asks for a GPU by its name, and runs without one."""
+    module = engine_module(next(filter(has_module, _FLA)))
+    module.custom_device_ctx = lambda index: contextlib.nullcontext()
+    hybrid = engine_module(_HYBRID)
+    holders = (hybrid, *map(engine_module, filter(has_module, _SCATTERS)))
+    for holder in holders:
+        for name in _ASSERTS_GPU:
+            if hasattr(holder, name):
+                setattr(holder, name, tensors_claim_cuda(getattr(holder, name)))
+
+
+class DeltaNetSession(TritonSession):
+    """One hybrid backend and one decode runner with its captured graphs."""
+
+    model_class: type[AttentionModel] = DeltaNetModel
+    output = "gated_delta"
+    """What the recurrent layer's output is called."""
+
+    def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
+        padded = PaddingRule("skip", -1)
+        return (
+            Field("state_indices", "requests", "state", padded, source=_STATES),
+            common.offsets(
+                "query_start_loc", repeats="new_lens", padding=PaddingRule("fill", 0), source=_ENDS
+            ),
+        )
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        full = triton_backend(runner)
+        with cuda_on_cpu():
+            hybrid = engine_module(_REGISTRY).attn_backend_wrapper(runner, full)
+        recurrent = hybrid.linear_attn_backend
+        if hasattr(recurrent, "_fused_state_indices_ok"):  # on a GPU, with this pool
+            recurrent._fused_state_indices_ok = True
+        assert isinstance(runner.model, HybridModel)
+        runner.model.open_layer()
+        runner.model.use_slots(runner.req_to_token_pool.req_index_to_mamba_index_mapping)
+        return hybrid
+
+    @property
+    def _triton(self) -> Any:
+        return self.backend.full_attn_backend
+
+    def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
+        return {**self._attention_tensors(), **self._recurrent_tensors(size)}
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        own = self._recurrent_tensors(self._size)
+        return {**super()._used(lens), **{name: each.clone() for name, each in own.items()}}
+
+    def _recurrent_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
+        recurrent = self.backend.linear_attn_backend
+        if size is None:
+            metadata = recurrent.forward_metadata
+            states, ends = metadata.mamba_cache_indices, metadata.query_start_loc
+        else:
+            states = recurrent.state_indices_list[size - 1]
+            ends = recurrent.query_start_loc_list[size - 1]
+        return {"state_indices": states, "query_start_loc": ends}
+
+    def replay(self, batch: Batch) -> None:
+        super().replay(batch)
+        if not self.ran_eagerly:
+            self._commit(batch)
+
+    def _forward_eagerly(self) -> None:
+        super()._forward_eagerly()
+        self._commit(self._batch)
+
+    def prepare_replay(self, batch: Batch) -> None:
+        self._batch = batch
+        super().prepare_replay(batch)
+
+    def eager(self, batch: Batch) -> None:
+        self._batch = batch
+        super().eager(batch)
+
+    def _commit(self, batch: Batch) -> None:
+        """What a worker does with the states of a verify that stayed, once it has sampled."""
+        if not self._verifies or not batch.raw_bs:
+            return
+        stayed = torch.from_numpy(batch.stayed_lens - batch.cached_lens)
+        last = (stayed - 1).to(self._model_runner.device)
+        with self.engine_runs(batch):
+            self.backend.update_mamba_state_after_mtp_verify(last, None, None, None)
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return (*super().promised_outputs(mode), self.output)
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        shown = self._outputs.next_token_logits
+        attended = type(self._outputs)(next_token_logits=shown[:, :-STATE_WIDTH].contiguous())
+        found = outputs_in(attended, self._config)
+        return {**found, self.output: shown[:, -STATE_WIDTH:].clone()}

@@ -1,0 +1,87 @@
+"""Mamba2 beside Triton attention, as in Falcon-H1 and Nemotron-H.
+
+The engine's own `HybridLinearAttnBackend` holds both backends, as `backends/gdn.py` has it for
+gated delta nets; the mixer, its projections and its kernels are the engine's own too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
+from fuzzgraph.targets.sglang.mamba2_model import MIXER, Mamba2Model
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import FALCON
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
+
+
+_KERNEL = "causal_conv1d_update_triton"
+_KERNELS = (
+    "sglang.kernels.ops.mamba.causal_conv1d_triton",
+    "sglang.srt.layers.attention.mamba.causal_conv1d_triton",
+)
+_DISPATCH = (
+    "sglang.kernels.ops.mamba.triton_ops.ssu_dispatch",
+    "sglang.srt.layers.attention.mamba.ops.ssu_dispatch",
+)
+"""Which kernel updates states; the engine's scheduler asks for it once."""
+
+
+class Mamba2Target(DeltaNetTarget):
+    """A model with Mamba2 on the sglang release that this process holds."""
+
+    also_stood_in_for = ("the number of cores",)
+    recurrent_modules = (FALCON, MIXER)
+
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        super().__init__(name, mode)
+        self.about = f"Mamba2 beside Triton attention, {mode} graphs"
+
+    def load(self) -> None:
+        super().load()
+        mixer = engine_module(MIXER)
+        if not hasattr(mixer, _KERNEL):  # it imports its Triton kernels on a GPU only
+            kernels = engine_module(next(filter(has_module, _KERNELS)))
+            setattr(mixer, _KERNEL, kernels.causal_conv1d_update)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Mamba2Session:
+        return Mamba2Session(config, graphs)
+
+
+@contextlib.contextmanager
+def _any_device() -> Iterator[None]:
+    """Without a GPU, `device` of torch.cuda and of torch.cpu, which has none, does nothing."""
+    if torch.cuda.is_available() or hasattr(torch.cpu, "device"):
+        yield
+        return
+    torch.cpu.device = contextlib.nullcontext  # type: ignore[attr-defined]
+    try:
+        with replaced_names([torch.cuda], {"device": contextlib.nullcontext}):
+            yield
+    finally:
+        del torch.cpu.device  # type: ignore[attr-defined]
+
+
+class Mamba2Session(DeltaNetSession):
+    """One hybrid backend and one decode runner with its captured graphs."""
+
+    model_class = Mamba2Model
+    output = "recurrent"
+
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        """Its kernels are launched on the device of their tensors, by a number that the CPU lacks
+        (sglang mamba_ssm.py selective_state_update)."""
+        return _any_device()
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        dispatch = engine_module(next(filter(has_module, _DISPATCH)))
+        dispatch.initialize_mamba_selective_state_update_backend(runner.server_args)
+        return super()._open_backend(runner)

@@ -1,0 +1,71 @@
+"""A model of a gated delta net and one layer of attention, as sglang runs Qwen3-Next.
+
+The recurrent layer is the engine's own `RadixLinearAttention`. What a model's projections would
+hand it are embeddings of tokens and positions, whose values the harness knows
+(`fuzzgraph.delta_rule`); the norm behind it is plain torch, and its gate is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph import delta_rule
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.sglang.attention_model import FORWARD
+from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import RECURRENT_LAYER, described_delta_net
+
+LAYER = "sglang.srt.layers.radix_linear_attention"
+_NO_DECAY = -200.0
+"""exp(-200) is 0 in float32."""
+
+
+class DeltaNetModel(HybridModel):
+    """Tokens at positions, and both layers over them."""
+
+    full_layer = 1
+    describe = staticmethod(described_delta_net)
+
+    def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
+        def on_device(weight: torch.Tensor) -> torch.Tensor:
+            return torch.empty_like(weight, device=device).copy_(weight)
+
+        self.token_inputs = on_device(delta_rule.token_inputs(content_for(config)))
+        self.position_inputs = on_device(delta_rule.position_inputs())
+        keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)
+        self.recurrent = engine_module(LAYER).RadixLinearAttention(
+            layer_id=RECURRENT_LAYER,
+            num_v_heads=delta_rule.HEADS,
+            head_q_dim=delta_rule.POSITIONS,
+            head_k_dim=delta_rule.POSITIONS,
+            head_v_dim=delta_rule.HEAD_WIDTH,
+            conv_weights=on_device(delta_rule.delta_conv_weights()),
+            A_log=on_device(torch.full((delta_rule.HEADS,), _NO_DECAY)),
+            dt_bias=on_device(torch.zeros(delta_rule.HEADS)),
+            **keys,
+        )
+
+    def _recur(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        demand_rows(positions, len(input_ids), "positions", FORWARD)
+        tokens = demand_lookup(self.token_inputs, input_ids, "input_ids", FORWARD)
+        places = demand_lookup(self.position_inputs, positions, "positions", FORWARD)
+        gates = tokens.new_zeros(len(input_ids), delta_rule.HEADS)
+        read = self.recurrent(
+            forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=gates.clone()
+        )
+        demand_instance(read, torch.Tensor, COMPUTED, FORWARD)
+        return _normed(read)
+
+
+def _normed(read: torch.Tensor) -> torch.Tensor:
+    """[tokens, STATE_WIDTH] of [1, tokens, heads, columns]: Qwen3-Next's norm of each head."""
+    heads = read.reshape(-1, delta_rule.HEADS, delta_rule.HEAD_WIDTH)
+    scale = (heads.square().mean(-1, keepdim=True) + delta_rule.NORM_EPSILON).rsqrt()
+    return (heads * scale).reshape(-1, STATE_WIDTH)

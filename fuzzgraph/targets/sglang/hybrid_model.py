@@ -1,0 +1,61 @@
+"""A model of a recurrent layer and a layer of attention, as sglang runs hybrid ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written
+from fuzzgraph.world import Batch
+
+COMPUTED = "what the recurrent layer computed"
+"""How a message names it."""
+
+
+class HybridModel(AttentionModel):
+    """Tokens at positions, and both layers over them."""
+
+    describe: ClassVar[Callable[[EngineConfig], Any]]
+    """The engine's description of the model."""
+
+    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
+        super().__init__(config, device, rope)
+        self.described = type(self).describe(config)
+        self._slots: torch.Tensor | None = None
+        self._device = device
+
+    def open_layer(self) -> None:
+        """Make the recurrent layer, once the engine has its configuration."""
+        self._make_recurrent(self._config, self._device)
+
+    def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
+        raise NotImplementedError
+
+    def _recur(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """[tokens, STATE_WIDTH] what the recurrent layer computes."""
+        raise NotImplementedError
+
+    def use_slots(self, slots: torch.Tensor) -> None:
+        """Called once with the engine's map from rows of requests to slots of states."""
+        self._slots = slots
+
+    def past(self, batch: Batch) -> list[Written]:
+        """Which slot each request was given, as the engine's request pool writes it."""
+        written = [*super().past(batch)]
+        if self._slots is not None and batch.raw_bs:
+            rows, slots = torch.from_numpy(batch.req_pool_indices), batch.state_slots
+            written.append((self._slots, rows, torch.from_numpy(slots).to(self._slots.dtype)))
+        return written
+
+    def attend(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """Both layers of the tokens' embeddings: attention's columns, then the recurrent ones."""
+        attended = super().attend(input_ids, positions, forward_batch)
+        read = self._recur(input_ids, positions, forward_batch)
+        return torch.cat((attended, read.to(attended.dtype)), dim=-1)

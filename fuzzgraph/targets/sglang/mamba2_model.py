@@ -1,0 +1,90 @@
+"""A model of Mamba2 beside attention in one layer, as sglang runs Falcon-H1 and Nemotron-H.
+
+The recurrent part is the engine's own `MambaMixer2` with its projections, convolution and gate.
+Tokens are embedded as one column each, so that its own projection gives the numbers of
+`fuzzgraph.recurrence` for them, exactly. Its gate multiplies by 32, and its output projection
+divides by it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import STATE_WIDTH, TIME_STEP, content_for
+from fuzzgraph.recurrence import conv_weights
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.sglang.attention_model import FORWARD
+from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
+    MAMBA_HEADS,
+    RECURRENT_LAYER,
+    described_mamba2,
+)
+from fuzzgraph.world import VOCAB
+
+MIXER = "sglang.srt.layers.attention.mamba.mamba"
+_CONTEXT = "sglang.srt.model_executor.forward_context"
+_GATE = 32.0
+"""silu(32) is 32 in float32."""
+
+
+class Mamba2Model(HybridModel):
+    """Tokens, and both parts of the layer over them."""
+
+    describe = staticmethod(described_mamba2)
+
+    def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
+        self.columns = torch.eye(VOCAB, device=device)
+        self.mixer = call_with_known(
+            engine_module(MIXER).MambaMixer2,
+            cache_params=self.described.mamba2_cache_params,
+            hidden_size=VOCAB,
+            use_conv_bias=False,
+            use_bias=False,
+            n_groups=1,
+            activation=None,
+            use_rms_norm=False,
+        )
+        gate = torch.full((VOCAB, STATE_WIDTH), _GATE)
+        step = torch.full((VOCAB, MAMBA_HEADS), TIME_STEP)
+        inputs = torch.cat((gate, content_for(config).weights["conv_in"], step), dim=1)
+        out = torch.zeros(VOCAB, STATE_WIDTH)
+        out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / _GATE
+        mixer = self.mixer
+        with torch.no_grad():
+            mixer.in_proj.weight.copy_(inputs.T)
+            mixer.conv1d.weight.copy_(conv_weights()[:, None])
+            mixer.A.zero_()
+            mixer.D.fill_(1.0)
+            mixer.dt_bias.zero_()
+            mixer.out_proj.weight.copy_(out)
+
+    def _recur(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        hidden = demand_lookup(self.columns, input_ids, "input_ids", FORWARD)
+        backend = _backend_of(forward_batch).linear_attn_backend
+        out = torch.empty_like(hidden)
+        call_with_known(
+            backend.forward,
+            mixer=self.mixer,
+            hidden_states=hidden,
+            output=out,
+            layer_id=RECURRENT_LAYER,
+            forward_batch=forward_batch,
+            use_triton_causal_conv=True,  # as Nemotron-H calls it
+        )
+        demand_instance(out, torch.Tensor, COMPUTED, FORWARD)
+        return out[:, :STATE_WIDTH]
+
+
+def _backend_of(forward_batch: Any) -> Any:
+    """The backend that a layer looks up."""
+    if has_module(_CONTEXT):
+        return engine_module(_CONTEXT).get_attn_backend()
+    return forward_batch.attn_backend

@@ -1,0 +1,155 @@
+"""Pools of a model with recurrent layers beside attention: the engine's own, with the world's rows.
+
+A model is described by an engine's own configuration: Qwen3-Next's with two layers, a gated delta
+net, then attention; Falcon-H1's with one, which has Mamba2 and attention side by side. So shapes
+and dtypes of states follow from the engine's own rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph import delta_rule
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.verified_states import states_each, verifies_states
+from fuzzgraph.content import STATE_WIDTH
+from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.world import FIRST_ROW
+
+__all__ = [
+    "RECURRENT_LAYER",
+    "described_delta_net",
+    "described_mamba2",
+    "hybrid_kv_pool",
+    "in_layout",
+    "state_pool",
+]
+
+RECURRENT_LAYER = 0
+QWEN, FALCON = "sglang.srt.configs.qwen3_next", "sglang.srt.configs.falcon_h1"
+GDN_BACKEND = "sglang.srt.layers.attention.linear.gdn_backend"
+SETTINGS = {"SGLANG_MAMBA_CONV_DTYPE": "float32"}
+"""Inputs of the convolution are float32 as states are, so that sums are exact."""
+_POOLS = "sglang.srt.mem_cache.memory_pool"
+
+
+MAMBA_HEADS = 2
+
+
+def _attention(config: EngineConfig) -> dict[str, Any]:
+    """What both descriptions say of attention. They count the heads of all ranks."""
+    return dict(
+        hidden_size=config.num_q_heads * config.head_dim,
+        intermediate_size=1,
+        num_attention_heads=config.num_q_heads,
+        num_key_value_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        vocab_size=32,
+    )
+
+
+def described_mamba2(config: EngineConfig) -> Any:
+    """The engine's description of a model whose layer has Mamba2 beside attention."""
+    return engine_module(FALCON).FalconH1Config(
+        architectures=["FalconH1ForCausalLM"],
+        num_hidden_layers=1,
+        mamba_d_ssm=STATE_WIDTH,
+        mamba_n_heads=MAMBA_HEADS,
+        mamba_d_state=1,
+        mamba_d_conv=CONV_WIDTH,
+        **_attention(config),
+    )
+
+
+def described_delta_net(config: EngineConfig) -> Any:
+    """The engine's description of a model with a gated delta net and a layer of attention."""
+    return engine_module(QWEN).Qwen3NextConfig(
+        architectures=["Qwen3NextForCausalLM"],
+        num_hidden_layers=2,
+        full_attention_interval=2,
+        linear_conv_kernel_dim=CONV_WIDTH,
+        linear_key_head_dim=delta_rule.POSITIONS,
+        linear_value_head_dim=delta_rule.HEAD_WIDTH,
+        linear_num_key_heads=delta_rule.KEY_HEADS,
+        linear_num_value_heads=delta_rule.HEADS,
+        **_attention(config),
+    )
+
+
+def state_pool(
+    config: EngineConfig, device: torch.device, described: Any, rows: int, width: int
+) -> Any:
+    """The engine's request pool that also keeps states.
+
+    Args:
+        described: the engine's description of the model.
+        rows: of requests, the padding row of releases that add one left out.
+        width: positions of a request.
+    """
+    states = FIRST_ROW + config.req_pool_size * states_each(config)
+    with cuda_on_cpu():  # up to 0.5.9 it names the device of what verifies keep
+        return call_with_known(
+            engine_module(_POOLS).HybridReqToTokenPool,
+            size=rows,
+            mamba_size=max(states, rows + 1),
+            mamba_spec_state_size=config.req_pool_size,
+            max_context_len=width,
+            device=device.type,
+            enable_memory_saver=False,
+            cache_params=described.mamba2_cache_params,
+            mamba_layer_ids=[RECURRENT_LAYER],
+            enable_mamba_extra_buffer=False,
+            speculative_num_draft_tokens=config.draft_tokens if verifies_states(config) else None,
+            speculative_eagle_topk=config.spec_topk if verifies_states(config) else None,
+        )
+
+
+def hybrid_kv_pool(
+    config: EngineConfig, described: Any, slots: int, states: Any, **common: Any
+) -> Any:
+    """The engine's KV pool of such a model. Values may have a width of their own.
+
+    Args:
+        described: the engine's description of the model.
+        slots: of the KV pool.
+        states: the pool of states, which it carries.
+        common: what every pool of the engine takes.
+    """
+    pools = engine_module(_POOLS)
+    shape = dict(head_num=config.num_kv_heads, head_dim=config.head_dim)
+    pool = call_with_known(
+        pools.HybridLinearKVPool,
+        size=slots,
+        full_attention_layer_ids=list(described.full_attention_layer_ids),
+        mamba_pool=states,
+        enable_kvcache_transpose=False,
+        enable_memory_saver=False,
+        **shape,
+        **common,
+    )
+    if config.v_head_dim != config.head_dim:
+        pool.full_kv_pool = pools.MHATokenToKVPool(
+            slots,
+            layer_num=1,
+            enable_memory_saver=False,
+            v_head_dim=config.v_head_dim,
+            **shape,
+            **common,
+        )
+    return pool
+
+
+def in_layout(state: torch.Tensor) -> torch.Tensor:
+    """States with the dimensions in which this release's kernels keep them.
+
+    Up to 0.5.9 fused_sigmoid_gating_recurrent.py has the columns of a value together, and those of
+    a key since (both in the shape that the pool gives them).
+    """
+    if has_module(GDN_BACKEND):
+        return state
+    return state.view(len(state), delta_rule.HEADS, delta_rule.POSITIONS, delta_rule.HEAD_WIDTH)

@@ -1,0 +1,143 @@
+"""Planted bugs of sglang's backend for gated delta nets, each of them the change of one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
+from fuzzgraph.world import Batch
+
+
+class _Mutant(DeltaNetSession):
+    """Changes what the backend has staged for a batch."""
+
+    @property
+    def _recurrent(self) -> Any:
+        return self.backend.linear_attn_backend
+
+    def _staged(self) -> torch.Tensor:
+        """Slots that the graph replayed next reads."""
+        found: torch.Tensor = self._recurrent.forward_metadata.mamba_cache_indices
+        return found
+
+
+class _PaddedRowsKeepSlots(_Mutant):
+    """Slots behind the live rows stay as the last batch had them."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        before = [slots.clone() for slots in self._recurrent.state_indices_list]
+        super().prepare_replay(batch)
+        if not self.ran_eagerly:
+            staged = self._staged()
+            staged[batch.raw_bs :] = before[len(staged) - 1][batch.raw_bs :]
+
+
+class _SlotsKept(_Mutant):
+    """Slots are looked up when a graph is first replayed, and not again."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+        super().__init__(config, graphs)
+        self._first: dict[int, torch.Tensor] = {}
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if not self.ran_eagerly:
+            staged = self._staged()
+            staged.copy_(self._first.setdefault(len(staged), staged.clone()))
+
+
+class _RowsForSlots(_Mutant):
+    """A request's row is taken for its slot."""
+
+    def _open_backend(self, runner: Any) -> Any:
+        pool = runner.req_to_token_pool
+        backend = super()._open_backend(runner)
+        backend.linear_attn_backend._fused_state_indices_ok = False
+        pool.get_mamba_indices = lambda rows: rows.to(torch.int32)
+        return backend
+
+
+class _OffsetsPastTheEnd(_Mutant):
+    """Offsets of padded rows go on, as if each had a token."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if not self.ran_eagerly:
+            offsets = self._recurrent.forward_metadata.query_start_loc
+            for row in range(batch.raw_bs + 1, len(offsets)):
+                offsets[row] = offsets[row - 1] + 1
+
+
+class _StateBeforeTheLast(_Mutant):
+    """What is committed is the state before the last token that stays."""
+
+    def _commit(self, batch: Batch) -> None:
+        update = self.backend.update_mamba_state_after_mtp_verify
+        self.backend.update_mamba_state_after_mtp_verify = lambda last, *more: update(
+            (last - 1).clamp(min=0), *more
+        )
+        super()._commit(batch)
+        del self.backend.update_mamba_state_after_mtp_verify
+
+
+class _EverythingStays(_Mutant):
+    """Drafts that the model rejects are committed as well."""
+
+    def _commit(self, batch: Batch) -> None:
+        update = self.backend.update_mamba_state_after_mtp_verify
+        drafts = self._config.draft_tokens
+        self.backend.update_mamba_state_after_mtp_verify = lambda last, *more: update(
+            torch.full_like(last, drafts - 1), *more
+        )
+        super()._commit(batch)
+        del self.backend.update_mamba_state_after_mtp_verify
+
+
+class _OneScratchRow(_Mutant):
+    """States of a verify's tokens are kept in one place for all rows."""
+
+    def _open_backend(self, runner: Any) -> Any:
+        backend = super()._open_backend(runner)
+        backend.linear_attn_backend.verify_intermediate_state_indices.zero_()
+        return backend
+
+
+class _Planted(DeltaNetTarget):
+    def __init__(self, session: type[DeltaNetSession], mode: Any = "decode") -> None:
+        super().__init__("sglang-gdn", mode)
+        self._session = session
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
+        return self._session(config, graphs)
+
+
+def stale_states() -> _Planted:
+    return _Planted(_PaddedRowsKeepSlots)
+
+
+def slots_of_the_first_batch() -> _Planted:
+    return _Planted(_SlotsKept)
+
+
+def rows_for_slots() -> _Planted:
+    return _Planted(_RowsForSlots)
+
+
+def padded_offsets() -> _Planted:
+    return _Planted(_OffsetsPastTheEnd)
+
+
+def state_before_the_last() -> _Planted:
+    return _Planted(_StateBeforeTheLast, "target_verify")
+
+
+def everything_stays() -> _Planted:
+    return _Planted(_EverythingStays, "target_verify")
+
+
+def one_scratch_row() -> _Planted:
+    return _Planted(_OneScratchRow, "target_verify")

@@ -1,0 +1,159 @@
+"""A gated delta net beside attention on released sglang: decodes and verifies."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
+from fuzzgraph.targets import open_target
+from tests.targets.sglang.released import Workers
+
+VERSIONS = ("0.5.9", "0.5.10", "0.5.13", "0.5.19", "0.5.23")
+NEWEST = VERSIONS[-1]
+TARGET, VERIFIES = "sglang-gdn", "sglang-gdn-verify"
+
+
+def _step(
+    *rows: tuple[int, int], new: int = 1, mode: Mode = "decode", finish: tuple[int, ...] = ()
+) -> ReplayStep:
+    made = [BatchRow(request=name, seq_len=length, new_tokens=new) for name, length in rows]
+    return ReplayStep(mode=mode, rows=tuple(made), finish=finish)
+
+
+verify = partial(_step, new=3, mode="target_verify")
+
+
+def _case(*steps: ReplayStep, **settings: Any) -> Case:
+    given = {"capture_bs": (2, 4), "page_size": 16, "max_context_len": 32, "recurrent_state": True}
+    config = EngineConfig(**{**given, "modes": (steps[0].mode,), **settings})
+    return validate(Case(schema_version=1, config=config, steps=steps))
+
+
+decodes = _case
+verifies = partial(_case, draft_tokens=3)
+
+# A request leaves, another takes its slot, and rows change places.
+MOVED = (
+    _step((0, 5), (1, 16), (2, 31)),
+    _step((1, 17), (2, 32), finish=(0,)),
+    _step((2, 32), (3, 9), (1, 18)),
+)
+FULL_THEN_PADDED = (
+    _step((0, 5), (1, 6), (2, 7), (3, 8)),
+    _step((0, 6), (1, 7), (2, 8), finish=(3,)),
+)
+# All drafts stay, then one of two, then none. Both graphs are full: what they leave of padded rows
+# has a test of its own.
+KEPT_LESS_AND_LESS = (
+    verify((0, 8), (1, 19)),
+    verify((0, 11), (1, 22)),
+    verify((0, 13), (1, 23)),
+    verify((1, 24), (0, 14)),
+)
+ONE_TOKEN_PROMPT = (verify((0, 8), (1, 4)),)
+PADDED_VERIFY = (verify((0, 8)),)
+
+
+def found(workers: Workers, version: str, of: Case, target: str) -> set[tuple[str, str]]:
+    """(clause, buffer) of each finding, by the last part of the buffer's name."""
+    return {
+        (one.clause, one.buffer.rpartition(".")[2]) for one in workers.findings(version, of, target)
+    }
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.10", "0.5.13", "0.5.19", NEWEST])
+def test_states_follow_their_requests(workers: Workers, version: str) -> None:
+    case = decodes(*MOVED, capture_bs=(3,))
+    seen = found(workers, version, case, TARGET)
+    assert not [name for _, name in seen if name in ("gated_delta", "temporal", "conv[0]")]
+    assert not seen if version == NEWEST else True
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_batch_above_the_ladder_takes_no_graph(workers: Workers) -> None:
+    assert found(workers, NEWEST, decodes(*MOVED, capture_bs=(2,)), TARGET) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "read"), [("0.5.9", True), ("0.5.10", False), (NEWEST, False)])
+def test_padded_rows_of_a_decode_of_0_5_9_hold_what_lay_in_the_pool(
+    workers: Workers, version: str, read: bool
+) -> None:
+    seen = found(workers, version, decodes(*FULL_THEN_PADDED), TARGET)
+    assert (("reads", "gated_delta") in seen) is read
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.13", NEWEST])
+def test_padded_rows_of_a_verify_hold_what_lay_in_the_pool(workers: Workers, version: str) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-gdn-padded-rows.md."""
+    assert ("reads", "gated_delta") in found(workers, version, verifies(*PADDED_VERIFY), VERIFIES)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_verify_goes_on_from_the_state_behind_the_last_token_that_stayed(
+    workers: Workers, version: str
+) -> None:
+    case = verifies(*KEPT_LESS_AND_LESS, capture_bs=(2,))
+    assert found(workers, version, case, VERIFIES) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "lost"),
+    [("0.5.9", True), ("0.5.13", True), ("0.5.19", False), (NEWEST, False)],
+)
+def test_beside_a_prompt_of_one_token_the_last_row_has_no_state_up_to_0_5_13(
+    workers: Workers, version: str, lost: bool
+) -> None:
+    """See reports/findings/sglang-gdn-one-token-prompt.md."""
+    case = verifies(*ONE_TOKEN_PROMPT, capture_bs=(2,))
+    seen = found(workers, version, case, VERIFIES)
+    assert ({("metadata", "state_indices"), ("computes", "gated_delta")} <= seen) is lost
+    assert lost or not seen
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_context_len": 65}, "max_context_len=65 is more than the 64 positions"),
+        ({"recurrent_state": False}, "recurrent_state must be true"),
+        ({"dtype": "float16"}, "dtype='float16' is not driven"),
+    ],
+)
+def test_configs_that_the_model_cannot_have_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    config = EngineConfig(**{"recurrent_state": True, **settings})
+    assert said in str(open_target(TARGET).unsupported(config))
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planted", "of", "named"),
+    [
+        ("stale_states", decodes(*FULL_THEN_PADDED), ("metadata", "state_indices")),
+        ("slots_of_the_first_batch", decodes(*MOVED), ("computes", "gated_delta")),
+        ("rows_for_slots", decodes(*MOVED), ("metadata", "state_indices")),
+        ("padded_offsets", decodes(*FULL_THEN_PADDED), ("metadata", "query_start_loc")),
+        ("state_before_the_last", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),
+        ("everything_stays", verifies(*KEPT_LESS_AND_LESS), ("computes", "conv[0]")),
+        ("one_scratch_row", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),
+    ],
+)
+def test_a_planted_bug_of_the_backend_is_found(
+    workers: Workers, planted: str, of: Case, named: tuple[str, str]
+) -> None:
+    assert named in found(workers, NEWEST, of, f"tests.targets.sglang.gdn_mutants:{planted}")
