@@ -39,10 +39,13 @@ class RecurrentSession(RunnerSession):
     def _runner_fields(self) -> tuple[Field, ...]:
         fields = super()._runner_fields()
         others = tuple(field for field in fields if field.name not in _OF_ATTENTION)
-        indices = Field(
-            "state_indices", "requests", "state", padded_state(), source=self.states_source
+        return (*others, *self._state_fields())
+
+    def _state_fields(self) -> tuple[Field, ...]:
+        """What the layer's kernels read."""
+        return (
+            Field("state_indices", "requests", "state", padded_state(), source=self.states_source),
         )
-        return (*others, indices)
 
     def _runner_pools(self) -> Pools:
         conv, state = self._states()
@@ -83,6 +86,10 @@ class RecurrentSession(RunnerSession):
             tensor.copy_(values)
 
     def _metadata(self) -> dict[str, torch.Tensor]:
+        return self._state_metadata()
+
+    def _state_metadata(self) -> dict[str, torch.Tensor]:
+        """Field of `_state_fields` -> the tensor, whole."""
         decodes, prefills = self._built.state_indices_tensor_d, self._built.state_indices_tensor_p
         parts = [] if decodes is None else [decodes[:, 0]]
         if self.ran_eagerly and prefills is not None:  # no graph holds kernels for these

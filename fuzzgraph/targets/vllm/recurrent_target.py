@@ -25,7 +25,7 @@ from fuzzgraph.targets.vllm.target import VllmTarget
 _MODELS = "vllm.model_executor.models.config"
 
 
-_DRIVEN = Capabilities(
+DRIVEN = Capabilities(
     modes=("decode", "idle"),
     page_sizes=(16,),
     dtypes=("float32",),
@@ -41,7 +41,7 @@ _DRIVEN = Capabilities(
 )
 
 
-_VERIFIED = _DRIVEN.replace(
+_VERIFIED = DRIVEN.replace(
     modes=("target_verify", "idle"),
     max_batch=4,
     max_draft_tokens=6,
@@ -64,7 +64,7 @@ class Mamba2Target(VllmTarget):
     backend = "Mamba2AttentionBackend"
     model: type[OneLayer] = OneMixer
     session: type[RecurrentSession] = RecurrentSession
-    driven = _DRIVEN
+    driven = DRIVEN
     verified = _VERIFIED
     metadata = "Mamba2AttentionMetadata"
     slots = "state_indices_tensor_d"
@@ -108,7 +108,7 @@ class PromptTarget(Mamba2Target):
     """The same with prompts of one token, which the runner takes for decodes."""
 
     kernels = "Mamba2 layer, prompts of one token too"
-    driven = _DRIVEN.replace(min_seq_len=1)
+    driven = DRIVEN.replace(min_seq_len=1)
 
 
 class DeltaNetTarget(Mamba2Target):

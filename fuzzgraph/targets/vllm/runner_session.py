@@ -118,6 +118,7 @@ class RunnerSession(GraphSession):
                 module = engine_module(self.runner_module)
                 self.runner = module.GPUModelRunner(self.vllm_config, graphs.device)
                 self.runner.load_model()
+                self._model_loaded()
                 open_kv_cache(self.runner, self.vllm_config, self._blocks())
                 self._buffers.make()
             self.model: OneLayer = self.runner.get_model()
@@ -127,6 +128,9 @@ class RunnerSession(GraphSession):
         self.served = self.served_kind()
         self._spy()
         self._watch_handover(graphs)
+
+    def _model_loaded(self) -> None:
+        """What an executor does once its worker has the model."""
 
     def _make_graphs(self, graphs: GraphEngine) -> RunnerGraphs:
         return RunnerGraphs(graphs, self._remember_captured)
