@@ -135,6 +135,9 @@ class Pools:
     states_start_at_zero: bool = True
     """Whether the state of a request without tokens is zero by a promise of what calls the engine.
     Otherwise its slot holds what its last owner left there, and the engine must not read it."""
+    null_block: bool = False
+    """Whether one reserved block is page 0 and a state as well. Padded rows may then write all of
+    page 0; otherwise its first slot alone."""
     capture_slots: tuple[int, ...] = ()
     """Slots that graphs are captured on, when no request exists yet, beside the reserved one. A
     target that names some says in its code which lines of the engine choose them."""

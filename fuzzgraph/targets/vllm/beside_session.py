@@ -80,7 +80,7 @@ class BesideAttentionSession(RecurrentSession):
         self._demand_blocks()
         (cache,) = self._caches_of_attention()
         planes = tuple(plane[: self._pages] for plane in kv_planes(cache, self._config))
-        return replace(super()._runner_pools(), kv_planes=planes)
+        return replace(super()._runner_pools(), kv_planes=planes, null_block=True)
 
     def _states(self) -> Any:
         """Behind the pages."""

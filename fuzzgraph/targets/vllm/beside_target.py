@@ -17,7 +17,7 @@ from fuzzgraph.targets.vllm.release import VLLM
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
 from fuzzgraph.targets.vllm.target import TritonTarget, VllmTarget
 
-_BESIDE = DRIVEN.replace(page_sizes=(16, 32, 64), max_q_heads=4, max_head_dim=16)
+_BESIDE = DRIVEN.replace(page_sizes=(16, 32), max_q_heads=4, max_head_dim=16)
 
 
 class _BesideAttention(Mamba2Target):
