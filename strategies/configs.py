@@ -94,7 +94,8 @@ def _widen_pages(fields: Fields, can: Capabilities) -> None:
     target keeps in one."""
 
     def too_small() -> bool:
-        return page_numbers(EngineConfig(**{**fields, "kv_pool_pages": 1})) < can.min_page_numbers
+        numbers = page_numbers(EngineConfig(**{**fields, "kv_pool_pages": 1}))
+        return bool(numbers < can.min_page_numbers)
 
     while too_small() and 2 * fields["head_dim"] <= can.max_head_dim:
         fields["head_dim"] *= 2

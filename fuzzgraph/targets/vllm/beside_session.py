@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.case import Mode, attention_outputs
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.observation import Field
+from fuzzgraph.ports import Pools
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
 from fuzzgraph.targets.vllm.beside_model import (
     DeltaNetBesideAttention,
@@ -29,7 +30,6 @@ from fuzzgraph.targets.vllm.kv_cache import kv_planes
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
-from fuzzgraph.ports import Pools
 from fuzzgraph.world import FIRST_PAGE, Batch, Ragged
 
 _ALIGN = "update_block_size_for_backend"
