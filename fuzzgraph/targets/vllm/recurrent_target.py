@@ -78,7 +78,7 @@ class Mamba2Target(VllmTarget):
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.recurrent_state:
-            return "the model has recurrent layers alone: recurrent_state must be true"
+            return "the model always has a recurrent layer: recurrent_state must be true"
         return None
 
     def load(self) -> None:
