@@ -24,7 +24,6 @@ from fuzzgraph.targets.vllm.beside_model import (
     MixerBesideAttention,
     split_outputs,
 )
-from fuzzgraph.targets.vllm.fields import runner_fields
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.kv_cache import kv_planes
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
@@ -63,11 +62,11 @@ class BesideAttentionSession(RecurrentSession):
 
     # What there is
 
-    def _runner_fields(self) -> tuple[Field, ...]:
-        return (
-            *runner_fields(self.runner, self._config),
-            *map(self._behind_pages, self._state_fields()),
-        )
+    def _of_other_layers(self, fields: tuple[Field, ...]) -> tuple[Field, ...]:
+        return fields
+
+    def _state_fields(self) -> tuple[Field, ...]:
+        return tuple(map(self._behind_pages, super()._state_fields()))
 
     def _behind_pages(self, field: Field) -> Field:
         """The same field where states lie behind the pages of attention."""

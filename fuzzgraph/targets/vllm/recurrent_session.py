@@ -37,9 +37,11 @@ class RecurrentSession(RunnerSession):
         self.model.load_known_weights()
 
     def _runner_fields(self) -> tuple[Field, ...]:
-        fields = super()._runner_fields()
-        others = tuple(field for field in fields if field.name not in _OF_ATTENTION)
-        return (*others, *self._state_fields())
+        return (*self._of_other_layers(super()._runner_fields()), *self._state_fields())
+
+    def _of_other_layers(self, fields: tuple[Field, ...]) -> tuple[Field, ...]:
+        """What of the runner's fields is not about attention."""
+        return tuple(field for field in fields if field.name not in _OF_ATTENTION)
 
     def _state_fields(self) -> tuple[Field, ...]:
         """What the layer's kernels read."""
