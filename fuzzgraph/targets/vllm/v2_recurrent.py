@@ -5,6 +5,7 @@ Source: vLLM v1/worker/gpu/model_states/mamba_hybrid.py, which the runner takes 
 
 from __future__ import annotations
 
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.vllm.beside_session import (
     DeltaNetBesideAttentionSession,
     MixerBesideAttentionSession,
@@ -13,17 +14,24 @@ from fuzzgraph.targets.vllm.beside_target import DeltaNetHybridTarget, Mamba2Hyb
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
 from fuzzgraph.targets.vllm.recurrent_target import DeltaNetTarget, Mamba2Target
+from fuzzgraph.targets.vllm.release import engine_module, release
 from fuzzgraph.targets.vllm.v2_fields import EXCUSES
-from fuzzgraph.targets.vllm.v2_session import V2_RUNNER, V2RunnerSession
+from fuzzgraph.targets.vllm.v2_session import INPUT_BATCH, V2_RUNNER, V2RunnerSession
 from fuzzgraph.world import Batch
+
+
+def _runs_prompts_as_decodes() -> bool:
+    return "prefill_runs_as_decode_np" in engine_module(INPUT_BATCH).InputBatch.__annotations__
 
 
 class _WithStates(V2RunnerSession):
     """What the runner does otherwise for models with recurrent layers."""
 
     def _prefilling(self, batch: Batch) -> list[int]:
-        """One new token of a prompt over tokens that are there runs as a decode
+        """One new token of a prompt over tokens that are there runs as a decode since 0.33
         (mamba_hybrid.py `prepare_attn`: `prefill_runs_as_decode_np`)."""
+        if not _runs_prompts_as_decodes():
+            return super()._prefilling(batch)
         runs_as_decode = (batch.new_lens == 1) & (batch.cached_lens > 0)
         said = super()._prefilling(batch)
         return [flag * (not runs) for flag, runs in zip(said, runs_as_decode, strict=True)]
@@ -50,8 +58,18 @@ class V2Mamba2Target(Mamba2Target):
 
     runner = V2_RUNNER
     generation = "V2"
+    driven = Mamba2Target.driven.replace(min_seq_len=1)
     session = V2MixerSession
     excuses = EXCUSES
+
+    def load(self) -> None:
+        super().load()
+        if not _runs_prompts_as_decodes():
+            raise AdapterUnavailable(
+                f"vLLM {release()} serves a model without attention by the V1 runner, and target "
+                f"{self.name!r} drives the other one. Name a later release, for example "
+                "--release 0.33.0."
+            )
 
 
 class V2DeltaNetTarget(DeltaNetTarget):
@@ -59,6 +77,7 @@ class V2DeltaNetTarget(DeltaNetTarget):
 
     runner = V2_RUNNER
     generation = "V2"
+    driven = DeltaNetTarget.driven.replace(min_seq_len=1)
     session = V2DeltaNetSession
     excuses = (*DeltaNetTarget.excuses, *EXCUSES)
 
@@ -68,6 +87,7 @@ class V2Mamba2HybridTarget(Mamba2HybridTarget):
 
     runner = V2_RUNNER
     generation = "V2"
+    driven = Mamba2HybridTarget.driven.replace(min_seq_len=1)
     session = V2MixerBesideAttentionSession
     excuses = EXCUSES
 
@@ -77,5 +97,6 @@ class V2DeltaNetHybridTarget(DeltaNetHybridTarget):
 
     runner = V2_RUNNER
     generation = "V2"
+    driven = DeltaNetHybridTarget.driven.replace(min_seq_len=1)
     session = V2DeltaNetBesideAttentionSession
     excuses = (*DeltaNetTarget.excuses, *EXCUSES)
