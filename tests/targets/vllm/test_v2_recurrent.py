@@ -36,6 +36,21 @@ def test_an_idle_rank_after_a_first_token_leaves_states_alone(vllm: Workers, tar
     assert found(vllm, NEWEST, wide(decode((0, 4), (1, 5)), IDLE), target) == set()
 
 
+def test_an_idle_rank_of_0_25_1_advances_states_of_requests(vllm: Workers) -> None:
+    """PR 49757."""
+    steps = decode((0, 4), (1, 5)), decode((0, 5), (1, 6)), IDLE
+    seen = found(vllm, "0.25.1", wide(*steps), "vllm-v2-gdn-hybrid")
+    assert {("writes", "cache"), ("metadata", "state_indices")} <= seen
+
+
+def test_slots_of_a_batch_with_a_prompt_of_one_token_are_not_written_in_0_25_1(
+    vllm: Workers,
+) -> None:
+    """Issue 57720."""
+    seen = found(vllm, "0.25.1", wide(decode((0, 1), (1, 6))), "vllm-v2-mamba-hybrid")
+    assert {("metadata", "state_indices"), ("computes", "recurrent")} <= seen
+
+
 @pytest.mark.parametrize("target", [*ALONE, *BESIDE])
 def test_a_prompt_of_one_token_takes_no_graph(vllm: Workers, target: str) -> None:
     """Unlike in the V1 runner; see reports/findings/vllm-one-token-prompt.md."""
