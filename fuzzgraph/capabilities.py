@@ -25,6 +25,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "min_seq_len": (1, 1),
     # Columns of a latent row beyond its value, `head_dim - v_head_dim` in `mla`: the rotary part.
     "min_rope_dim": (0, 0),
+    # Least numbers of keys and values in a page, where blocks of one size hold states too.
+    "min_page_numbers": (0, 0),
     # Query heads that kernels of latent attention are built for; 0 for any number.
     "latent_heads": ((0,), (0,)),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
@@ -45,7 +47,7 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     # Whether requests that share a prefix have pages of their own in further KV cache groups. They
     # have not where those pages are found by slots of the first group.
     "prefix_by_group": (True, True),
-    # Whether all layers are recurrent ones, so that every config has recurrent state.
+    # Whether the model always has recurrent layers, so that every config has recurrent state.
     "recurrent_only": (False, False),
 }
 """What no single dimension of a config says: default and widest value."""
@@ -174,9 +176,22 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
                 return reason
     if verifies_states(config) and not capabilities.recurrent_verify:
         return "recurrent_state in target_verify is not driven"
+    least, numbers = capabilities.min_page_numbers, page_numbers(config)
+    if numbers < least:
+        return f"a page of {numbers} numbers is not driven, only from {least} on"
     if not capabilities.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
         return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
     return None
+
+
+def page_numbers(config: EngineConfig) -> int:
+    """Numbers of keys and values in a page; a latent row is key and value at once.
+
+    >>> page_numbers(EngineConfig(page_size=16, num_kv_heads=2, head_dim=8, v_head_dim=8))
+    512
+    """
+    columns = config.head_dim if config.attention == "mla" else config.head_dim + config.v_head_dim
+    return config.page_size * config.num_kv_heads * columns
 
 
 def _refused(row: DimensionRow, value: Any, has: Any) -> str | None:

@@ -140,6 +140,9 @@ class Pools:
     """Whether a verify leaves states as they are, and the one behind the last token that stays is
     put into its request's slot at the end of the step. Then a request has one slot, the first of
     those that a config with verifies gives it."""
+    null_block: bool = False
+    """Whether one reserved block is page 0 and a state as well. Padded rows may then write all of
+    page 0; otherwise its first slot alone."""
     capture_slots: tuple[int, ...] = ()
     """Slots that graphs are captured on, when no request exists yet, beside the reserved one. A
     target that names some says in its code which lines of the engine choose them."""

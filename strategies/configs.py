@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.capabilities import Capabilities, page_numbers
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
@@ -56,6 +56,7 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
             fields["num_q_heads"] = heads[fields["max_context_len"] % len(heads)] or drawn
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
+    _widen_pages(fields, can)
     if fields["runner"] == "cpu_graph" or (fields["recurrent_state"] and "decode" in can.modes):
         fields["modes"] = ("decode",)
     if "draft" in fields["modes"]:
@@ -86,6 +87,26 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     config = EngineConfig(**{**fields, "kv_pool_pages": 1})
     fields["kv_pool_pages"] = fields["req_pool_size"] * pages_per_request(config) + 2
     return EngineConfig(**fields)
+
+
+def _widen_pages(fields: Fields, can: Capabilities) -> None:
+    """Wider rows, then more KV heads, then more tokens, until a page has room for what else the
+    target keeps in one."""
+
+    def too_small() -> bool:
+        numbers = page_numbers(EngineConfig(**{**fields, "kv_pool_pages": 1}))
+        return bool(numbers < can.min_page_numbers)
+
+    while too_small() and 2 * fields["head_dim"] <= can.max_head_dim:
+        fields["head_dim"] *= 2
+        fields["v_head_dim"] = fields["head_dim"]
+    while too_small() and 2 * fields["num_kv_heads"] <= can.max_q_heads:
+        fields["num_kv_heads"] *= 2
+        if fields["num_q_heads"] % fields["num_kv_heads"]:
+            fields["num_q_heads"] = fields["num_kv_heads"]
+    for size in sorted(can.page_sizes):
+        if too_small() and size > fields["page_size"]:
+            fields["page_size"] = size
 
 
 def _bound_draft(fields: Fields) -> None:

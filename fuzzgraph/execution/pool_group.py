@@ -55,7 +55,7 @@ def pool_groups(pools: Pools, config: EngineConfig) -> tuple[PoolGroup, ...]:
     known: list[PoolPlane] = []
     found = []
     for number, (group, shape) in enumerate(zip(pools.groups, group_configs(config), strict=True)):
-        planes = _planes(group.kv_planes, shape, number, known)
+        planes = _planes(group.kv_planes, shape, number, known, pools.null_block)
         known += planes
         table = group.req_to_token
         page_map = None if table is None else PageMap(group_name("req_to_token", number), table)
@@ -64,7 +64,11 @@ def pool_groups(pools: Pools, config: EngineConfig) -> tuple[PoolGroup, ...]:
 
 
 def _planes(
-    tensors: Sequence[torch.Tensor], config: EngineConfig, group: int, known: Sequence[PoolPlane]
+    tensors: Sequence[torch.Tensor],
+    config: EngineConfig,
+    group: int,
+    known: Sequence[PoolPlane],
+    null_block: bool,
 ) -> tuple[PoolPlane, ...]:
     planes = []
     for index, tensor in enumerate(tensors):
@@ -74,6 +78,7 @@ def _planes(
             tensor,
             kv_signature(index, len(tensors)),
             reserved_rows=config.page_size,
+            written_rows=config.page_size if null_block else 1,
             page_rows=page_rows(tensor, index, config),
         ))  # fmt: skip
     return tuple(planes)

@@ -50,8 +50,9 @@ class PoolPlane:
 
     Args:
         signature: what rows hold that no request owns, by world.
-        reserved_rows: rows of the reserved page. Padded rows write the first one and may read all
-            of them, as far as their fill length goes, so every world has the same there.
+        reserved_rows: rows of the reserved page. Padded rows may read all of them, as far as their
+            fill length goes, so every world has the same there.
+        written_rows: the first of these rows, which padded rows may write.
         page_rows: rows of a page where the tensor is [pages, page_rows, ...]; 0 where it is
             [rows, ...].
     """
@@ -63,6 +64,7 @@ class PoolPlane:
         signature: tuple[float, ...],
         reserved_rows: int = 1,
         page_rows: int = 0,
+        written_rows: int = 1,
     ) -> None:
         self.name = name
         self.tensor = tensor
@@ -74,6 +76,8 @@ class PoolPlane:
         """Rows that there are."""
         first = self.rows[RESERVED_SLOT] if page_rows else self.rows[RESERVED_SLOT:]
         self.reserved = first[:reserved_rows]
+        self.written = first[:written_rows]
+        """What padded rows may write."""
         # One row of each signature in the pool's dtype, to be broadcast over any number of rows.
         shape = (1, *tensor.shape[2 if page_rows else 1 :])
         self.filler = [
@@ -119,9 +123,11 @@ class PoolPlane:
         return rows.reshape(self.count, -1)
 
     def changed_since_filled(self) -> torch.Tensor:
-        """[n] rows, the reserved slot apart, that no longer hold what `fill_unreserved(0)` put."""
-        now = self.rows.clone()
+        """[n] rows that no longer hold what `fill_unreserved(0)` put, apart from those that padded
+        rows may write."""
+        now, written = self.rows.clone(), self.written.clone()
         self.fill_unreserved(0)
+        self.written.copy_(written)
         changed = self.flat(now != self.rows).any(1)
         self.rows.copy_(now)
         return changed.nonzero().flatten()

@@ -254,10 +254,10 @@ class StepState:
             yield from _changed_rows(plane, expected, "state", after.slots)
 
     def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:
-        """The plane's bytes before the step; the reserved slot, free for padding, as it is now."""
+        """The plane's bytes before the step; what is free for padding as it is now."""
         rows = self._pool_writer.memory.as_in(before, plane.rows).clone()
-        now = plane.reserved[:1]
-        plane.put(self._index(np.array([RESERVED_SLOT])), now, rows)
+        free = np.arange(RESERVED_SLOT, RESERVED_SLOT + len(plane.written))
+        plane.put(self._index(free), plane.written, rows)
         return rows
 
     def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:

@@ -15,6 +15,9 @@ from fuzzgraph.errors import KernelRefused
 __all__ = ["chunk_gated_delta_rule"]
 
 _LENGTH_EPSILON = 1e-6
+_CHUNK = 64
+"""Tokens of a chunk (fla/ops/gated_delta_rule/chunk.py)."""
+_NAME = "chunk_gated_delta_rule"
 
 
 def chunk_gated_delta_rule(
@@ -40,18 +43,20 @@ def chunk_gated_delta_rule(
             the decay, and the step.
         initial_state: [requests, value heads, columns, key columns].
         cu_seqlens: int [requests + 1], where each request's tokens begin.
-        chunk_indices, chunk_offsets, core_attn_out: of the chunked form; not read.
+        chunk_indices: int [chunks, 2], the request of each chunk and which of its chunks it is;
+            worked out from `cu_seqlens` where it is left out.
+        chunk_offsets: int [requests + 1], where each request's chunks begin; likewise.
+        core_attn_out: not read.
 
     Raises:
-        KernelRefused: the real host code refuses such a call.
+        KernelRefused: the real host code refuses such a call, or the kernels would take other
+            chunks than there are (fla/ops/common/chunk_delta_h.py, chunk_o.py).
     """
     if initial_state is None or cu_seqlens is None or not output_final_state:
-        raise KernelRefused("chunk_gated_delta_rule: only packed requests with states are modelled")
+        raise KernelRefused(f"{_NAME}: only packed requests with states are modelled")
     if len(q) != 1 or len(initial_state) != len(cu_seqlens) - 1:
         given, requests = len(initial_state), len(cu_seqlens) - 1
-        raise KernelRefused(
-            f"chunk_gated_delta_rule: {given} states, {requests} requests, {len(q)} batches"
-        )
+        raise KernelRefused(f"{_NAME}: {given} states, {requests} requests, {len(q)} batches")
     if use_qk_l2norm_in_kernel:
         q, k = _of_length_one(q), _of_length_one(k)
     each = v.shape[2] // k.shape[2]
@@ -60,6 +65,7 @@ def chunk_gated_delta_rule(
     values, decays, steps = v[0].float(), g[0].float().exp(), beta[0].float()
     out, states = torch.zeros_like(values), initial_state.float().clone()
     ends = cu_seqlens.tolist()
+    _demand_chunks(ends, chunk_indices, chunk_offsets)
     for request, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
         state = states[request]
         for token in range(start, stop):
@@ -70,6 +76,18 @@ def chunk_gated_delta_rule(
             out[token] = (state * q[token, :, None]).sum(-1)
         states[request] = state
     return out[None].to(v.dtype), states
+
+
+def _demand_chunks(
+    ends: list[int], indices: torch.Tensor | None, offsets: torch.Tensor | None
+) -> None:
+    counts = [-(-(stop - start) // _CHUNK) for start, stop in zip(ends, ends[1:], strict=False)]
+    chunks = [[request, chunk] for request, each in enumerate(counts) for chunk in range(each)]
+    begins = [sum(counts[:request]) for request in range(len(counts))]
+    if indices is not None and indices.tolist() != chunks:
+        raise KernelRefused(f"{_NAME}: chunk_indices {indices.tolist()}, chunks are {chunks}")
+    if offsets is not None and offsets.tolist()[: len(begins)] != begins:
+        raise KernelRefused(f"{_NAME}: chunk_offsets {offsets.tolist()}, chunks begin at {begins}")
 
 
 def _of_length_one(rows: torch.Tensor) -> torch.Tensor:

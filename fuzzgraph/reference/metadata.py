@@ -171,12 +171,17 @@ def _draft_states(batch: Batch, config: EngineConfig, token: int) -> IntArray:
     return batch.draft_state_slots[:, token]
 
 
+def _states_behind(batch: Batch, config: EngineConfig, pages: int) -> IntArray:
+    """Block of each row's state, where states lie behind so many pages in one pool of blocks."""
+    return batch.state_slots + pages
+
+
 def _states_kept(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """Which of its states each row goes on from, counted from 1; the first one after a prompt."""
     return np.maximum(batch.kept_tokens, 1)
 
 
-# By name; a step of a draft follows behind a colon, as in 'draft_lens:2'.
+# By name; a number follows behind a colon: a step of a draft, as in 'draft_lens:2', or a count.
 _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "last_page_lens": _last_page_lens,
     "page_counts": _page_counts,
@@ -189,6 +194,7 @@ _TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
     "draft_lens": _draft_lens,
     "listed_encoder_lens": _encoder_lens,
     "draft_states": _draft_states,
+    "states_behind": _states_behind,
     "states_kept": _states_kept,
     "tree": _tree,
     "mask_lens": _mask_lens,

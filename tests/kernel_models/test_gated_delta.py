@@ -100,3 +100,37 @@ def test_states_that_it_was_given_stay_as_they_were() -> None:
 def test_calls_that_are_not_modelled_are_refused(other: dict[str, Any], said: str) -> None:
     with pytest.raises(KernelRefused, match=said):
         chunk_gated_delta_rule(**(arguments((3, 2)) | other))
+
+
+def chunks_of(lengths: tuple[int, ...]) -> tuple[list[list[int]], list[int]]:
+    counts = [-(-length // 64) for length in lengths]
+    indices = [[request, chunk] for request, each in enumerate(counts) for chunk in range(each)]
+    return indices, torch.tensor([0, *counts]).cumsum(0).tolist()
+
+
+def test_chunks_may_be_given_as_they_would_be_worked_out() -> None:
+    given = arguments((3, 65, 2))
+    indices, offsets = chunks_of((3, 65, 2))
+    assert indices == [[0, 0], [1, 0], [1, 1], [2, 0]] and offsets == [0, 1, 3, 4]
+    told = {"chunk_indices": torch.tensor(indices), "chunk_offsets": torch.tensor(offsets)}
+    for one, other in zip(
+        chunk_gated_delta_rule(**given), chunk_gated_delta_rule(**given, **told), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        (
+            "chunk_offsets",
+            [0, 0, 1, 3],
+            r"chunk_offsets \[0, 0, 1, 3\], chunks begin at \[0, 1, 3\]",
+        ),
+        ("chunk_indices", [[0, 0], [1, 0], [2, 0]], "chunk_indices .*, chunks are"),
+    ],
+)
+def test_other_chunks_than_there_are_are_refused(name: str, values: list[Any], said: str) -> None:
+    given = arguments((3, 65, 2))
+    with pytest.raises(KernelRefused, match=said):
+        chunk_gated_delta_rule(**given, **{name: torch.tensor(values)})

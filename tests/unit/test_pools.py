@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -21,6 +23,8 @@ SLOTS = (FIRST_PAGE + CONFIG.kv_pool_pages) * CONFIG.page_size
 HEADS, KEYS = content_for(CONFIG).plane_shapes[0]
 VALUES = content_for(CONFIG).plane_shapes[1][1]
 DTYPE = content_for(CONFIG).storage_dtype
+
+DECODE = ReplayStep(rows=(BatchRow(request=0, seq_len=3),))
 
 
 class OnlyPools:
@@ -80,6 +84,25 @@ def test_planes_by_page_are_written_in_place() -> None:
     cache[5, 1, 1, 0, 0] += 1
     (changed,) = pool_writer.written_in_capture()
     assert (changed.region, changed.indices) == ("kv_planes[1]", [11])
+
+
+@pytest.mark.parametrize(("null_block", "found"), [(False, [1]), (True, [])])
+def test_all_of_page_0_may_be_written_where_it_is_a_reserved_state_too(
+    null_block: bool, found: list[int]
+) -> None:
+    memory = GuardedMemory(capacity=1 << 22)
+    with memory.intercept("engine"):
+        cache, pools = keys_before_values()
+    pool_writer = PoolWriter(replace(pools, null_block=null_block), CONFIG, memory)
+    pool_writer.fill_unowned(0)
+    cache[0, 0, :, 0, 0] += 1
+    changed = pool_writer.written_in_capture()
+    assert [number for each in changed for number in each.indices] == found
+    (batch,) = plan(Case(schema_version=1, config=CONFIG, steps=(DECODE,)))
+    before = memory.snapshot()
+    cache[0, 1, :, 0, 0] += 1
+    stranger = [each for each in pool_writer.state_of(batch).foreign_writes(before) if not each.own]
+    assert [number for each in stranger for number in each.indices] == found
 
 
 def test_too_few_pages_are_named() -> None:

@@ -31,6 +31,7 @@ class SecondLayer:
     Args:
         attend: the engine's layer.
         on_device: a weight where the engine keeps a model's parameters.
+        content: whose weights it has; its own, unless attention is the first layer of its kind.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class SecondLayer:
         config: EngineConfig,
         attend: Callable[..., Any],
         on_device: Callable[[torch.Tensor], torch.Tensor],
+        content: Content | None = None,
     ) -> None:
-        weights = second_content(config).weights
+        weights = (content or second_content(config)).weights
         self.config, self.attend = config, attend
         self.embed, self.pos_embed = on_device(weights["embed"]), on_device(weights["pos_embed"])
 

@@ -49,6 +49,10 @@ class OneLayer(torch.nn.Module):
     opening: EngineConfig
     """Of the session that is being opened."""
 
+    embed: torch.Tensor
+    """What each token is embedded as; a plain attribute, because the dummy loader fills what is a
+    parameter or a buffer at random."""
+
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
         self.fuzzed = type(self).opening
@@ -61,7 +65,6 @@ class OneLayer(torch.nn.Module):
     def _make_layer(self, vllm_config: Any) -> None:
         config = self.fuzzed
         weights = content_for(config).weights
-        # Plain attributes: what is a parameter or a buffer, the dummy loader fills at random.
         self.embed = on_device(weights["embed"])
         self.pos_embed = on_device(weights["pos_embed"])
 

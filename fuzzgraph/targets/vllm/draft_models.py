@@ -42,15 +42,12 @@ class DraftedFor(OneLayer):
     def _make_layer(self, vllm_config: Any) -> None:
         table = content_for(self.fuzzed).hidden_table
         more = drafted_width(self.fuzzed) - table.shape[1]
-        self.table = on_device(torch.nn.functional.pad(table, (0, more)))
+        self.embed = on_device(torch.nn.functional.pad(table, (0, more)))
         self.model = _WithEmbeddings(0.0)
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.table.index_select(0, input_ids)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *_: Any, **__: Any) -> Any:
         """[tokens, drafted_width]"""
-        return self.table.index_select(0, hidden_rows((input_ids - 1) % VOCAB, positions))
+        return self.embed.index_select(0, hidden_rows((input_ids - 1) % VOCAB, positions))
 
 
 def token_before(token: int) -> int:

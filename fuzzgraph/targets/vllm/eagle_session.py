@@ -21,8 +21,8 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.vllm.configuration import NOT_COMPILED
 from fuzzgraph.targets.vllm.draft_models import DraftedFor, DraftLayer
 from fuzzgraph.targets.vllm.kv_cache import kv_planes
-from fuzzgraph.targets.vllm.piecewise_session import PiecewiseSession
-from fuzzgraph.targets.vllm.release import breakable_graphs, engine_module
+from fuzzgraph.targets.vllm.piecewise_session import BrokenByTheEngine, PiecewiseSession
+from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.served_drafts import ServedDrafts
 from fuzzgraph.world import Batch
 
@@ -195,12 +195,7 @@ class EagleSession(PiecewiseSession):
         }
 
 
-class EagleBreakableSession(EagleSession):
+class EagleBreakableSession(BrokenByTheEngine, EagleSession):
     """The same with graphs that the engine breaks itself while it captures."""
 
     compilation_mode = NOT_COMPILED
-
-    @contextlib.contextmanager
-    def _server(self) -> Iterator[None]:
-        with super()._server(), breakable_graphs():
-            yield

@@ -114,7 +114,7 @@ class OneDeltaNet(OneRecurrentLayer):
         return functions
 
     def _make_layer(self, vllm_config: Any) -> None:
-        self.columns = on_device(torch.eye(_HIDDEN))
+        self.embed = on_device(torch.eye(_HIDDEN))
         self.mixer = call_with_known(
             _layer_class(),
             config=_SHAPE,
@@ -155,8 +155,8 @@ class OneDeltaNet(OneRecurrentLayer):
 
     def _compute(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
         demand_rows(positions, len(input_ids), "positions", FORWARD)
-        tokens = demand_lookup(self.columns[:VOCAB], input_ids, "input_ids", FORWARD)
-        places = demand_lookup(self.columns[VOCAB:], positions, "positions", FORWARD)
+        tokens = demand_lookup(self.embed[:VOCAB], input_ids, "input_ids", FORWARD)
+        places = demand_lookup(self.embed[VOCAB:], positions, "positions", FORWARD)
         return self._run(tokens + places)
 
     def _run(self, hidden: torch.Tensor) -> torch.Tensor:

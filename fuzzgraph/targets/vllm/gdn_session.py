@@ -26,7 +26,7 @@ class DeltaNetSession(RecurrentSession):
     output = "gated_delta"
     states_source = _STAGED
 
-    def _runner_fields(self) -> tuple[Field, ...]:
+    def _state_fields(self) -> tuple[Field, ...]:
         offsets = common.offsets(
             "query_start_loc",
             repeats="new_lens",
@@ -35,7 +35,7 @@ class DeltaNetSession(RecurrentSession):
             in_modes=_OF_DUMMIES if self._speculates else (),
             source=_STAGED,
         )
-        fields = (*super()._runner_fields(), offsets)
+        fields = (*super()._state_fields(), offsets)
         if not self._speculates:
             return fields
         kept = Field(
@@ -75,7 +75,7 @@ class DeltaNetSession(RecurrentSession):
             delta_state=state.flatten(1), delta_conv_state=conv, states_start_at_zero=False
         )
 
-    def _metadata(self) -> dict[str, torch.Tensor]:
+    def _state_metadata(self) -> dict[str, torch.Tensor]:
         built = self._built
         if not self._speculates:
             return {

@@ -106,16 +106,20 @@ class InPieces(RunnerSession):
         return super().padded_size(batch)
 
 
-class Breakable(InPieces):
-    """Pieces as the engine cuts them itself while it captures; they store KV."""
-
-    model_class: type[OneLayer] = CalledDirectly
-    cudagraph_mode = "FULL_AND_PIECEWISE"
+class BrokenByTheEngine(RunnerSession):
+    """With graphs that the engine breaks itself while it captures."""
 
     @contextlib.contextmanager
     def _server(self) -> Iterator[None]:
         with super()._server(), breakable_graphs():
             yield
+
+
+class Breakable(BrokenByTheEngine, InPieces):
+    """Pieces as the engine cuts them itself while it captures; they store KV."""
+
+    model_class: type[OneLayer] = CalledDirectly
+    cudagraph_mode = "FULL_AND_PIECEWISE"
 
     def _read_by_pieces(self) -> dict[str, torch.Tensor]:
         return {**self._given(), **self._stored_by()}

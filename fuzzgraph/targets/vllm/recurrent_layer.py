@@ -26,7 +26,7 @@ class OneRecurrentLayer(OneLayer):
     has_inner_state = True
     computed = "what the layer computed"
     """How a message names what the layer gives."""
-    columns: torch.Tensor
+    embed: torch.Tensor
     """What each token is embedded as, and each position where the layer is told of them."""
     mixer: Any
     """The engine's layer."""
@@ -44,11 +44,6 @@ class OneRecurrentLayer(OneLayer):
         with torch.no_grad():
             for weight, values in self._known_weights().items():
                 weight.copy_(values)
-
-    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.columns.index_select(0, input_ids)
-
-    get_input_embeddings = embed_input_ids
 
     def forward(
         self,

@@ -22,7 +22,7 @@ from fuzzgraph.world import VOCAB
 
 MIXER = "vllm.model_executor.layers.mamba.mamba_mixer2"
 LAYER = "model.layers.0.mixer"
-_HEADS = 2
+HEADS = 2
 
 
 class OneMixer(OneRecurrentLayer):
@@ -32,7 +32,7 @@ class OneMixer(OneRecurrentLayer):
     computed = "what the mixer computed"
 
     def _make_layer(self, vllm_config: Any) -> None:
-        self.columns = on_device(torch.eye(VOCAB))
+        self.embed = on_device(torch.eye(VOCAB))
         self.mixer = call_with_known(
             engine_module(MIXER).MambaMixer2,
             hidden_size=VOCAB,
@@ -42,8 +42,8 @@ class OneMixer(OneRecurrentLayer):
             use_conv_bias=False,
             use_bias=False,
             n_groups=1,
-            num_heads=_HEADS,
-            head_dim=STATE_WIDTH // _HEADS,
+            num_heads=HEADS,
+            head_dim=STATE_WIDTH // HEADS,
             use_rms_norm=False,
             activation=None,
             model_config=vllm_config.model_config,
@@ -53,7 +53,7 @@ class OneMixer(OneRecurrentLayer):
 
     def _known_weights(self) -> Mapping[torch.Tensor, torch.Tensor]:
         gate = torch.full((VOCAB, STATE_WIDTH), GATE)
-        step = torch.full((VOCAB, _HEADS), TIME_STEP)
+        step = torch.full((VOCAB, HEADS), TIME_STEP)
         inputs = torch.cat((gate, content_for(self.fuzzed).weights["conv_in"], step), dim=1)
         out = torch.zeros(VOCAB, STATE_WIDTH)
         out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / GATE
@@ -61,12 +61,12 @@ class OneMixer(OneRecurrentLayer):
         return {
             mixer.in_proj.weight: inputs.T,
             mixer.conv1d.weight: conv_weights()[:, None],
-            mixer.A: torch.zeros(_HEADS),
-            mixer.D: torch.ones(_HEADS),
-            mixer.dt_bias: torch.zeros(_HEADS),
+            mixer.A: torch.zeros(HEADS),
+            mixer.D: torch.ones(HEADS),
+            mixer.dt_bias: torch.zeros(HEADS),
             mixer.out_proj.weight: out,
             mixer.conv_weights: conv_weights(),
         }
 
     def _compute(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
-        return self.mixer(demand_lookup(self.columns, input_ids, "input_ids", FORWARD))
+        return self.mixer(demand_lookup(self.embed, input_ids, "input_ids", FORWARD))

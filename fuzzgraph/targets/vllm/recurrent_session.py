@@ -37,12 +37,17 @@ class RecurrentSession(RunnerSession):
         self.model.load_known_weights()
 
     def _runner_fields(self) -> tuple[Field, ...]:
-        fields = super()._runner_fields()
-        others = tuple(field for field in fields if field.name not in _OF_ATTENTION)
-        indices = Field(
-            "state_indices", "requests", "state", padded_state(), source=self.states_source
+        return (*self._of_other_layers(super()._runner_fields()), *self._state_fields())
+
+    def _of_other_layers(self, fields: tuple[Field, ...]) -> tuple[Field, ...]:
+        """What of the runner's fields is not about attention."""
+        return tuple(field for field in fields if field.name not in _OF_ATTENTION)
+
+    def _state_fields(self) -> tuple[Field, ...]:
+        """What the layer's kernels read."""
+        return (
+            Field("state_indices", "requests", "state", padded_state(), source=self.states_source),
         )
-        return (*others, indices)
 
     def _runner_pools(self) -> Pools:
         conv, state = self._states()
@@ -83,6 +88,10 @@ class RecurrentSession(RunnerSession):
             tensor.copy_(values)
 
     def _metadata(self) -> dict[str, torch.Tensor]:
+        return self._state_metadata()
+
+    def _state_metadata(self) -> dict[str, torch.Tensor]:
+        """Field of `_state_fields` -> the tensor, whole."""
         decodes, prefills = self._built.state_indices_tensor_d, self._built.state_indices_tensor_p
         parts = [] if decodes is None else [decodes[:, 0]]
         if self.ran_eagerly and prefills is not None:  # no graph holds kernels for these

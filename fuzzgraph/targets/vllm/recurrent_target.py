@@ -25,7 +25,7 @@ from fuzzgraph.targets.vllm.target import VllmTarget
 _MODELS = "vllm.model_executor.models.config"
 
 
-_DRIVEN = Capabilities(
+DRIVEN = Capabilities(
     modes=("decode", "idle"),
     page_sizes=(16,),
     dtypes=("float32",),
@@ -41,7 +41,7 @@ _DRIVEN = Capabilities(
 )
 
 
-_VERIFIED = _DRIVEN.replace(
+_VERIFIED = DRIVEN.replace(
     modes=("target_verify", "idle"),
     max_batch=4,
     max_draft_tokens=6,
@@ -64,7 +64,7 @@ class Mamba2Target(VllmTarget):
     backend = "Mamba2AttentionBackend"
     model: type[OneLayer] = OneMixer
     session: type[RecurrentSession] = RecurrentSession
-    driven = _DRIVEN
+    driven = DRIVEN
     verified = _VERIFIED
     metadata = "Mamba2AttentionMetadata"
     slots = "state_indices_tensor_d"
@@ -78,7 +78,7 @@ class Mamba2Target(VllmTarget):
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.recurrent_state:
-            return "the model has recurrent layers alone: recurrent_state must be true"
+            return "the model always has a recurrent layer: recurrent_state must be true"
         return None
 
     def load(self) -> None:
@@ -108,7 +108,7 @@ class PromptTarget(Mamba2Target):
     """The same with prompts of one token, which the runner takes for decodes."""
 
     kernels = "Mamba2 layer, prompts of one token too"
-    driven = _DRIVEN.replace(min_seq_len=1)
+    driven = DRIVEN.replace(min_seq_len=1)
 
 
 class DeltaNetTarget(Mamba2Target):

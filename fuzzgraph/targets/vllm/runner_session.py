@@ -118,6 +118,7 @@ class RunnerSession(GraphSession):
                 module = engine_module(self.runner_module)
                 self.runner = module.GPUModelRunner(self.vllm_config, graphs.device)
                 self.runner.load_model()
+                self._model_loaded()
                 open_kv_cache(self.runner, self.vllm_config, self._blocks())
                 self._buffers.make()
             self.model: OneLayer = self.runner.get_model()
@@ -127,6 +128,9 @@ class RunnerSession(GraphSession):
         self.served = self.served_kind()
         self._spy()
         self._watch_handover(graphs)
+
+    def _model_loaded(self) -> None:
+        """What an executor does once its worker has the model."""
 
     def _make_graphs(self, graphs: GraphEngine) -> RunnerGraphs:
         return RunnerGraphs(graphs, self._remember_captured)
@@ -314,12 +318,16 @@ class RunnerSession(GraphSession):
         seen = super().observe(batch)
         index = {name: row for row, name in enumerate(self._rows_of_the_engine())}
         seen.order = [index[name] for name in self._step_done.rows]
-        seen.told = {"is_prefilling": self._step_done.in_prompt}
+        seen.told = {"is_prefilling": self._prefilling(batch)}
         if seen.outputs:
             seen.shown_tokens = batch.num_tokens
         if batch.mode == "idle" and not self.ran_eagerly:
             seen.dummy_rows = self._dummy_rows()
         return seen
+
+    def _prefilling(self, batch: Batch) -> list[int]:
+        """Whether the engine takes each row for one that computes its prompt."""
+        return self._step_done.in_prompt
 
     def _dummy_rows(self) -> int:
         """Rows of an idle rank's batch that count as live ones."""

@@ -30,7 +30,7 @@ from fuzzgraph.world import Batch
 V2_RUNNER = "vllm.v1.worker.gpu.model_runner"
 _GRAPH_MANAGER = "vllm.v1.worker.gpu.cudagraph_utils"
 _PREPARES = "prepare_inputs_to_capture"
-_INPUT_BATCH = "vllm.v1.worker.gpu.input_batch"
+INPUT_BATCH = "vllm.v1.worker.gpu.input_batch"
 _FIRST_TOKEN = (
     "a row that computes the first token of a prompt is a prefill (model_runner.py,"
     " gather_batch_req_state)"
@@ -152,7 +152,7 @@ class V2RunnerSession(RunnerSession):
         return replaced_names([manager], {"_graphs_captured": False, "graphs": nothing})
 
     def declined(self, batch: Batch) -> str:
-        known = "decode_graph_eligible" in engine_module(_INPUT_BATCH).InputBatch.__annotations__
+        known = "decode_graph_eligible" in engine_module(INPUT_BATCH).InputBatch.__annotations__
         if known and (batch.cached_lens == 0).any():
             return _FIRST_TOKEN
         return super().declined(batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_target import DeltaNetTarget
 
@@ -61,6 +63,15 @@ class _OffsetsPastTheEnd(_Mutant):
             offsets[row] = offsets[row - 1] + 1
 
 
+class _ChunksOneLate(_Mutant):
+    """Chunks of a prompt begin where those of the request before it do."""
+
+    def _after_build(self, built: Any) -> None:
+        if built.chunk_offsets is not None:
+            built.chunk_offsets = built.chunk_offsets.new_zeros(1 + len(built.chunk_offsets))
+            built.chunk_offsets[1:] = torch.arange(len(built.chunk_offsets) - 1)
+
+
 class _EverythingAccepted(_Mutant):
     """The count of accepted tokens is not copied to where the graph reads it."""
 
@@ -95,6 +106,10 @@ def stale_draft_states() -> DeltaNetTarget:
 
 def padded_offsets() -> DeltaNetTarget:
     return _target(_OffsetsPastTheEnd, mode="target_verify")
+
+
+def chunks_one_late() -> DeltaNetTarget:
+    return _target(_ChunksOneLate, mode="target_verify")
 
 
 def stale_accepted_counts() -> DeltaNetTarget:

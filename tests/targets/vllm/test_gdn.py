@@ -60,6 +60,12 @@ NEWCOMER = (
     verify((0, 10, 3), (1, 20, 3), (2, 9, 1)),
     verify((0, 11, 3), (1, 23, 3), (2, 12, 3)),
 )
+# Two prompts end in a batch that takes no graph.
+NEWCOMER_TWICE = (
+    verify((0, 5, 1), (1, 16, 1)),
+    verify((0, 8, 3), (1, 19, 3)),
+    verify((0, 10, 3), (1, 20, 3), (2, 9, 1), (3, 8, 1)),
+)
 PADDED_VERIFY = (
     verify((0, 5, 1), (1, 6, 1), (2, 7, 1), (3, 8, 1)),
     verify((0, 8, 3), (1, 9, 3), (2, 10, 3), (3, 11, 3)),
@@ -195,6 +201,7 @@ def test_configs_that_the_layer_cannot_tell_are_refused(
         ("stale_states", decodes(*FULL_THEN_PADDED), ("metadata", "state_indices")),
         ("stale_draft_states", verifies(*PADDED_VERIFY), ("metadata", "spec_state_indices.0")),
         ("padded_offsets", verifies(*PADDED_VERIFY), ("metadata", "query_start_loc")),
+        ("chunks_one_late", verifies(*NEWCOMER_TWICE), ("survives", "")),
         ("stale_accepted_counts", verifies(*KEPT_LESS_AND_LESS), ("computes", "cache")),
         ("another_draft_state", verifies(*KEPT_LESS_AND_LESS), ("computes", "gated_delta")),
     ],

@@ -137,4 +137,4 @@ def test_releases_before_0_17_stage_slots_otherwise(vllm: Workers) -> None:
 def test_a_model_with_attention_is_not_driven() -> None:
     config = EngineConfig(page_size=16)
     refused = open_target(TARGET).unsupported(config)
-    assert refused == "the model has recurrent layers alone: recurrent_state must be true"
+    assert refused == "the model always has a recurrent layer: recurrent_state must be true"

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from hypothesis import Phase, find, given, seed, settings
 
-from fuzzgraph.capabilities import WIDEST, Capabilities
+from fuzzgraph.capabilities import WIDEST, Capabilities, page_numbers, unsupported_setting
 from fuzzgraph.case import Case, EngineConfig, digest, validate
 from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import UsageError
@@ -214,6 +214,20 @@ def test_all_cases_of_recurrent_layers_alone_have_recurrent_state() -> None:
     found = drawn(reach, DEFAULT, 60, 7)
     assert all(case.config.recurrent_state for case in found)
     assert len({case.config for case in found}) > 3
+
+
+def test_every_page_has_room_for_what_else_a_target_keeps_in_one() -> None:
+    reach = Capabilities(
+        page_sizes=(16, 32), max_q_heads=4, max_head_dim=16, max_batch=8, min_page_numbers=1304
+    )
+    configs = {case.config for case in drawn(reach, DEFAULT, 60, 7)}
+    assert min(map(page_numbers, configs)) >= 1304
+    assert {config.page_size for config in configs} == {16, 32}
+    assert {config.num_kv_heads for config in configs} >= {2, 4}
+    assert {config.num_q_heads % config.num_kv_heads for config in configs} == {0}
+    small = EngineConfig(page_size=16, num_kv_heads=2, num_q_heads=2, head_dim=8, v_head_dim=8)
+    said = "a page of 512 numbers is not driven, only from 1304 on"
+    assert unsupported_setting(reach, small) == said
 
 
 def test_no_row_is_shorter_than_a_target_has_it() -> None:

@@ -1,0 +1,102 @@
+"""The V2 runner with models that have recurrent layers, alone or beside attention.
+
+Source: vLLM v1/worker/gpu/model_states/mamba_hybrid.py, which the runner takes for such models.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.targets.vllm.beside_session import (
+    DeltaNetBesideAttentionSession,
+    MixerBesideAttentionSession,
+)
+from fuzzgraph.targets.vllm.beside_target import DeltaNetHybridTarget, Mamba2HybridTarget
+from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
+from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
+from fuzzgraph.targets.vllm.recurrent_target import DeltaNetTarget, Mamba2Target
+from fuzzgraph.targets.vllm.release import engine_module, release
+from fuzzgraph.targets.vllm.v2_fields import EXCUSES
+from fuzzgraph.targets.vllm.v2_session import INPUT_BATCH, V2_RUNNER, V2RunnerSession
+from fuzzgraph.world import Batch
+
+
+def _runs_prompts_as_decodes() -> bool:
+    return "prefill_runs_as_decode_np" in engine_module(INPUT_BATCH).InputBatch.__annotations__
+
+
+class _WithStates(V2RunnerSession):
+    """What the runner does otherwise for models with recurrent layers."""
+
+    def _prefilling(self, batch: Batch) -> list[int]:
+        """One new token of a prompt over tokens that are there runs as a decode since 0.33
+        (mamba_hybrid.py `prepare_attn`: `prefill_runs_as_decode_np`)."""
+        if not _runs_prompts_as_decodes():
+            return super()._prefilling(batch)
+        runs_as_decode = (batch.new_lens == 1) & (batch.cached_lens > 0)
+        said = super()._prefilling(batch)
+        return [flag * (not runs) for flag, runs in zip(said, runs_as_decode, strict=True)]
+
+
+class V2MixerSession(RecurrentSession, _WithStates):
+    """With a Mamba2 layer."""
+
+
+class V2DeltaNetSession(DeltaNetSession, _WithStates):
+    """With a gated-delta-net layer."""
+
+
+class V2MixerBesideAttentionSession(MixerBesideAttentionSession, _WithStates):
+    """With a Mamba2 layer and attention."""
+
+
+class V2DeltaNetBesideAttentionSession(DeltaNetBesideAttentionSession, _WithStates):
+    """With a gated-delta-net layer and attention."""
+
+
+class V2Mamba2Target(Mamba2Target):
+    """A Mamba2 layer alone, as Mamba2 models have them."""
+
+    runner = V2_RUNNER
+    generation = "V2"
+    driven = Mamba2Target.driven.replace(min_seq_len=1)
+    session = V2MixerSession
+    excuses = EXCUSES
+
+    def load(self) -> None:
+        super().load()
+        if not _runs_prompts_as_decodes():
+            raise AdapterUnavailable(
+                f"vLLM {release()} serves a model without attention by the V1 runner, and target "
+                f"{self.name!r} drives the other one. Name a later release, for example "
+                "--release 0.33.0."
+            )
+
+
+class V2DeltaNetTarget(DeltaNetTarget):
+    """A gated delta net alone."""
+
+    runner = V2_RUNNER
+    generation = "V2"
+    driven = DeltaNetTarget.driven.replace(min_seq_len=1)
+    session = V2DeltaNetSession
+    excuses = (*DeltaNetTarget.excuses, *EXCUSES)
+
+
+class V2Mamba2HybridTarget(Mamba2HybridTarget):
+    """A Mamba2 layer beside attention."""
+
+    runner = V2_RUNNER
+    generation = "V2"
+    driven = Mamba2HybridTarget.driven.replace(min_seq_len=1)
+    session = V2MixerBesideAttentionSession
+    excuses = EXCUSES
+
+
+class V2DeltaNetHybridTarget(DeltaNetHybridTarget):
+    """A gated delta net beside attention."""
+
+    runner = V2_RUNNER
+    generation = "V2"
+    driven = DeltaNetHybridTarget.driven.replace(min_seq_len=1)
+    session = V2DeltaNetBesideAttentionSession
+    excuses = (*DeltaNetTarget.excuses, *EXCUSES)
