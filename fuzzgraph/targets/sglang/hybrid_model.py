@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -18,14 +17,16 @@ COMPUTED = "what the recurrent layer computed"
 class HybridModel(AttentionModel):
     """Tokens at positions, and both layers over them."""
 
-    describe: ClassVar[Callable[[EngineConfig], Any]]
-    """The engine's description of the model."""
-
     def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
         super().__init__(config, device, rope)
-        self.described = type(self).describe(config)
+        self.described = self.describe(config)
         self._slots: torch.Tensor | None = None
         self._device = device
+
+    @staticmethod
+    def describe(config: EngineConfig) -> Any:
+        """The engine's description of the model."""
+        raise NotImplementedError
 
     def open_layer(self) -> None:
         """Make the recurrent layer, once the engine has its configuration."""

@@ -51,7 +51,7 @@ _ASSERTS_GPU = (
 class DeltaNetTarget(TritonTarget):
     """A model with gated delta nets on the sglang release that this process holds."""
 
-    also_stood_in_for = (
+    also_stood_in_for: tuple[str, ...] = (
         "the number of cores",
         "projections and norm of the recurrent layer",
     )

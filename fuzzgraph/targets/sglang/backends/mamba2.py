@@ -22,7 +22,6 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import FALCON
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-
 _KERNEL = "causal_conv1d_update_triton"
 _KERNELS = (
     "sglang.kernels.ops.mamba.causal_conv1d_triton",

@@ -1,0 +1,86 @@
+"""Mamba2 beside attention on released sglang: decodes and verifies."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzzgraph.case import Case
+from tests.targets.sglang.hybrid_cases import (
+    FULL_THEN_PADDED,
+    KEPT_LESS_AND_LESS,
+    MOVED,
+    NEWEST,
+    ONE_TOKEN_PROMPT,
+    PADDED_VERIFY,
+    decodes,
+    found,
+    verifies,
+)
+from tests.targets.sglang.released import Workers
+
+pytestmark = [pytest.mark.sglang, pytest.mark.slow]
+VERSIONS = ("0.5.9", "0.5.13", NEWEST)
+TARGET, VERIFIES = "sglang-mamba", "sglang-mamba-verify"
+_MUTANTS = "tests.targets.sglang.mamba2_mutants"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_states_follow_their_requests(workers: Workers, version: str) -> None:
+    assert found(workers, version, decodes(*MOVED, capture_bs=(2, 3)), TARGET) == set()
+
+
+def test_a_batch_above_the_ladder_takes_no_graph(workers: Workers) -> None:
+    assert found(workers, NEWEST, decodes(*MOVED, capture_bs=(2,)), TARGET) == set()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_verify_goes_on_from_the_state_behind_the_last_token_that_stayed(
+    workers: Workers, version: str
+) -> None:
+    case = verifies(*KEPT_LESS_AND_LESS, capture_bs=(2,))
+    assert found(workers, version, case, VERIFIES) == set()
+
+
+@pytest.mark.parametrize(("version", "lost"), [("0.5.13", True), (NEWEST, False)])
+def test_beside_a_prompt_of_one_token_the_last_row_has_no_state_up_to_0_5_13(
+    workers: Workers, version: str, lost: bool
+) -> None:
+    """See reports/findings/sglang-gdn-one-token-prompt.md."""
+    case = verifies(*ONE_TOKEN_PROMPT, capture_bs=(2,))
+    assert (("metadata", "state_indices") in found(workers, version, case, VERIFIES)) is lost
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("case", "target"),
+    [(decodes(*FULL_THEN_PADDED), TARGET), (verifies(*PADDED_VERIFY), VERIFIES)],
+    ids=["decode", "verify"],
+)
+def test_what_the_convolution_leaves_of_padded_rows_enters_the_recurrence(
+    workers: Workers, version: str, case: Case, target: str
+) -> None:
+    """PR 30974, open in 0.5.23."""
+    assert ("reads", "recurrent") in found(workers, version, case, target)
+
+
+@pytest.mark.parametrize(
+    ("case", "mended"),
+    [(decodes(*FULL_THEN_PADDED), "mended"), (verifies(*PADDED_VERIFY), "mended_verify")],
+    ids=["decode", "verify"],
+)
+def test_zeros_behind_the_convolution_mend_it(workers: Workers, case: Case, mended: str) -> None:
+    assert found(workers, NEWEST, case, f"{_MUTANTS}:{mended}") == set()
+
+
+@pytest.mark.parametrize(
+    ("planted", "of", "named"),
+    [
+        ("stale_states", decodes(*FULL_THEN_PADDED), ("metadata", "state_indices")),
+        ("rows_for_slots", decodes(*MOVED), ("metadata", "state_indices")),
+        ("everything_stays", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),
+    ],
+)
+def test_a_planted_bug_of_the_backend_is_found(
+    workers: Workers, planted: str, of: Case, named: tuple[str, str]
+) -> None:
+    assert named in found(workers, NEWEST, of, f"{_MUTANTS}:{planted}")
