@@ -59,7 +59,8 @@ class DraftHead:
         demand_forward(input_ids, positions, forward_batch)
         held = getattr(forward_batch.spec_info, "hidden_states", None)
         given = demand_rows(held, len(input_ids), "hidden_states", FORWARD)
-        attended = self.attend(input_ids, positions, forward_batch)
+        computed = self.attend(input_ids, positions, forward_batch)
+        attended = demand_rows(computed, len(input_ids), "attention", FORWARD)
         predicted = next_token(input_ids, len(self._steps or ()), 0)
         hidden = next_hidden(
             attended[:, : self._columns], given, predicted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fuzzgraph.case import EngineConfig
@@ -10,9 +12,9 @@ from tests.targets.sglang.released import Workers
 from tests.targets.sglang.test_drafts import extend_case
 
 _NEWEST = "0.5.23"
-_LATENT = {"attention": "mla", "num_kv_heads": 1, "head_dim": 16, "v_head_dim": 8}
-_PAGES = {"max_context_len": 64, "kv_pool_pages": 80}
-_ON = {
+_LATENT: dict[str, Any] = {"attention": "mla", "num_kv_heads": 1, "head_dim": 16, "v_head_dim": 8}
+_PAGES: dict[str, Any] = {"max_context_len": 64, "kv_pool_pages": 80}
+_ON: dict[str, dict[str, Any]] = {
     "triton": {"page_size": 4},
     "flashinfer": {"page_size": 16},
     "trtllm-mha": {"page_size": 16},
@@ -22,7 +24,7 @@ _ON = {
     "fa3-mla": {"page_size": 16, **_LATENT},
 }
 _BATCHES = ((1, 3), (2, 1, 3))
-_WINDOW = {"swa_window": 3, "draft_tokens": 3, **_PAGES}
+_WINDOW: dict[str, Any] = {"swa_window": 3, "draft_tokens": 3, **_PAGES}
 
 released = [pytest.mark.sglang, pytest.mark.slow]
 

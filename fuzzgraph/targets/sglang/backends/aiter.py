@@ -117,6 +117,8 @@ def _refuses(config: EngineConfig) -> str | None:
         return "unified attention has one width for queries, keys, values and outputs"
     if config.modes == ("decode",):
         return "paged_attention_ragged walks values by the columns and strides of keys"
+    if config.modes == ("draft_extend",):
+        return "forward_extend hands out as many columns for each head as a key has"
     return None
 
 

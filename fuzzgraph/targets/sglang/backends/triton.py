@@ -3,8 +3,8 @@
 The release's own decode runner and backend, the engine's pools, one layer of its `RadixAttention`:
 on a CPU the kernels run in Triton's interpreter. Stood in for is the number of cores of a device,
 by which the backend splits long rows. A second layer with a sliding window has a KV pool of its own
-and metadata of its own. `sglang-triton-mla` has latent attention, for rows of widths that the kernel
-takes as it does DeepSeek's.
+and metadata of its own. `sglang-triton-mla` has latent attention, for rows of widths that the
+kernel takes as it does DeepSeek's.
 """
 
 from __future__ import annotations

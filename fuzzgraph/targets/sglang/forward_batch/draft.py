@@ -90,7 +90,7 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
     lens = batch.new_lens if packed else np.full(batch.raw_bs, width)
     values = {
         **decode_values(batch, runner, batch.cached_lens + lens),
-        "forward_mode": _extend_mode(info, packed=packed),
+        "forward_mode": _extend_mode(info, batch, packed=packed),
         "extend_num_tokens": int(lens.sum()),
         "extend_prefix_lens": torch.tensor(batch.cached_lens, dtype=torch.int32),
         "extend_prefix_lens_cpu": batch.cached_lens.tolist(),
@@ -108,8 +108,12 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
     return bound(given(info.ForwardBatch, values), runner)
 
 
-def _extend_mode(info: Any, *, packed: bool) -> Any:
-    return info.ForwardMode.DRAFT_EXTEND if packed else info.ForwardMode.DRAFT_EXTEND_V2
+def _extend_mode(info: Any, batch: Batch, *, packed: bool) -> Any:
+    """Of a rank without requests it is idle (sglang eagle_info_v2.py, prepare_for_extend_to_fill_
+    draft_kvcache; later eagle_worker_common.py)."""
+    if packed:
+        return info.ForwardMode.DRAFT_EXTEND
+    return info.ForwardMode.DRAFT_EXTEND_V2 if batch.raw_bs else info.ForwardMode.IDLE
 
 
 def _spread(tokens: torch.Tensor, batch: Batch, width: int) -> torch.Tensor:

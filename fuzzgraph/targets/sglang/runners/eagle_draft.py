@@ -300,7 +300,7 @@ class DraftSession(DecodeSession):
 
     def _sampled(self, batch: Batch) -> dict[str, torch.Tensor]:
         """What a runner of draft-extend handed out to sample from."""
-        if self._packed and self.ran_eagerly and not batch.num_tokens:
+        if self.ran_eagerly and not (batch.num_tokens if self._packed else batch.raw_bs):
             assert self._model is not None
             return sampled_from_nothing(self._model.hidden)
         picked = self._packed or (_wants_select_index(self.runner) and not self.ran_eagerly)

@@ -1,0 +1,28 @@
+"""What a window shows of a row, counted from the batch alone."""
+
+from __future__ import annotations
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
+from fuzzgraph.layout import plan
+from fuzzgraph.observation import Field
+from fuzzgraph.reference import live_truth
+from fuzzgraph.targets.offline import fields
+
+
+def _listed(field: Field, *lens: int) -> list[int]:
+    """Steps of the offsets for a verify of two drafts behind a window of four tokens."""
+    rows = tuple(BatchRow(request=row, seq_len=n, new_tokens=2) for row, n in enumerate(lens))
+    config = EngineConfig(modes=("target_verify",), swa_window=3, max_context_len=32)
+    step = ReplayStep(mode="target_verify", rows=rows)
+    (batch,) = plan(Case(schema_version=1, config=config, steps=(step,)))
+    found = live_truth(field, batch.more_groups[0], group_configs(config)[1])
+    assert found is not None
+    return [int(each) for each in found]
+
+
+def test_a_verify_lists_the_window_of_its_first_draft_and_all_drafts() -> None:
+    assert _listed(fields.offsets("kv_indptr", repeats="windowed_lens"), 9, 5, 2) == [5, 5, 2]
+
+
+def test_the_past_of_a_window_leaves_the_drafts_out() -> None:
+    assert _listed(fields.offsets("kv_indptr", repeats="windowed_past"), 9, 5, 2) == [3, 3, 0]
