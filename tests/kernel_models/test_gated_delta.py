@@ -112,7 +112,10 @@ def test_chunks_may_be_given_as_they_would_be_worked_out() -> None:
     given = arguments((3, 65, 2))
     indices, offsets = chunks_of((3, 65, 2))
     assert indices == [[0, 0], [1, 0], [1, 1], [2, 0]] and offsets == [0, 1, 3, 4]
-    told = {"chunk_indices": torch.tensor(indices), "chunk_offsets": torch.tensor(offsets)}
+    told: dict[str, Any] = {
+        "chunk_indices": torch.tensor(indices),
+        "chunk_offsets": torch.tensor(offsets),
+    }
     for one, other in zip(
         chunk_gated_delta_rule(**given), chunk_gated_delta_rule(**given, **told), strict=True
     ):
@@ -131,6 +134,6 @@ def test_chunks_may_be_given_as_they_would_be_worked_out() -> None:
     ],
 )
 def test_other_chunks_than_there_are_are_refused(name: str, values: list[Any], said: str) -> None:
-    given = arguments((3, 65, 2))
+    given = arguments((3, 65, 2)) | {name: torch.tensor(values)}
     with pytest.raises(KernelRefused, match=said):
-        chunk_gated_delta_rule(**given, **{name: torch.tensor(values)})
+        chunk_gated_delta_rule(**given)

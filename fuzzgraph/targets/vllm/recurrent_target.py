@@ -127,7 +127,7 @@ class DeltaNetTarget(Mamba2Target):
     layer_modules = tuple(module for module, _ in LAYERS)
     device = BLACKWELL
     also_stood_in_for = ("the kernels of prompts, by a model",)
-    excuses = (
+    excuses: tuple[Excuse, ...] = (
         Excuse(
             "*.num_decode_draft_tokens_cpu",
             "meaning",

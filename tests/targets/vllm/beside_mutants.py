@@ -60,37 +60,37 @@ class _SlotsOfStates(BesideAttentionSession):
         super()._spy()
 
 
-def _mixer(planted: type[BesideAttentionSession]) -> Mamba2HybridTarget:
-    made = Mamba2HybridTarget("vllm-mamba-hybrid")
+def _mixer(planted: type[BesideAttentionSession]) -> Any:
+    made: Any = Mamba2HybridTarget("vllm-mamba-hybrid")
     made.session = type(planted.__name__, (planted, MixerBesideAttentionSession), {})
     return made
 
 
-def _delta_net(planted: type[BesideAttentionSession]) -> DeltaNetHybridTarget:
-    made = DeltaNetHybridTarget("vllm-gdn-hybrid")
+def _delta_net(planted: type[BesideAttentionSession]) -> Any:
+    made: Any = DeltaNetHybridTarget("vllm-gdn-hybrid")
     made.session = type(planted.__name__, (planted, DeltaNetBesideAttentionSession), {})
     return made
 
 
-def pages_of_states() -> DeltaNetHybridTarget:
+def pages_of_states() -> Any:
     return _delta_net(_PagesOfStates)
 
 
-def states_of_pages() -> DeltaNetHybridTarget:
+def states_of_pages() -> Any:
     return _delta_net(_StatesOfPages)
 
 
-def pages_not_committed() -> DeltaNetHybridTarget:
+def pages_not_committed() -> Any:
     return _delta_net(_PagesNotCommitted)
 
 
-def slots_of_states() -> DeltaNetHybridTarget:
+def slots_of_states() -> Any:
     return _delta_net(_SlotsOfStates)
 
 
-def pages_not_committed_beside_mamba() -> Mamba2HybridTarget:
+def pages_not_committed_beside_mamba() -> Any:
     return _mixer(_PagesNotCommitted)
 
 
-def states_of_pages_beside_mamba() -> Mamba2HybridTarget:
+def states_of_pages_beside_mamba() -> Any:
     return _mixer(_StatesOfPages)

@@ -103,6 +103,16 @@ def test_an_idle_rank_after_a_first_token_advances_states_of_requests(vllm: Work
     assert {("writes", "cache"), ("metadata", "state_indices")} <= seen
 
 
+@pytest.mark.parametrize(("version", "foreign"), [("0.20.2", True), ("0.25.1", False)])
+def test_an_idle_rank_of_0_20_2_advances_the_states_of_the_last_verify(
+    vllm: Workers, version: str, foreign: bool
+) -> None:
+    """corpus/known_bugs/vllm-idle-draft-states.toml"""
+    steps = verifies(*NEWCOMER_TWICE, IDLE, capture_bs=(4,))
+    seen = found(vllm, version, steps, VERIFIES)
+    assert ({("writes", "cache"), ("metadata", "spec_state_indices.0")} <= seen) == foreign
+
+
 @pytest.mark.parametrize("steps", [KEPT_LESS_AND_LESS, PADDED_VERIFY])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_verify_goes_on_from_the_state_behind_the_last_token_that_stayed(
