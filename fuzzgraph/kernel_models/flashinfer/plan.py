@@ -133,8 +133,17 @@ class _Planner:
         if graph:
             self.plan = held_to_first(self.plan, FirstPlan(self.name))
 
-    def _call(self) -> Call:
-        return Call(self.name, SOURCE)
+    def _call(self, on_device: Sequence[torch.Tensor], pinned: torch.Tensor | None) -> Call:
+        """A call whose plan is staged in `pinned`, which wrappers that are models have none of.
+
+        The planner writes to it from the host, then copies it to the integer workspace.
+        """
+        call = Call(self.name, SOURCE)
+        if pinned is not None:
+            apart = all(pinned.data_ptr() != each.data_ptr() for each in on_device)
+            rule = "page_locked_int_workspace_buffer must be memory of the host"
+            call.needs(apart, rule, "a workspace of the device")
+        return call
 
 
 def _host_offsets(call: Call, name: str, tensor: torch.Tensor, rows: int) -> Ints:
@@ -173,7 +182,7 @@ class DecodePlanner(_Planner):
         self,
         float_workspace: torch.Tensor,
         int_workspace: torch.Tensor,
-        _pinned: Any,
+        pinned: torch.Tensor | None,
         indptr: torch.Tensor,
         batch_size: int,
         num_qo_heads: int,
@@ -189,7 +198,7 @@ class DecodePlanner(_Planner):
         Raises:
             KernelRefused: the real planner refuses these, or fails on them.
         """
-        call = self._call()
+        call = self._call((float_workspace, int_workspace), pinned)
         pages = _host_offsets(call, "indptr", indptr, batch_size)
         # DecodeSplitKVIndptr: as unsigned numbers a fall makes more items than memory holds.
         _must_ascend(call, "indptr", pages)
@@ -207,7 +216,7 @@ class PrefillPlanner(_Planner):
         self,
         float_workspace: torch.Tensor,
         int_workspace: torch.Tensor,
-        _pinned: Any,
+        pinned: torch.Tensor | None,
         qo_indptr: torch.Tensor,
         kv_indptr: torch.Tensor,
         _kv_lens: Any,
@@ -234,7 +243,7 @@ class PrefillPlanner(_Planner):
             KernelRefused: the real planner refuses these: offsets that decrease, heads that do not
                 divide, a workspace that is too small.
         """
-        call = self._call()
+        call = self._call((float_workspace, int_workspace), pinned)
         rule = "num_qo_heads must be divisible by num_kv_heads"
         call.needs(num_qo_heads % num_kv_heads == 0, rule, f"{num_qo_heads} and {num_kv_heads}")
         queries = _host_offsets(call, "qo_indptr", qo_indptr, batch_size)
@@ -283,7 +292,7 @@ class MlaPlanner(_Planner):
         self,
         float_workspace: torch.Tensor,
         int_workspace: torch.Tensor,
-        _pinned: Any,
+        pinned: torch.Tensor | None,
         qo_indptr: torch.Tensor,
         kv_indptr: torch.Tensor,
         kv_len: torch.Tensor,
@@ -300,7 +309,7 @@ class MlaPlanner(_Planner):
         Raises:
             KernelRefused: the real planner refuses these: another dtype, queries that decrease.
         """
-        call = self._call()
+        call = self._call((float_workspace, int_workspace), pinned)
         call.needs_dtype("kv_len", kv_len, torch.int32)
         rows = len(kv_len)
         queries = _host_offsets(call, "qo_indptr", qo_indptr, rows)

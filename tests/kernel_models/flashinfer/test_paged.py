@@ -284,6 +284,13 @@ class TestRefusals:
         with pytest.raises(KernelRefused, match="the workspace must hold .* got 64 bytes"):
             plan_prefill(wrapper, batch)
 
+    def test_a_plan_that_is_staged_in_memory_of_the_device(self) -> None:
+        batch = Pages([5, 5], [1, 1])
+        wrapper = prefill_wrapper(batch)
+        wrapper._pin_memory_int_workspace_buffer = wrapper._float_workspace_buffer
+        with pytest.raises(KernelRefused, match="page_locked_int_workspace_buffer must be memory"):
+            plan_prefill(wrapper, batch)
+
     def test_another_dtype_than_planned(self) -> None:
         batch = Pages([5], [1])
         wrapper = decode_wrapper(batch)
