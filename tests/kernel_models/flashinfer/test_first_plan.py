@@ -13,6 +13,7 @@ from fuzzgraph.kernel_models.flashinfer import (
     BatchMLAPagedAttentionWrapper,
     fast_decode_plan,
 )
+from fuzzgraph.kernel_models.flashinfer.first_plan import FirstPlan, held_to_first
 from fuzzgraph.memory import GuardedMemory
 from tests.kernel_models.flashinfer.batches import (
     COLUMNS,
@@ -112,3 +113,13 @@ def test_a_planner_that_an_engine_calls_itself_gets_the_numbers_of_the_first_pla
     assert misuses(lambda: call(*workspaces, *offsets, 4, 8, False)) == []
     found = misuses(lambda: call(*workspaces, *offsets, 8, 4, False))
     assert [text.split(": ")[1].split(" of")[0] for text in found] == ["num_heads", "head_dim_o"]
+
+
+def test_an_engines_own_plan_may_say_how_long_the_longest_row_is() -> None:
+    def plan(max_q_len: int, *, max_kv_len: int) -> None: ...
+
+    held = held_to_first(plan, FirstPlan("BatchPrefillWithPagedKVCacheWrapper.plan"))
+    assert misuses(lambda: held(4, max_kv_len=4)) == []
+    assert misuses(lambda: held(4, max_kv_len=34)) == []
+    (found,) = misuses(lambda: held(8, max_kv_len=34))
+    assert "max_q_len of a graph's plan must be that of its first plan, 4" in found
