@@ -22,7 +22,7 @@ from fuzzgraph.worker.stages import Enter
 Work = Callable[[Enter], "FromChild"]
 
 SECONDS_IN_ALL = 600.0
-"""By the clock, for one child: it counts processor seconds itself, on a busy machine far fewer."""
+"""For one child, which counts processor seconds itself."""
 
 
 class Ended(Exception):

@@ -1,7 +1,8 @@
 """How long a child may be in a stage and how much memory it may take; watched from outside.
 
 A deadline counts from the moment the child entered a stage, so that a slow capture does not use up
-the time of the replays behind it.
+the time of the replays behind it. The time in which the child could run and other work had the
+processors does not count: on a busy machine an engine is slow without hanging.
 """
 
 from __future__ import annotations
@@ -60,15 +61,21 @@ class Watch:
     """Holds one child against its limits while the parent waits for one answer."""
 
     def __init__(
-        self, limits: Limits, pid: int, seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        limits: Limits,
+        pid: int,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        waited: Callable[[int], float] | None = None,
     ) -> None:
+        waited = waited or queued
         self._limits = limits
         self._pid = pid
-        self._clock = clock
+        self._clock = lambda: clock() - waited(pid)
         self._seconds = seconds
-        self._end = clock() + seconds
+        self._end = self._clock() + seconds
         self._entered: Entered | None = None
-        self._since = clock()
+        self._since = self._clock()
 
     def enter(self, entered: Entered) -> None:
         """The child enters a stage now. Before the first one it imports the engine, for which it
@@ -89,6 +96,18 @@ class Watch:
             most = self._limits.memory_bytes / (1 << 30)
             return LimitExceeded("memory", f"took more than {most:.3g} GiB of memory")
         return None
+
+
+def queued(pid: int) -> float:
+    """Seconds in which a process could have run and had no processor; 0 where it cannot be told.
+
+    Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat, of the main
+    thread, which is the one that runs an engine's steps.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def resident(pid: int) -> int:
