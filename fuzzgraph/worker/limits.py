@@ -68,23 +68,22 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
         waited: Callable[[int], float] | None = None,
     ) -> None:
-        waited = waited or queued
         self._limits = limits
         self._pid = pid
-        self._clock = lambda: clock() - waited(pid)
+        self._clock, self._waited = clock, waited or queued
         self._seconds = seconds
-        self._end = self._clock() + seconds
+        self._end = self._now() + seconds
         self._entered: Entered | None = None
-        self._since = self._clock()
+        self._since = self._now()
 
     def enter(self, entered: Entered) -> None:
         """The child enters a stage now. Before the first one it imports the engine, for which it
         has the whole time of the opening."""
-        self._entered, self._since = entered, self._clock()
+        self._entered, self._since = entered, self._now()
 
     def exceeded(self) -> LimitExceeded | None:
         """Which limit is exceeded now; None for none."""
-        now = self._clock()
+        now = self._now()
         if self._entered is not None:
             stage = self._entered.stage
             limit = self._limits.stage_seconds.get(stage, self._seconds)
@@ -96,6 +95,10 @@ class Watch:
             most = self._limits.memory_bytes / (1 << 30)
             return LimitExceeded("memory", f"took more than {most:.3g} GiB of memory")
         return None
+
+    def _now(self) -> float:
+        """Seconds of a clock that stands still while the child waits for a processor."""
+        return self._clock() - self._waited(self._pid)
 
 
 def queued(pid: int) -> float:
