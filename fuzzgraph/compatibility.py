@@ -8,6 +8,7 @@ import msgspec
 
 from fuzzgraph import releases, worker
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.errors import FuzzGraphError, UsageError
 from fuzzgraph.ports import Target
 from fuzzgraph.run.spec import Setup
@@ -65,10 +66,15 @@ def probe_case(target: Target) -> Case:
     config = base_config(target.capabilities, CI)
     config = msgspec.structs.replace(config, capture_bs=(2,))
     tokens = _new_tokens(config.modes[0], config)
-    two = tuple(BatchRow(request=name, seq_len=4, new_tokens=tokens) for name in (0, 1))
+    first, longer = tokens, 4
+    if verifies_states(config) and not target.capabilities.verified_prompts:
+        # A verify goes on from the state that a step before it left.
+        first, longer = 1, 4 + tokens
+    two = tuple(BatchRow(request=name, seq_len=4, new_tokens=first) for name in (0, 1))
+    one = BatchRow(request=0, seq_len=longer, new_tokens=tokens)
     steps = (
         ReplayStep(mode=config.modes[0], rows=two),
-        ReplayStep(mode=config.modes[0], rows=two[:1], finish=(1,)),
+        ReplayStep(mode=config.modes[0], rows=(one,), finish=(1,)),
     )
     return Case(schema_version=1, config=config, steps=steps)
 

@@ -11,7 +11,8 @@ from fuzzgraph.targets.vllm.piecewise_session import (
     FullAndPiecewiseSession,
     PiecewiseSession,
 )
-from fuzzgraph.targets.vllm.release import has_module, release
+from fuzzgraph.targets.vllm.release import engine_module, has_module, release
+from fuzzgraph.targets.vllm.runner_session import RUNNER
 from fuzzgraph.targets.vllm.target import FlashAttentionTarget, TritonTarget, VllmTarget
 from fuzzgraph.targets.vllm.v2_breakable import V2BreakableSession
 from fuzzgraph.targets.vllm.v2_fields import EXCUSES
@@ -44,6 +45,14 @@ class _InPieces(VllmTarget):
     @property
     def stood_in_for(self) -> tuple[str, ...]:
         return (*super().stood_in_for, *self.stood_in_for_splitting)
+
+    def load(self) -> None:
+        super().load()
+        if not hasattr(engine_module(RUNNER).GPUModelRunner, "_get_slot_mappings"):
+            raise AdapterUnavailable(
+                f"vLLM {release()} hands no slots to the pieces of a graph, which target "
+                f"{self.name!r} shows. Name a later release, for example --release 0.33.0."
+            )
 
 
 class _Breakable(VllmTarget):

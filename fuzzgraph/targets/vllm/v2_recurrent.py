@@ -6,6 +6,7 @@ Source: vLLM v1/worker/gpu/model_states/mamba_hybrid.py, which the runner takes 
 from __future__ import annotations
 
 from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.beside_session import (
     DeltaNetBesideAttentionSession,
     MixerBesideAttentionSession,
@@ -14,10 +15,13 @@ from fuzzgraph.targets.vllm.beside_target import DeltaNetHybridTarget, Mamba2Hyb
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
 from fuzzgraph.targets.vllm.recurrent_target import DeltaNetTarget, Mamba2Target
-from fuzzgraph.targets.vllm.release import engine_module, release
+from fuzzgraph.targets.vllm.release import VLLM, engine_module, release
+from fuzzgraph.targets.vllm.target import VllmTarget
 from fuzzgraph.targets.vllm.v2_fields import EXCUSES
 from fuzzgraph.targets.vllm.v2_session import INPUT_BATCH, V2_RUNNER, V2RunnerSession
 from fuzzgraph.world import Batch
+
+_STATES = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
 
 
 def _runs_prompts_as_decodes() -> bool:
@@ -53,11 +57,21 @@ class V2DeltaNetBesideAttentionSession(DeltaNetBesideAttentionSession, _WithStat
     """With a gated-delta-net layer and attention."""
 
 
-class V2Mamba2Target(Mamba2Target):
-    """A Mamba2 layer alone, as Mamba2 models have them."""
+class _OnV2(VllmTarget):
+    """With `VLLM_USE_V2_MODEL_RUNNER=1`, on releases whose V2 runner keeps states."""
 
     runner = V2_RUNNER
     generation = "V2"
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            VLLM.load(_STATES)
+
+
+class V2Mamba2Target(_OnV2, Mamba2Target):
+    """A Mamba2 layer alone, as Mamba2 models have them."""
+
     driven = Mamba2Target.driven.replace(min_seq_len=1)
     session = V2MixerSession
     excuses = EXCUSES
@@ -72,31 +86,25 @@ class V2Mamba2Target(Mamba2Target):
             )
 
 
-class V2DeltaNetTarget(DeltaNetTarget):
+class V2DeltaNetTarget(_OnV2, DeltaNetTarget):
     """A gated delta net alone."""
 
-    runner = V2_RUNNER
-    generation = "V2"
     driven = DeltaNetTarget.driven.replace(min_seq_len=1)
     session = V2DeltaNetSession
     excuses = (*DeltaNetTarget.excuses, *EXCUSES)
 
 
-class V2Mamba2HybridTarget(Mamba2HybridTarget):
+class V2Mamba2HybridTarget(_OnV2, Mamba2HybridTarget):
     """A Mamba2 layer beside attention."""
 
-    runner = V2_RUNNER
-    generation = "V2"
     driven = Mamba2HybridTarget.driven.replace(min_seq_len=1)
     session = V2MixerBesideAttentionSession
     excuses = EXCUSES
 
 
-class V2DeltaNetHybridTarget(DeltaNetHybridTarget):
+class V2DeltaNetHybridTarget(_OnV2, DeltaNetHybridTarget):
     """A gated delta net beside attention."""
 
-    runner = V2_RUNNER
-    generation = "V2"
     driven = DeltaNetHybridTarget.driven.replace(min_seq_len=1)
     session = V2DeltaNetBesideAttentionSession
     excuses = (*DeltaNetTarget.excuses, *EXCUSES)
