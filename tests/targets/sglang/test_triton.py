@@ -41,12 +41,13 @@ def test_padded_rows_of_0_5_12_reach_live_rows_through_one_scale_over_all(worker
     assert workers.findings("0.5.23", case, _TARGET) == ()
 
 
-def test_latent_attention_is_not_driven() -> None:
-    config = EngineConfig(attention="mla")
+def test_latent_attention_has_a_target_of_its_own() -> None:
+    config = EngineConfig(attention="mla", v_head_dim=3)
     assert (
         open_target("sglang-triton").unsupported(config)
         == "attention='mla' is not driven, only mha"
     )
+    assert open_target("sglang-triton-mla").unsupported(config) is None
 
 
 @pytest.mark.sglang
