@@ -7,6 +7,7 @@ what the other does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,19 +18,15 @@ from fuzzgraph.recurrence import CONV_WIDTH
 from fuzzgraph.targets.offline.second_layer import SecondLayer, joined_layers
 from fuzzgraph.targets.vllm.attention_model import attention_layer, on_device
 from fuzzgraph.targets.vllm.gdn_model import OneDeltaNet
-from fuzzgraph.targets.vllm.recurrent_layer import OneRecurrentLayer
+from fuzzgraph.targets.vllm.recurrent_layer import HybridLayer, OneRecurrentLayer
 from fuzzgraph.targets.vllm.recurrent_model import HEADS, OneMixer
-from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.sliding_window import LAYER
-
-_STATES = "vllm.model_executor.layers.mamba.mamba_utils"
 
 
 class BesideAttention(OneRecurrentLayer):
     """A recurrent layer, then the engine's attention; outputs of both in one row of a token."""
 
     is_attention_free = False
-    is_hybrid = True
 
     def _make_layer(self, vllm_config: Any) -> None:
         super()._make_layer(vllm_config)
@@ -43,41 +40,23 @@ class BesideAttention(OneRecurrentLayer):
         return joined_layers(recurrent, self.attention.forward(input_ids, positions))
 
 
-class MixerBesideAttention(BesideAttention, OneMixer):
+class MixerBesideAttention(BesideAttention, HybridLayer, OneMixer):
     """Mamba2, as in Nemotron-H, Bamba and Zamba2."""
 
     architecture = "FuzzGraphMixerBesideAttention"
+    rule = "mamba2"
 
     @classmethod
-    def get_mamba_state_dtype_from_config(cls, vllm_config: Any) -> tuple[torch.dtype, ...]:
-        cache = vllm_config.cache_config
-        dtypes: tuple[torch.dtype, ...] = engine_module(
-            _STATES
-        ).MambaStateDtypeCalculator.mamba2_state_dtype(
-            vllm_config.model_config.dtype, cache.mamba_cache_dtype, cache.mamba_ssm_cache_dtype
-        )
-        return dtypes
-
-    @classmethod
-    def get_mamba_state_shape_from_config(cls, vllm_config: Any) -> tuple[tuple[int, ...], ...]:
-        shapes: tuple[tuple[int, ...], ...] = engine_module(
-            _STATES
-        ).MambaStateShapeCalculator.mamba2_state_shape(
-            tp_world_size=1,
-            intermediate_size=STATE_WIDTH,
-            n_groups=1,
-            num_heads=HEADS,
-            head_dim=STATE_WIDTH // HEADS,
-            state_size=1,
-            conv_kernel=CONV_WIDTH,
-        )
-        return shapes
-
-    @classmethod
-    def get_mamba_state_copy_func(cls) -> tuple[Any, ...]:
-        states = engine_module(_STATES).MambaStateCopyFuncCalculator
-        functions: tuple[Any, ...] = states.mamba2_state_copy_func()
-        return functions
+    def _sizes(cls, vllm_config: Any) -> Mapping[str, int]:
+        return {
+            "tp_world_size": 1,
+            "intermediate_size": STATE_WIDTH,
+            "n_groups": 1,
+            "num_heads": HEADS,
+            "head_dim": STATE_WIDTH // HEADS,
+            "state_size": 1,
+            "conv_kernel": CONV_WIDTH,
+        }
 
 
 class DeltaNetBesideAttention(BesideAttention, OneDeltaNet):

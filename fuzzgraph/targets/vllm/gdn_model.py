@@ -20,7 +20,7 @@ from fuzzgraph.recurrence import CONV_WIDTH
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.attention_model import FORWARD, on_device
-from fuzzgraph.targets.vllm.recurrent_layer import GATE, OneRecurrentLayer
+from fuzzgraph.targets.vllm.recurrent_layer import GATE, STATES, HybridLayer
 from fuzzgraph.targets.vllm.release import engine_module, has_module
 from fuzzgraph.world import VOCAB
 
@@ -30,7 +30,6 @@ LAYERS = (
     ("vllm.model_executor.models.qwen3_next", "Qwen3NextGatedDeltaNet"),
 )
 """Module and class of the layer, the newest release's first."""
-_STATES = "vllm.model_executor.layers.mamba.mamba_utils"
 LAYER = "model.layers.0.linear_attn"
 _HIDDEN = VOCAB + delta_rule.POSITIONS
 _NO_DECAY = -200.0
@@ -47,17 +46,19 @@ def _layer_class() -> Any:
     return getattr(engine_module(module), name)
 
 
+_SIZES = {
+    "tp_world_size": 1,
+    "num_k_heads": delta_rule.KEY_HEADS,
+    "num_v_heads": delta_rule.HEADS,
+    "head_k_dim": delta_rule.POSITIONS,
+    "head_v_dim": delta_rule.HEAD_WIDTH,
+    "conv_kernel_size": CONV_WIDTH,
+}
+
+
 def states_by_key() -> bool:
     """Whether this release keeps the columns of a key together in a state, as the truth has it."""
-    shapes = engine_module(_STATES).MambaStateShapeCalculator.gated_delta_net_state_shape(
-        1,
-        delta_rule.KEY_HEADS,
-        delta_rule.HEADS,
-        delta_rule.POSITIONS,
-        delta_rule.HEAD_WIDTH,
-        CONV_WIDTH,
-        0,
-    )
+    shapes = engine_module(STATES).MambaStateShapeCalculator.gated_delta_net_state_shape(**_SIZES)
     found: bool = shapes[1][-1] == delta_rule.POSITIONS
     return found
 
@@ -75,43 +76,20 @@ _SHAPE = SimpleNamespace(
 """What of a model's own configuration the layer reads."""
 
 
-class OneDeltaNet(OneRecurrentLayer):
-    """Tokens at positions, and the engine's layer over them."""
+class OneDeltaNet(HybridLayer):
+    """Tokens at positions, and the engine's layer over them.
+
+    The runner counts accepted drafts of hybrid models alone, so this is one without attention, too.
+    """
 
     architecture = "FuzzGraphOneDeltaNet"
-    is_hybrid = True  # else the runner keeps no count of accepted drafts
+    rule = "gated_delta_net"
 
     @classmethod
-    def get_mamba_state_dtype_from_config(cls, vllm_config: Any) -> tuple[torch.dtype, ...]:
-        cache = vllm_config.cache_config
-        dtypes: tuple[torch.dtype, ...] = engine_module(
-            _STATES
-        ).MambaStateDtypeCalculator.gated_delta_net_state_dtype(
-            vllm_config.model_config.dtype, cache.mamba_cache_dtype, cache.mamba_ssm_cache_dtype
-        )
-        return dtypes
-
-    @classmethod
-    def get_mamba_state_shape_from_config(cls, vllm_config: Any) -> tuple[tuple[int, ...], ...]:
+    def _sizes(cls, vllm_config: Any) -> Mapping[str, int]:
         speculative = vllm_config.speculative_config
-        shapes: tuple[tuple[int, ...], ...] = engine_module(
-            _STATES
-        ).MambaStateShapeCalculator.gated_delta_net_state_shape(
-            1,
-            _SHAPE.linear_num_key_heads,
-            _SHAPE.linear_num_value_heads,
-            _SHAPE.linear_key_head_dim,
-            _SHAPE.linear_value_head_dim,
-            _SHAPE.linear_conv_kernel_dim,
-            speculative.num_speculative_tokens if speculative else 0,
-        )
-        return shapes
-
-    @classmethod
-    def get_mamba_state_copy_func(cls) -> tuple[Any, ...]:
-        states = engine_module(_STATES).MambaStateCopyFuncCalculator
-        functions: tuple[Any, ...] = states.gated_delta_net_state_copy_func()
-        return functions
+        drafts = speculative.num_speculative_tokens if speculative else 0
+        return {**_SIZES, "num_spec": drafts}
 
     def _make_layer(self, vllm_config: Any) -> None:
         self.embed = on_device(torch.eye(_HIDDEN))

@@ -13,8 +13,11 @@ import torch
 
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
+from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.attention_model import FORWARD, OneLayer
+from fuzzgraph.targets.vllm.release import engine_module
 
+STATES = "vllm.model_executor.layers.mamba.mamba_utils"
 GATE = 32.0
 """silu(32) is 32 in float32."""
 
@@ -58,3 +61,40 @@ class OneRecurrentLayer(OneLayer):
         out: torch.Tensor = self._compute(input_ids, positions)
         demand_instance(out, torch.Tensor, self.computed, FORWARD)
         return out[:, :STATE_WIDTH]
+
+
+class HybridLayer(OneRecurrentLayer):
+    """The same in a model that tells the engine's configuration which states its layer keeps."""
+
+    is_hybrid = True
+    rule: str
+    """Begins the names of what the engine reckons these states by."""
+
+    @classmethod
+    def _sizes(cls, vllm_config: Any) -> Mapping[str, int]:
+        """What the engine reckons their shapes from."""
+        raise NotImplementedError
+
+    @classmethod
+    def get_mamba_state_dtype_from_config(cls, vllm_config: Any) -> tuple[torch.dtype, ...]:
+        cache = vllm_config.cache_config
+        reckon = getattr(engine_module(STATES).MambaStateDtypeCalculator, f"{cls.rule}_state_dtype")
+        dtypes: tuple[torch.dtype, ...] = call_with_known(
+            reckon,
+            model_dtype=vllm_config.model_config.dtype,
+            mamba_cache_dtype=cache.mamba_cache_dtype,
+            mamba_ssm_cache_dtype=cache.mamba_ssm_cache_dtype,
+        )
+        return dtypes
+
+    @classmethod
+    def get_mamba_state_shape_from_config(cls, vllm_config: Any) -> tuple[tuple[int, ...], ...]:
+        reckon = getattr(engine_module(STATES).MambaStateShapeCalculator, f"{cls.rule}_state_shape")
+        shapes: tuple[tuple[int, ...], ...] = reckon(**cls._sizes(vllm_config))
+        return shapes
+
+    @classmethod
+    def get_mamba_state_copy_func(cls) -> tuple[Any, ...]:
+        states = engine_module(STATES).MambaStateCopyFuncCalculator
+        functions: tuple[Any, ...] = getattr(states, f"{cls.rule}_state_copy_func")()
+        return functions
