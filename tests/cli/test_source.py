@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import fuzzgraph
 from fuzzgraph.cli.entry import run_command
 from tests.unit.test_source_tree import git
 
@@ -93,30 +95,38 @@ def test_a_finding_in_a_tree_says_which_tree_and_is_found_in_no_other(
 
 
 def test_an_exported_test_takes_the_receivers_tree_and_refuses_another(
-    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tree: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     found(capsys)
     (folder,) = (tmp_path / "out" / "findings").iterdir()
-    (test,) = folder.glob("test_*.py")
+    (exported,) = folder.glob("test_*.py")
     moved = tmp_path / "elsewhere"
     tree.rename(moved)
+    monkeypatch.syspath_prepend(str(tmp_path))
 
-    def passed(**named: str) -> tuple[int, str]:
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
-        done = subprocess.run(
-            command, env=environment | named, capture_output=True, text=True, check=False
+    def run_exported() -> None:
+        (test,) = (
+            value
+            for name, value in runpy.run_path(str(exported)).items()
+            if name.startswith("test_")
         )
-        return done.returncode, done.stdout
+        test()
 
-    code, said = passed()
-    assert code == 1 and "is not a folder" in said
-    code, said = passed(FUZZGRAPH_SOURCE=str(moved))
-    assert code == 1 and "FindingError" in said
+    with pytest.raises(fuzzgraph.UsageError, match="is not a folder"):
+        run_exported()
+    monkeypatch.setenv("FUZZGRAPH_SOURCE", str(moved))
+    with pytest.raises(fuzzgraph.FindingError):
+        run_exported()
     write(moved, "")
-    code, said = passed(FUZZGRAPH_SOURCE=str(moved))
-    assert code == 1 and "is asked for" in said
-    assert passed(FUZZGRAPH_SOURCE=str(moved), FUZZGRAPH_TREE="any")[0] == 0
+    with pytest.raises(fuzzgraph.UsageError, match="is asked for"):
+        run_exported()
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = dict(os.environ, PYTHONPATH=path, FUZZGRAPH_TREE="any")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(exported)]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
