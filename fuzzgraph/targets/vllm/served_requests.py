@@ -7,7 +7,7 @@ or come back after they were preempted. Nothing of the batch is padded or ordere
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -49,6 +49,10 @@ class Scheduled:
     the last token, and behind each one before a draft."""
     in_prompt: list[int]
     """[rows of the batch] whether the step computes a part of the prompt."""
+    answered: Mapping[str, list[int]] = field(default_factory=dict)
+    """Engine's id -> the tokens that stay: of a verify the drafts up to the first that the model
+    does not predict, and what it predicts in its place. Nobody asks for those of a step that only
+    tells the runner of a request's past."""
 
 
 class ServedRequests:
@@ -77,6 +81,7 @@ class ServedRequests:
         drafts: dict[str, list[int]] = {}
         rows: dict[str, int] = {}
         sampled: dict[str, list[int]] = {}
+        answered: dict[str, list[int]] = {}
         in_prompt: list[int] = []
         for row, request in enumerate(batch.requests.tolist()):
             one = known.get(request)
@@ -99,6 +104,7 @@ class ServedRequests:
                 drafts[one.name] = drafted
             rows[one.name], sampled[one.name] = row, predicted
             accepted = self._accepted(one, drafted, predicted)
+            answered[one.name] = predicted[: accepted + 1]
             known[request] = _after(one, batch, row, len(drafted), accepted)
         output = scheduler_output(
             new=new,
@@ -109,7 +115,7 @@ class ServedRequests:
         )
         output.finished_req_ids = ended
         output.preempted_req_ids = preempted - ended
-        return Scheduled(output, rows, sampled, in_prompt)
+        return Scheduled(output, rows, sampled, in_prompt, answered)
 
     def _newcomer(self, request: int, batch: Batch, row: int) -> Known:
         self.count += 1

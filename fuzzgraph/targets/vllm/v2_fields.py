@@ -14,7 +14,7 @@ from fuzzgraph.world import RESERVED_PAGE
 LENS_ON_HOST = "seq_lens_cpu_upper_bound"
 """Without drafts that may be rejected, the bound is the length."""
 SAMPLED = "sampled_token_ids"
-"""What the runner's output hands the server: a token for each request."""
+"""What the runner answers the server: a token for each request, or all that a verify keeps."""
 _TABLES = "vLLM gpu/block_table.py"
 _INPUTS = "vLLM gpu/input_batch.py"
 _RUNNER = "vLLM gpu/model_runner.py"
@@ -23,6 +23,7 @@ _TABLE = f"{_TABLES} _gather_block_tables_kernel zeroes padded rows, get_dummy_b
 _LENS = f"{_INPUTS} _prepare_pos_seq_lens_kernel: zeros behind the live rows"
 _OFFSETS = f"{_RUNNER} prepare_inputs: pads so that the offsets never decrease"
 _BOUNDS = f"{_RUNNER} prepare_inputs: padded entries are left at zero"
+_KEPT = "drafts of a request that is new to the runner are placeholders, of which none stays"
 _FLAGS = "vLLM gpu/model_states/default.py prepare_attn: flags of the live rows"
 
 EXCUSES: tuple[Excuse, ...] = (
@@ -41,9 +42,11 @@ def v2_runner_fields(config: EngineConfig) -> tuple[Field, ...]:
     # Of each row of a dummy batch, `InputBatch.make_dummy`.
     width = config.draft_tokens if mode == "target_verify" else 1
     dummy = PaddingRule("fill", width)
-    # How many tokens a verify gives is not said by the batch: the next step shows them. The middle
-    # of a prompt gives none.
-    answer = (common.value(SAMPLED, repeats="next_tokens"),) if mode == "decode" else ()
+    answer: tuple[Field, ...] = ()  # the middle of a prompt gives none
+    if mode == "decode":
+        answer = (common.value(SAMPLED, repeats="next_tokens"),)
+    elif mode == "target_verify":
+        answer = (replace(common.value(SAMPLED, repeats=TOLD), past=_KEPT),)
     return (
         common.per_token("input_ids"),
         common.per_token("positions"),

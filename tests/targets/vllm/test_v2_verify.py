@@ -33,7 +33,12 @@ def test_an_idle_rank_replays_rows_of_as_many_tokens(vllm: Workers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("planted", "buffer"), [("rejected_drafts_stay", "seq_lens"), ("drafts_of_before", "input_ids")]
+    ("planted", "buffer"),
+    [
+        ("rejected_drafts_stay", "seq_lens"),
+        ("drafts_of_before", "input_ids"),
+        ("no_draft_stays", "sampled_token_ids"),
+    ],
 )
 def test_a_planted_bug_of_the_verify_is_found(vllm: Workers, planted: str, buffer: str) -> None:
     target = f"tests.targets.vllm.v2_mutants:{planted}"

@@ -106,6 +106,21 @@ class _DraftsOfBefore(V2VerifySession):
         drafts.copy_(drafts.flip(0))
 
 
+class _NoDraftStays(V2VerifySession):
+    """The rejection sampler compares what the model predicts with token 0."""
+
+    def _spy(self) -> None:
+        super()._spy()
+        sampler = self.runner.rejection_sampler
+        verify = sampler._verify
+
+        def verified(*args: Any) -> Any:
+            *others, drafts = args
+            return verify(*others, drafts * 0)
+
+        sampler._verify = verified
+
+
 def _target(session: type[V2RunnerSession]) -> V2FlashAttentionTarget:
     target = V2FlashAttentionTarget("vllm-v2-fa")
     target.session = session
@@ -124,6 +139,10 @@ def rejected_drafts_stay() -> V2FlashAttentionTarget:
 
 def drafts_of_before() -> V2FlashAttentionTarget:
     return _verify_target(_DraftsOfBefore)
+
+
+def no_draft_stays() -> V2FlashAttentionTarget:
+    return _verify_target(_NoDraftStays)
 
 
 def lengths_not_counted() -> V2FlashAttentionTarget:
