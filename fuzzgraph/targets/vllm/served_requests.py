@@ -103,7 +103,7 @@ class ServedRequests:
             else:
                 drafts[one.name] = drafted
             rows[one.name], sampled[one.name] = row, predicted
-            accepted = self._accepted(one, drafted, predicted)
+            accepted = self._accepted(drafted, predicted, prefills=bool(in_prompt[-1]))
             answered[one.name] = predicted[: accepted + 1]
             known[request] = _after(one, batch, row, len(drafted), accepted)
         output = scheduler_output(
@@ -134,8 +134,12 @@ class ServedRequests:
         """Whether all tokens of its step are its prompt's."""
         return one.computed < one.prompt
 
-    def _accepted(self, one: Known, drafted: list[int], predicted: list[int]) -> int:
-        """How many of the drafts stay: those that the model predicts too."""
+    def _accepted(self, drafted: list[int], predicted: list[int], *, prefills: bool) -> int:
+        """How many of the drafts stay: those that the model predicts too.
+
+        Args:
+            prefills: whether the step computes what the runner takes for a part of the prompt.
+        """
         accepted = 0
         while accepted < len(drafted) and drafted[accepted] == predicted[accepted]:
             accepted += 1
@@ -151,7 +155,8 @@ class ServedAnew(ServedRequests):
 class ServedWithDrafts(ServedAnew):
     """Drafts stand behind the last token of a prompt too, which then runs as a decode
     (model_runner.py of V2, gather_batch_req_state). They are placeholders: none is accepted
-    (spec_decode/rejection_sampler.py)."""
+    (spec_decode/rejection_sampler.py). The same goes for a request that comes back after it was
+    preempted, whose sampled tokens the runner takes for its prompt's."""
 
     def _prompt(self, batch: Batch, row: int) -> int:
         return int(batch.cached_lens[row]) + 1
@@ -159,10 +164,8 @@ class ServedWithDrafts(ServedAnew):
     def _computes_prompt(self, one: Known) -> bool:
         return one.computed + 1 < one.prompt
 
-    def _accepted(self, one: Known, drafted: list[int], predicted: list[int]) -> int:
-        if one.computed < one.prompt:
-            return 0
-        return super()._accepted(one, drafted, predicted)
+    def _accepted(self, drafted: list[int], predicted: list[int], *, prefills: bool) -> int:
+        return 0 if prefills else super()._accepted(drafted, predicted, prefills=False)
 
 
 def scheduler_output(

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from fuzzgraph.case import ReplayStep
 from tests.targets.sglang.released import Workers
 from tests.targets.vllm.cases import IDLE, NEWEST, case, step
 
@@ -25,6 +26,11 @@ FEWER_AND_FEWER = (
 @pytest.mark.parametrize("target", ["vllm-v2-fa-verify", "vllm-v2-triton-verify"])
 def test_a_verify_keeps_what_it_accepts_and_drops_the_rest(vllm: Workers, target: str) -> None:
     assert vllm.findings(NEWEST, verifies(*FEWER_AND_FEWER), target) == ()
+
+
+def test_no_draft_of_a_request_that_was_preempted_stays_at_first(vllm: Workers) -> None:
+    steps = verify((0, 5, 3)), ReplayStep(mode="idle", finish=(0,)), verify((0, 6, 3))
+    assert vllm.findings(NEWEST, verifies(*steps), "vllm-v2-fa-verify") == ()
 
 
 def test_an_idle_rank_replays_rows_of_as_many_tokens(vllm: Workers) -> None:
