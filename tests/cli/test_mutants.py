@@ -49,7 +49,7 @@ def chosen(folder: Path, *wanted: tuple[str, str]) -> Path:
 
 
 def measure(out: Path, *more: str) -> int:
-    options = ["--target", TARGET, "--seconds", "0.5s", "--jobs", "1", "--out", str(out)]
+    options = ["--target", TARGET, "--seconds", "1s", "--jobs", "1", "--out", str(out)]
     return run_command(["mutants", *options, *more])
 
 
@@ -129,7 +129,7 @@ def test_a_wrong_call_is_one_line(
     out = tmp_path / "out"
     if "another measurement" in said:
         out.mkdir()
-        asked = sought(setup=Setup(target=TARGET), seconds=0.5)
+        asked = sought(setup=Setup(target=TARGET), seconds=1.0)
         log.Writer(out / log.NAME).write([asked])
     assert measure(out, *options) == 2
     shown = capsys.readouterr().err
