@@ -98,6 +98,7 @@ $(ENGINES): %: $(VENV)/.%-ready
 
 $(SGLANG_READY): constraints/sglang.txt
 $(VENV)/.vllm-ready: constraints/vllm.txt
+$(VENV)/.flashinfer-ready: constraints/flashinfer.txt
 
 # What an engine imports is in its constraints; one without them imports nothing more.
 $(VENV)/.%-ready: $(READY)

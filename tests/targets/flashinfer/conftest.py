@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from fuzzgraph import releases
+from fuzzgraph.targets.packages import companions_of
 from tests.targets.sglang.released import Workers
 
 
 def _path(version: str) -> Path:
+    missing = [name for name in companions_of("flashinfer") if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{missing[0]} is not installed; run 'make flashinfer'")
     found = [entry for entry in releases.installed() if entry.package == "flashinfer-python"]
     paths = {entry.version: entry.path for entry in found}
     if version not in paths:
