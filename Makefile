@@ -96,14 +96,9 @@ engines: $(ENGINES)
 
 $(ENGINES): %: $(VENV)/.%-ready
 
-$(SGLANG_READY): constraints/sglang.txt
-$(VENV)/.vllm-ready: constraints/vllm.txt
-$(VENV)/.flashinfer-ready: constraints/flashinfer.txt
-
-# What an engine imports is in its constraints; one without them imports nothing more.
-$(VENV)/.%-ready: $(READY)
-	@test ! -f constraints/$*.txt || { echo "$*: installing what its releases import"; \
-	  $(PIP) -c $(CONSTRAINTS) -c constraints/$*.txt -e ".[$*]"; }
+$(VENV)/.%-ready: $(READY) constraints/%.txt
+	@echo "$*: installing what its releases import"
+	@$(PIP) -c $(CONSTRAINTS) -c constraints/$*.txt -e ".[$*]"
 	$(BIN)/fuzzgraph releases fetch $(RELEASES_$*:%=$*==%)
 	@touch $@
 
