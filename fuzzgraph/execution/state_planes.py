@@ -119,6 +119,9 @@ class VerifiedInputs(StatePlane):
         return StateRows(rows, batch.state_slots, values)
 
 
+_CONV_COLUMNS = (recurrence.CONV_COLUMNS, delta_rule.DELTA_COLUMNS)
+
+
 def _by_key(values: _Rows) -> _Rows:
     """States of the delta rule of an engine that keeps the columns of a value together."""
 
@@ -146,9 +149,6 @@ def _in_order(values: _Rows, tensor: torch.Tensor) -> _Rows:
     if tensor.dim() == 3 and tensor.shape[1] in _CONV_COLUMNS:
         return _by_column(values)
     return values
-
-
-_CONV_COLUMNS = (recurrence.CONV_COLUMNS, delta_rule.DELTA_COLUMNS)
 
 
 def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterator[StatePlane]:

@@ -2,8 +2,7 @@
 
 The recurrent part is the engine's own `MambaMixer2` with its projections, convolution and gate.
 Tokens are embedded as one column each, so that its own projection gives the numbers of
-`fuzzgraph.recurrence` for them, exactly. Its gate multiplies by 32, and its output projection
-divides by it.
+`fuzzgraph.recurrence` for them, exactly; see `targets.offline.mixer_weights`.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import STATE_WIDTH, TIME_STEP, content_for
+from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrence import conv_weights
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
+from fuzzgraph.targets.offline.mixer_weights import in_projection, out_projection
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
@@ -29,8 +29,6 @@ from fuzzgraph.world import VOCAB
 
 MIXER = "sglang.srt.layers.attention.mamba.mamba"
 _CONTEXT = "sglang.srt.model_executor.forward_context"
-_GATE = 32.0
-"""silu(32) is 32 in float32."""
 
 
 class Mamba2Model(HybridModel):
@@ -50,19 +48,14 @@ class Mamba2Model(HybridModel):
             activation=None,
             use_rms_norm=False,
         )
-        gate = torch.full((VOCAB, STATE_WIDTH), _GATE)
-        step = torch.full((VOCAB, MAMBA_HEADS), TIME_STEP)
-        inputs = torch.cat((gate, content_for(config).weights["conv_in"], step), dim=1)
-        out = torch.zeros(VOCAB, STATE_WIDTH)
-        out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / _GATE
         mixer = self.mixer
         with torch.no_grad():
-            mixer.in_proj.weight.copy_(inputs.T)
+            mixer.in_proj.weight.copy_(in_projection(config, MAMBA_HEADS))
             mixer.conv1d.weight.copy_(conv_weights()[:, None])
             mixer.A.zero_()
             mixer.D.fill_(1.0)
             mixer.dt_bias.zero_()
-            mixer.out_proj.weight.copy_(out)
+            mixer.out_proj.weight.copy_(out_projection())
 
     def _recur(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any

@@ -18,9 +18,10 @@ from fuzzgraph import delta_rule
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.recurrence import CONV_WIDTH
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows
+from fuzzgraph.targets.offline.mixer_weights import GATE
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.attention_model import FORWARD, on_device
-from fuzzgraph.targets.vllm.recurrent_layer import GATE, STATES, HybridLayer
+from fuzzgraph.targets.vllm.recurrent_layer import STATES, HybridLayer
 from fuzzgraph.targets.vllm.release import engine_module, has_module
 from fuzzgraph.world import VOCAB
 

@@ -18,8 +18,6 @@ from fuzzgraph.targets.vllm.attention_model import FORWARD, OneLayer
 from fuzzgraph.targets.vllm.release import engine_module
 
 STATES = "vllm.model_executor.layers.mamba.mamba_utils"
-GATE = 32.0
-"""silu(32) is 32 in float32."""
 
 
 class OneRecurrentLayer(OneLayer):

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.content import STATE_WIDTH, TIME_STEP, content_for
+from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrence import CONV_WIDTH, conv_weights
 from fuzzgraph.targets.offline.demands import demand_lookup
+from fuzzgraph.targets.offline.mixer_weights import in_projection, out_projection
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.attention_model import FORWARD, on_device
-from fuzzgraph.targets.vllm.recurrent_layer import GATE, OneRecurrentLayer
+from fuzzgraph.targets.vllm.recurrent_layer import OneRecurrentLayer
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.world import VOCAB
 
@@ -52,19 +53,14 @@ class OneMixer(OneRecurrentLayer):
         )
 
     def _known_weights(self) -> Mapping[torch.Tensor, torch.Tensor]:
-        gate = torch.full((VOCAB, STATE_WIDTH), GATE)
-        step = torch.full((VOCAB, HEADS), TIME_STEP)
-        inputs = torch.cat((gate, content_for(self.fuzzed).weights["conv_in"], step), dim=1)
-        out = torch.zeros(VOCAB, STATE_WIDTH)
-        out[:STATE_WIDTH] = torch.eye(STATE_WIDTH) / GATE
         mixer = self.mixer
         return {
-            mixer.in_proj.weight: inputs.T,
+            mixer.in_proj.weight: in_projection(self.fuzzed, HEADS),
             mixer.conv1d.weight: conv_weights()[:, None],
             mixer.A: torch.zeros(HEADS),
             mixer.D: torch.ones(HEADS),
             mixer.dt_bias: torch.zeros(HEADS),
-            mixer.out_proj.weight: out,
+            mixer.out_proj.weight: out_projection(),
             mixer.conv_weights: conv_weights(),
         }
 
