@@ -27,6 +27,7 @@ from fuzzgraph.targets.vllm.stubs.process import WORKER
 
 _SELECTOR = "vllm.v1.attention.selector"
 _LAYERS = "vllm.model_executor.layers.attention"
+_GRAPH_KEYS = "vllm.forward_context"
 _ASKS_AT_IMPORT = "vllm.v1.attention.backends.flash_attn"
 """Decides by the device which graphs it has, so that no session's device may be there yet."""
 STOOD_IN_FOR = (
@@ -97,7 +98,8 @@ class VllmTarget(ReleasedTarget):
     def _demand_full_graphs(self) -> None:
         """
         Raises:
-            AdapterUnavailable: the release captures this backend piecewise at most.
+            AdapterUnavailable: the release captures this backend piecewise at most, or mixed
+                batches without a number of requests.
         """
         builder = getattr(engine_module(self.module), self.backend).get_builder_cls()
         by_config = "get_cudagraph_support" in vars(builder)
@@ -106,6 +108,13 @@ class VllmTarget(ReleasedTarget):
                 f"vLLM {release()} has no full decode graphs on {self.backend}, which target "
                 f"{self.name!r} drives. Name a release that has them: "
                 "fuzzgraph targets lists them."
+            )
+        descriptor = engine_module(_GRAPH_KEYS).BatchDescriptor
+        if self.mode == "prefill" and hasattr(descriptor, "relax_for_mixed_batch_cudagraphs"):
+            raise AdapterUnavailable(
+                f"vLLM {release()} pads no rows of mixed batches, only tokens, and target "
+                f"{self.name!r} shows padded rows. Name a release from 0.17.0 on, for example "
+                "--release 0.33.0."
             )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
