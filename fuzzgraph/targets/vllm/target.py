@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
 from fuzzgraph.kernel_models import flash_mla
@@ -63,6 +63,8 @@ class VllmTarget(ReleasedTarget):
     """Of `--attention-config`."""
     device = HOPPER
     """Its compute capability."""
+    keys_of_a_part = 0
+    """Its kernel sums in parts, one for so many keys of the longest row; 0 where it does not."""
     also_stood_in_for: tuple[str, ...] = ()
     """What is in this target, beyond `STOOD_IN_FOR`."""
 
@@ -119,7 +121,9 @@ class VllmTarget(ReleasedTarget):
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
         path = f"{self.module}.{self.backend}"
-        return self.session(config, graphs, path, self.attention, self.device)
+        opened = self.session(config, graphs, path, self.attention, self.device)
+        opened.keys_of_a_part = self.keys_of_a_part
+        return opened
 
 
 _ABOUT: Mapping[Mode, str] = {
@@ -130,7 +134,7 @@ _ABOUT: Mapping[Mode, str] = {
 _DRIVEN = Capabilities(
     page_sizes=(16, 32),
     dtypes=("float32", "float16"),  # Triton's interpreter takes bfloat16 for integers in tl.dot
-    max_context_len=64,
+    max_context_len=LONGEST_CONTEXT,
     max_q_heads=4,
     max_head_dim=16,
     capture_beyond_pool=False,
@@ -181,6 +185,7 @@ class TritonMlaTarget(VllmTarget):
     backend = "TritonMLABackend"
     attention = MappingProxyType({"backend": "TRITON_MLA"})
     more = MappingProxyType(_LATENT)
+    keys_of_a_part = 512  # triton_mla.py _MIN_WORK_PER_SPLIT
     also_stood_in_for = (_STORED,)
 
     def load(self) -> None:
@@ -253,9 +258,7 @@ class FlashMlaTarget(VllmTarget):
     backend = "FlashMLABackend"
     attention = MappingProxyType({"backend": "FLASHMLA"})
     max_batch = 8
-    more = MappingProxyType(
-        {**_LATENT, "max_context_len": 256, "page_sizes": (flash_mla.FLASH_MLA_PAGE,)}
-    )
+    more = MappingProxyType({**_LATENT, "page_sizes": (flash_mla.FLASH_MLA_PAGE,)})
     also_stood_in_for = ("FlashMLA's kernels, by models", _STORED)
     excuses = (
         Excuse("*.tiles", "live", _TILES, "padded rows take part; the model follows the plan"),

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
@@ -51,7 +51,7 @@ _SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for ever
 _SMALL = (
     ("dtypes", ("float32", "float16")),  # the interpreter's tl.dot takes bfloat16 for integers
     ("max_batch", 4),
-    ("max_context_len", 32),
+    ("max_context_len", LONGEST_CONTEXT),
     ("max_q_heads", 4),
     ("max_head_dim", 16),
 )
