@@ -79,7 +79,7 @@ def of_the_library_in_halves(x, out):
 @triton.jit
 def _at(row, index):
     for one in range(index, index + 1):
-        row += one.to(tl.int64)
+        row += one.to(tl.int64)  # type: ignore[attr-defined]
     return row
 
 
@@ -91,7 +91,7 @@ def by_cast_index(x, out, counts, ALONE: tl.constexpr):
         tl.static_print("row")
     total = 0.0
     for index in range(tl.load(counts + row)):
-        total += tl.load(x + index.to(tl.int64))
+        total += tl.load(x + index.to(tl.int64))  # type: ignore[attr-defined]
     for index in tl.static_range(0, 2):
         total += tl.load(x + index.to(tl.int64)) + tl.load(x + _at(0, index))
     tl.store(out + row, total)
