@@ -73,6 +73,7 @@ _SHAPE = SimpleNamespace(
     linear_conv_kernel_dim=CONV_WIDTH,
     hidden_act="silu",
     rms_norm_eps=delta_rule.NORM_EPSILON,
+    dtype=torch.float32,
 )
 """What of a model's own configuration the layer reads."""
 

@@ -23,7 +23,7 @@ from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
 from fuzzgraph.targets.vllm.target import VllmTarget
 
 _MODELS = "vllm.model_executor.models.config"
-
+_BASE = "vllm.model_executor.layers.mamba.abstract"
 
 DRIVEN = Capabilities(
     modes=("decode", "idle"),
@@ -158,6 +158,22 @@ class DeltaNetTarget(Mamba2Target):
         super().load()
         with cuda_on_cpu():
             put_chunk_rule(layer_module())
+        if self.mode == "target_verify":
+            self._demand_drafts()
+
+    def _demand_drafts(self) -> None:
+        """
+        Raises:
+            AdapterUnavailable: the release refuses drafts for models with states but its own
+                (model_executor/layers/mamba/abstract.py of 0.16.0 asks for the model's type).
+        """
+        asked = engine_module(_BASE).MambaBase.get_kv_cache_spec.__code__.co_names
+        if "hf_config" in asked:
+            raise AdapterUnavailable(
+                f"vLLM {release()} verifies drafts of Qwen3-Next alone among models with states, "
+                f"and target {self.name!r} is a model of its own. Name a release from 0.17.0 on, "
+                "for example --release 0.33.0."
+            )
 
     def _demand_slots(self) -> None:
         super()._demand_slots()

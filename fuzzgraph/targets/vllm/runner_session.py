@@ -26,7 +26,7 @@ from fuzzgraph.targets.offline.second_layer import split_layers
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
-from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, vllm_config
+from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, max_model_len, vllm_config
 from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, page_list_fields, runner_fields
 from fuzzgraph.targets.vllm.handed import watch_handover
 from fuzzgraph.targets.vllm.kv_cache import open_kv_cache
@@ -80,6 +80,8 @@ class RunnerSession(GraphSession):
     cudagraph_mode: str | None = None
     """Of `--compilation-config`; full graphs of the case's mode by default."""
     compilation_mode = NOT_COMPILED
+    keys_of_a_part = 0
+    """See `VllmTarget`."""
 
     def __init__(
         self,
@@ -367,7 +369,12 @@ class RunnerSession(GraphSession):
         if self._common is None:
             return {}
         names = ("max_query_len", "max_seq_len", "num_reqs", "num_actual_tokens")
-        return {name: getattr(self._common, name) for name in names}
+        plan = {name: getattr(self._common, name) for name in names}
+        if self.keys_of_a_part:
+            # A graph has the longest row of its capture, which `_dummy_run` makes as long as any.
+            longest = plan["max_seq_len"] if self.ran_eagerly else max_model_len(self._config)
+            plan["parts"] = longest // self.keys_of_a_part
+        return plan
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         names = (*attention_outputs(self._config), *mixed_outputs(self._config))

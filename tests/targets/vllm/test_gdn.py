@@ -186,6 +186,12 @@ def test_releases_before_0_17_keep_states_the_other_way_round(vllm: Workers) -> 
         vllm.findings("0.15.1", decodes(*MOVED), TARGET)
 
 
+def test_0_16_0_decodes_and_refuses_drafts_of_another_model(vllm: Workers) -> None:
+    assert vllm.findings("0.16.0", decodes(*MOVED), TARGET) == ()
+    with pytest.raises(AdapterUnavailable, match=r"0\.16\.0 verifies drafts of Qwen3-Next alone"):
+        vllm.findings("0.16.0", verifies(verify((0, 5, 3))), VERIFIES)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

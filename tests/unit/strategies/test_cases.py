@@ -16,6 +16,7 @@ from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, profile_named
+from fuzzgraph.strategies.boundaries import seq_lens
 
 EPOCHS, PER_EPOCH = 12, 100
 
@@ -158,7 +159,17 @@ def test_contexts_stay_small_but_for_rare_ones() -> None:
     # Compressed keys need a context beyond the window.
     contexts = [one.max_context_len for one in configs if one.kv_compression == "none"]
     assert sum(context <= 33 for context in contexts) > 0.7 * len(contexts)
-    assert max(contexts) <= DEFAULT.rare_context_len
+    rare = sum(context > DEFAULT.rare_context_len for context in contexts)
+    assert 0 < rare < 0.06 * len(contexts)
+
+
+def test_a_long_context_has_rows_past_the_blocks_of_kernels_and_few_narrow_ones() -> None:
+    found = [case for case in sample() if case.config.max_context_len > 512]
+    assert any(row.seq_len > 1025 for case in found for step in case.steps for row in step.rows)
+    tried = seq_lens(EngineConfig(max_context_len=5000), "decode", 1)
+    assert {511, 512, 513, 1025, 4095, 4097} <= set(tried)
+    assert all(case.config.req_pool_size <= 3 for case in found)
+    assert all(case.config.num_q_heads == 1 for case in found)
 
 
 def test_nothing_is_drawn_outside_a_narrow_reach() -> None:

@@ -63,6 +63,7 @@ class DeltaNetTarget(TritonTarget):
         self.about = f"gated delta net beside Triton attention, {mode} graphs"
         self.capabilities = self.capabilities.replace(
             dtypes=("float32",),
+            max_context_len=POSITIONS,
             max_tp_size=1,
             max_spec_topk=1,
             capture_beyond_pool=False,
