@@ -36,6 +36,9 @@ class ModelKernel:
     """The documentation that it follows, with its version."""
     grid: None = None
     """Kernels of Triton have one."""
+    plans: tuple[str, ...] = ()
+    """Arguments that hold a plan: how the work is shared out, in a layout that follows from the
+    size of the batch. What is computed by a plan tells whether it is right."""
 
 
 Run = Callable[..., None]

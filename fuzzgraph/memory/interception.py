@@ -267,7 +267,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         report = LaunchReport(kernel.name, kernel.source, lanes.report, lanes.regions, line)
         memory, launched = KernelMemory(report), self._launched
         if launched is not None:
-            taken = taken_down(kernel.name, len(launched), line, arguments, self._sides.of)
+            taken = taken_down(kernel, len(launched), line, arguments, self._sides.of)
             launched.append(Launched(taken, memory))
         # Past the modes, as Triton's kernels run: a model calls torch a hundred times.
         with by_torch(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
