@@ -32,6 +32,7 @@ TARGETS = (
     TargetEntry("vllm-flashmla", "vllm.target", "FlashMlaTarget"),
     TargetEntry("vllm-gdn", "vllm.recurrent_target", "DeltaNetTarget"),
     TargetEntry("vllm-gdn-hybrid", "vllm.beside_target", "DeltaNetHybridTarget"),
+    TargetEntry("vllm-gdn-hybrid-verify", "vllm.beside_target", "DeltaNetHybridTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify", "vllm.recurrent_target", "DeltaNetTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify-prompt", "vllm.recurrent_target", "PromptVerifyTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify-wait", "vllm.recurrent_target", "WaitingVerifyTarget", _VERIFIES),

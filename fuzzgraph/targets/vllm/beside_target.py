@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
 from fuzzgraph.ports import GraphEngine
@@ -12,12 +14,19 @@ from fuzzgraph.targets.vllm.beside_session import (
     DeltaNetBesideAttentionSession,
     MixerBesideAttentionSession,
 )
-from fuzzgraph.targets.vllm.recurrent_target import DRIVEN, DeltaNetTarget, Mamba2Target
+from fuzzgraph.targets.vllm.recurrent_target import (
+    DRIVEN,
+    VERIFIED,
+    DeltaNetTarget,
+    Mamba2Target,
+)
 from fuzzgraph.targets.vllm.release import VLLM
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
 from fuzzgraph.targets.vllm.target import TritonTarget, VllmTarget
 
-_BESIDE = DRIVEN.replace(page_sizes=(16, 32), max_q_heads=4, max_head_dim=16)
+_PAGES: dict[str, Any] = {"page_sizes": (16, 32), "max_q_heads": 4, "max_head_dim": 16}
+_BESIDE = DRIVEN.replace(**_PAGES)
+_STATE = {"min_page_numbers": DELTA_WIDTH + (CONV_WIDTH - 1) * DELTA_COLUMNS}
 
 
 class _BesideAttention(Mamba2Target):
@@ -54,4 +63,6 @@ class DeltaNetHybridTarget(_BesideAttention, DeltaNetTarget):
     kernels = "gated delta net beside Triton attention"
     model = DeltaNetBesideAttention
     session = DeltaNetBesideAttentionSession
-    driven = _BESIDE.replace(min_page_numbers=DELTA_WIDTH + (CONV_WIDTH - 1) * DELTA_COLUMNS)
+    driven = _BESIDE.replace(**_STATE)
+    # The convolution keeps an input more for each draft.
+    verified = VERIFIED.replace(**_PAGES, **_STATE, page_numbers_per_draft=DELTA_COLUMNS)

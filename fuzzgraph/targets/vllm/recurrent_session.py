@@ -75,8 +75,9 @@ class RecurrentSession(RunnerSession):
         super()._step(batch)
 
     def _admit(self, batch: Batch) -> None:
-        """Have the runner know of requests, and leave their states as they are."""
-        states = [(tensor, tensor.clone()) for tensor in self.pools.states]
+        """Have the runner know of requests, and leave their states and keys as they are."""
+        pools = (*self.pools.states, *self.pools.kv_planes)
+        states = [(tensor, tensor.clone()) for tensor in pools]
         with self._without_graphs():
             for scheduled in admission_steps(self.served, self._in_blocks(batch)):
                 self._scheduled = scheduled

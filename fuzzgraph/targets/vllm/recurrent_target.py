@@ -41,7 +41,7 @@ DRIVEN = Capabilities(
 )
 
 
-_VERIFIED = DRIVEN.replace(
+VERIFIED = DRIVEN.replace(
     modes=("target_verify", "idle"),
     max_batch=4,
     max_draft_tokens=6,
@@ -65,7 +65,7 @@ class Mamba2Target(VllmTarget):
     model: type[OneLayer] = OneMixer
     session: type[RecurrentSession] = RecurrentSession
     driven = DRIVEN
-    verified = _VERIFIED
+    verified = VERIFIED
     metadata = "Mamba2AttentionMetadata"
     slots = "state_indices_tensor_d"
     """Of the builder's metadata: the slots of states that a graph of decodes reads."""
@@ -173,11 +173,11 @@ class PromptVerifyTarget(DeltaNetTarget):
     """The same where verifies compute several tokens of a prompt."""
 
     kernels = "delta net with prompts"
-    verified = _VERIFIED.replace(verified_prompts=True)
+    verified = VERIFIED.replace(verified_prompts=True)
 
 
 class WaitingVerifyTarget(DeltaNetTarget):
     """The same where requests wait while others verify."""
 
     kernels = "delta net with waits"
-    verified = _VERIFIED.replace(waiting=True)
+    verified = VERIFIED.replace(waiting=True)
