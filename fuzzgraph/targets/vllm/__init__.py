@@ -54,6 +54,10 @@ TARGETS = (
     TargetEntry("vllm-v2-fa-verify", "vllm.v2_target", "V2FlashAttentionTarget", _VERIFIES),
     TargetEntry("vllm-v2-gdn", "vllm.v2_recurrent", "V2DeltaNetTarget"),
     TargetEntry("vllm-v2-gdn-hybrid", "vllm.v2_recurrent", "V2DeltaNetHybridTarget"),
+    TargetEntry(
+        "vllm-v2-gdn-hybrid-verify", "vllm.v2_recurrent", "V2DeltaNetHybridTarget", _VERIFIES
+    ),
+    TargetEntry("vllm-v2-gdn-verify", "vllm.v2_recurrent", "V2DeltaNetTarget", _VERIFIES),
     TargetEntry("vllm-v2-mamba", "vllm.v2_recurrent", "V2Mamba2Target"),
     TargetEntry("vllm-v2-mamba-hybrid", "vllm.v2_recurrent", "V2Mamba2HybridTarget"),
     TargetEntry("vllm-v2-triton", "vllm.v2_target", "V2TritonTarget"),
