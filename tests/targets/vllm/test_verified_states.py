@@ -101,7 +101,7 @@ def test_pages_without_room_for_a_state_with_all_its_drafts_are_refused() -> Non
 @pytest.mark.parametrize(
     ("planted", "steps", "named"),
     [
-        ("states_of_pages", PADDED_VERIFY, {("metadata", "spec_state_indices.0")}),
+        ("states_of_pages", PADDED_VERIFY, {("writes", "cache"), ("computes", "gated_delta")}),
         ("pages_not_committed", PADDED_VERIFY, {("metadata", "block_table")}),
         ("stale_draft_states", PADDED_VERIFY, {("metadata", "spec_state_indices.0")}),
         ("stale_accepted_counts", KEPT_LESS_AND_LESS, {("metadata", "num_accepted_tokens")}),
