@@ -32,12 +32,17 @@ TARGETS = (
     TargetEntry("vllm-flashmla", "vllm.target", "FlashMlaTarget"),
     TargetEntry("vllm-gdn", "vllm.recurrent_target", "DeltaNetTarget"),
     TargetEntry("vllm-gdn-hybrid", "vllm.beside_target", "DeltaNetHybridTarget"),
+    TargetEntry("vllm-gdn-hybrid-fa", "vllm.beside_target", "DeltaNetFlashHybridTarget"),
+    TargetEntry(
+        "vllm-gdn-hybrid-fa-verify", "vllm.beside_target", "DeltaNetFlashHybridTarget", _VERIFIES
+    ),
     TargetEntry("vllm-gdn-hybrid-verify", "vllm.beside_target", "DeltaNetHybridTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify", "vllm.recurrent_target", "DeltaNetTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify-prompt", "vllm.recurrent_target", "PromptVerifyTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify-wait", "vllm.recurrent_target", "WaitingVerifyTarget", _VERIFIES),
     TargetEntry("vllm-mamba", "vllm.recurrent_target", "Mamba2Target"),
     TargetEntry("vllm-mamba-hybrid", "vllm.beside_target", "Mamba2HybridTarget"),
+    TargetEntry("vllm-mamba-hybrid-fa", "vllm.beside_target", "Mamba2FlashHybridTarget"),
     TargetEntry("vllm-mamba-prompt", "vllm.recurrent_target", "PromptTarget"),
     TargetEntry("vllm-triton", "vllm.target", "TritonTarget"),
     TargetEntry("vllm-triton-breakable", "vllm.piecewise_target", "TritonBreakableTarget"),

@@ -10,6 +10,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.case.verified_states import states_each
+from fuzzgraph.kernel_models.launch import beside_the_step
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.vllm.admission import admission_steps, needs_admission
@@ -78,7 +79,7 @@ class RecurrentSession(RunnerSession):
         """Have the runner know of requests, and leave their states and keys as they are."""
         pools = (*self.pools.states, *self.pools.kv_planes)
         states = [(tensor, tensor.clone()) for tensor in pools]
-        with self._without_graphs():
+        with self._without_graphs(), beside_the_step("requests that the runner has to know"):
             for scheduled in admission_steps(self.served, self._in_blocks(batch)):
                 self._scheduled = scheduled
                 self.runner.execute_model(scheduled.output)

@@ -126,7 +126,7 @@ class DeltaNetTarget(Mamba2Target):
     session = DeltaNetSession
     layer_modules = tuple(module for module, _ in LAYERS)
     device = BLACKWELL
-    also_stood_in_for = ("the kernels of prompts, by a model",)
+    also_stood_in_for: tuple[str, ...] = ("the kernels of prompts, by a model",)
     excuses: tuple[Excuse, ...] = (
         Excuse(
             "*.num_decode_draft_tokens_cpu",

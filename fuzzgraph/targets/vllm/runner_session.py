@@ -81,6 +81,8 @@ class RunnerSession(GraphSession):
     cudagraph_mode: str | None = None
     """Of `--compilation-config`; full graphs of the case's mode by default."""
     compilation_mode = NOT_COMPILED
+    additional_config: Mapping[str, str] = MappingProxyType({})
+    """Of `--additional-config`: what engines ask about one kind of layer."""
 
     def __init__(
         self,
@@ -109,6 +111,7 @@ class RunnerSession(GraphSession):
                 self.model_class.architecture,
                 self.cudagraph_mode,
                 self.compilation_mode,
+                self.additional_config,
             )
             join_groups(self.vllm_config)
             choose_backend(backend, capability)
