@@ -44,6 +44,7 @@ TARGETS = (
     TargetEntry("vllm-mamba-hybrid", "vllm.beside_target", "Mamba2HybridTarget"),
     TargetEntry("vllm-mamba-hybrid-fa", "vllm.beside_target", "Mamba2FlashHybridTarget"),
     TargetEntry("vllm-mamba-prompt", "vllm.recurrent_target", "PromptTarget"),
+    TargetEntry("vllm-mamba1", "vllm.recurrent_target", "Mamba1Target"),
     TargetEntry("vllm-triton", "vllm.target", "TritonTarget"),
     TargetEntry("vllm-triton-breakable", "vllm.piecewise_target", "TritonBreakableTarget"),
     TargetEntry(

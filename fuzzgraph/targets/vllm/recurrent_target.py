@@ -15,11 +15,13 @@ from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.configuration import max_model_len
 from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module, states_by_key
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
+from fuzzgraph.targets.vllm.mamba1_model import LAYER_MODULE, OneMamba1
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
-from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
+from fuzzgraph.targets.vllm.recurrent_session import Mamba1Session, RecurrentSession
 from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module, release
 from fuzzgraph.targets.vllm.stubs.chunk_rule import put_chunk_rule
 from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
+from fuzzgraph.targets.vllm.stubs.selective_scan import put_selective_scan
 from fuzzgraph.targets.vllm.target import VllmTarget
 
 _MODELS = "vllm.model_executor.models.config"
@@ -102,6 +104,24 @@ class Mamba2Target(VllmTarget):
                 f"vLLM {release()} has no {self.slots!r} in its {self.metadata}, which target "
                 f"{self.name!r} shows. Name a release from 0.17.0 on, for example --release 0.33.0."
             )
+
+
+class Mamba1Target(Mamba2Target):
+    """A model of Mamba1 layers, with their kernels for decode."""
+
+    kernels = "Mamba1 layer"
+    module = "vllm.v1.attention.backends.mamba1_attn"
+    backend = "Mamba1AttentionBackend"
+    model = OneMamba1
+    session = Mamba1Session
+    metadata = "Mamba1AttentionMetadata"
+    layer_modules = (LAYER_MODULE,)
+    also_stood_in_for = ("the kernel of prompts, by a model",)
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            put_selective_scan()
 
 
 class PromptTarget(Mamba2Target):

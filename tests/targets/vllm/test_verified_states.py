@@ -11,7 +11,7 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
 from tests.targets.vllm.cases import IDLE, NEWEST, VERSIONS
-from tests.targets.vllm.test_beside import OF_0_20_2, found, wide
+from tests.targets.vllm.test_beside import OF_0_20_2, TAKEN_OVER, found, wide
 from tests.targets.vllm.test_gdn import (
     FEWER_DRAFTS,
     KEPT_LESS_AND_LESS,
@@ -22,7 +22,7 @@ from tests.targets.vllm.test_gdn import (
 )
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-HYBRID = "vllm-gdn-hybrid-verify"
+HYBRID, FLASH = "vllm-gdn-hybrid-verify", "vllm-gdn-hybrid-fa"
 V2, V2_HYBRID = "vllm-v2-gdn-verify", "vllm-v2-gdn-hybrid-verify"
 verifies = partial(wide, draft_tokens=3)
 WAITED = (
@@ -48,6 +48,31 @@ def test_a_verify_of_v2_goes_on_from_what_stayed(
     vllm: Workers, target: str, steps: tuple[ReplayStep, ...]
 ) -> None:
     assert found(vllm, NEWEST, verifies(*steps), target) == set()
+
+
+@pytest.mark.parametrize("version", ["0.20.2", "0.25.1", NEWEST])
+def test_a_verify_beside_flash_attention_goes_on_from_what_stayed(
+    vllm: Workers, version: str
+) -> None:
+    seen = found(vllm, version, verifies(*KEPT_LESS_AND_LESS), f"{FLASH}-verify")
+    assert seen <= (OF_0_20_2 if version == "0.20.2" else set())
+
+
+def test_what_tells_the_runner_of_a_request_launches_nothing_of_the_step(vllm: Workers) -> None:
+    """The run without the past is told of two requests by batches of its own."""
+    assert found(vllm, NEWEST, verifies(*NEWCOMER), f"{FLASH}-verify") == set()
+
+
+@pytest.mark.parametrize("target", [FLASH, "vllm-mamba-hybrid-fa"])
+def test_pages_and_states_follow_their_requests_beside_flash_attention(
+    vllm: Workers, target: str
+) -> None:
+    assert found(vllm, NEWEST, wide(*TAKEN_OVER), target) == set()
+
+
+def test_0_17_1_takes_another_kernel_for_prompts_on_a_hopper_gpu(vllm: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match=r"0\.17\.1 computes prompts .* by FlashInfer"):
+        vllm.findings("0.17.1", wide(*TAKEN_OVER), FLASH)
 
 
 @pytest.mark.parametrize("steps", [FEWER_DRAFTS, NO_DRAFTS, NEWCOMER])
@@ -106,6 +131,8 @@ def test_pages_without_room_for_a_state_with_all_its_drafts_are_refused() -> Non
         ("stale_draft_states", PADDED_VERIFY, {("metadata", "spec_state_indices.0")}),
         ("stale_accepted_counts", KEPT_LESS_AND_LESS, {("metadata", "num_accepted_tokens")}),
         ("another_draft_state", KEPT_LESS_AND_LESS, {("computes", "gated_delta")}),
+        ("flash_pages_not_committed", PADDED_VERIFY, {("metadata", "block_table")}),
+        ("flash_stale_draft_states", PADDED_VERIFY, {("metadata", "spec_state_indices.0")}),
         ("v2_stale_draft_states", PADDED_VERIFY, {("metadata", "spec_state_indices.0")}),
         ("v2_counts_by_row", KEPT_LESS_AND_LESS, {("metadata", "num_accepted_tokens")}),
         ("v2_counts_not_kept", KEPT_LESS_AND_LESS, {("computes", "gated_delta")}),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.targets.vllm.beside_session import DeltaNetBesideAttentionSession
-from fuzzgraph.targets.vllm.beside_target import DeltaNetHybridTarget
+from fuzzgraph.targets.vllm.beside_target import DeltaNetFlashHybridTarget, DeltaNetHybridTarget
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
 from fuzzgraph.targets.vllm.v2_recurrent import (
     V2DeltaNetBesideAttentionVerifySession,
@@ -53,6 +53,12 @@ def _hybrid(planted: type[RunnerSession]) -> Any:
     return made
 
 
+def _flash(planted: type[RunnerSession]) -> Any:
+    made: Any = DeltaNetFlashHybridTarget("vllm-gdn-hybrid-fa-verify", "target_verify")
+    made.session = type(planted.__name__, (planted, DeltaNetBesideAttentionSession), {})
+    return made
+
+
 def _v2(planted: type[RunnerSession]) -> Any:
     made: Any = V2DeltaNetTarget("vllm-v2-gdn-verify", "target_verify")
     made.session = type(planted.__name__, (planted, V2DeltaNetVerifySession), {})
@@ -83,6 +89,14 @@ def stale_accepted_counts() -> Any:
 
 def another_draft_state() -> Any:
     return _hybrid(SlotsOneOff)
+
+
+def flash_pages_not_committed() -> Any:
+    return _flash(PagesNotCommitted)
+
+
+def flash_stale_draft_states() -> Any:
+    return _flash(DraftSlotsKept)
 
 
 def v2_stale_draft_states() -> Any:
