@@ -99,6 +99,20 @@ def test_v2_remembers_how_many_tokens_stayed_of_a_request_that_waits(
     assert found(vllm, NEWEST, verifies(*WAITED), target) == set()
 
 
+@pytest.mark.parametrize(("tokens", "wrong"), [(1, True), (5, False)])
+def test_placeholders_behind_a_prompt_of_one_token_advance_its_state(
+    vllm: Workers, tokens: int, wrong: bool
+) -> None:
+    """Open in 0.33.0; see reports/findings/vllm-placeholder-drafts.md."""
+    steps = (
+        verify((0, 5, 1), (1, 16, 1)),
+        verify((0, 8, 3), (1, 19, 3)),
+        verify((0, 11, 3), (1, 22, 3), (2, tokens, 1)),
+    )
+    target = "tests.targets.vllm.placeholders:placeholders_behind_prompts"
+    assert (("computes", "cache") in found(vllm, NEWEST, verifies(*steps), target)) == wrong
+
+
 @pytest.mark.parametrize("target", [V2, V2_HYBRID])
 def test_an_idle_rank_of_v2_leaves_the_states_of_the_last_verify_alone(
     vllm: Workers, target: str
