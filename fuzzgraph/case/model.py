@@ -168,7 +168,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Room for encoder tokens per request; 0 means a decoder-only model."""
     recurrent_state: Annotated[bool, Dimension(
         needs=Switch("recurrent_state"), feature=25, share=12, label="recurrent state",
-        group="features", carried_by=("state_indices", "state_slots", "mamba_cache_indices")
+        group="features",
+        carried_by=("state_indices", "state_slots", "mamba_cache_indices", "spec_state_indices.0"),
     )] = False
     spec_steps: Annotated[int, Dimension(
         bounds=(1, 16), needs=Most("max_spec_steps", 1, 5), label="spec steps {}",

@@ -260,11 +260,7 @@ class FlashMlaTarget(VllmTarget):
     max_batch = 8
     more = MappingProxyType({**_LATENT, "page_sizes": (flash_mla.FLASH_MLA_PAGE,)})
     also_stood_in_for = ("FlashMLA's kernels, by models", _STORED)
-    excuses = (
-        Excuse("*.tiles", "live", _TILES, "padded rows take part; the model follows the plan"),
-        Excuse("*.tile_scheduler_metadata", "live", _TILES, "the same plan, as a layer keeps it"),
-        Excuse("*.num_splits", "live", _TILES, "padded rows take part in the plan"),
-    )
+    excuses = (Excuse("*.num_splits", "live", _TILES, "padded rows take part in the plan"),)
 
     def load(self) -> None:
         super().load()

@@ -226,3 +226,19 @@ def test_a_planted_bug_of_the_builder_is_found(
     vllm: Workers, planted: str, of: Case, named: tuple[str, str]
 ) -> None:
     assert named in found(vllm, NEWEST, of, f"tests.targets.vllm.gdn_mutants:{planted}")
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "delta_net_rejects_all",
+        "delta_net_accepts_all",
+        "delta_net_bonus_of_another_row",
+        "hybrid_rows_the_other_way_round",
+    ],
+)
+def test_a_wrong_answer_of_a_verify_is_found(vllm: Workers, planted: str) -> None:
+    wide = {"num_kv_heads": 4, "head_dim": 16, "v_head_dim": 16}
+    of = verifies(*KEPT_LESS_AND_LESS, **wide)
+    named = found(vllm, NEWEST, of, f"tests.targets.vllm.answer_mutants:{planted}")
+    assert ("metadata", "sampled_token_ids") in named

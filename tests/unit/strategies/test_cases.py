@@ -241,6 +241,19 @@ def test_every_page_has_room_for_what_else_a_target_keeps_in_one() -> None:
     assert unsupported_setting(reach, small) == said
 
 
+def test_every_page_of_a_verify_has_room_for_what_its_drafts_take() -> None:
+    reach = Capabilities(
+        modes=("target_verify",), recurrent_state=True, recurrent_only=True, recurrent_verify=True,
+        page_sizes=(16, 32), max_q_heads=4, max_head_dim=16, max_draft_tokens=6,
+        max_context_len=64, min_page_numbers=1304, page_numbers_per_draft=264,
+    )  # fmt: skip
+    configs = {case.config for case in drawn(reach, DEFAULT, 80, 7)}
+    room = {page_numbers(config) - 264 * (config.draft_tokens - 1) for config in configs}
+    assert min(room) >= 1304
+    assert len({config.draft_tokens for config in configs}) > 3
+    assert {config.page_size for config in configs} == {16, 32}
+
+
 def test_no_row_is_shorter_than_a_target_has_it() -> None:
     found = drawn(Capabilities(min_seq_len=3, max_batch=8, max_context_len=20), DEFAULT, 100, 5)
     lengths = {row.seq_len for case in found for step in case.steps for row in step.rows}
