@@ -128,7 +128,7 @@ class VllmTarget(ReleasedTarget):
 
 _ABOUT: Mapping[Mode, str] = {
     "decode": "decode graphs",
-    "target_verify": "decode graphs that verify drafts",
+    "target_verify": "verify graphs",
     "prefill": "mixed batches",
 }
 _DRIVEN = Capabilities(
