@@ -306,14 +306,18 @@ _SWITCHED_OFF: Mapping[str, Any] = {
 }
 
 
+_KINDS = {
+    "qwen3_next": "hybrid_gdn_config",
+    "falcon_h1": "mamba2_config",
+    "kimi_linear": "kimi_linear_config",
+}
+
+
 def _kinds_of(hybrid: Any) -> dict[str, Any]:
     """Where a runner of 0.5.16 and before has the description of a model with recurrent layers."""
-    mamba2 = hasattr(hybrid, "mamba_d_ssm")
-    return {
-        "hybrid_gdn_config": None if mamba2 else hybrid,
-        "mamba2_config": hybrid if mamba2 else None,
-        "mambaish_config": hybrid,
-    }
+    kind = getattr(hybrid, "model_type", "")
+    named = {name: hybrid if kind == model else None for model, name in _KINDS.items()}
+    return {**named, "mambaish_config": hybrid}
 
 
 def _index_translator(runner: ModelRunner, config: EngineConfig) -> Any:
