@@ -108,6 +108,7 @@ STATES = (
     "delta_conv_state",
     "channel_state",
     "channel_conv_state",
+    "linear_state",
 )
 """Fields of `Pools` that are by state slot."""
 
@@ -146,6 +147,9 @@ class Pools:
     channel_conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, CHANNEL_COLUMNS] what the last tokens brought to the
     convolution before that rule, the newest last."""
+    linear_state: torch.Tensor | None = None
+    """[state_slots, LINEAR_HEADS, LINEAR_WIDTH of a key, LINEAR_WIDTH of a value] states of linear
+    attention. See `decayed_attention`."""
     transposed_states: frozenset[str] = frozenset()
     """Fields of STATES whose last two dimensions the engine keeps the other way round: inputs of a
     convolution with those of a column together, states with the columns of a value together."""

@@ -11,6 +11,7 @@ from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.channel_decay import CHANNEL_COLUMNS, CHANNEL_WIDTH
 from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.decayed_attention import LINEAR_STATE
 from fuzzgraph.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_memory import group_name, page_rows
@@ -67,6 +68,7 @@ _STATE_SIZES = {
     "delta_conv_state": (0, DELTA_COLUMNS),
     "channel_state": (CHANNEL_WIDTH, 0),
     "channel_conv_state": (0, CHANNEL_COLUMNS),
+    "linear_state": (LINEAR_STATE, 0),
 }
 """(numbers of a state, columns of a convolution's input), the other one 0."""
 

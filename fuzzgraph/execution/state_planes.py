@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuzzgraph import channel_decay, delta_rule, recurrence
+from fuzzgraph import channel_decay, decayed_attention, delta_rule, recurrence
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.content import Content
@@ -43,6 +43,15 @@ class StatePlane:
     plane: PoolPlane
     content: Content
     values: _Rows
+    rounding: float = 0.0
+    """How far a number may be off, as a part of it; 0 where the model leaves nothing to round."""
+
+    def taken(self, now: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """What must be there: `now` where it is as good as `wanted`, or nobody says."""
+        free = wanted.isnan()
+        if self.rounding:
+            free |= (now - wanted).abs() <= self.rounding * wanted.abs()
+        return torch.where(free, now, wanted)
 
     def before(self, batch: Batch) -> StateRows:
         """What a batch finds."""
@@ -127,6 +136,7 @@ class _Kept:
     shape: tuple[int, ...] = ()
     """Of a slot, where `values` gives it as one row."""
     convolution: bool = False
+    rounding: float = 0.0
 
     def transposed(self) -> _Rows:
         """The values with the last two dimensions of a slot the other way round."""
@@ -141,6 +151,11 @@ class _Kept:
 
 _DELTA = (delta_rule.HEADS, delta_rule.HEAD_WIDTH, delta_rule.POSITIONS)
 _CHANNEL = (channel_decay.CHANNEL_HEADS, channel_decay.CHANNELS, channel_decay.CHANNELS)
+_LINEAR = (
+    decayed_attention.LINEAR_HEADS,
+    decayed_attention.LINEAR_WIDTH,
+    decayed_attention.LINEAR_WIDTH,
+)
 _KEPT: Mapping[str, _Kept] = {
     "state": _Kept(Content.states_at),
     "conv_state": _Kept(recurrence.conv_rows_at, convolution=True),
@@ -148,6 +163,9 @@ _KEPT: Mapping[str, _Kept] = {
     "delta_conv_state": _Kept(delta_rule.delta_conv_rows, convolution=True),
     "channel_state": _Kept(channel_decay.channel_states, _CHANNEL),
     "channel_conv_state": _Kept(channel_decay.channel_conv_rows, convolution=True),
+    "linear_state": _Kept(
+        decayed_attention.linear_states, _LINEAR, rounding=decayed_attention.LINEAR_ROUNDING
+    ),
 }
 
 
@@ -163,4 +181,5 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
             plane = PoolPlane(name, tensor, STATE_SIGNATURE)
             turned = name in pools.transposed_states
             values = kept.transposed() if turned else kept.values
-            yield (inputs if kept.convolution else states)(plane, content, values)
+            kind = inputs if kept.convolution else states
+            yield kind(plane, content, values, kept.rounding)

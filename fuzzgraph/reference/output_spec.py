@@ -13,6 +13,7 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
+from fuzzgraph.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.observation import Observation
 from fuzzgraph.reference.shard import padded_tokens, shard
@@ -25,6 +26,7 @@ _OF_TOKENS = {
     "recurrent": STATE_WIDTH,
     "gated_delta": STATE_WIDTH,
     "channel_delta": CHANNEL_OUTPUT,
+    "linear": LINEAR_OUTPUT,
 }
 """Columns of what a layer with recurrent state shows of each token."""
 RECURRENCES = ("state", *_OF_TOKENS)

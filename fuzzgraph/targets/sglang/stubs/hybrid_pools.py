@@ -1,7 +1,7 @@
 """Pools of a model with recurrent layers beside attention: the engine's own, with the world's rows.
 
 A model is described by an engine's own configuration: Qwen3-Next's with two layers, a gated delta
-net, then attention; Kimi Linear's likewise; Falcon-H1's with one, which has Mamba2 and attention
+net, then attention; Kimi Linear's and Bailing's likewise; Falcon-H1's with one, which has Mamba2 and attention
 side by side. So shapes and dtypes of states follow from the engine's own rules.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import channel_decay, delta_rule
+from fuzzgraph import channel_decay, decayed_attention, delta_rule
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import states_each, verifies_states
 from fuzzgraph.content import STATE_WIDTH
@@ -23,6 +23,7 @@ from fuzzgraph.world import FIRST_ROW
 
 __all__ = [
     "RECURRENT_LAYER",
+    "described_bailing",
     "described_delta_net",
     "described_kimi",
     "described_mamba2",
@@ -32,8 +33,9 @@ __all__ = [
 
 RECURRENT_LAYER = 0
 QWEN, FALCON = "sglang.srt.configs.qwen3_next", "sglang.srt.configs.falcon_h1"
-KIMI = "sglang.srt.configs.kimi_linear"
+KIMI, BAILING = "sglang.srt.configs.kimi_linear", "sglang.srt.configs.bailing_hybrid"
 GDN_BACKEND = "sglang.srt.layers.attention.linear.gdn_backend"
+LIGHTNING_BACKEND = "sglang.srt.layers.attention.linear.lightning_backend"
 KDA_BACKEND = "sglang.srt.layers.attention.linear.kda_backend"
 SETTINGS = {"SGLANG_MAMBA_CONV_DTYPE": "float32"}
 """Inputs of the convolution are float32 as states are, so that sums are exact."""
@@ -100,6 +102,24 @@ def described_kimi(config: EngineConfig) -> Any:
             "short_conv_kernel_size": CONV_WIDTH,
         },
         **_attention(config),
+    )
+
+
+def described_bailing(config: EngineConfig) -> Any:
+    """The engine's description of a model with a layer of lightning attention and one of softmax.
+
+    The engine gives both as many heads as the description says; the states are those of the former,
+    and the pool of keys has its size from the config.
+    """
+    return engine_module(BAILING).BailingHybridConfig(
+        architectures=["BailingMoeV2_5ForCausalLM"],
+        num_hidden_layers=2,
+        layer_group_size=2,
+        **{
+            **_attention(config),
+            "num_attention_heads": decayed_attention.LINEAR_HEADS,
+            "head_dim": decayed_attention.LINEAR_WIDTH,
+        },
     )
 
 

@@ -310,6 +310,7 @@ _KINDS = {
     "qwen3_next": "hybrid_gdn_config",
     "falcon_h1": "mamba2_config",
     "kimi_linear": "kimi_linear_config",
+    "bailing_hybrid": "hybrid_lightning_config",
 }
 
 
