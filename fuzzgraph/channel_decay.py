@@ -1,8 +1,8 @@
 """What a layer of the delta rule computes whose state decays by channel, as Kimi Linear has it.
 
 With q, k and v after the convolution and its SiLU, k of length 1, a step is
-`state = exp(g) * state; state = state + beta (v - state k) k^T` and `y = state q`, with a decay g of
-its own for each channel of the key (Kimi Team 2025, "Kimi Linear", equation 1;
+`state = exp(g) * state; state = state + beta (v - state k) k^T` and `y = state q`, with a decay g
+of its own for each channel of the key (Kimi Team 2025, "Kimi Linear", equation 1;
 flash-linear-attention fla/ops/kda/naive.py). The recurrence here runs token by token in float64.
 The model's numbers leave nothing to round: a token's key is the unit vector of its position, so
 channel p holds what is left of the value of the token at position p. A decay is 0, 1/2 or 1 and

@@ -14,7 +14,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.content import Content
 from fuzzgraph.execution.pool_memory import STATE_SIGNATURE, PoolPlane
-from fuzzgraph.ports import STATES, Pools
+from fuzzgraph.ports import Pools
 from fuzzgraph.recurrence import CONV_WIDTH
 from fuzzgraph.world import Batch, IntArray
 

@@ -1,4 +1,4 @@
-"""The truth of a delta rule with a decay by channel, against its definition computed with matrices."""
+"""The truth of a delta rule with a decay by channel, against its definition with matrices."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.lightning import LightningSession, LightningTarget
-from fuzzgraph.targets.sglang.hybrid_model import HybridModel
+from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from tests.targets.sglang import gdn_mutants as hybrid
 
 
@@ -55,7 +55,7 @@ class _KeysLate(LightningSession):
     def _open_backend(self, runner: Any) -> Any:
         backend = super()._open_backend(runner)
         model = runner.model
-        assert isinstance(model, HybridModel)
+        assert isinstance(model, DecayedAttentionModel)
         layer = model.recurrent.forward
 
         def forward(q: Any, k: torch.Tensor, *args: Any) -> Any:

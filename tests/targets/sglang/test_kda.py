@@ -92,6 +92,4 @@ def test_a_planted_bug_of_the_backend_is_found(
 @pytest.mark.parametrize("version", ["0.5.17", NEWEST])
 def test_padded_rows_of_a_verify_hold_what_lay_in_the_pool(workers: Workers, version: str) -> None:
     """Open in 0.5.23; see reports/findings/sglang-gdn-padded-rows.md."""
-    assert ("reads", "channel_delta") in found(
-        workers, version, verifies(*PADDED_VERIFY), VERIFIES
-    )
+    assert ("reads", "channel_delta") in found(workers, version, verifies(*PADDED_VERIFY), VERIFIES)

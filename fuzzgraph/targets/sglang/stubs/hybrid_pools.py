@@ -1,8 +1,8 @@
 """Pools of a model with recurrent layers beside attention: the engine's own, with the world's rows.
 
 A model is described by an engine's own configuration: Qwen3-Next's with two layers, a gated delta
-net, then attention; Kimi Linear's and Bailing's likewise; Falcon-H1's with one, which has Mamba2 and attention
-side by side. So shapes and dtypes of states follow from the engine's own rules.
+net, then attention; Kimi Linear's and Bailing's likewise; Falcon-H1's with one, which has Mamba2
+and attention side by side. So shapes and dtypes of states follow from the engine's own rules.
 """
 
 from __future__ import annotations
