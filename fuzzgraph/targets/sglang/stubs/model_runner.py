@@ -129,7 +129,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
         is_draft_model=False,
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=config.swa_window > 0,
-        is_local_attention_model=False,
+        is_local_attention_model=config.attention_chunk_size > 0,
         is_mla_breakable_cuda_graph_supported=False,
         is_multimodal=False,
         linear_attn_registry_result=None,
@@ -247,6 +247,7 @@ def model_runner(
     runner = ModelRunner(
         **{**_SWITCHED_OFF, **_kinds_of(hybrid)},
         configuration=settings,
+        attention_chunk_size=config.attention_chunk_size or None,
         attn_backend=None,
         attn_cp_size=1,
         decode_attention_backend_str=backend,
