@@ -104,7 +104,15 @@ class GroupPools:
     kv_planes: tuple[torch.Tensor, ...] = ()
 
 
-STATES = ("state", "conv_state", "delta_state", "delta_conv_state")
+STATES = (
+    "state",
+    "conv_state",
+    "delta_state",
+    "delta_conv_state",
+    "channel_state",
+    "channel_conv_state",
+    "linear_state",
+)
 """Fields of `Pools` that are by state slot."""
 
 
@@ -129,13 +137,25 @@ class Pools:
     """[state_slots, CONV_WIDTH - 1, CONV_COLUMNS] what the last tokens brought to the convolution
     before the recurrence, the newest last; see `recurrence`. In a config that verifies drafts
     there is room for draft_tokens - 1 more, unless `states_committed`; see
-    `execution.state_planes`. Or [state_slots, CONV_COLUMNS, CONV_WIDTH - 1]."""
+    `execution.state_planes`."""
     delta_state: torch.Tensor | None = None
-    """[state_slots, ...] states of the gated delta rule, DELTA_WIDTH numbers each, the columns of
-    a key together; or [state_slots, HEADS, POSITIONS, HEAD_WIDTH]. See `delta_rule`."""
+    """[state_slots, HEADS, HEAD_WIDTH, POSITIONS] states of the gated delta rule, or the same with
+    the numbers of a slot in one row. See `delta_rule`."""
     delta_conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, DELTA_COLUMNS] what the last tokens brought to the convolution
-    before that rule, the newest last. Or [state_slots, DELTA_COLUMNS, CONV_WIDTH - 1]."""
+    before that rule, the newest last."""
+    channel_state: torch.Tensor | None = None
+    """[state_slots, CHANNEL_HEADS, CHANNELS of a value, CHANNELS of a key] states of the delta rule
+    with a decay by channel. See `channel_decay`."""
+    channel_conv_state: torch.Tensor | None = None
+    """[state_slots, CONV_WIDTH - 1, CHANNEL_COLUMNS] what the last tokens brought to the
+    convolution before that rule, the newest last."""
+    linear_state: torch.Tensor | None = None
+    """[state_slots, LINEAR_HEADS, LINEAR_WIDTH of a key, LINEAR_WIDTH of a value] states of linear
+    attention. See `decayed_attention`."""
+    transposed_states: frozenset[str] = frozenset()
+    """Fields of STATES whose last two dimensions the engine keeps the other way round: inputs of a
+    convolution with those of a column together, states with the columns of a value together."""
     states_start_at_zero: bool = True
     """Whether the state of a request without tokens is zero by a promise of what calls the engine.
     Otherwise its slot holds what its last owner left there, and the engine must not read it."""

@@ -63,6 +63,9 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
     for edge in (*windows, config.split_kv, 2 * config.split_kv):
         if edge:
             lengths.update((edge - 1, edge, edge + 1))
+    if chunk := config.attention_chunk_size:
+        for count in range(1, context // chunk + 1):
+            lengths.update((chunk * count, chunk * count + 1))
     lengths.update(window + 2 for window in windows if window)
     for group in group_configs(config)[1:]:  # around a page that leaves the window
         for pages in (1, 2):

@@ -75,6 +75,7 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
     for window in ("sliding_window", "swa_window"):
         fields[window] = min(fields[window], fields["max_context_len"])
+    _whole_chunks(fields, can)
     if not fields["swa_window"]:
         fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
     fields["req_pool_size"] = max(
@@ -87,6 +88,17 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     config = EngineConfig(**{**fields, "kv_pool_pages": 1})
     fields["kv_pool_pages"] = fields["req_pool_size"] * pages_per_request(config) + 2
     return EngineConfig(**fields)
+
+
+def _whole_chunks(fields: Fields, can: Capabilities) -> None:
+    """Chunks of one to four pages for a target whose layers attend in chunks; it has no windows."""
+    if fields["sliding_window"] or fields["swa_window"]:
+        fields["attention_chunk_size"] = DIMENSIONS["attention_chunk_size"].default
+    drawn, page = fields["attention_chunk_size"], fields["page_size"]
+    if can.attention_chunks and not can.sliding_window and not drawn:
+        # By a size that every case draws, so that each of them comes as often.
+        drawn = page * (1 + fields["max_context_len"] % 4)
+    fields["attention_chunk_size"] = drawn + -drawn % page
 
 
 def _widen_pages(fields: Fields, can: Capabilities) -> None:

@@ -25,6 +25,7 @@ def validate_config(config: EngineConfig) -> None:
     """
     _check_bounds(config)
     _check_second_group(config)
+    _check_chunks(config)
     _check_pools(config)
     _check_ladder("capture_bs", config.capture_bs)
     _check_ladder("capture_tokens", config.capture_tokens)
@@ -57,6 +58,25 @@ def _check_second_group(config: EngineConfig) -> None:
             "config.swa_window",
             config.swa_window,
             f"has no slots for tokens that are drafted; got modes {list(config.modes)}",
+            "Drop one of them.",
+        )
+
+
+def _check_chunks(config: EngineConfig) -> None:
+    chunk = config.attention_chunk_size
+    if chunk % config.page_size:
+        refuse(
+            "config.attention_chunk_size",
+            chunk,
+            f"must be whole pages of {config.page_size} tokens",
+            "Change one of them, or use 0 to switch it off.",
+        )
+    beside = [name for name in ("sliding_window", "swa_window") if getattr(config, name)]
+    if chunk and beside:
+        refuse(
+            "config.attention_chunk_size",
+            chunk,
+            f"is another bound than that of {beside[0]}",
             "Drop one of them.",
         )
 

@@ -229,6 +229,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         resets_with="swa", label="swa_page_size={}", group="page size"
     )] = 0
     """Tokens of a page of the second group; 0: as many as `page_size`."""
+    attention_chunk_size: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("attention_chunks"), edge="attention chunk",
+        label="chunked attention", group="features"
+    )] = 0
+    """Tokens of a chunk, whole pages of them: a query sees keys of its own chunk alone. 0: all."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -248,8 +248,7 @@ class StepState:
             plane, after = state.plane, state.after(self._batch)
             expected = self._rows_before(plane, before)
             slots, values = self._index(after.slots), self._on_device(after.values)
-            now = plane.tensor[slots].view_as(values)
-            values = torch.where(values.isnan(), now, values)
+            values = state.taken(plane.tensor[slots].view_as(values), values)
             plane.put(slots, plane.bytes_of(values), expected)
             yield from _changed_rows(plane, expected, "state", after.slots)
 

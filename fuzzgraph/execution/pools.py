@@ -9,7 +9,9 @@ import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.case.verified_states import states_each
+from fuzzgraph.channel_decay import CHANNEL_COLUMNS, CHANNEL_WIDTH
 from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.decayed_attention import LINEAR_STATE
 from fuzzgraph.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_memory import group_name, page_rows
@@ -48,17 +50,37 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
     inputs = CONV_WIDTH - 1
     if not pools.states_committed:
         inputs += max(states_each(config), 1) - 1
-    if pools.state is not None:
-        # Rows of states are float32: four bytes a column.
-        yield from _wrong_rows("state", pools.state, rows, 4 * STATE_WIDTH)
-    if pools.conv_state is not None:
-        row = 4 * inputs * CONV_COLUMNS
-        yield from _wrong_rows("conv_state", pools.conv_state, rows, row)
-    if pools.delta_state is not None:
-        yield from _wrong_rows("delta_state", pools.delta_state, rows, 4 * DELTA_WIDTH)
-    if pools.delta_conv_state is not None:
-        row = 4 * inputs * DELTA_COLUMNS
-        yield from _wrong_rows("delta_conv_state", pools.delta_conv_state, rows, row)
+    for name, (numbers, columns) in _STATE_SIZES.items():
+        tensor = getattr(pools, name)
+        if tensor is not None:
+            # Rows of states are float32: four bytes a number.
+            row = 4 * numbers if numbers else 4 * inputs * columns
+            yield from _wrong_rows(name, tensor, rows, row)
+            if not numbers:
+                turned = name in pools.transposed_states
+                yield from _wrong_order(name, tensor, columns, turned)
+
+
+_STATE_SIZES = {
+    "state": (STATE_WIDTH, 0),
+    "conv_state": (0, CONV_COLUMNS),
+    "delta_state": (DELTA_WIDTH, 0),
+    "delta_conv_state": (0, DELTA_COLUMNS),
+    "channel_state": (CHANNEL_WIDTH, 0),
+    "channel_conv_state": (0, CHANNEL_COLUMNS),
+    "linear_state": (LINEAR_STATE, 0),
+}
+"""(numbers of a state, columns of a convolution's input), the other one 0."""
+
+
+def _wrong_order(name: str, tensor: torch.Tensor, columns: int, turned: bool) -> Iterator[str]:
+    """Whether the inputs of a convolution lie as the session says."""
+    if tensor.dim() == 3 and tensor.shape[1 if turned else 2] != columns:
+        said = "names" if turned else "does not name"
+        yield (
+            f"{name} is {list(tensor.shape)}, transposed_states {said} it, and an input has"
+            f" {columns} columns"
+        )
 
 
 def _wrong_planes(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from fuzzgraph import delta_rule, recurrence
+from fuzzgraph import channel_decay, decayed_attention, delta_rule, recurrence
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.content import Content
@@ -43,6 +43,15 @@ class StatePlane:
     plane: PoolPlane
     content: Content
     values: _Rows
+    rounding: float = 0.0
+    """How far a number may be off, as a part of it; 0 where the model leaves nothing to round."""
+
+    def taken(self, now: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """What must be there: `now` where it is as good as `wanted`, or nobody says."""
+        free = wanted.isnan()
+        if self.rounding:
+            free |= (now - wanted).abs() <= self.rounding * wanted.abs()
+        return torch.where(free, now, wanted)
 
     def before(self, batch: Batch) -> StateRows:
         """What a batch finds."""
@@ -119,36 +128,45 @@ class VerifiedInputs(StatePlane):
         return StateRows(rows, batch.state_slots, values)
 
 
-_CONV_COLUMNS = (recurrence.CONV_COLUMNS, delta_rule.DELTA_COLUMNS)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What one field of `Pools` keeps."""
+
+    values: _Rows
+    shape: tuple[int, ...] = ()
+    """Of a slot, where `values` gives it as one row."""
+    convolution: bool = False
+    rounding: float = 0.0
+
+    def transposed(self) -> _Rows:
+        """The values with the last two dimensions of a slot the other way round."""
+
+        def values(*args: Any) -> torch.Tensor:
+            rows = self.values(*args)
+            whole = rows.view(len(rows), *self.shape) if self.shape else rows
+            return whole.transpose(-2, -1).contiguous()
+
+        return values
 
 
-def _by_key(values: _Rows) -> _Rows:
-    """States of the delta rule of an engine that keeps the columns of a value together."""
-
-    def transposed(*args: Any) -> torch.Tensor:
-        rows = values(*args)
-        heads = rows.view(len(rows), delta_rule.HEADS, delta_rule.HEAD_WIDTH, delta_rule.POSITIONS)
-        return heads.transpose(2, 3).contiguous()
-
-    return transposed
-
-
-def _by_column(values: _Rows) -> _Rows:
-    """Inputs of the convolution of an engine that keeps those of a column together."""
-
-    def transposed(*args: Any) -> torch.Tensor:
-        return values(*args).transpose(1, 2).contiguous()
-
-    return transposed
-
-
-def _in_order(values: _Rows, tensor: torch.Tensor) -> _Rows:
-    """The same with the dimensions of the tensor, which `Pools` allows two orders of."""
-    if tensor.shape[-2:] == (delta_rule.POSITIONS, delta_rule.HEAD_WIDTH):
-        return _by_key(values)
-    if tensor.dim() == 3 and tensor.shape[1] in _CONV_COLUMNS:
-        return _by_column(values)
-    return values
+_DELTA = (delta_rule.HEADS, delta_rule.HEAD_WIDTH, delta_rule.POSITIONS)
+_CHANNEL = (channel_decay.CHANNEL_HEADS, channel_decay.CHANNELS, channel_decay.CHANNELS)
+_LINEAR = (
+    decayed_attention.LINEAR_HEADS,
+    decayed_attention.LINEAR_WIDTH,
+    decayed_attention.LINEAR_WIDTH,
+)
+_KEPT: Mapping[str, _Kept] = {
+    "state": _Kept(Content.states_at),
+    "conv_state": _Kept(recurrence.conv_rows_at, convolution=True),
+    "delta_state": _Kept(delta_rule.delta_states, _DELTA),
+    "delta_conv_state": _Kept(delta_rule.delta_conv_rows, convolution=True),
+    "channel_state": _Kept(channel_decay.channel_states, _CHANNEL),
+    "channel_conv_state": _Kept(channel_decay.channel_conv_rows, convolution=True),
+    "linear_state": _Kept(
+        decayed_attention.linear_states, _LINEAR, rounding=decayed_attention.LINEAR_ROUNDING
+    ),
+}
 
 
 def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterator[StatePlane]:
@@ -157,13 +175,11 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
     inputs: type[StatePlane] = CommittedStates
     if verifies_states(config) and not pools.states_committed:
         states, inputs = VerifiedStates, VerifiedInputs
-    found: tuple[tuple[str, torch.Tensor | None, type[StatePlane], _Rows], ...] = (
-        ("state", pools.state, states, Content.states_at),
-        ("conv_state", pools.conv_state, inputs, recurrence.conv_rows_at),
-        ("delta_state", pools.delta_state, states, delta_rule.delta_states),
-        ("delta_conv_state", pools.delta_conv_state, inputs, delta_rule.delta_conv_rows),
-    )
-    for name, tensor, kind, values in found:
+    for name, kept in _KEPT.items():
+        tensor: torch.Tensor | None = getattr(pools, name)
         if tensor is not None:
             plane = PoolPlane(name, tensor, STATE_SIGNATURE)
-            yield kind(plane, content, _in_order(values, tensor))
+            turned = name in pools.transposed_states
+            values = kept.transposed() if turned else kept.values
+            kind = inputs if kept.convolution else states
+            yield kind(plane, content, values, kept.rounding)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
+from fuzzgraph.channel_decay import CHANNELS, channel_outputs
 from fuzzgraph.content import DTYPES, content_for
+from fuzzgraph.decayed_attention import LINEAR_WIDTH, linear_outputs
 from fuzzgraph.delta_rule import POSITIONS, delta_outputs
 from fuzzgraph.recurrence import recurrent_outputs
 from fuzzgraph.reference.attention import attention, model_for
@@ -64,9 +66,9 @@ class Expected:
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; draft_tokens
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
-    [num_tokens, width], see `recurrence`; gated_delta, the same, see `delta_rule`; mixed as
-    attention, see `row_mixing`; moe, see `shard`; those of a draft model behind attention, see
-    `draft_model`."""
+    [num_tokens, width], see `recurrence`; gated_delta, channel_delta and linear, the same, see
+    `delta_rule`, `channel_decay` and `decayed_attention`; mixed as attention, see `row_mixing`;
+    moe, see `shard`; those of a draft model behind attention, see `draft_model`."""
     value_bound: float
     """max |V| that entered the step."""
 
@@ -77,16 +79,15 @@ def expected(
     """The float64 truth of a step, computed from the logical batch alone.
 
     Args:
-        promised: outputs that are compared with it; None for all. The gated delta rule, whose
-            states are large, is left out where it is not among them.
+        promised: outputs that are compared with it; None for all. Layers whose states are
+            matrices are left out where they are not among them.
     """
     layers, bound = _layers(batch, config, torch.float64)
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
-        if promised is None or "gated_delta" in promised:
-            outputs |= _delta(batch, config, torch.float64)
+        outputs |= _matrix_outputs(batch, config, torch.float64, promised)
     if batch.mode == "draft":
         predicted = queries_of(batch, config).predicted
         assert predicted is not None
@@ -102,15 +103,30 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     layers, _ = _layers(batch, config, DTYPES[config.dtype])
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
-        outputs |= _delta(batch, config, torch.float32)
+        outputs |= _matrix_outputs(batch, config, torch.float32)
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
 
 
-def _delta(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The gated delta rule, whose numbers tell so many positions apart."""
-    if config.max_context_len > POSITIONS:
-        return {}
-    return {"gated_delta": delta_outputs(content_for(config), batch, dtype)}
+_MATRICES = {
+    "gated_delta": (POSITIONS, delta_outputs),
+    "channel_delta": (CHANNELS, channel_outputs),
+    "linear": (LINEAR_WIDTH, linear_outputs),
+}
+"""Output -> (positions that its numbers tell apart, what computes it)."""
+
+
+def _matrix_outputs(
+    batch: Batch,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    promised: Collection[str] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Layers whose states are matrices, and large: those that are promised."""
+    return {
+        name: outputs(content_for(config), batch, dtype)
+        for name, (positions, outputs) in _MATRICES.items()
+        if config.max_context_len <= positions and (promised is None or name in promised)
+    }
 
 
 def _layers(

@@ -62,7 +62,7 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
         visible = columns <= (cached + number)[:, None]  # causal, the query itself included
     index = _padded(batch.kv_tokens, columns, batch.token_rows)
     positions = batch.kv_positions.values[index]
-    _apply_window(visible, positions, batch.positions, config)
+    _apply_bounds(visible, positions, batch.positions, config)
     found = Queries(
         tokens=batch.input_ids,
         positions=batch.positions,
@@ -111,13 +111,17 @@ def _padded(ragged: Ragged, columns: IntArray, rows: IntArray) -> IntArray:
     return np.minimum(index, max(len(ragged.values) - 1, 0))
 
 
-def _apply_window(
+def _apply_bounds(
     visible: npt.NDArray[np.bool_], keys: IntArray, queries: IntArray, config: EngineConfig
 ) -> None:
     # By position and not by column: in a draft tree several keys have the same position. The window
     # counts the tokens before the query, as engines do.
     if config.sliding_window:
         visible &= keys >= (queries - config.sliding_window)[:, None]
+    # Chunks lie at fixed places, whatever the query's own: Llama 4's layers with positions of their
+    # own (transformers modeling_llama4.py, chunked_attention).
+    if chunk := config.attention_chunk_size:
+        visible &= keys >= (queries // chunk * chunk)[:, None]
 
 
 def _apply_selection(found: Queries, config: EngineConfig) -> None:
@@ -187,7 +191,7 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
     key_positions = np.hstack([batch.kv_positions.values[index], starts[:, None] + own])
     visible = np.hstack([columns < starts[:, None], own <= step_of[:, None]])
     positions = starts + step_of
-    _apply_window(visible, key_positions, positions, config)
+    _apply_bounds(visible, key_positions, positions, config)
     found = Queries(
         tokens=tokens[:, :, :steps].ravel(),
         positions=positions,

@@ -93,6 +93,11 @@ def _windowed_past(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.minimum(batch.cached_lens, config.sliding_window)
 
 
+def _chunk_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Keys of each row in the chunk of its last token, see `attention_chunk_size`."""
+    return (batch.seq_lens - 1) % config.attention_chunk_size + 1
+
+
 def _draft_lens(batch: Batch, config: EngineConfig, step: int) -> IntArray:
     """Listed keys of each branch at a step of a draft, its own tokens so far included."""
     lens = np.repeat(batch.seq_lens + step + 1, config.spec_topk)
@@ -192,6 +197,7 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "listed_lens": _listed_lens,
     "windowed_lens": _windowed_lens,
     "windowed_past": _windowed_past,
+    "chunk_lens": _chunk_lens,
     "draft_lens": _draft_lens,
     "listed_encoder_lens": _encoder_lens,
     "draft_states": _draft_states,

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
+from fuzzgraph.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
+from fuzzgraph.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.observation import Observation
 from fuzzgraph.reference.shard import padded_tokens, shard
@@ -20,7 +22,13 @@ from fuzzgraph.world import Batch
 
 # Engines use either width for token ids; both hold every id.
 _TOKEN_IDS = (torch.int64, torch.int32)
-_OF_TOKENS = ("recurrent", "gated_delta")
+_OF_TOKENS = {
+    "recurrent": STATE_WIDTH,
+    "gated_delta": STATE_WIDTH,
+    "channel_delta": CHANNEL_OUTPUT,
+    "linear": LINEAR_OUTPUT,
+}
+"""Columns of what a layer with recurrent state shows of each token."""
 RECURRENCES = ("state", *_OF_TOKENS)
 """Outputs of layers with recurrent state, which compute in float32 whatever the model's dtype."""
 
@@ -73,7 +81,7 @@ def output_spec(
     if name == "state":
         return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
     if name in _OF_TOKENS:
-        return OutputSpec(_token_rows(seen, batch, config), (STATE_WIDTH,), dtypes)
+        return OutputSpec(_token_rows(seen, batch, config), (_OF_TOKENS[name],), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)
     return _of_draft_model(name, seen, batch, config)

@@ -73,18 +73,28 @@ def _same_sizes(pair: Pair) -> Iterator[Breach]:
 
     A replay may hand over the whole of a static buffer; its first entries count.
     """
-    wanted = by_leaf(pair.other.handovers)
     replay, keys = pair.replay, key_counts(pair.step)
     for when, given in (("capture", replay.handed_at_capture), ("replay", replay.handovers)):
         for path, parts in calls(given).items():
-            if (want := wanted.get(leaf(path))) is None:
-                continue
-            for to, part in parts:
+            for (to, part), want in zip(parts, _eager_parts(path, len(parts), pair), strict=False):
                 name = f"{to}.{path}"
                 for size, sizes in _sizes(part, want, pair, keys):
                     least = min(sizes) if when == "replay" else None
                     for message in rules.has_size(name, size, want=sizes, least=least, when=when):
                         yield Breach("form", name, message, "capture" if least is None else None)
+
+
+def _eager_parts(path: str, count: int, pair: Pair) -> list[Part]:
+    """What the eager run handed over in each of `count` calls under a path; none if it did not.
+
+    Layers of other kinds have other shapes, so calls are taken in order where there are as many, or
+    several times as many: a capture runs a forward before it records one.
+    """
+    given = [part for _, part in calls(pair.other.handovers).get(path, ())]
+    if given and count % len(given) == 0:
+        return given * (count // len(given))
+    first = by_leaf(pair.other.handovers).get(leaf(path))
+    return [] if first is None else [first] * count
 
 
 def _sizes(got: Part, want: Part, pair: Pair, keys: set[int]) -> Iterator[tuple[int, list[int]]]:

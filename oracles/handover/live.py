@@ -93,6 +93,8 @@ def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[
     # A tree's own tokens may be in a table of their own, behind that of the past.
     tree = batch.tree_parents is not None and step.config.spec_topk > 1
     lens = batch.cached_lens if tree else batch.seq_lens
+    if _lists_chunks(step, want):
+        lens = (lens - 1) % step.config.attention_chunk_size + 1
     lens = lens if live == batch.raw_bs else lens[batch.token_rows]
     # A table of pages at least; of a table of slots only the first ones are then compared.
     used = -(-lens // page_size)
@@ -103,6 +105,18 @@ def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[
         beyond |= np.arange(width) < freed[:, None]
     one[beyond] = two[beyond] = 0
     return one, two
+
+
+def _lists_chunks(step: StepRecord, table: Ints) -> bool:
+    """Whether a table has the pages of each row's last chunk, of layers that attend in chunks."""
+    chunk, page, batch = step.config.attention_chunk_size, step.config.page_size, step.batch
+    if not chunk or len(table) < batch.raw_bs:
+        return False
+    for row, length in enumerate(batch.seq_lens.tolist()):
+        pages = batch.pages.row(row)[(length - 1) // chunk * chunk // page : -(-length // page)]
+        if not np.array_equal(table[row, : len(pages)], pages):
+            return False
+    return True
 
 
 def _group_of(step: StepRecord, table: Ints) -> tuple[Batch, int, Ints]:

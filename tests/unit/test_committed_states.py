@@ -19,6 +19,7 @@ from fuzzgraph.world import Batch
 
 DRAFTS = 3
 _SLOTS = 32
+TRANSPOSED = ("delta_state", "delta_conv_state")
 
 
 def _step(*rows: tuple[int, int], new: int = DRAFTS, mode: Mode = "target_verify") -> ReplayStep:
@@ -47,7 +48,12 @@ def _planes(batch_major: bool, config: EngineConfig) -> list[StatePlane]:
     conv = torch.zeros(_SLOTS, CONV_WIDTH - 1, DELTA_COLUMNS)
     if not batch_major:
         state, conv = state.transpose(2, 3).contiguous(), conv.transpose(1, 2).contiguous()
-    pools = Pools(delta_state=state, delta_conv_state=conv, states_committed=True)
+    pools = Pools(
+        delta_state=state,
+        delta_conv_state=conv,
+        transposed_states=frozenset() if batch_major else frozenset(TRANSPOSED),
+        states_committed=True,
+    )
     return list(state_planes(pools, content_for(config), config))
 
 

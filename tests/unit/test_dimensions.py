@@ -16,6 +16,7 @@ from fuzzgraph.strategies.config_features import FEATURES, VARIED_BY
 
 by_row = pytest.mark.parametrize("row", DIMENSIONS.values(), ids=lambda row: row.name)
 FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft_tokens"} | {
+    "attention_chunk_size",
     "attn_tp_rank",
     "kv_compression",
     "sparse_kernel",

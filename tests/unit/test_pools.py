@@ -137,6 +137,17 @@ WRONG = {
         Pools(conv_state=torch.zeros(SLOTS, CONV_WIDTH - 2, CONV_COLUMNS)),
         f"a row must have {4 * (CONV_WIDTH - 1) * CONV_COLUMNS} bytes",
     ),
+    "inputs the other way round, unsaid": (
+        Pools(conv_state=torch.zeros(SLOTS, CONV_COLUMNS, CONV_WIDTH - 1)),
+        "transposed_states does not name it",
+    ),
+    "inputs as the harness has them, said to be transposed": (
+        Pools(
+            conv_state=torch.zeros(SLOTS, CONV_WIDTH - 1, CONV_COLUMNS),
+            transposed_states=frozenset({"conv_state"}),
+        ),
+        f"transposed_states names it, and an input has {CONV_COLUMNS} columns",
+    ),
     "elements apart": (
         Pools(kv_planes=(torch.zeros(SLOTS, KEYS, HEADS, dtype=DTYPE).transpose(1, 2),) * 2),
         "Hand over a view whose last dimension is contiguous",

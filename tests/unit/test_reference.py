@@ -61,6 +61,8 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
     if config.sliding_window:
         low = config.sliding_window
         seen = [(q, r, [key for key in k if key[1] >= q[1] - low]) for q, r, k in seen]
+    if size := config.attention_chunk_size:
+        seen = [(q, r, [key for key in k if key[1] // size == q[1] // size]) for q, r, k in seen]
     if config.index_topk and config.kv_compression == "none":
         for at, (q, r, k) in enumerate(seen):
             scored = _index_score(q, config)
@@ -160,6 +162,12 @@ BATCHES: dict[str, Any] = {
     "bfloat16": ("decode", DECODE, {"dtype": "bfloat16", "num_q_heads": 2}),
     "float16": ("decode", DECODE, {"dtype": "float16", "v_head_dim": 7}),
     "window": ("decode", DECODE, {"sliding_window": 3}),
+    "chunks": ("decode", DECODE, {"attention_chunk_size": 3}),
+    "chunks of a verify": (
+        "target_verify",
+        VERIFY,
+        {"draft_tokens": 4, "attention_chunk_size": 3},
+    ),
     "selection": ("decode", DECODE, {"index_topk": 3}),
     "selection of a few": ("decode", DECODE, {"index_topk": 2, "attention": "mla", "head_dim": 6}),
     "selection of all": ("decode", DECODE, {"index_topk": 16}),
@@ -290,14 +298,16 @@ def test_recurrent_state_is_in_the_truth_and_what_rounds_behind_it_in_the_yardst
     state = expected(batch, config).outputs["state"]
 
     assert torch.equal(state, torch.stack(sums).double())
-    assert set(yardstick(batch, config)) == {"attention", "gated_delta"}
+    rounded = {"attention", "gated_delta", "channel_delta", "linear"}
+    assert set(yardstick(batch, config)) == rounded
 
 
-def test_the_gated_delta_rule_is_left_out_where_nobody_promises_it() -> None:
+@pytest.mark.parametrize("name", ["gated_delta", "channel_delta", "linear"])
+def test_what_has_a_matrix_for_a_state_is_left_out_where_nobody_promises_it(name: str) -> None:
     batch, config = batch_of("decode", *DECODE, recurrent_state=True)
-    assert "gated_delta" in expected(batch, config).outputs
-    assert "gated_delta" in expected(batch, config, ("gated_delta",)).outputs
-    assert "gated_delta" not in expected(batch, config, ("state",)).outputs
+    assert name in expected(batch, config).outputs
+    assert name in expected(batch, config, (name,)).outputs
+    assert name not in expected(batch, config, ("state",)).outputs
 
 
 @pytest.mark.parametrize(

@@ -26,3 +26,12 @@ def test_a_verify_lists_the_window_of_its_first_draft_and_all_drafts() -> None:
 
 def test_the_past_of_a_window_leaves_the_drafts_out() -> None:
     assert _listed(fields.offsets("kv_indptr", repeats="windowed_past"), 9, 5, 2) == [3, 3, 0]
+
+
+def test_of_chunks_the_last_one_of_each_row_counts() -> None:
+    rows = tuple(BatchRow(request=row, seq_len=n) for row, n in enumerate((1, 3, 4, 8, 9)))
+    config = EngineConfig(attention_chunk_size=4, capture_bs=(8,))
+    (batch,) = plan(Case(schema_version=1, config=config, steps=(ReplayStep(rows=rows),)))
+    field = fields.lengths("seqused_k", fill=1, repeats="chunk_lens")
+    found = live_truth(field, batch, config)
+    assert found is not None and found.tolist() == [1, 3, 4, 4, 1]

@@ -20,6 +20,7 @@ _EVERYTHING = WIDEST.replace(
     index_topks=(0,),
     ragged_verify=False,
     recurrent_verify=False,
+    attention_chunks=False,
 )
 
 

@@ -134,7 +134,8 @@ class AttentionModel:
         content = content_for(config)
         self.embed = on_device(content.weights["embed"])
         self.pos_embed = on_device(content.weights["pos_embed"])
-        self.layer = _layer(config, content, device, layer_id=self.full_layer)
+        local = {"use_irope": True} if config.attention_chunk_size else {}
+        self.layer = _layer(config, content, device, layer_id=self.full_layer, **local)
         self._second: SecondLayer | None = None
         self._window_slots: WindowSlots | None = None
         if config.swa_window:

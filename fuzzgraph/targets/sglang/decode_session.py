@@ -14,7 +14,6 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.ports import GraphEngine, GroupPools, Pools
-from fuzzgraph.recurrence import CONV_COLUMNS
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
@@ -23,12 +22,12 @@ from fuzzgraph.targets.sglang.attention_model import (
     outputs_in,
 )
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
+from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.decode import (
     open_decode_runner,
 )
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import in_layout
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.world import Batch
@@ -76,14 +75,11 @@ def judged_pools(runner: ModelRunner) -> Pools:
 
 def judged_states(runner: ModelRunner) -> dict[str, Any]:
     """Fields of `Pools` with recurrent states, where the model has such layers."""
-    pool = getattr(runner.req_to_token_pool, "mamba_pool", None)
-    if pool is None:
+    if not isinstance(runner.model, HybridModel):
         return {}
-    conv, state = pool.mamba_cache.conv[0][0], pool.mamba_cache.temporal[0]
     # A slot is cleared when it is given out (MambaPool.alloc up to 0.5.10; clear_slots since).
-    if conv.shape[1] == CONV_COLUMNS:
-        return dict(state=state.flatten(1), conv_state=conv, states_committed=True)
-    return dict(delta_state=in_layout(state), delta_conv_state=conv, states_committed=True)
+    states = runner.model.kept_states(runner.req_to_token_pool.mamba_pool.mamba_cache)
+    return {**states, "states_committed": True}
 
 
 def _planes(kv: Any) -> tuple[torch.Tensor, ...]:

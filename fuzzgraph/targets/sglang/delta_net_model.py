@@ -17,8 +17,12 @@ from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
-from fuzzgraph.targets.sglang.release import engine_module
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import RECURRENT_LAYER, described_delta_net
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
+    GDN_BACKEND,
+    RECURRENT_LAYER,
+    described_delta_net,
+)
 
 LAYER = "sglang.srt.layers.radix_linear_attention"
 _NO_DECAY = -200.0
@@ -30,6 +34,18 @@ class DeltaNetModel(HybridModel):
 
     full_layer = 1
     describe = staticmethod(described_delta_net)
+
+    def kept_states(self, cache: Any) -> dict[str, Any]:
+        """Up to 0.5.9 fused_sigmoid_gating_recurrent.py has the columns of a value together, and
+        those of a key since, both in the shape that the pool gives them."""
+        conv, state = cache.conv[0][0], cache.temporal[0]
+        turned = {"delta_conv_state"}
+        if not has_module(GDN_BACKEND):
+            turned.add("delta_state")
+            shape = (delta_rule.HEADS, delta_rule.POSITIONS, delta_rule.HEAD_WIDTH)
+            state = state.view(len(state), *shape)
+        named = frozenset(turned)
+        return dict(delta_state=state, delta_conv_state=conv, transposed_states=named)
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         def on_device(weight: torch.Tensor) -> torch.Tensor:
@@ -67,5 +83,9 @@ class DeltaNetModel(HybridModel):
 def _normed(read: torch.Tensor) -> torch.Tensor:
     """[tokens, STATE_WIDTH] of [1, tokens, heads, columns]: Qwen3-Next's norm of each head."""
     heads = read.reshape(-1, delta_rule.HEADS, delta_rule.HEAD_WIDTH)
-    scale = (heads.square().mean(-1, keepdim=True) + delta_rule.NORM_EPSILON).rsqrt()
-    return (heads * scale).reshape(-1, STATE_WIDTH)
+    return normed(heads, delta_rule.NORM_EPSILON).reshape(-1, STATE_WIDTH)
+
+
+def normed(heads: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """Each head of length 1, up to its epsilon."""
+    return heads * (heads.square().mean(-1, keepdim=True) + epsilon).rsqrt()

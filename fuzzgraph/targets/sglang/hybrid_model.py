@@ -28,6 +28,10 @@ class HybridModel(AttentionModel):
         """The engine's description of the model."""
         raise NotImplementedError
 
+    def kept_states(self, cache: Any) -> dict[str, Any]:
+        """Fields of `Pools` for the layer's part of the engine's `MambaPool`."""
+        raise NotImplementedError
+
     def open_layer(self) -> None:
         """Make the recurrent layer, once the engine has its configuration."""
         self._make_recurrent(self._config, self._device)

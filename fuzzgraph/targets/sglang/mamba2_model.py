@@ -36,6 +36,11 @@ class Mamba2Model(HybridModel):
 
     describe = staticmethod(described_mamba2)
 
+    def kept_states(self, cache: Any) -> dict[str, Any]:
+        conv, state = cache.conv[0][0], cache.temporal[0]
+        turned = frozenset({"conv_state"})
+        return dict(state=state.flatten(1), conv_state=conv, transposed_states=turned)
+
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         self.columns = torch.eye(VOCAB, device=device)
         self.mixer = call_with_known(

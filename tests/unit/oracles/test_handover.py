@@ -367,6 +367,47 @@ def test_an_entry_for_each_live_row_becomes_one_for_each_row_of_the_graph() -> N
     ]
 
 
+def test_layers_of_other_shapes_are_compared_call_by_call() -> None:
+    """A column of the first layer's keys is no row, though there are as many as live rows."""
+
+    def layers(rows: int, others: int) -> tuple[Handover, ...]:
+        shapes = ((rows, 2), (others, 9))
+        return tuple(call(keys=Part(shape, "float32", 0)) for shape in shapes)
+
+    step = record()
+    step.runs["eager"].handovers = layers(2, 2)
+    step.runs["replay"].handovers = (Handover("b", "call"),)
+    step.runs["replay"].handed_at_capture = (*layers(4, 4), *layers(4, 4))
+    assert list(Handovers().judge(step)) == []
+    step.runs["replay"].handed_at_capture = (*layers(4, 3), *layers(4, 3))
+    (found,) = Handovers().judge(step)
+    assert "keys has 3 entries at capture; the rows of the graph need 4" in found.message
+
+
+def test_of_a_table_of_chunks_the_pages_of_each_rows_last_chunk_count() -> None:
+    rows = tuple(BatchRow(request=row, seq_len=length) for row, length in enumerate((9, 6)))
+    config = EngineConfig(capture_bs=(4,), page_size=2, attention_chunk_size=4)
+    case = Case(schema_version=1, config=config, steps=(ReplayStep(rows=rows),))
+    step = StepRecord(0, "engine", config, plan(case)[0], ())
+    step.runs["replay"], step.runs["eager"] = Observation(2, 4, 2, 4), Observation(2, 2, 2, 2)
+    first, second = (step.batch.pages.row(row).tolist() for row in range(2))
+
+    def table(*rows: list[int]) -> Handover:
+        return call(page_table=part_of(torch.tensor(rows)))
+
+    # Of 9 tokens the last one alone is in the third chunk, of 6 two are in the second.
+    eager = table([first[4], 0], [second[2], 0])
+    assert messages(step, table([first[4], 71], [second[2], 72], [0, 0], [0, 0]), eager) == []
+    assert messages(step, table([first[4], 71], [second[1], 72], [0, 0], [0, 0]), eager) == [
+        f"Backend.prepare.page_table[1, 0] is {second[1]}, the eager run had {second[2]}"
+    ]
+    whole = table(first, [*second, 0, 0])
+    assert messages(step, table(first, [*second, 7, 7], [0] * 5, [0] * 5), whole) == []
+    assert messages(step, table([*first[:4], 77], [*second, 7, 7], [0] * 5, [0] * 5), whole) == [
+        f"Backend.prepare.page_table[0, 4] is 77, the eager run had {first[4]}"
+    ]
+
+
 def test_a_graph_is_captured_with_an_entry_for_each_of_its_rows() -> None:
     step = record("target_verify")
     eager = call(ids=ints(1, 2, 3, 4, 5, 6))

@@ -48,6 +48,7 @@ _TABLE = (
 _ONES = "sglang flashinfer_backend.py: indices count tokens, so a last page holds one"
 _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
 _LENS = "sglang: a padded row has the backend's fill value, and the tokens it computes beyond that"
+_CHUNK = "sglang local_attention.py: of each row the tokens of its last chunk; padded rows have 1"
 _SUMS = "sglang metadata builders of the backend: prefix sums over all rows of the graph"
 
 
@@ -113,6 +114,8 @@ class AttentionBackend:
     """(mode, the kernel that it calls there and that has no model): runs without outputs."""
     windows: bool = False
     """Whether it decodes with a second layer behind a sliding window, on a KV pool of its own."""
+    chunks: bool = False
+    """Whether it has layers that attend in chunks, on the pool of all layers."""
     refuses: Callable[[EngineConfig], str | None] = lambda config: None
     """Why its kernels cannot run a config, beyond what the runner refuses; None if they can."""
     rope: Rope = "apart"
@@ -209,6 +212,7 @@ class BackendTarget(SglangTarget):
         )
         has |= dict(backend.more)
         has["swa_window"] = backend.windows
+        has["attention_chunks"] = backend.chunks
         self.capabilities = Capabilities(**has)
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -265,10 +269,19 @@ def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, 
         fields.offsets("planned_kv_indptr", repeats="seq_lens", source=_PLAN),
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
         *(window_fields("windowed_lens") if config.swa_window else ()),
+        *(_chunk_fields() if config.attention_chunk_size else ()),
         *kind.own_fields(config),
     )
     left_out = _TABLES if _in_two_parts(config, kind) else set()
     return {field.name: field for field in declared if field.name not in left_out}
+
+
+def _chunk_fields() -> tuple[Field, ...]:
+    """What kernels of a layer that attends in chunks read: of a decode each row's own chunk."""
+    return (
+        fields.offsets("chunk_cu_seqlens_q", repeats="new_lens", source=_SUMS),
+        fields.lengths("chunk_seqused_k", fill=1, repeats="chunk_lens", source=_CHUNK),
+    )
 
 
 def _itself(backend: type) -> type:

@@ -7,16 +7,22 @@ latent row the rotary part is the key, and the rest key (`qv`) and value.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from typing import Any
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.kernel_models import flash_attention, merge
 from fuzzgraph.kernel_models.flash_attention_plan import get_scheduler_metadata
+from fuzzgraph.memory.side_requests import SESSION_CPU
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
     AttentionBackend,
+    BackendTarget,
+    Tensors,
     attributes,
 )
+from fuzzgraph.targets.sglang.release import engine_module
 
 FA_METADATA = {
     "cache_seqlens": "cache_seqlens_int32",
@@ -28,6 +34,18 @@ FA_METADATA = {
 }
 """Field -> attribute of the engine's `FlashAttentionMetadata`."""
 FA_FIELDS = tuple(FA_METADATA)
+_LOCAL = {
+    "chunk_cu_seqlens_q": "local_query_start_loc",
+    "chunk_seqused_k": "local_seqused_k",
+}
+"""Field -> attribute of its `LocalAttentionMetadata`."""
+
+
+def _read(metadata: Any) -> Tensors:
+    local = getattr(metadata, "local_attn_metadata", None)
+    found = attributes(**FA_METADATA)(metadata)
+    return found if local is None else {**found, **attributes(**_LOCAL)(local)}
+
 
 _MODULE = f"{ATTENTION}.flashattention_backend"
 _PACKAGE = "sgl_kernel.flash_attn"
@@ -72,5 +90,47 @@ FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
 
 FA3_MLA = replace(FA3, part=" over latent rows", attentions=("mla",), windows=False)
 
+
+def _name_the_device(runner: Any) -> None:
+    """Metadata of chunks is made on the host and taken to `x.device` of the batch, an object that
+    names no side on a CPU (see `memory.side_requests`); the session's own names the device."""
+    backend = engine_module(_MODULE).FlashAttentionBackend
+    made = backend._maybe_init_local_attn_metadata
+    if runner.device != "cpu" or hasattr(made, _NAMED):
+        return
+
+    @functools.wraps(made)
+    def on_the_sessions_device(self: Any, *given: Any) -> Any:
+        return made(self, *given[:-1], SESSION_CPU)  # the device comes last
+
+    setattr(on_the_sessions_device, _NAMED, True)
+    backend._maybe_init_local_attn_metadata = on_the_sessions_device
+
+
+_NAMED = "_fuzzgraph_names_the_device"
+
+FA3_CHUNKED = replace(
+    FA3,
+    part=" in chunks",
+    fields=(*FA_FIELDS, *_LOCAL),
+    read=_read,
+    max_topk=1,
+    windows=False,
+    chunks=True,
+    adapt=_name_the_device,
+)
+"""Llama 4's layers, on the pool of all layers (`--disable-hybrid-swa-memory`)."""
+
+# A verify may reach into two chunks: its rows have one or two entries each.
+_CHUNKED_VERIFY = replace(FA3_CHUNKED, fields=FA_FIELDS, read=attributes(**FA_METADATA))
+
 target = FA3.target
+
+
+def chunked_target(name: str, mode: Mode) -> BackendTarget:
+    """The target of layers that attend in chunks, in one mode."""
+    kind = FA3_CHUNKED if mode == "decode" else _CHUNKED_VERIFY
+    return kind.target(name, mode)
+
+
 mla_target = FA3_MLA.target

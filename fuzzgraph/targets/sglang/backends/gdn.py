@@ -57,6 +57,8 @@ class DeltaNetTarget(TritonTarget):
     )
     recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
     """Of the release, where the recurrent layer and its description lie."""
+    positions = POSITIONS
+    """That the recurrent layer tells apart."""
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
@@ -79,9 +81,9 @@ class DeltaNetTarget(TritonTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if not config.recurrent_state:
             return "the model has a recurrent layer: recurrent_state must be true"
-        if config.max_context_len > POSITIONS:
+        if config.max_context_len > self.positions:
             longest = f"max_context_len={config.max_context_len}"
-            return f"{longest} is more than the {POSITIONS} positions that have a key"
+            return f"{longest} is more than the {self.positions} positions that have a key"
         return super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
@@ -115,6 +117,8 @@ class DeltaNetSession(TritonSession):
     model_class: type[AttentionModel] = DeltaNetModel
     output = "gated_delta"
     """What the recurrent layer's output is called."""
+    columns = STATE_WIDTH
+    """Of that output."""
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         padded = PaddingRule("skip", -1)
@@ -189,6 +193,6 @@ class DeltaNetSession(TritonSession):
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         shown = self._outputs.next_token_logits
-        attended = type(self._outputs)(next_token_logits=shown[:, :-STATE_WIDTH].contiguous())
+        attended = type(self._outputs)(next_token_logits=shown[:, : -self.columns].contiguous())
         found = outputs_in(attended, self._config)
-        return {**found, self.output: shown[:, -STATE_WIDTH:].clone()}
+        return {**found, self.output: shown[:, -self.columns :].clone()}

@@ -1,8 +1,8 @@
 """Pools of a model with recurrent layers beside attention: the engine's own, with the world's rows.
 
 A model is described by an engine's own configuration: Qwen3-Next's with two layers, a gated delta
-net, then attention; Falcon-H1's with one, which has Mamba2 and attention side by side. So shapes
-and dtypes of states follow from the engine's own rules.
+net, then attention; Kimi Linear's and Bailing's likewise; Falcon-H1's with one, which has Mamba2
+and attention side by side. So shapes and dtypes of states follow from the engine's own rules.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import delta_rule
+from fuzzgraph import channel_decay, decayed_attention, delta_rule
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import states_each, verifies_states
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrence import CONV_WIDTH
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.world import FIRST_ROW
 
 __all__ = [
     "RECURRENT_LAYER",
+    "described_bailing",
     "described_delta_net",
+    "described_kimi",
     "described_mamba2",
     "hybrid_kv_pool",
-    "in_layout",
     "state_pool",
 ]
 
 RECURRENT_LAYER = 0
 QWEN, FALCON = "sglang.srt.configs.qwen3_next", "sglang.srt.configs.falcon_h1"
+KIMI, BAILING = "sglang.srt.configs.kimi_linear", "sglang.srt.configs.bailing_hybrid"
 GDN_BACKEND = "sglang.srt.layers.attention.linear.gdn_backend"
+LIGHTNING_BACKEND = "sglang.srt.layers.attention.linear.lightning_backend"
+KDA_BACKEND = "sglang.srt.layers.attention.linear.kda_backend"
 SETTINGS = {"SGLANG_MAMBA_CONV_DTYPE": "float32"}
 """Inputs of the convolution are float32 as states are, so that sums are exact."""
 _POOLS = "sglang.srt.mem_cache.memory_pool"
@@ -78,6 +82,44 @@ def described_delta_net(config: EngineConfig) -> Any:
         linear_num_key_heads=delta_rule.KEY_HEADS,
         linear_num_value_heads=delta_rule.HEADS,
         **_attention(config),
+    )
+
+
+def described_kimi(config: EngineConfig) -> Any:
+    """The engine's description of a model with a layer of KDA and one of attention.
+
+    The attention of Kimi Linear is latent; one with keys and values in its place takes the same
+    backend beside KDA's, and is what other targets judge.
+    """
+    return engine_module(KIMI).KimiLinearConfig(
+        architectures=["KimiLinearForCausalLM"],
+        num_hidden_layers=2,
+        linear_attn_config={
+            "kda_layers": [RECURRENT_LAYER + 1],  # counted from 1
+            "full_attn_layers": [2],
+            "num_heads": channel_decay.CHANNEL_HEADS,
+            "head_dim": channel_decay.CHANNELS,
+            "short_conv_kernel_size": CONV_WIDTH,
+        },
+        **_attention(config),
+    )
+
+
+def described_bailing(config: EngineConfig) -> Any:
+    """The engine's description of a model with a layer of lightning attention and one of softmax.
+
+    The engine gives both as many heads as the description says; the states are those of the former,
+    and the pool of keys has its size from the config.
+    """
+    return engine_module(BAILING).BailingHybridConfig(
+        architectures=["BailingMoeV2_5ForCausalLM"],
+        num_hidden_layers=2,
+        layer_group_size=2,
+        **{
+            **_attention(config),
+            "num_attention_heads": decayed_attention.LINEAR_HEADS,
+            "head_dim": decayed_attention.LINEAR_WIDTH,
+        },
     )
 
 
@@ -142,14 +184,3 @@ def hybrid_kv_pool(
             **common,
         )
     return pool
-
-
-def in_layout(state: torch.Tensor) -> torch.Tensor:
-    """States with the dimensions in which this release's kernels keep them.
-
-    Up to 0.5.9 fused_sigmoid_gating_recurrent.py has the columns of a value together, and those of
-    a key since (both in the shape that the pool gives them).
-    """
-    if has_module(GDN_BACKEND):
-        return state
-    return state.view(len(state), delta_rule.HEADS, delta_rule.POSITIONS, delta_rule.HEAD_WIDTH)

@@ -129,7 +129,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
         is_draft_model=False,
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=config.swa_window > 0,
-        is_local_attention_model=False,
+        is_local_attention_model=config.attention_chunk_size > 0,
         is_mla_breakable_cuda_graph_supported=False,
         is_multimodal=False,
         linear_attn_registry_result=None,
@@ -247,6 +247,7 @@ def model_runner(
     runner = ModelRunner(
         **{**_SWITCHED_OFF, **_kinds_of(hybrid)},
         configuration=settings,
+        attention_chunk_size=config.attention_chunk_size or None,
         attn_backend=None,
         attn_cp_size=1,
         decode_attention_backend_str=backend,
@@ -306,14 +307,19 @@ _SWITCHED_OFF: Mapping[str, Any] = {
 }
 
 
+_KINDS = {
+    "qwen3_next": "hybrid_gdn_config",
+    "falcon_h1": "mamba2_config",
+    "kimi_linear": "kimi_linear_config",
+    "bailing_hybrid": "hybrid_lightning_config",
+}
+
+
 def _kinds_of(hybrid: Any) -> dict[str, Any]:
     """Where a runner of 0.5.16 and before has the description of a model with recurrent layers."""
-    mamba2 = hasattr(hybrid, "mamba_d_ssm")
-    return {
-        "hybrid_gdn_config": None if mamba2 else hybrid,
-        "mamba2_config": hybrid if mamba2 else None,
-        "mambaish_config": hybrid,
-    }
+    kind = getattr(hybrid, "model_type", "")
+    named = {name: hybrid if kind == model else None for model, name in _KINDS.items()}
+    return {**named, "mambaish_config": hybrid}
 
 
 def _index_translator(runner: ModelRunner, config: EngineConfig) -> Any:

@@ -1,0 +1,155 @@
+"""What a layer of the delta rule computes whose state decays by channel, as Kimi Linear has it.
+
+With q, k and v after the convolution and its SiLU, k of length 1, a step is
+`state = exp(g) * state; state = state + beta (v - state k) k^T` and `y = state q`, with a decay g
+of its own for each channel of the key (Kimi Team 2025, "Kimi Linear", equation 1;
+flash-linear-attention fla/ops/kda/naive.py). The recurrence here runs token by token in float64.
+The model's numbers leave nothing to round: a token's key is the unit vector of its position, so
+channel p holds what is left of the value of the token at position p. A decay is 0, 1/2 or 1 and
+beta 1/2 or 1, both by token and head, the decay by channel too: a gate of another row, head or
+channel shows in the state, and so does a token that is missing or counted twice. Queries weigh the
+last four tokens, and read every channel.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.content import Content
+from fuzzgraph.recurrence import CONV_WIDTH, LAST_FOUR, NEWEST
+from fuzzgraph.world import VOCAB, Batch, IntArray
+
+CHANNELS = 32
+"""Of a key, a query and a value: positions that have a key of their own."""
+CHANNEL_HEADS = 2
+CHANNEL_OUTPUT = CHANNEL_HEADS * CHANNELS
+"""Columns of an output."""
+CHANNEL_WIDTH = CHANNEL_HEADS * CHANNELS * CHANNELS
+"""Numbers of a state: [CHANNEL_HEADS, columns of a value, channels of a key]."""
+CHANNEL_COLUMNS = 3 * CHANNEL_OUTPUT
+"""Columns of the convolution's input: q, k, v."""
+CHANNEL_EPSILON = 64.0
+"""Of the norm behind the readout: about the mean square of what is read, so that it shows."""
+_KEY = 4096.0
+_VALUE = 64.0
+_QUERY_AT_POSITION = 8.0
+_KEY_EPSILON = 1e-6
+# softplus gives 200, log 2 and 0 for these in float32, and with A of 1 decays of 0, 1/2 and 1.
+_GATES = torch.tensor([200.0, 0.0, -200.0])
+_DECAYS = torch.tensor([0.0, 0.5, 1.0])
+# A sigmoid gives 1/2 and 1 for these.
+_LOGITS = torch.tensor([0.0, 200.0])
+_BETAS = torch.tensor([0.5, 1.0])
+_FORGETTING = 23
+"""One channel in so many is cleared by a token, another one halved; a prime, so that tokens, heads
+and channels fall differently."""
+
+
+def _decay_kinds() -> torch.Tensor:
+    """[VOCAB, CHANNEL_HEADS, CHANNELS] entries of `_DECAYS`: most channels stay as they are."""
+    tokens = torch.arange(VOCAB)[:, None, None]
+    heads = torch.arange(CHANNEL_HEADS)[None, :, None]
+    drawn = (7 * tokens + 11 * heads + 3 * torch.arange(CHANNELS)) % _FORGETTING
+    return drawn.clamp(max=2)
+
+
+def _beta_kinds() -> torch.Tensor:
+    """[VOCAB, CHANNEL_HEADS] entries of `_BETAS`."""
+    return (torch.arange(VOCAB)[:, None] // 2 + torch.arange(CHANNEL_HEADS)) % 2
+
+
+def channel_gates() -> torch.Tensor:
+    """[VOCAB, CHANNEL_OUTPUT] float32: what a token says of the decay, before softplus."""
+    return _GATES[_decay_kinds()].flatten(1)
+
+
+def channel_betas() -> torch.Tensor:
+    """[VOCAB, CHANNEL_HEADS] float32: what it says of beta, before the sigmoid."""
+    return _LOGITS[_beta_kinds()]
+
+
+def channel_token_inputs(content: Content) -> torch.Tensor:
+    """[VOCAB, CHANNEL_COLUMNS] float32: what a token brings to the convolution."""
+    gain = 1.0 + content.weights["conv_in"][:, -1:]
+    nothing = torch.zeros(VOCAB, CHANNEL_OUTPUT)
+    return torch.cat((gain.expand(-1, CHANNEL_OUTPUT), nothing, _values(content)), dim=1)
+
+
+def _values(content: Content) -> torch.Tensor:
+    """[VOCAB, CHANNEL_OUTPUT] float32: each column another multiple of what the token adds."""
+    added = content.weights["state_in"]
+    times = CHANNEL_OUTPUT // added.shape[1]
+    factors = torch.arange(1, times + 1).repeat_interleave(added.shape[1])
+    return _VALUE + added.repeat(1, times) * factors
+
+
+def channel_position_inputs() -> torch.Tensor:
+    """[CHANNELS, CHANNEL_COLUMNS] float32: what its position adds."""
+    units = torch.eye(CHANNELS).repeat(1, CHANNEL_HEADS)
+    nothing = torch.zeros(CHANNELS, CHANNEL_OUTPUT)
+    return torch.cat((_QUERY_AT_POSITION * units, _KEY * units, nothing), dim=1)
+
+
+def channel_conv_weights() -> torch.Tensor:
+    """[CHANNEL_COLUMNS, CONV_WIDTH] float32, the newest token last."""
+    return torch.tensor([*[LAST_FOUR] * CHANNEL_OUTPUT, *[NEWEST] * (2 * CHANNEL_OUTPUT)])
+
+
+def _states_of(content: Content, tokens: torch.Tensor) -> torch.Tensor:
+    """float64 [len(tokens) + 1, CHANNEL_HEADS, CHANNELS, CHANNELS]: the state before the first
+    token and behind each, token by token."""
+    decays, betas = _DECAYS[_decay_kinds()].double(), _BETAS[_beta_kinds()].double()
+    values = _values(content).double().view(VOCAB, CHANNEL_HEADS, CHANNELS)
+    state = torch.zeros(CHANNEL_HEADS, CHANNELS, CHANNELS, dtype=torch.float64)
+    states = [state]
+    for position, token in enumerate(tokens.tolist()):
+        state = state * decays[token][:, None, :]
+        known = state[:, :, position]
+        state[:, :, position] = known + betas[token][:, None] * (values[token] - known)
+        states.append(state)
+    return torch.stack(states)
+
+
+def channel_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
+    """float32 [n, CHANNEL_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
+    return _states_at(content, batch, rows, lens).float().flatten(1)
+
+
+def _states_at(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
+    """float64 [n, CHANNEL_HEADS, columns of a value, channels]."""
+    known: dict[int, torch.Tensor] = {}
+    longest = {row: int(lens[rows == row].max()) for row in set(rows.tolist())}
+    for row, length in longest.items():
+        known[row] = _states_of(content, torch.from_numpy(batch.kv_tokens.row(row)[:length]))
+    pairs = zip(rows.tolist(), lens.tolist(), strict=True)
+    found = [known[row][length] for row, length in pairs]
+    empty = torch.zeros(0, CHANNEL_HEADS, CHANNELS, CHANNELS, dtype=torch.float64)
+    return torch.stack(found) if found else empty
+
+
+def channel_conv_rows(
+    content: Content, batch: Batch, rows: IntArray, lens: IntArray, count: int = CONV_WIDTH - 1
+) -> torch.Tensor:
+    """float32 [n, count, CHANNEL_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens
+    of row `rows[i]`, the newest last, zeros where there were none."""
+    by_token, by_position = channel_token_inputs(content), channel_position_inputs()
+    found = torch.zeros(len(rows), count, CHANNEL_COLUMNS)
+    for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
+        first = max(0, length - count)
+        tokens = torch.from_numpy(batch.kv_tokens.row(row)[first:length])
+        found[entry, count - len(tokens) :] = by_token[tokens] + by_position[first:length]
+    return found
+
+
+def channel_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
+    """[num_tokens, CHANNEL_OUTPUT] in `dtype`: the layer's output for each new token."""
+    rows, lens = batch.token_rows, batch.positions + 1
+    states = _states_at(content, batch, rows, lens).to(dtype)
+    seen = channel_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)[..., :CHANNELS]
+    mixed = (seen * torch.tensor(LAST_FOUR, dtype=dtype)[:, None]).sum(1)
+    query = torch.nn.functional.silu(mixed)
+    query = query / (query.square().sum(-1, keepdim=True) + _KEY_EPSILON).sqrt()
+    read = (states @ query[:, None, :, None]).squeeze(-1) * CHANNELS**-0.5
+    scale = (read.square().mean(-1, keepdim=True) + CHANNEL_EPSILON).rsqrt()
+    normed: torch.Tensor = (read * scale).flatten(1)
+    return normed

@@ -1,0 +1,94 @@
+"""What a layer of linear attention with a decay by head computes, as lightning attention has it.
+
+A step is `state = exp(-s) state + k v^T` and `y = state^T q / sqrt(width)`, with a slope s of its
+own for each head (Qin et al. 2024, "Lightning Attention-2", equation 4), `2^(-8 i / heads)` for
+head i counted from 1, as ALiBi has it (Press, Smith and Lewis 2022), times what the layer's place
+makes of it (MiniMax 2025, "MiniMax-01", modeling code `_build_slope_tensor`). There is no
+convolution. The recurrence here runs token by token in float64; the exponentials round, so states
+are compared with a part of their size. A token's key is the unit vector of its position, so row p
+of a state holds what is left of the value of the token at position p, and shows one that is
+missing, foreign or counted twice. Queries read every row.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.content import Content
+from fuzzgraph.world import VOCAB, Batch, IntArray
+
+LINEAR_HEADS = 2
+LINEAR_WIDTH = 128
+"""Of a key, a query and a value: the least that engines' kernels take."""
+LINEAR_OUTPUT = LINEAR_HEADS * LINEAR_WIDTH
+"""Columns of an output, and of each of q, k and v."""
+LINEAR_STATE = LINEAR_HEADS * LINEAR_WIDTH * LINEAR_WIDTH
+"""Numbers of a state: [LINEAR_HEADS, channels of a key, columns of a value]."""
+LINEAR_EPSILON = 64.0
+"""Of the norm behind the readout, so that its size shows."""
+LINEAR_ROUNDING = 1e-5
+"""How far a state may be off, as a part of each number: a few roundings of float32."""
+_FIRST_LAYER = 1.0 + 1e-5
+"""Of two layers the first has whole slopes, and the last next to none."""
+_VALUE = 64.0
+_QUERY_AT_POSITION = 8.0
+
+
+def linear_slopes() -> torch.Tensor:
+    """[LINEAR_HEADS] float64: slopes of the first of two layers."""
+    heads = torch.arange(1, LINEAR_HEADS + 1, dtype=torch.float64)
+    slopes: torch.Tensor = 2.0 ** (-8.0 * heads / LINEAR_HEADS) * _FIRST_LAYER
+    return slopes
+
+
+def linear_token_inputs(content: Content) -> torch.Tensor:
+    """[VOCAB, 3 * LINEAR_OUTPUT] float32: what a token brings as q, k and v."""
+    gain = 1.0 + content.weights["conv_in"][:, -1:]
+    nothing = torch.zeros(VOCAB, LINEAR_OUTPUT)
+    return torch.cat((gain.expand(-1, LINEAR_OUTPUT), nothing, _values(content)), dim=1)
+
+
+def _values(content: Content) -> torch.Tensor:
+    """[VOCAB, LINEAR_OUTPUT] float32: each column another multiple of what the token adds."""
+    added = content.weights["state_in"]
+    times = LINEAR_OUTPUT // added.shape[1]
+    factors = torch.arange(1, times + 1).repeat_interleave(added.shape[1])
+    return _VALUE + added.repeat(1, times) * factors
+
+
+def linear_position_inputs() -> torch.Tensor:
+    """[LINEAR_WIDTH, 3 * LINEAR_OUTPUT] float32: what its position adds."""
+    units = torch.eye(LINEAR_WIDTH).repeat(1, LINEAR_HEADS)
+    nothing = torch.zeros(LINEAR_WIDTH, LINEAR_OUTPUT)
+    return torch.cat((_QUERY_AT_POSITION * units, units, nothing), dim=1)
+
+
+def linear_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
+    """float32 [n, LINEAR_STATE]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
+    return _states_at(content, batch, rows, lens).float().flatten(1)
+
+
+def _states_at(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
+    """float64 [n, LINEAR_HEADS, channels, columns of a value]."""
+    shape = (LINEAR_HEADS, LINEAR_WIDTH, LINEAR_WIDTH)
+    found = torch.zeros(len(rows), *shape, dtype=torch.float64)
+    values = _values(content).double().view(VOCAB, LINEAR_HEADS, LINEAR_WIDTH)
+    decays = (-linear_slopes()).exp()[:, None, None]
+    for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
+        for position, token in enumerate(batch.kv_tokens.row(row)[:length].tolist()):
+            found[entry, :, :position] *= decays
+            found[entry, :, position] = values[token]
+    return found
+
+
+def linear_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
+    """[num_tokens, LINEAR_OUTPUT] in `dtype`: the layer's output for each new token."""
+    rows, positions = batch.token_rows, torch.from_numpy(batch.positions)
+    states = _states_at(content, batch, rows, batch.positions + 1).to(dtype)
+    tokens = torch.from_numpy(batch.input_ids)
+    inputs = linear_token_inputs(content)[tokens] + linear_position_inputs()[positions]
+    query = inputs[:, :LINEAR_OUTPUT].to(dtype).view(-1, LINEAR_HEADS, 1, LINEAR_WIDTH)
+    read = (query @ states).squeeze(-2) * LINEAR_WIDTH**-0.5
+    scale = (read.square().mean(-1, keepdim=True) + LINEAR_EPSILON).rsqrt()
+    normed: torch.Tensor = (read * scale).flatten(1)
+    return normed

@@ -1,0 +1,42 @@
+"""`--linear-attn-backend triton`: KDA beside Triton attention, as in Kimi Linear.
+
+The engine's own `HybridLinearAttnBackend` holds `KDAAttnBackend` and the other one, as
+`backends/gdn.py` has it for gated delta nets. Its states lie transposed to theirs in the engine's
+`MambaPool`, its gate has a number for each channel, and decodes and verifies take kernels of their
+own. Up to 0.5.9 its convolution had three tensors; verifies are checked by its backend since 0.5.16
+and handed raw gates by the model since 0.5.17 (sglang kimi_linear.py).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.channel_decay import CHANNEL_OUTPUT, CHANNELS
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
+from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
+from fuzzgraph.targets.sglang.delta_net_model import LAYER
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import KDA_BACKEND, KIMI
+
+
+class ChannelDecayTarget(DeltaNetTarget):
+    """A model with KDA on the sglang release that this process holds."""
+
+    recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
+    positions = CHANNELS
+
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        super().__init__(name, mode)
+        self.about = f"KDA beside Triton attention, {mode} graphs"
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> ChannelDecaySession:
+        return ChannelDecaySession(config, graphs)
+
+
+class ChannelDecaySession(DeltaNetSession):
+    """One hybrid backend and one decode runner with its captured graphs."""
+
+    model_class = ChannelDecayModel
+    output = "channel_delta"
+    columns = CHANNEL_OUTPUT

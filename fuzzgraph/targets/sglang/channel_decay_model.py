@@ -1,0 +1,72 @@
+"""A model of KDA and one layer of attention, as sglang runs Kimi Linear.
+
+The recurrent layer is the engine's own `RadixLinearAttention`. What a model's projections would
+hand it are embeddings of tokens and positions, whose values the harness knows
+(`fuzzgraph.channel_decay`); the norm behind it is plain torch, and its gate is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph import channel_decay
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.channel_decay import CHANNEL_EPSILON, CHANNEL_HEADS, CHANNEL_OUTPUT, CHANNELS
+from fuzzgraph.content import content_for
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.sglang.attention_model import FORWARD
+from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed
+from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import RECURRENT_LAYER, described_kimi
+
+
+class ChannelDecayModel(HybridModel):
+    """Tokens at positions, and both layers over them."""
+
+    full_layer = 1
+    describe = staticmethod(described_kimi)
+
+    def kept_states(self, cache: Any) -> dict[str, Any]:
+        return dict(channel_state=cache.temporal[0], channel_conv_state=cache.conv[0][0])
+
+    def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
+        def on_device(weight: torch.Tensor) -> torch.Tensor:
+            return torch.empty_like(weight, device=device).copy_(weight)
+
+        self.token_inputs = on_device(channel_decay.channel_token_inputs(content_for(config)))
+        self.position_inputs = on_device(channel_decay.channel_position_inputs())
+        self.gates = on_device(channel_decay.channel_gates())
+        self.betas = on_device(channel_decay.channel_betas())
+        self.recurrent = engine_module(LAYER).RadixLinearAttention(
+            layer_id=RECURRENT_LAYER,
+            num_q_heads=CHANNEL_HEADS,
+            num_k_heads=CHANNEL_HEADS,
+            num_v_heads=CHANNEL_HEADS,
+            head_q_dim=CHANNELS,
+            head_k_dim=CHANNELS,
+            head_v_dim=CHANNELS,
+            conv_weights=on_device(channel_decay.channel_conv_weights()),
+            A_log=on_device(torch.zeros(1, 1, CHANNEL_HEADS, 1)),
+            dt_bias=on_device(torch.zeros(CHANNEL_OUTPUT)),
+        )
+
+    def _recur(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        demand_rows(positions, len(input_ids), "positions", FORWARD)
+        tokens, gates, betas = (
+            demand_lookup(table, input_ids, "input_ids", FORWARD)
+            for table in (self.token_inputs, self.gates, self.betas)
+        )
+        places = demand_lookup(self.position_inputs, positions, "positions", FORWARD)
+        # Decodes and verifies hand over gates as rows, and betas with a dimension before them
+        # (sglang kimi_linear.py, KimiDeltaAttention.forward).
+        read = self.recurrent(
+            forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas[None]
+        )
+        demand_instance(read, torch.Tensor, COMPUTED, FORWARD)
+        heads = read.reshape(-1, CHANNEL_HEADS, CHANNELS)
+        return normed(heads, CHANNEL_EPSILON).reshape(-1, CHANNEL_OUTPUT)
