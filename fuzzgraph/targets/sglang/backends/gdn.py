@@ -9,6 +9,8 @@ layer and its norm.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -24,7 +26,7 @@ from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in
 from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
-from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
+from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN, SETTINGS
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
@@ -59,6 +61,8 @@ class DeltaNetTarget(TritonTarget):
     """Of the release, where the recurrent layer and its description lie."""
     positions = POSITIONS
     """That the recurrent layer tells apart."""
+    since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
+    """Mode -> the first release that can be driven, and what the ones before do."""
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
@@ -88,6 +92,12 @@ class DeltaNetTarget(TritonTarget):
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
         return DeltaNetSession(config, graphs)
+
+    def modules(self) -> tuple[str, ...]:
+        for mode in self.capabilities.modes:
+            if mode in self.since:
+                demand_release(*self.since[mode], self.name)
+        return super().modules()
 
     def load(self) -> None:
         keep_workspaces_small(**SETTINGS)

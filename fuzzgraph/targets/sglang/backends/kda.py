@@ -9,6 +9,7 @@ and handed raw gates by the model since 0.5.17 (sglang kimi_linear.py).
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Literal
 
 from fuzzgraph.case import EngineConfig
@@ -25,6 +26,12 @@ class ChannelDecayTarget(DeltaNetTarget):
 
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
     positions = CHANNELS
+    since = MappingProxyType(
+        {
+            "decode": ((0, 5, 10), "keeps the inputs of KDA's convolution in three tensors, not"),
+            "target_verify": ((0, 5, 17), "hands no verifies of KDA raw gates"),
+        }
+    )
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)

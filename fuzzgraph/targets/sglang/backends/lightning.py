@@ -9,6 +9,7 @@ in `__init__`), so servers took other backends beside it.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Literal
 
 from fuzzgraph.case import EngineConfig
@@ -18,12 +19,15 @@ from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarge
 from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import BAILING, LIGHTNING_BACKEND
 
+_BESIDE_TRITON = (0, 5, 18), "runs no models of lightning attention beside Triton attention"
+
 
 class LightningTarget(DeltaNetTarget):
     """A model with lightning attention on the sglang release that this process holds."""
 
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     positions = LINEAR_WIDTH
+    since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), _BESIDE_TRITON))
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
