@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from fuzzgraph.content import STATE_WIDTH, TIME_STEP, content_for
-from fuzzgraph.recurrence import CONV_COLUMNS, CONV_WIDTH, conv_weights
+from fuzzgraph.recurrent_layers.mamba2 import CONV_COLUMNS, conv_weights
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.demands import demand_lookup
 from fuzzgraph.targets.offline.mixer_weights import GATE
 from fuzzgraph.targets.offline.package import call_with_known

@@ -7,9 +7,9 @@ from dataclasses import fields
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.case.verified_states import verifies_states
-from fuzzgraph.delta_rule import POSITIONS
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
+from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.configuration import max_model_len

@@ -17,9 +17,9 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.delta_rule import POSITIONS
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in

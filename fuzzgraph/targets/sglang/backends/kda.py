@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.channel_decay import CHANNEL_OUTPUT, CHANNELS
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT, CHANNELS
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER

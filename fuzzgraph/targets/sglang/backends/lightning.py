@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.decayed_attention import LINEAR_OUTPUT, LINEAR_WIDTH
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT, LINEAR_WIDTH
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import BAILING, LIGHTNING_BACKEND
