@@ -141,6 +141,12 @@ class Batch:
     their own again."""
     mrope: IntArray | None
     """[num_tokens] extra position input, or None where the batch comes without it."""
+    track_slots: IntArray
+    """[raw_bs] recurrent-state slot that a copy of the state goes to where `state_tracked` says so;
+    empty without `state_track_interval`."""
+    state_tracked: IntArray
+    """[raw_bs] 1 where this step reaches a multiple of `state_track_interval` in a decode, else 0.
+    Empty where `track_slots` is."""
     more_groups: tuple[Batch, ...] = ()
     """The same step as the layers of each further KV cache group see it: with `slot_mapping`,
     `kv_slots` and `pages` of that group, all else is the same. Positions whose page is freed,
@@ -171,8 +177,10 @@ class Batch:
 
     @property
     def own_state_slots(self) -> IntArray:
-        """[n] all recurrent-state slots of the batch's requests."""
-        return self.draft_state_slots.ravel() if len(self.draft_state_slots) else self.state_slots
+        """[n] all recurrent-state slots that the step may write."""
+        if len(self.draft_state_slots):
+            return self.draft_state_slots.ravel()
+        return np.concatenate((self.state_slots, self.track_slots[self.state_tracked > 0]))
 
     def freed_pages(self) -> IntArray:
         """[raw_bs] leading pages that lie wholly behind the window of the KV cache group."""
@@ -188,6 +196,8 @@ class Batch:
         written = len(self.slot_mapping) // max(len(self.token_rows), 1)  # a draft's are several
         slots = (tokens[:, None] * written + np.arange(written)).ravel()
         per_row = {name: getattr(self, name)[rows] for name in _BY_ROW}
+        states = {name: getattr(self, name) for name in _OF_STATES}
+        states = {name: held[rows] if len(held) else held for name, held in states.items()}
         per_token = {name: getattr(self, name)[tokens] for name in _BY_TOKEN}
         predicted = self.predicted[tokens] if len(self.predicted) else self.predicted
         ragged = {name: getattr(self, name).with_rows(rows) for name in _RAGGED}
@@ -199,11 +209,7 @@ class Batch:
             token_rows=np.repeat(np.arange(self.raw_bs), counts[rows]),
             predicted=predicted,
             slot_mapping=self.slot_mapping[slots],
-            state_slots=self.state_slots[rows] if len(self.state_slots) else self.state_slots,
-            draft_state_slots=self.draft_state_slots[rows]
-            if len(self.draft_state_slots)
-            else self.draft_state_slots,
-            kept_tokens=self.kept_tokens[rows] if len(self.kept_tokens) else self.kept_tokens,
+            **states,
             tree_parents=None if self.tree_parents is None else self.tree_parents[rows],
             mrope=None if self.mrope is None else self.mrope[tokens],
             more_groups=tuple(group.with_rows(rows) for group in self.more_groups),
@@ -213,6 +219,8 @@ class Batch:
 _BY_ROW = (
     "requests", "req_pool_indices", "seq_lens", "new_lens", "encoder_lens", "next_tokens",
 )  # fmt: skip
+_OF_STATES = ("state_slots", "draft_state_slots", "kept_tokens", "track_slots", "state_tracked")
+"""By row, and empty in a config without them."""
 _BY_TOKEN = ("input_ids", "positions")
 _RAGGED = (
     "kv_slots", "kv_tokens", "prompts", "kv_positions", "pages", "encoder_slots", "encoder_tokens",

@@ -76,6 +76,7 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     for window in ("sliding_window", "swa_window"):
         fields[window] = min(fields[window], fields["max_context_len"])
     _whole_chunks(fields, can)
+    _tracked_states(fields, can)
     if not fields["swa_window"]:
         fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
     fields["req_pool_size"] = max(
@@ -99,6 +100,18 @@ def _whole_chunks(fields: Fields, can: Capabilities) -> None:
         # By a size that every case draws, so that each of them comes as often.
         drawn = page * (1 + fields["max_context_len"] % 4)
     fields["attention_chunk_size"] = drawn + -drawn % page
+
+
+def _tracked_states(fields: Fields, can: Capabilities) -> None:
+    """Half the configs of a target that keeps states for a prefix cache do so, behind 4 or 8 tokens
+    or a page."""
+    tracks = can.state_tracking and fields["recurrent_state"] and fields["modes"] == ("decode",)
+    if not tracks:
+        fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
+    elif not fields["state_track_interval"]:
+        # By a size that every case draws, so that each of them comes as often.
+        drawn = (0, 4, 0, 8, 0, 4)[fields["max_context_len"] % 6]
+        fields["state_track_interval"] = drawn + -drawn % fields["page_size"]
 
 
 def _widen_pages(fields: Fields, can: Capabilities) -> None:

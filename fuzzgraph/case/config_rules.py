@@ -26,6 +26,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_bounds(config)
     _check_second_group(config)
     _check_chunks(config)
+    _check_tracking(config)
     _check_pools(config)
     _check_ladder("capture_bs", config.capture_bs)
     _check_ladder("capture_tokens", config.capture_tokens)
@@ -78,6 +79,25 @@ def _check_chunks(config: EngineConfig) -> None:
             chunk,
             f"is another bound than that of {beside[0]}",
             "Drop one of them.",
+        )
+
+
+def _check_tracking(config: EngineConfig) -> None:
+    interval, modes = config.state_track_interval, config.modes
+    if interval and (not config.recurrent_state or modes != ("decode",)):
+        refuse(
+            "config.state_track_interval",
+            interval,
+            f"needs recurrent_state and modes=['decode']; got {config.recurrent_state} and "
+            f"{list(modes)}",
+            "Change them, or use 0 to keep no states.",
+        )
+    if interval % config.page_size:
+        refuse(
+            "config.state_track_interval",
+            interval,
+            f"must be whole pages of {config.page_size} tokens",
+            "Change one of them, or use 0 to keep no states.",
         )
 
 

@@ -234,6 +234,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         label="chunked attention", group="features"
     )] = 0
     """Tokens of a chunk, whole pages of them: a query sees keys of its own chunk alone. 0: all."""
+    state_track_interval: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("state_tracking"), edge="state track",
+        label="state tracking", group="features", carried_by=("mamba_track_mask",)
+    )] = 0
+    """Tokens between the states that an engine keeps of a request for its prefix cache: a decode
+    that reaches a multiple copies the state to another slot. 0: none are kept."""
     # fmt: on
 
     def __post_init__(self) -> None:

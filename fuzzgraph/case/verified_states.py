@@ -1,5 +1,9 @@
 """How many recurrent-state slots a request has, and which of them a step goes on from.
 
+For its prefix cache an engine may keep states of a request behind some of its lengths. They take
+two slots in turn, so that one stays whole while the other is written. Source: sglang
+HybridReqToTokenPool `mamba_ping_pong_track_buffer`.
+
 A verify cannot take back what a draft did to a state, so the state behind each of its tokens has a
 slot of its own, and the next step starts from the one behind the last token that stayed. Sources:
 vLLM MambaSpec.num_speculative_blocks; sglang MambaPool.SpeculativeState.
@@ -23,6 +27,15 @@ def states_each(config: EngineConfig) -> int:
     if verifies_states(config):
         return config.draft_tokens
     return 1 if config.recurrent_state else 0
+
+
+TRACK_SLOTS = 2
+"""Slots of a request whose states are kept for a prefix cache, taken in turn."""
+
+
+def state_slots_each(config: EngineConfig) -> int:
+    """All recurrent-state slots of a request, those of kept states behind the others."""
+    return states_each(config) + (TRACK_SLOTS if config.state_track_interval else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
-from fuzzgraph.case.verified_states import states_each
+from fuzzgraph.case.verified_states import state_slots_each, states_each
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_memory import group_name, page_rows
@@ -46,7 +46,7 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
         yield from _wrong_map(group_name("req_to_token", number), group.req_to_token, shape, width)
         yield from _wrong_planes(group.kv_planes, shape, number)
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
-    rows = FIRST_ROW + max(states_each(config), 1)
+    rows = FIRST_ROW + max(state_slots_each(config), 1)
     # Of the convolution, and those of a verify's tokens behind them.
     inputs = CONV_WIDTH - 1
     if not pools.states_committed:

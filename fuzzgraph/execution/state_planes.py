@@ -55,16 +55,22 @@ class StatePlane:
 
     def before(self, batch: Batch) -> StateRows:
         """What a batch finds."""
-        return self._all_rows(batch, batch.cached_lens)
+        rows = np.arange(len(batch.state_slots))
+        return self._rows(batch, rows, batch.state_slots, batch.cached_lens)
 
     def after(self, batch: Batch) -> StateRows:
-        """What a batch leaves."""
-        return self._all_rows(batch, batch.seq_lens)
+        """What a batch leaves, copies for a prefix cache behind the states themselves."""
+        kept = np.flatnonzero(batch.state_tracked)
+        rows = np.concatenate((np.arange(len(batch.state_slots)), kept))
+        slots = np.concatenate((batch.state_slots, batch.track_slots[kept]))
+        return self._rows(batch, rows, slots, self._ends(batch))
 
-    def _all_rows(self, batch: Batch, lens: IntArray) -> StateRows:
-        rows = np.arange(len(batch.state_slots))
-        values = self.values(self.content, batch, rows, lens[: len(rows)])
-        return StateRows(rows, batch.state_slots, values)
+    def _ends(self, batch: Batch) -> IntArray:
+        """[raw_bs] tokens behind which the states of a step lie."""
+        return batch.seq_lens
+
+    def _rows(self, batch: Batch, rows: IntArray, slots: IntArray, lens: IntArray) -> StateRows:
+        return StateRows(rows, slots, self.values(self.content, batch, rows, lens[rows]))
 
 
 class CommittedStates(StatePlane):
@@ -72,8 +78,8 @@ class CommittedStates(StatePlane):
     the request's slot when the step ends. Source: sglang hybrid_linear_attn_backend.py
     `update_mamba_state_after_mtp_verify`."""
 
-    def after(self, batch: Batch) -> StateRows:
-        return self._all_rows(batch, batch.stayed_lens)
+    def _ends(self, batch: Batch) -> IntArray:
+        return batch.stayed_lens
 
 
 class VerifiedStates(StatePlane):

@@ -9,7 +9,13 @@ from itertools import accumulate
 import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
-from fuzzgraph.case.verified_states import Computed, states_each, verifies_states
+from fuzzgraph.case.verified_states import (
+    TRACK_SLOTS,
+    Computed,
+    state_slots_each,
+    states_each,
+    verifies_states,
+)
 from fuzzgraph.content import token_ids
 from fuzzgraph.errors import InvalidCase, OutOfPages
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
@@ -53,6 +59,8 @@ class _Request:
     """What it has in each further KV cache group."""
     computed: Computed | None = None
     """By its last step, where drafts are checked by layers with recurrent states."""
+    tracked: int = 0
+    """States of it that were kept for a prefix cache."""
 
 
 def _shared_prefix_pages(case: Case) -> int:
@@ -114,7 +122,8 @@ class Scheduler:
         order, seed = case.page_order, case.seed
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
         self.states_each = states_each(config)
-        states = config.req_pool_size * max(self.states_each, 1)
+        self.slots_each = state_slots_each(config)
+        states = config.req_pool_size * max(self.slots_each, 1)
         self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, states)
         self.pages = FreeList(order, seed, FIRST_PAGE, config.kv_pool_pages)
         self.prefix = _shared_prefix_pages(case)
@@ -152,7 +161,7 @@ class Scheduler:
         encoder_pages = self._take_pages(-(-row.encoder_len // config.page_size), request)
         return _Request(
             row=self.rows.take(1)[0],
-            state_slots=self.states.take(self.states_each) if config.recurrent_state else [],
+            state_slots=self.states.take(self.slots_each) if config.recurrent_state else [],
             tokens=self.tokens[request],
             mrope=self.mrope.get(request, _NONE),
             shared=bool(self.prefix),
@@ -230,6 +239,7 @@ class Scheduler:
         if step.mode == "target_verify":
             parents = self._draw_trees(index, rows, kv_positions, kv_offsets)
         encoder_lens, encoder_slots, encoder_tokens = self._encoders(live)
+        track_slots, state_tracked = self._track(step, live)
         bs = len(rows)
         if step.mode == "draft":
             input_ids, positions, slot_mapping = self._draft(rows, seq)
@@ -280,12 +290,26 @@ class Scheduler:
             preempted=_NONE,
             resumed=_NONE,
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
+            track_slots=track_slots,
+            state_tracked=state_tracked,
         )
+
+    def _track(self, step: ReplayStep, live: list[_Request]) -> tuple[IntArray, IntArray]:
+        """Where a copy of each row's state goes, and whether this step makes one."""
+        interval = self.config.state_track_interval
+        if not interval:
+            return _NONE, _NONE
+        slots = ints([r.state_slots[self.states_each + r.tracked % TRACK_SLOTS] for r in live])
+        decodes = step.mode == "decode"
+        reached = [int(decodes and row.seq_len % interval == 0) for row in step.rows]
+        for request, now in zip(live, reached, strict=True):
+            request.tracked += now
+        return slots, ints(reached)
 
     def _draft_states(self, live: list[_Request]) -> IntArray:
         if not verifies_states(self.config):
             return _NONE.reshape(0, 0)
-        slots = ints([slot for request in live for slot in request.state_slots])
+        slots = ints([slot for r in live for slot in r.state_slots[: self.states_each]])
         return slots.reshape(len(live), self.states_each)
 
     def _kept(self, rows: tuple[BatchRow, ...], live: list[_Request]) -> IntArray:

@@ -381,3 +381,61 @@ def test_a_prompt_goes_on_in_the_prefills_that_start_where_it_ended() -> None:
     # The last token of request 0 is sampled; request 1 skips one and is another prompt.
     assert lens == [[7], [7, 2], [8, 5]]
     assert batches[0].prompts.row(0).tolist() == batches[1].kv_tokens.row(0).tolist()
+
+
+TRACKED = {"recurrent_state": True, "state_track_interval": 4, "max_context_len": 32}
+
+
+def test_a_decode_that_reaches_a_multiple_of_the_interval_keeps_its_state() -> None:
+    steps = [step(row(0, 3 + k), row(1, 8 + k)) for k in range(3)]
+    kept = [batch.state_tracked.tolist() for batch in planned(*steps, **TRACKED)]
+    assert kept == [[0, 1], [1, 0], [0, 0]]
+
+
+def test_kept_states_take_two_slots_of_their_request_in_turn() -> None:
+    steps = [step(row(0, 4 + k)) for k in range(9)]
+    batches = planned(*steps, **TRACKED)
+    slots = [int(batch.track_slots[0]) for batch in batches]
+    first, second = slots[0], slots[1]
+    assert slots == [first, *[second] * 4, *[first] * 4]
+    assert len({first, second, int(batches[0].state_slots[0])}) == 3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_kept_states_are_nobody_elses(order: str) -> None:
+    steps = [step(*(row(i, 4 + k) for i in range(4))) for k in range(5)]
+    batches = planned(*steps, case={"page_order": order, "seed": 5}, **TRACKED)
+    owned = [{*batch.state_slots.tolist(), *batch.track_slots.tolist()} for batch in batches]
+    assert [len(slots) for slots in owned] == [8] * 5
+    assert all(min(slots) >= FIRST_ROW for slots in owned)
+
+
+def test_a_step_may_write_the_slot_of_a_state_that_it_keeps_and_no_other() -> None:
+    (batch,) = planned(step(row(0, 4), row(1, 5)), **TRACKED)
+    own = [*batch.state_slots.tolist(), int(batch.track_slots[0])]
+    assert batch.own_state_slots.tolist() == own
+
+
+def test_rows_take_their_kept_states_along() -> None:
+    (batch,) = planned(step(row(0, 4), row(1, 5)), **TRACKED)
+    turned = batch.with_rows(np.array([1, 0]))
+    assert turned.track_slots.tolist() == batch.track_slots.tolist()[::-1]
+    assert turned.state_tracked.tolist() == [0, 1]
+
+
+def test_without_an_interval_no_states_are_kept() -> None:
+    (batch,) = planned(step(row(0, 4)), recurrent_state=True)
+    assert not len(batch.track_slots) and not len(batch.state_tracked)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"recurrent_state": False}, "needs recurrent_state and modes"),
+        ({"page_size": 3}, "must be whole pages of 3 tokens"),
+        ({"state_track_interval": -4}, "must lie in 0..131072"),
+    ],
+)
+def test_intervals_that_no_engine_has_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidCase, match=said):
+        planned(step(row(0, 4)), **{**TRACKED, **settings})

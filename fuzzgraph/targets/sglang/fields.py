@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Field
+from fuzzgraph.observation import Field, PaddingRule, Selects
 from fuzzgraph.targets.offline import fields as common
 
 _REGISTRY = "sglang cuda_graph_buffer_registry.py build_decode_registry"
@@ -22,6 +22,7 @@ _WINDOW_MAP = "sglang SWATokenToKVPoolAllocator: slot 0 of the map is the paddin
 _WINDOW_SLOTS = "sglang attention backends: swa_out_cache_loc is zeroed behind the tokens"
 _ONES = "sglang flashinfer_backend.py: indices count tokens, so a last page holds one"
 _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
+_TRACKED = f"{_REGISTRY}: mamba_track_* ZERO"
 _COUNT = f"{_REGISTRY}: num_token_non_padded by compute_local_num_token_non_padded"
 
 
@@ -46,9 +47,17 @@ def input_fields(config: EngineConfig, fill: int, lens: str = "") -> tuple[Field
     optional = {
         "num_token_non_padded": common.value("num_token_non_padded", source=_COUNT),
         "encoder_lens": Field("encoder_lens", "requests", "length", common.FREE, source=_ONCE),
+        "mamba_track_indices": _tracked("mamba_track_indices", "state", "track_slots"),
+        "mamba_track_mask": _tracked("mamba_track_mask", "nothing", "state_tracked"),
     }
     names = input_names(config)
     return always + tuple(field for name, field in optional.items() if name in names)
+
+
+def _tracked(name: str, selects: Selects, repeats: str) -> Field:
+    """What a decode is told of the states that the prefix cache keeps."""
+    zero = PaddingRule("fill", 0)
+    return Field(name, "requests", selects, zero, source=_TRACKED, repeats=repeats)
 
 
 def window_fields(lens: str) -> tuple[Field, ...]:
@@ -77,4 +86,6 @@ def input_names(config: EngineConfig) -> tuple[str, ...]:
         names.append("num_token_non_padded")
     if config.max_encoder_len:
         names.append("encoder_lens")
+    if config.state_track_interval:
+        names += ["mamba_track_indices", "mamba_track_mask"]
     return tuple(names)

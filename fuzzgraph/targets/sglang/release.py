@@ -25,6 +25,12 @@ release = SGLANG.release
 package_root = SGLANG.root
 
 
+def is_before(first: tuple[int, int, int]) -> bool:
+    """Whether the release is older; sources without a number of a release are not."""
+    numbers = tuple(map(int, re.findall(r"\d+", release())))[:3]
+    return any(numbers) and numbers < first
+
+
 def demand_release(first: tuple[int, int, int], lack: str, target: str) -> None:
     """Refuse a release before `first`.
 
@@ -33,10 +39,9 @@ def demand_release(first: tuple[int, int, int], lack: str, target: str) -> None:
         target: its name.
 
     Raises:
-        AdapterUnavailable: the release is older. Sources without a number of a release are not.
+        AdapterUnavailable: the release is older.
     """
-    numbers = tuple(map(int, re.findall(r"\d+", release())))[:3]
-    if any(numbers) and numbers < first:
+    if is_before(first):
         raise AdapterUnavailable(
             f"sglang {release()} {lack} as target {target!r} drives them. "
             f"Name a release from {'.'.join(map(str, first))} on."

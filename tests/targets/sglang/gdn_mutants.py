@@ -72,6 +72,36 @@ class _OffsetsPastTheEnd(_Mutant):
                 offsets[row] = offsets[row - 1] + 1
 
 
+class _TrackedRowsStay(_Mutant):
+    """Rows behind the live ones keep what the last batch said of their states."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        before = self.runner.buffers.mamba_track_mask.clone()
+        super().prepare_replay(batch)
+        if not self.ran_eagerly:
+            self.runner.buffers.mamba_track_mask[batch.raw_bs :] = before[batch.raw_bs :]
+
+
+class _TrackedAStepLate(_Mutant):
+    """States are kept when the last batch's rows would have been."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        before = self.runner.buffers.mamba_track_mask.clone()
+        super().prepare_replay(batch)
+        if not self.ran_eagerly:
+            self.runner.buffers.mamba_track_mask.copy_(before)
+
+
+class _KeptForANeighbour(_Mutant):
+    """A state goes where another row's is to be kept."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if not self.ran_eagerly:
+            live = self._recurrent.mamba_track_indices_buf[: batch.raw_bs]
+            live.copy_(live.roll(1))
+
+
 class _StateBeforeTheLast(_Mutant):
     """What is committed is the state before the last token that stays."""
 
@@ -129,6 +159,18 @@ def rows_for_slots() -> _Planted:
 
 def padded_offsets() -> _Planted:
     return _Planted(_OffsetsPastTheEnd)
+
+
+def tracked_rows_stay() -> _Planted:
+    return _Planted(_TrackedRowsStay)
+
+
+def tracked_a_step_late() -> _Planted:
+    return _Planted(_TrackedAStepLate)
+
+
+def kept_for_a_neighbour() -> _Planted:
+    return _Planted(_KeptForANeighbour)
 
 
 def state_before_the_last() -> _Planted:

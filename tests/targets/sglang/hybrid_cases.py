@@ -41,6 +41,16 @@ FULL_THEN_PADDED = (
     step((0, 5), (1, 6), (2, 7), (3, 8)),
     step((0, 6), (1, 7), (2, 8), finish=(3,)),
 )
+# States are kept behind 16 tokens and 32: of some rows, of none, of one that leaves a graph padded.
+KEPT = (
+    step((0, 15), (1, 16), (2, 7), (3, 31)),
+    step((0, 16), (1, 17), (2, 8), (3, 32)),
+    step((0, 17), (1, 18), (2, 9), finish=(3,)),
+    step((2, 16), (1, 32), (0, 18)),
+    step((0, 32), (1, 31)),
+)
+# The same in a graph without padded rows, below the largest one.
+KEPT_IN_A_FULL_GRAPH = (step((0, 16), (1, 9)), step((1, 16), (0, 17)))
 # All drafts stay, then one of two, then none. Both graphs are full: what they leave of padded rows
 # has a test of its own.
 KEPT_LESS_AND_LESS = (

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case import Case, EngineConfig, ReplayStep
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.hybrid_cases import (
     FULL_THEN_PADDED,
+    KEPT,
+    KEPT_IN_A_FULL_GRAPH,
     KEPT_LESS_AND_LESS,
     MOVED,
     NEWEST,
@@ -23,6 +25,7 @@ from tests.targets.sglang.hybrid_cases import (
 from tests.targets.sglang.released import Workers
 
 TARGET, VERIFIES = "sglang-gdn", "sglang-gdn-verify"
+_TRACKED = decodes(*KEPT, state_track_interval=16)
 
 
 @pytest.mark.sglang
@@ -38,6 +41,25 @@ def test_states_follow_their_requests(workers: Workers, version: str) -> None:
 @pytest.mark.slow
 def test_a_batch_above_the_ladder_takes_no_graph(workers: Workers) -> None:
     assert found(workers, NEWEST, decodes(*MOVED, capture_bs=(2,)), TARGET) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "steps"),
+    [
+        ("0.5.9", KEPT_IN_A_FULL_GRAPH),
+        ("0.5.10", KEPT_IN_A_FULL_GRAPH),
+        ("0.5.13", KEPT),
+        ("0.5.19", KEPT),
+        (NEWEST, KEPT),
+    ],
+)
+def test_states_are_kept_for_the_prefix_cache(
+    workers: Workers, version: str, steps: tuple[ReplayStep, ...]
+) -> None:
+    case = decodes(*steps, state_track_interval=16)
+    assert found(workers, version, case, TARGET) == set()
 
 
 @pytest.mark.sglang
@@ -108,6 +130,9 @@ def test_configs_that_the_model_cannot_have_are_refused(
         ("slots_of_the_first_batch", decodes(*MOVED), ("computes", "gated_delta")),
         ("rows_for_slots", decodes(*MOVED), ("metadata", "state_indices")),
         ("padded_offsets", decodes(*FULL_THEN_PADDED), ("metadata", "query_start_loc")),
+        ("tracked_rows_stay", _TRACKED, ("metadata", "mamba_track_mask")),
+        ("tracked_a_step_late", _TRACKED, ("computes", "_track_pools_cache[1]")),
+        ("kept_for_a_neighbour", _TRACKED, ("writes", "_track_pools_cache[1]")),
         ("state_before_the_last", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),
         ("everything_stays", verifies(*KEPT_LESS_AND_LESS), ("computes", "conv[0]")),
         ("one_scratch_row", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),

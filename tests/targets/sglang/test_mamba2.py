@@ -7,6 +7,8 @@ import pytest
 from fuzzgraph.case import Case
 from tests.targets.sglang.hybrid_cases import (
     FULL_THEN_PADDED,
+    KEPT,
+    KEPT_IN_A_FULL_GRAPH,
     KEPT_LESS_AND_LESS,
     MOVED,
     NEWEST,
@@ -27,6 +29,25 @@ _MUTANTS = "tests.targets.sglang.mamba2_mutants"
 @pytest.mark.parametrize("version", VERSIONS)
 def test_states_follow_their_requests(workers: Workers, version: str) -> None:
     assert found(workers, version, decodes(*MOVED, capture_bs=(2, 3)), TARGET) == set()
+
+
+@pytest.mark.parametrize(
+    ("version", "wrong"),
+    [("0.5.13", False), ("0.5.15", True), ("0.5.16", True), ("0.5.17", False), (NEWEST, False)],
+)
+def test_states_are_kept_in_graphs_smaller_than_the_largest_but_in_0_5_15_and_0_5_16(
+    workers: Workers, version: str, wrong: bool
+) -> None:
+    """sglang PR 32555: the end of the largest graph's destinations is read."""
+    of = decodes(*KEPT_IN_A_FULL_GRAPH, state_track_interval=16)
+    seen = found(workers, version, of, TARGET)
+    assert (("computes", "temporal") in seen) is wrong
+    assert wrong or not seen
+
+
+def test_before_0_5_13_no_states_of_mamba2_are_kept(workers: Workers) -> None:
+    said = workers.skipped("0.5.12", decodes(*KEPT, state_track_interval=16), TARGET)
+    assert "keeps no states of such layers" in said
 
 
 def test_a_batch_above_the_ladder_takes_no_graph(workers: Workers) -> None:

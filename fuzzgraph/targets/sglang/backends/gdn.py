@@ -26,7 +26,14 @@ from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in
 from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
-from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module, has_module
+from fuzzgraph.targets.sglang.release import (
+    SGLANG,
+    demand_release,
+    engine_module,
+    has_module,
+    is_before,
+    release,
+)
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN, SETTINGS
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
@@ -61,6 +68,8 @@ class DeltaNetTarget(TritonTarget):
     """Of the release, where the recurrent layer and its description lie."""
     positions = POSITIONS
     """That the recurrent layer tells apart."""
+    tracking_since = (0, 5, 9)
+    """The first release whose prefix cache is told of the states that decodes reach."""
     since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
     """Mode -> the first release that can be driven, and what the ones before do."""
 
@@ -78,6 +87,7 @@ class DeltaNetTarget(TritonTarget):
             recurrent_state=True,
             recurrent_only=True,
             recurrent_verify=mode == "target_verify",
+            state_tracking=mode == "decode",
             # A server's decode follows a prompt.
             min_seq_len=2,
         )
@@ -88,6 +98,8 @@ class DeltaNetTarget(TritonTarget):
         if config.max_context_len > self.positions:
             longest = f"max_context_len={config.max_context_len}"
             return f"{longest} is more than the {self.positions} positions that have a key"
+        if config.state_track_interval and is_before(self.tracking_since):
+            return f"sglang {release()} keeps no states of such layers for its prefix cache"
         return super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:

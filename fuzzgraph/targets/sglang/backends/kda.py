@@ -26,6 +26,7 @@ class ChannelDecayTarget(DeltaNetTarget):
 
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
     positions = CHANNELS
+    tracking_since = (0, 5, 16)
     since = MappingProxyType(
         {
             "decode": ((0, 5, 10), "keeps the inputs of KDA's convolution in three tensors, not"),

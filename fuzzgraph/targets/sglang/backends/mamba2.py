@@ -39,6 +39,7 @@ class Mamba2Target(DeltaNetTarget):
 
     also_stood_in_for = ("the number of cores",)
     recurrent_modules = (FALCON, MIXER)
+    tracking_since = (0, 5, 13)
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)

@@ -89,6 +89,7 @@ def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str
         "positions": _tensor(batch.positions, device),
         "mrope_positions": _mrope(batch, device),
         "encoder_lens": _encoder_lens(batch, runner),
+        **_tracked(batch, device),
         **_token_counts(info.ForwardBatch, batch.num_tokens, device),
         # All data-parallel ranks agree to take the graph.
         "can_run_dp_cuda_graph": True,
@@ -127,6 +128,17 @@ def _token_counts(struct: type, num_tokens: int, device: str) -> dict[str, Any]:
     if "global_num_token_non_padded" not in _names(struct):
         return {"num_token_non_padded": count}
     return {"global_num_token_non_padded": count, "global_num_token_non_padded_cpu": num_tokens}
+
+
+def _tracked(batch: Batch, device: str) -> dict[str, torch.Tensor]:
+    """Which states the prefix cache keeps, and where (ScheduleBatch.prepare_for_decode); an idle
+    batch does not say."""
+    if not len(batch.track_slots):
+        return {}
+    return {
+        "mamba_track_indices": _tensor(batch.track_slots, device),
+        "mamba_track_mask": _tensor(batch.state_tracked, device).bool(),
+    }
 
 
 def _encoder_lens(batch: Batch, runner: ModelRunner) -> torch.Tensor | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.case.verified_states import states_each, verifies_states
+from fuzzgraph.case.verified_states import state_slots_each, verifies_states
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrent_layers import channel_decay, decayed_attention, delta_rule
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
@@ -66,6 +66,7 @@ def described_mamba2(config: EngineConfig) -> Any:
         mamba_n_heads=MAMBA_HEADS,
         mamba_d_state=1,
         mamba_d_conv=CONV_WIDTH,
+        mamba_chunk_size=CONV_WIDTH,  # the least; intervals of tracking are no shorter
         **_attention(config),
     )
 
@@ -133,7 +134,7 @@ def state_pool(
         rows: of requests, the padding row of releases that add one left out.
         width: positions of a request.
     """
-    states = FIRST_ROW + config.req_pool_size * states_each(config)
+    states = FIRST_ROW + config.req_pool_size * state_slots_each(config)
     with cuda_on_cpu():  # up to 0.5.9 it names the device of what verifies keep
         return call_with_known(
             engine_module(_POOLS).HybridReqToTokenPool,
@@ -145,7 +146,7 @@ def state_pool(
             enable_memory_saver=False,
             cache_params=described.mamba2_cache_params,
             mamba_layer_ids=[RECURRENT_LAYER],
-            enable_mamba_extra_buffer=False,
+            enable_mamba_extra_buffer=config.state_track_interval > 0,
             speculative_num_draft_tokens=config.draft_tokens if verifies_states(config) else None,
             speculative_eagle_topk=config.spec_topk if verifies_states(config) else None,
         )

@@ -102,6 +102,7 @@ class Configuration:
                     "piecewise_cuda_graph_tokens": list(config.capture_tokens),
                     "piecewise_cuda_graph_compiler": "eager",
                 }
+        more = {**_tracking(config), **more}
         values |= {name: value for name, value in more.items() if _is_argument(name)}
         self.server_args = _arguments(values)
         self.use()
@@ -131,6 +132,17 @@ class Configuration:
 
 _in_use: list[Configuration] = []
 """The one that was made the process's last."""
+
+
+def _tracking(config: EngineConfig) -> dict[str, Any]:
+    """How states are kept for a prefix cache; the strategy is called either way, by release."""
+    if not config.state_track_interval:
+        return {}
+    strategy = ("mamba_scheduler_strategy", "mamba_radix_cache_strategy")
+    return {
+        **dict.fromkeys(strategy, "extra_buffer"),
+        "mamba_track_interval": config.state_track_interval,
+    }
 
 
 def _is_argument(name: str) -> bool:
