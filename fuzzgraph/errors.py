@@ -93,5 +93,12 @@ class KernelNotModelled(FuzzGraphError):
     """A call asks for what a model does not follow; says nothing about the engine."""
 
 
+class NotInRelease(FuzzGraphError):
+    """The release of this process lacks what a config asks for; says nothing about the engine.
+
+    `Target.unsupported` answers without a release, so a session says it when it opens.
+    """
+
+
 class DeviceReadError(CaptureError, TypeError):
     """The engine read device memory in a way that works for host memory only: `Tensor.numpy()`."""

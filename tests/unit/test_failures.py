@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.errors import KernelNotModelled, KernelRefused
+from fuzzgraph.errors import FuzzGraphError, KernelNotModelled, KernelRefused, NotInRelease
 from fuzzgraph.execution import Execution
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.execution.verdict import Verdict
@@ -72,8 +72,11 @@ def test_what_an_engine_raises_is_a_finding_that_can_be_written(
     assert decode_event(encode_event(event)) == event
 
 
-def test_a_call_that_no_model_follows_skips_the_case_and_says_why() -> None:
-    verdict = verdict_on(KernelNotModelled("the model of f does not follow window=(3, 0)"))
+@pytest.mark.parametrize("kind", [KernelNotModelled, NotInRelease])
+def test_what_no_model_follows_or_the_release_lacks_skips_the_case_and_says_why(
+    kind: type[FuzzGraphError],
+) -> None:
+    verdict = verdict_on(kind("the model of f does not follow window=(3, 0)"))
     assert verdict.findings == ()
     assert verdict.skipped == "the model of f does not follow window=(3, 0)"
 

@@ -383,7 +383,11 @@ def test_a_prompt_goes_on_in_the_prefills_that_start_where_it_ended() -> None:
     assert batches[0].prompts.row(0).tolist() == batches[1].kv_tokens.row(0).tolist()
 
 
-TRACKED = {"recurrent_state": True, "state_track_interval": 4, "max_context_len": 32}
+TRACKED: dict[str, Any] = {
+    "recurrent_state": True,
+    "state_track_interval": 4,
+    "max_context_len": 32,
+}
 
 
 def test_a_decode_that_reaches_a_multiple_of_the_interval_keeps_its_state() -> None:

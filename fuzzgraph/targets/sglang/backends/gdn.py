@@ -17,6 +17,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import STATE_WIDTH
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
@@ -68,8 +69,6 @@ class DeltaNetTarget(TritonTarget):
     """Of the release, where the recurrent layer and its description lie."""
     positions = POSITIONS
     """That the recurrent layer tells apart."""
-    tracking_since = (0, 5, 9)
-    """The first release whose prefix cache is told of the states that decodes reach."""
     since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
     """Mode -> the first release that can be driven, and what the ones before do."""
 
@@ -98,8 +97,6 @@ class DeltaNetTarget(TritonTarget):
         if config.max_context_len > self.positions:
             longest = f"max_context_len={config.max_context_len}"
             return f"{longest} is more than the {self.positions} positions that have a key"
-        if config.state_track_interval and is_before(self.tracking_since):
-            return f"sglang {release()} keeps no states of such layers for its prefix cache"
         return super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
@@ -141,6 +138,16 @@ class DeltaNetSession(TritonSession):
     """What the recurrent layer's output is called."""
     columns = STATE_WIDTH
     """Of that output."""
+    tracking_since = (0, 5, 9)
+    """The first release whose servers keep states of such layers for their prefix cache."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+        if config.state_track_interval and is_before(self.tracking_since):
+            raise NotInRelease(
+                f"sglang {release()} keeps no states of such layers for its prefix cache: "
+                "state_track_interval must be 0"
+            )
+        super().__init__(config, graphs)
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         padded = PaddingRule("skip", -1)

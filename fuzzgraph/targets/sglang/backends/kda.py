@@ -26,7 +26,6 @@ class ChannelDecayTarget(DeltaNetTarget):
 
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
     positions = CHANNELS
-    tracking_since = (0, 5, 16)
     since = MappingProxyType(
         {
             "decode": ((0, 5, 10), "keeps the inputs of KDA's convolution in three tensors, not"),
@@ -48,3 +47,4 @@ class ChannelDecaySession(DeltaNetSession):
     model_class = ChannelDecayModel
     output = "channel_delta"
     columns = CHANNEL_OUTPUT
+    tracking_since = (0, 5, 16)

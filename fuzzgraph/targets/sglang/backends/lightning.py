@@ -27,7 +27,6 @@ class LightningTarget(DeltaNetTarget):
 
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     positions = LINEAR_WIDTH
-    tracking_since = (0, 5, 18)
     since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), _BESIDE_TRITON))
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:

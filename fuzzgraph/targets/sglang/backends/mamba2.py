@@ -39,7 +39,6 @@ class Mamba2Target(DeltaNetTarget):
 
     also_stood_in_for = ("the number of cores",)
     recurrent_modules = (FALCON, MIXER)
-    tracking_since = (0, 5, 13)
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
@@ -75,6 +74,7 @@ class Mamba2Session(DeltaNetSession):
 
     model_class = Mamba2Model
     output = "recurrent"
+    tracking_since = (0, 5, 13)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         """Its kernels are launched on the device of their tensors, by a number that the CPU lacks
