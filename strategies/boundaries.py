@@ -66,6 +66,9 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
     if chunk := config.attention_chunk_size:
         for count in range(1, context // chunk + 1):
             lengths.update((chunk * count, chunk * count + 1))
+    if interval := config.state_track_interval:  # and the step before, from which many rows go on
+        for count in range(1, context // interval + 1):
+            lengths.update((interval * count - 1, interval * count))
     lengths.update(window + 2 for window in windows if window)
     for group in group_configs(config)[1:]:  # around a page that leaves the window
         for pages in (1, 2):

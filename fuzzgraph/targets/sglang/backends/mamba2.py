@@ -14,6 +14,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.mamba2_model import MIXER, Mamba2Model
@@ -43,6 +44,12 @@ class Mamba2Target(DeltaNetTarget):
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
         self.about = f"Mamba2 beside Triton attention, {mode} graphs"
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if 0 < config.state_track_interval < CONV_WIDTH:
+            interval = f"state_track_interval={config.state_track_interval}"
+            return f"{interval} is less than the {CONV_WIDTH} inputs of a convolution"
+        return super().refused(config)
 
     def load(self) -> None:
         super().load()
