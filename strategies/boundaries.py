@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from fuzzgraph.case import EngineConfig, Mode, group_configs
+from fuzzgraph.case.verified_states import most_requests
 
 
 def _around(edge: int) -> tuple[int, int, int]:
@@ -18,12 +19,12 @@ def _clipped(values: Iterable[int], low: int, high: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=512)
 def batch_sizes(config: EngineConfig, most: int, above_ladder: bool) -> tuple[int, ...]:
-    """Live requests worth trying, ascending, at most `most` and the request pool.
+    """Live requests worth trying, ascending, at most `most` and what can be live.
 
     Sizes above the captured ladder only where `above_ladder`.
     """
     ladder = config.capture_bs
-    high = min(most, config.req_pool_size, most if above_ladder else ladder[-1])
+    high = min(most, most_requests(config), most if above_ladder else ladder[-1])
     sizes = {1, 2, high}
     for size in ladder:
         sizes.update(_around(size))

@@ -81,6 +81,7 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     fields["req_pool_size"] = max(
         1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
     )
+    _few_states(fields, can)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -99,6 +100,15 @@ def _whole_chunks(fields: Fields, can: Capabilities) -> None:
         # By a size that every case draws, so that each of them comes as often.
         drawn = page * (1 + fields["max_context_len"] % 4)
     fields["attention_chunk_size"] = drawn + -drawn % page
+
+
+def _few_states(fields: Fields, can: Capabilities) -> None:
+    """Fewer states than rows in a third of the contexts, for a target that has such pools: a
+    request's row may then lie beyond the number of states."""
+    rows, context = fields["req_pool_size"], fields["max_context_len"]
+    has_states = fields["recurrent_state"] and fields["modes"] == ("decode",)
+    if can.few_states and has_states and rows > 1 and context % 3 == 0:
+        fields["state_pool_size"] = fields["state_pool_size"] or (rows // 2, rows - 1)[context % 2]
 
 
 def _widen_pages(fields: Fields, can: Capabilities) -> None:

@@ -33,6 +33,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_heads(config)
     _check_rank(config)
     _check_decode_only(config)
+    _check_states(config)
 
 
 def _check_bounds(config: EngineConfig) -> None:
@@ -78,6 +79,17 @@ def _check_chunks(config: EngineConfig) -> None:
             chunk,
             f"is another bound than that of {beside[0]}",
             "Drop one of them.",
+        )
+
+
+def _check_states(config: EngineConfig) -> None:
+    if config.state_pool_size and (not config.recurrent_state or config.modes != ("decode",)):
+        refuse(
+            "config.state_pool_size",
+            config.state_pool_size,
+            f"needs recurrent_state and modes=['decode']; got recurrent_state="
+            f"{config.recurrent_state} and {list(config.modes)}",
+            "Use 0 for as many states as rows.",
         )
 
 

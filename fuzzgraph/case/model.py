@@ -231,6 +231,10 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         label="chunked attention", group="features"
     )] = 0
     """Tokens of a chunk, whole pages of them: a query sees keys of its own chunk alone. 0: all."""
+    state_pool_size: Annotated[int, Dimension(
+        bounds=(0, 4096), needs=Switch("few_states"), label="few states", group="features"
+    )] = 0
+    """Requests that may have a recurrent state at once; 0: as many as the request pool has rows."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How many recurrent-state slots a request has, and which of them a step goes on from.
+"""How many recurrent-state slots there are, and which of a request's a step goes on from.
 
 A verify cannot take back what a draft did to a state, so the state behind each of its tokens has a
 slot of its own, and the next step starts from the one behind the last token that stayed. Sources:
@@ -23,6 +23,16 @@ def states_each(config: EngineConfig) -> int:
     if verifies_states(config):
         return config.draft_tokens
     return 1 if config.recurrent_state else 0
+
+
+def requests_with_state(config: EngineConfig) -> int:
+    """Requests for which there are recurrent-state slots."""
+    return config.state_pool_size or config.req_pool_size
+
+
+def most_requests(config: EngineConfig) -> int:
+    """Requests that can be live at once."""
+    return min(config.req_pool_size, requests_with_state(config))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,12 @@ from itertools import accumulate
 import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
-from fuzzgraph.case.verified_states import Computed, states_each, verifies_states
+from fuzzgraph.case.verified_states import (
+    Computed,
+    requests_with_state,
+    states_each,
+    verifies_states,
+)
 from fuzzgraph.content import token_ids
 from fuzzgraph.errors import InvalidCase, OutOfPages
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
@@ -114,7 +119,7 @@ class Scheduler:
         order, seed = case.page_order, case.seed
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
         self.states_each = states_each(config)
-        states = config.req_pool_size * max(self.states_each, 1)
+        states = requests_with_state(config) * max(self.states_each, 1)
         self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, states)
         self.pages = FreeList(order, seed, FIRST_PAGE, config.kv_pool_pages)
         self.prefix = _shared_prefix_pages(case)

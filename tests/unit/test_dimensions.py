@@ -20,6 +20,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "attn_tp_rank",
     "kv_compression",
     "sparse_kernel",
+    "state_pool_size",
     "swa_page_size",
 }
 """Fields that another field's feature sets with its own."""

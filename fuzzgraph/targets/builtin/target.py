@@ -21,6 +21,7 @@ _EVERYTHING = WIDEST.replace(
     ragged_verify=False,
     recurrent_verify=False,
     attention_chunks=False,
+    few_states=False,
 )
 
 

@@ -73,6 +73,7 @@ class DeltaNetTarget(TritonTarget):
             recurrent_state=True,
             recurrent_only=True,
             recurrent_verify=mode == "target_verify",
+            few_states=mode == "decode",
             # A server's decode follows a prompt.
             min_seq_len=2,
         )

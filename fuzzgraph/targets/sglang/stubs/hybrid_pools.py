@@ -13,7 +13,7 @@ import torch
 
 from fuzzgraph import channel_decay, decayed_attention, delta_rule
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.case.verified_states import states_each, verifies_states
+from fuzzgraph.case.verified_states import requests_with_state, states_each, verifies_states
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrence import CONV_WIDTH
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
@@ -133,12 +133,16 @@ def state_pool(
         rows: of requests, the padding row of releases that add one left out.
         width: positions of a request.
     """
-    states = FIRST_ROW + config.req_pool_size * states_each(config)
+    states = FIRST_ROW + requests_with_state(config) * states_each(config)
+    # Rows and slots of the harness come before both. Where a server has no fewer states than rows,
+    # neither has this pool.
+    if not config.state_pool_size:
+        states = max(states, rows + 1)
     with cuda_on_cpu():  # up to 0.5.9 it names the device of what verifies keep
         return call_with_known(
             engine_module(_POOLS).HybridReqToTokenPool,
             size=rows,
-            mamba_size=max(states, rows + 1),
+            mamba_size=states,
             mamba_spec_state_size=config.req_pool_size,
             max_context_len=width,
             device=device.type,
