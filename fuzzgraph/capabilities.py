@@ -27,6 +27,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "min_rope_dim": (0, 0),
     # Least numbers of keys and values in a page, where blocks of one size hold states too.
     "min_page_numbers": (0, 0),
+    # How many more of them for each draft of a verify by layers with recurrent state.
+    "page_numbers_per_draft": (0, 0),
     # Query heads that kernels of latent attention are built for; 0 for any number.
     "latent_heads": ((0,), (0,)),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
@@ -176,12 +178,19 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
                 return reason
     if verifies_states(config) and not capabilities.recurrent_verify:
         return "recurrent_state in target_verify is not driven"
-    least, numbers = capabilities.min_page_numbers, page_numbers(config)
+    least, numbers = least_page_numbers(capabilities, config), page_numbers(config)
     if numbers < least:
         return f"a page of {numbers} numbers is not driven, only from {least} on"
     if not capabilities.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
         return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
     return None
+
+
+def least_page_numbers(capabilities: Capabilities, config: EngineConfig) -> int:
+    """Numbers of keys and values that a page must have room for."""
+    drafts = config.draft_tokens - 1 if verifies_states(config) else 0
+    found: int = capabilities.min_page_numbers + drafts * capabilities.page_numbers_per_draft
+    return found
 
 
 def page_numbers(config: EngineConfig) -> int:

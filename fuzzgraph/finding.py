@@ -99,6 +99,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Of the engine, the most telling first; found once, for the shrunk case."""
     confirmed: str = ""
     """Rate in fresh sessions, e.g. '3/3'; '' before it was tried."""
+    unserved: str = ""
+    """Why no server of the engine has the config of its case; told with the rate, '' where one may
+    have it."""
     severity: Severity = "low"
     """Computed from the clause; low where only NaN in unowned memory shows it. At least that of its
     `effect` in the detail: what the same step does to live rows, or what reaches them through a
@@ -132,5 +135,6 @@ def severity_of(clause: Clause) -> Severity:
 
 
 def by_severity(finding: Finding) -> int:
-    """Sort key: the worst severity is 0; equal ones keep their order."""
-    return list(SEVERITIES).index(finding.severity)
+    """Sort key: the worst severity is 0; equal ones keep their order. What no server can meet comes
+    behind all that one can."""
+    return list(SEVERITIES).index(finding.severity) + bool(finding.unserved) * len(SEVERITIES)

@@ -126,6 +126,8 @@ class Handover:
     called_at: str = ""
     watch: int = 0
     """Which of the session's watches took it down; each is judged by itself."""
+    plans: tuple[str, ...] = ()
+    """Arguments that the kernel has laid out for itself: no entry is a row's by its place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class Opened:
     """Of the process that runs the engine."""
     lines_of: Callable[[Case, Finding], tuple[EngineLine, ...]] = lambda case, finding: ()
     """The engine's lines that a finding is about, found by running its case once more."""
+    unserved: Callable[[EngineConfig], str] = lambda config: ""
+    """Why no server of the engine has a config; '' where one may."""
     reached: Mapping[str, Collection[int]] = field(default_factory=dict)
     """Watched file -> first lines of its watched statements that were executed so far."""
     record: Recorder | None = None
@@ -157,6 +159,7 @@ def open_target_object(target: Target, setup: Setup, *, branches: bool = False) 
         execution.close,
         environment=environment,
         lines_of=partial(_lines_here, target, setup, environment.engine_below),
+        unserved=execution.unserved,
     )
 
 
@@ -259,6 +262,7 @@ def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
         environment=client.environment,
         cut_off=client.cut_off,
         lines_of=client.engine_lines,
+        unserved=client.unserved,
         reached=client.reached,
         record=client.standalone_script if setup.graphs == "recorder" else None,
     )

@@ -16,6 +16,7 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.errors import TargetFailed
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Engagement, Field, Observation, RunKind, StepRecord
@@ -24,6 +25,8 @@ from fuzzgraph.world import Batch
 Outputs = TypeVar("Outputs")
 OutputsCo = TypeVar("OutputsCo", covariant=True)
 Part = TypeVar("Part")
+
+_MEND = "Mend it in the target, then check it with 'fuzzgraph check-target'."
 
 
 class CapturedGraph(Protocol, Generic[OutputsCo]):
@@ -341,6 +344,33 @@ def excuses_of(target: Target) -> tuple[Excuse, ...]:
     """The rules of handing over that the target excuses names from, in `excuses`."""
     found: tuple[Excuse, ...] = getattr(unwrapped(target), "excuses", ())
     return found
+
+
+def why_unserved(target: Target, config: EngineConfig) -> str:
+    """Why no server of the engine has this config, by the target's `unserved(config)`; '' where one
+    may have it, or the target says nothing.
+
+    Sizes do not count: those of a case are small on purpose.
+
+    Raises:
+        TargetFailed: the target's method raised, or answered neither a text nor None.
+    """
+    said: Callable[[EngineConfig], str | None] | None
+    said = getattr(unwrapped(target), "unserved", None)
+    if said is None:
+        return ""
+    try:
+        answer = said(config) or ""
+    except Exception as error:
+        raise TargetFailed(
+            f"target {target.name!r}: unserved() raised {type(error).__name__}: {error}. {_MEND}"
+        ) from error
+    if not isinstance(answer, str):
+        raise TargetFailed(
+            f"target {target.name!r}: unserved() returned {answer!r}, which is neither a text nor "
+            f"None. {_MEND}"
+        )
+    return answer
 
 
 def outputs_judged(target: Target) -> Mapping[Mode, str] | None:

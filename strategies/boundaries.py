@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from fuzzgraph.case import EngineConfig, Mode, group_configs
 from fuzzgraph.case.verified_states import most_requests
+from fuzzgraph.strategies.config_features import CONTEXT_BLOCKS
 
 
 def _around(edge: int) -> tuple[int, int, int]:
@@ -56,6 +57,9 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
     for edge in (page, 2 * page, context - context % page):
         if page > 1:
             lengths.update(_around(edge))
+    for block in CONTEXT_BLOCKS:  # of tokens, or of pages
+        if block < context:
+            lengths.update((*_around(block), *_around(block * page)))
     windows = {group.sliding_window for group in group_configs(config)}
     for edge in (*windows, config.split_kv, 2 * config.split_kv):
         if edge:

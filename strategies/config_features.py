@@ -27,6 +27,9 @@ LADDERS: tuple[tuple[int, ...], ...] = (
 _TOKEN_LADDERS: tuple[tuple[int, ...], ...] = (
     (4,), (8,), (1, 2, 4, 8), (4, 8, 16), (6, 12), (3, 10), (16,), (8, 32),
 )  # fmt: skip
+CONTEXT_BLOCKS = (512, 1024, 2048, 4096, 8192)
+"""Entries of a row that kernels which fill lists and tables take at once are 512, 1024 or 4096; the
+others are multiples of those."""
 _HEADS = ((2, 2), (2, 1), (4, 2), (4, 1), (3, 1), (4, 4))
 _HEAD_DIMS = ((8, 8), (8, 4), (4, 8), (16, 16), (16, 8))
 
@@ -135,6 +138,19 @@ def _vary_context(fields: Fields, can: Capabilities, profile: Profile, chance: C
     if chance.percent(8):
         length, limit = chance.pick((48, 64, 65, 100, 128, rare)), rare
     fields["max_context_len"] = max(1, min(length, limit))
+
+
+def _vary_long_context(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
+    """Tables past the first blocks of the kernels that fill and read them, of few narrow rows."""
+    limit = min(can.max_context_len, profile.long_context_len)
+    lengths = [edge + chance.pick((1, 2, 37)) for edge in CONTEXT_BLOCKS if edge + 37 <= limit]
+    if not lengths or fields["page_size"] * 2 > limit:
+        return
+    fields["max_context_len"] = chance.pick((*lengths, limit))
+    fields["req_pool_size"] = min(fields["req_pool_size"], 3)
+    for name in ("num_q_heads", "num_kv_heads", "head_dim", "v_head_dim"):
+        fields[name] = _simplest(DIMENSIONS[name], can)
+    fields["capture_bs"] = (2,) if profile.max_batch > 1 < can.max_batch else (1,)
 
 
 def _vary_heads(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
@@ -287,7 +303,7 @@ VARIED_BY: dict[str, Vary] = {
 }
 """Dimensions whose values depend on other fields, or that change others with them. Any other one
 needs nothing here: its row says what to draw."""
-_COMBINED = (Feature(23, 9, _vary_window_in_tree),)
+_COMBINED = (Feature(23, 9, _vary_window_in_tree), Feature(29, 3, _vary_long_context))
 """Features that set several dimensions to values that seldom meet by chance."""
 
 FEATURES: tuple[Feature, ...] = tuple(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from fuzzgraph.capabilities import Capabilities, page_numbers
+from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
@@ -116,8 +116,8 @@ def _widen_pages(fields: Fields, can: Capabilities) -> None:
     target keeps in one."""
 
     def too_small() -> bool:
-        numbers = page_numbers(EngineConfig(**{**fields, "kv_pool_pages": 1}))
-        return bool(numbers < can.min_page_numbers)
+        config = EngineConfig(**{**fields, "kv_pool_pages": 1})
+        return page_numbers(config) < least_page_numbers(can, config)
 
     while too_small() and 2 * fields["head_dim"] <= can.max_head_dim:
         fields["head_dim"] *= 2

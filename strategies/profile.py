@@ -26,6 +26,8 @@ class Profile:
     """Usual limit in tokens."""
     rare_context_len: int = 128
     """Limit in about one config in twelve, and where a large page needs the room."""
+    long_context_len: int = 16384
+    """Limit in about one config in thirty, whose rows are few and narrow."""
     pool: int = 12
     fresh: int = 4
     epoch: int = 0

@@ -107,6 +107,9 @@ def _plain_modes(case: Case) -> Iterator[Candidate]:
     """Decode everywhere, or one mode everywhere, then only the modes that are used."""
     with_decode = with_config(case, modes=("decode",), capture_tokens=())
     yield "decode", _in_mode(with_decode, "decode")
+    if case.config.capture_tokens:  # as many rows as a prefill's graphs have tokens
+        by_rows = with_config(with_decode, capture_bs=case.config.capture_tokens)
+        yield "decode", _in_mode(by_rows, "decode")
     for mode in case.config.modes:
         yield mode, _only_used_modes(_in_mode(case, mode))
     yield "used", _only_used_modes(case)

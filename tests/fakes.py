@@ -81,6 +81,9 @@ class FakeRunner:
         rate = self.rate or f"{times if seen else 0}/{times}"
         return msgspec.structs.replace(finding, confirmed=rate)
 
+    def unserved(self, config: EngineConfig) -> str:
+        return ""
+
 
 class FakeTarget:
     """What strategies ask of a target."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.campaign.folder import RunFolder, fresh_folder
 from fuzzgraph.campaign.run import Campaign, Tools, join_shards, load_corpus, run_campaign
 from fuzzgraph.campaign.search import SavedCases
+from fuzzgraph.campaign.shrink import smallest
 from fuzzgraph.campaign.targeted import run_until_found
 from fuzzgraph.open_target import Opened, open_setup, strategy_of
 
@@ -20,5 +21,6 @@ __all__ = [
     "load_corpus",
     "open_setup",
     "run_until_found",
+    "smallest",
     "strategy_of",
 ]

@@ -133,7 +133,13 @@ class Campaign:
         )
         export = self.tools.export or Exporting(self.spec.setup, opened.record, opened.environment)
         triage = Triage(
-            live, quarantining, self.tools.minimise, export, self.policy, opened.located
+            live,
+            quarantining,
+            self.tools.minimise,
+            export,
+            self.policy,
+            opened.located,
+            opened.unserved,
         )
         runner = CaseRunner(live, quarantining, triage, self.tools.dimensions, opened.cut_off)
         ended = live.state.ended

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuzzgraph.campaign.live_run import LiveRun
-from fuzzgraph.case import Case, digest
+from fuzzgraph.case import Case, EngineConfig, digest
 from fuzzgraph.errors import InvalidCase, OutOfTime
 from fuzzgraph.finding import Finding
 from fuzzgraph.run.events import FindingNew, Left, Shrunk, is_full_rate
@@ -18,6 +18,8 @@ from fuzzgraph.run.runner import Runner
 
 Minimise = Callable[[Case, Callable[[Case], bool]], Case]
 """Gives a smaller case for which the condition still holds."""
+Unserved = Callable[[EngineConfig], str]
+"""Why no server of the engine has a config; '' where one may."""
 
 _AGAIN = 1.5
 """Time kept for the second confirmation, in first ones: a run before it and one after it."""
@@ -34,11 +36,28 @@ class ShrunkFinding:
     left: tuple[Left, ...] = ()
 
 
+def smallest(
+    case: Case, still_fails: Callable[[Case], bool], minimise: Minimise, unserved: Unserved
+) -> Case:
+    """The smallest case whose config a server may have, if one is near the case or its smallest
+    form; else that form."""
+
+    def served_and_fails(candidate: Case) -> bool:
+        return not unserved(candidate.config) and still_fails(candidate)
+
+    small = minimise(case, served_and_fails)
+    if not unserved(small.config):
+        return small
+    return minimise(minimise(small, still_fails), served_and_fails)
+
+
 class Shrinker:
     """Works on one finding at a time.
 
     Args:
         notice: told what a candidate shows besides the finding it is tried for.
+        unserved: why no server has a config. A case whose config a server may have is preferred to
+            any other, however small.
     """
 
     def __init__(
@@ -47,11 +66,13 @@ class Shrinker:
         runner: Runner,
         minimise: Minimise,
         notice: Callable[[Case, tuple[Finding, ...]], None],
+        unserved: Unserved,
     ) -> None:
         self._run = run
         self._runner = runner
         self._minimise = minimise
         self._notice = notice
+        self._unserved = unserved
 
     def shrink(self, new: FindingNew, until: float) -> ShrunkFinding:
         """The finding with its rate, and the smallest case found for it.
@@ -111,7 +132,7 @@ class Shrinker:
                 cut = True
                 return False
 
-        small = self._minimise(case, still_fails)
+        small = smallest(case, still_fails, self._minimise, self._unserved)
         seconds = budget.seconds - begin
         try:
             small, confirmed = self._held(case, small, finding)

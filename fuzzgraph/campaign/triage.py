@@ -20,7 +20,7 @@ from fuzzgraph.campaign.dedup import Deduplicator
 from fuzzgraph.campaign.effect import with_effect
 from fuzzgraph.campaign.folder import RunFolder
 from fuzzgraph.campaign.live_run import LiveRun
-from fuzzgraph.campaign.shrink import Minimise, Shrinker, ShrunkFinding
+from fuzzgraph.campaign.shrink import Minimise, Shrinker, ShrunkFinding, Unserved
 from fuzzgraph.case import Case, digest
 from fuzzgraph.errors import OutOfTime
 from fuzzgraph.finding import Finding
@@ -58,6 +58,7 @@ class Triage:
         export: writes the repros of a finding.
         policy: how a finding counts.
         locate: adds the engine's lines that a finding is about.
+        unserved: why no server of the engine has a config; '' where one may.
     """
 
     def __init__(
@@ -68,10 +69,11 @@ class Triage:
         export: Exporter,
         policy: FindingPolicy,
         locate: Locate,
+        unserved: Unserved,
     ) -> None:
         self._run = run
         self._state = run.state
-        self._shrinker = Shrinker(run, runner, minimise, self._notice)
+        self._shrinker = Shrinker(run, runner, minimise, self._notice, unserved)
         self._export = export
         self._policy = policy
         self._locate = locate

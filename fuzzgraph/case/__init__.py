@@ -15,6 +15,7 @@ from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, 
 from fuzzgraph.case.kv_groups import attention_outputs, group_configs
 from fuzzgraph.case.model import (
     DIMENSIONS,
+    LONGEST_CONTEXT,
     SCHEMA_VERSION,
     SPEC_MODES,
     BatchRow,
@@ -28,6 +29,7 @@ from fuzzgraph.case.model import (
 
 __all__ = [
     "DIMENSIONS",
+    "LONGEST_CONTEXT",
     "SCHEMA_VERSION",
     "SPEC_MODES",
     "BatchRow",

@@ -17,6 +17,8 @@ SCHEMA_VERSION = 1
 
 Mode = Literal["decode", "target_verify", "draft_extend", "draft", "prefill", "idle"]
 Via = Literal["graph", "eager"]
+LONGEST_CONTEXT = 1 << 14
+"""Tokens of the longest context that is drawn."""
 SPEC_MODES: tuple[Mode, ...] = ("target_verify", "draft_extend", "draft")
 """The modes of speculative decoding."""
 
@@ -97,8 +99,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         share=65, edge="page", label="page_size={}", group="page size"
     )] = 1
     max_context_len: Annotated[int, Dimension(
-        bounds=(1, 1 << 17), needs=Most("max_context_len", 64, 512), feature=4, share=CORE,
-        size=True
+        bounds=(1, 1 << 17), needs=Most("max_context_len", 64, LONGEST_CONTEXT), feature=4,
+        share=CORE, size=True
     )] = 16
     req_pool_size: Annotated[int, Dimension(
         bounds=(1, 4096), feature=21, size=True, resets_with="pool"
@@ -166,7 +168,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Room for encoder tokens per request; 0 means a decoder-only model."""
     recurrent_state: Annotated[bool, Dimension(
         needs=Switch("recurrent_state"), feature=25, share=12, label="recurrent state",
-        group="features", carried_by=("state_indices", "state_slots", "mamba_cache_indices")
+        group="features",
+        carried_by=("state_indices", "state_slots", "mamba_cache_indices", "spec_state_indices.0"),
     )] = False
     spec_steps: Annotated[int, Dimension(
         bounds=(1, 16), needs=Most("max_spec_steps", 1, 5), label="spec steps {}",

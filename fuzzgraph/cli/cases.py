@@ -193,6 +193,7 @@ def _chosen(findings: list[Finding], wanted: str) -> Finding:
 
 
 def _minimised(opened: Opened, case: Case, kept: Finding) -> tuple[Case, int]:
+    from fuzzgraph.campaign import smallest
     from fuzzgraph.errors import InvalidCase
     from fuzzgraph.strategies import minimise
 
@@ -207,7 +208,7 @@ def _minimised(opened: Opened, case: Case, kept: Finding) -> tuple[Case, int]:
             return False
         return any(seen.key == kept.key for seen in findings)
 
-    return minimise(case, still_fails), tries
+    return smallest(case, still_fails, minimise, opened.unserved), tries
 
 
 @click.command()

@@ -30,7 +30,7 @@ from fuzzgraph.layout import plan
 from fuzzgraph.memory import Room
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
-from fuzzgraph.ports import Oracle, Target, is_isolated
+from fuzzgraph.ports import Oracle, Target, is_isolated, why_unserved
 from fuzzgraph.process.interrupts import noting_interrupts
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.world import Batch
@@ -137,7 +137,16 @@ class Execution:
             found = {other.key for other in fresh.run_case(case).findings}
             seen += finding.key in found
         fresh.close()
-        return _with_rate(finding, f"{seen}/{times}")
+        why = self.unserved(case.config)
+        return msgspec.structs.replace(finding, confirmed=f"{seen}/{times}", unserved=why)
+
+    def unserved(self, config: EngineConfig) -> str:
+        """Why no server of the engine has this config; '' where one may.
+
+        Raises:
+            TargetFailed: the target cannot say.
+        """
+        return why_unserved(self.target, config)
 
     def close(self) -> None:
         """Close every cached session.
@@ -214,7 +223,3 @@ def _mode_of(target: Target) -> Callable[[], AbstractContextManager[None]]:
     released engine keeps the mode that its server runs in (sglang's is `no_grad`).
     """
     return torch.no_grad if is_isolated(target) else torch.inference_mode
-
-
-def _with_rate(finding: Finding, rate: str) -> Finding:
-    return msgspec.structs.replace(finding, confirmed=rate)

@@ -9,14 +9,15 @@ import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.case.verified_states import states_each
-from fuzzgraph.channel_decay import CHANNEL_COLUMNS, CHANNEL_WIDTH
 from fuzzgraph.content import STATE_WIDTH, content_for
-from fuzzgraph.decayed_attention import LINEAR_STATE
-from fuzzgraph.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_memory import group_name, page_rows
 from fuzzgraph.ports import Pools, Session, unwrapped
-from fuzzgraph.recurrence import CONV_COLUMNS, CONV_WIDTH
+from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_COLUMNS, CHANNEL_WIDTH
+from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_STATE
+from fuzzgraph.recurrent_layers.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
+from fuzzgraph.recurrent_layers.mamba2 import CONV_COLUMNS
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.protocol import GUIDE
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuzzgraph import channel_decay, decayed_attention, delta_rule, recurrence
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.content import Content
 from fuzzgraph.execution.pool_memory import STATE_SIGNATURE, PoolPlane
 from fuzzgraph.ports import Pools
-from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.recurrent_layers import channel_decay, decayed_attention, delta_rule, mamba2
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch, IntArray
 
 
@@ -158,7 +158,7 @@ _LINEAR = (
 )
 _KEPT: Mapping[str, _Kept] = {
     "state": _Kept(Content.states_at),
-    "conv_state": _Kept(recurrence.conv_rows_at, convolution=True),
+    "conv_state": _Kept(mamba2.conv_rows_at, convolution=True),
     "delta_state": _Kept(delta_rule.delta_states, _DELTA),
     "delta_conv_state": _Kept(delta_rule.delta_conv_rows, convolution=True),
     "channel_state": _Kept(channel_decay.channel_states, _CHANNEL),

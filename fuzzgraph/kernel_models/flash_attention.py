@@ -328,5 +328,7 @@ def _descale_factors(
     return of
 
 
-_KVCACHE = ModelKernel("flash_attn_with_kvcache", _flash_attn_with_kvcache, _SOURCE)
+_KVCACHE = ModelKernel(
+    "flash_attn_with_kvcache", _flash_attn_with_kvcache, _SOURCE, plans=("plan",)
+)
 _VARLEN = ModelKernel("flash_attn_varlen_func", _flash_attn_varlen_func, _SOURCE)

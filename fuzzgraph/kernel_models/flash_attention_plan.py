@@ -137,4 +137,4 @@ def _get_scheduler_metadata(
     memory.store("scheduler_metadata", plan, torch.zeros(1), np.array([len(plan) - 1]))
 
 
-_PLAN = ModelKernel("get_scheduler_metadata", _get_scheduler_metadata, _SOURCE)
+_PLAN = ModelKernel("get_scheduler_metadata", _get_scheduler_metadata, _SOURCE, plans=("plan",))

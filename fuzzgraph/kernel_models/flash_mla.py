@@ -129,7 +129,12 @@ def _plan_tiles(
     memory.store("num_splits", num_splits, torch.tensor(firsts), np.arange(len(firsts)))
 
 
-_PLANNER = ModelKernel("get_mla_metadata", _plan_tiles, "FlashMLA 1408756, get_mla_metadata.cu")
+_PLANNER = ModelKernel(
+    "get_mla_metadata",
+    _plan_tiles,
+    "FlashMLA 1408756, get_mla_metadata.cu",
+    plans=("tiles",),
+)
 
 
 # ---- attention
@@ -361,4 +366,5 @@ _DENSE = ModelKernel(
     "flash_mla_with_kvcache",
     _decode_by_tiles,
     "FlashMLA 1408756, splitkv_mla.cu and mla_combine.cu",
+    plans=("tiles",),
 )

@@ -374,6 +374,6 @@ def _sparse_prefill(
     memory.store("out", out, whole, np.arange(len(q)))
 
 
-_SPARSE_PLANNER = ModelKernel("get_mla_metadata", _plan_sparse, _SOURCE)
-_SPARSE_DECODE = ModelKernel("flash_mla_with_kvcache", _sparse_decode, _SOURCE)
+_SPARSE_PLANNER = ModelKernel("get_mla_metadata", _plan_sparse, _SOURCE, plans=("planned",))
+_SPARSE_DECODE = ModelKernel("flash_mla_with_kvcache", _sparse_decode, _SOURCE, plans=("planned",))
 _SPARSE_PREFILL = ModelKernel("flash_mla_sparse_fwd", _sparse_prefill, _SOURCE)

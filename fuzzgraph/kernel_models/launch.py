@@ -21,7 +21,16 @@ from fuzzgraph.kernel_models.reading import reads_only
 from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes.report import LaneReport
 
-__all__ = ["ModelKernel", "Run", "current_route", "launch", "routed", "run_kernel"]
+__all__ = [
+    "ModelKernel",
+    "Run",
+    "belongs_to_the_step",
+    "beside_the_step",
+    "current_route",
+    "launch",
+    "routed",
+    "run_kernel",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +45,16 @@ class ModelKernel:
     """The documentation that it follows, with its version."""
     grid: None = None
     """Kernels of Triton have one."""
+    plans: tuple[str, ...] = ()
+    """Arguments that hold a plan: how the work is shared out, in a layout that follows from the
+    size of the batch. What is computed by a plan tells whether it is right."""
 
 
 Run = Callable[..., None]
 """Takes the kernel, then its arguments by name."""
 
 _ROUTES: list[Run] = []
+_ASIDE: list[str] = []
 
 
 def launch(kernel: ModelKernel, **arguments: Any) -> None:
@@ -84,6 +97,25 @@ def run_kernel(memory: KernelMemory, kernel: ModelKernel, **arguments: Any) -> N
         return
     with torch.no_grad():
         kernel.fn(memory, **arguments)
+
+
+@contextmanager
+def beside_the_step(why: str) -> Iterator[None]:
+    """Inside, launches are none of a step's, and nobody takes down what they are handed.
+
+    Args:
+        why: what they are for.
+    """
+    _ASIDE.append(why)
+    try:
+        yield
+    finally:
+        _ASIDE.pop()
+
+
+def belongs_to_the_step() -> bool:
+    """Whether a launch now is one of the step's."""
+    return not _ASIDE
 
 
 @contextmanager

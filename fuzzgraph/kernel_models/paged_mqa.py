@@ -236,5 +236,7 @@ def _scored(schedule: Ints, splits: Ints, lens: Ints) -> Iterator[tuple[int, int
                 yield row, token, keys
 
 
-_SCHEDULER = ModelKernel("get_paged_mqa_logits_metadata", _share_out, _MQA_SOURCE)
-_SCORES = ModelKernel("fp8_paged_mqa_logits", _score_keys, _MQA_SOURCE)
+_SCHEDULER = ModelKernel(
+    "get_paged_mqa_logits_metadata", _share_out, _MQA_SOURCE, plans=("schedule",)
+)
+_SCORES = ModelKernel("fp8_paged_mqa_logits", _score_keys, _MQA_SOURCE, plans=("schedule",))

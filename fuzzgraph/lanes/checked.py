@@ -16,6 +16,8 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
 from fuzzgraph.lanes.blocks import BlockPointer, Descriptor
+from fuzzgraph.lanes.brain_floats import narrowed, widened
+from fuzzgraph.lanes.device_library import TESTS, computed
 from fuzzgraph.lanes.handles import Handle, Tag, pointed, tag_of
 from fuzzgraph.lanes.memory import LaneMemory
 from fuzzgraph.lanes.types import np_dtype
@@ -47,6 +49,30 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         super().__init__()
         # The interpreter computes its overflow check and then drops the result.
         self.options = InterpreterOptions(sanitize_overflow=False)
+
+    # ---- what the stock builder lacks
+
+    def create_device_call(self, name: str, *args: Any) -> Any:
+        """A function of the device's library; see `device_library`."""
+        kind = tl.int1 if name in TESTS else args[0].dtype.scalar
+        return Handle(computed(name, *(arg.data for arg in args)), kind)
+
+    def get_bf16(self, value: float) -> Any:
+        return Handle(narrowed(np.array([value], np.float32)), tl.bfloat16)
+
+    def create_widened(self, arg: Any) -> Any:
+        """Numbers of bfloat16 as float32."""
+        return Handle(widened(arg.data), tl.float32)
+
+    def create_narrowed(self, arg: Any) -> Any:
+        """Numbers of float32 as the nearest bfloat16."""
+        return Handle(narrowed(arg.data), tl.bfloat16)
+
+    def create_fma(self, x: Any, y: Any, z: Any) -> Any:
+        if z.dtype.scalar != tl.bfloat16:
+            return super().create_fma(x, y, z)
+        one, two, three = (widened(each.data) for each in (x, y, z))
+        return Handle(narrowed(one * two + three), tl.bfloat16)
 
     # ---- pointers keep their provenance
 

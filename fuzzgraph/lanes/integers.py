@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.lanes.divergence import ActiveLanes, Divergence, current, uniform
+from fuzzgraph.lanes.loop_index import tensor_of_number
 from fuzzgraph.lanes.traced import traced
 
 Lanes = npt.NDArray[np.int64]
@@ -101,6 +102,10 @@ class LaneInt(numbers.Integral):
     @traced
     def __bool__(self) -> bool:
         return bool(uniform(self.lanes != 0))
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """A tensor of another type, as the compiler's loop variable can be cast."""
+        return tensor_of_number(self).to(*args, **kwargs)
 
     def __repr__(self) -> str:
         return repr(int(self))

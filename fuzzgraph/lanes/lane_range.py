@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ import triton.language as tl
 
 from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.integers import LaneInt, rounds
+from fuzzgraph.lanes.loop_index import with_casts
 from fuzzgraph.lanes.tail_loops import is_tail
 from fuzzgraph.lanes.traced import recorder, traced
 
@@ -21,12 +22,12 @@ from fuzzgraph.lanes.traced import recorder, traced
 _CHANGED: dict[int, dict[str, Any]] = {}
 
 
-def use_lane_range(module: dict[str, Any]) -> None:
-    """Let `range` in a kernel's module be `lane_range` until the launch is over."""
+def use_range(module: dict[str, Any], ours: Callable[..., Any]) -> None:
+    """Let `range` in a kernel's module be ours until the launch is over."""
     # A kernel's `range` is a name of its module: there is no attribute of Triton to replace. A
     # module that defines a `range` of its own keeps it.
     if id(module) not in _CHANGED and "range" not in module:
-        module["range"] = lane_range
+        module["range"] = ours
         _CHANGED[id(module)] = module
 
 
@@ -37,7 +38,7 @@ _END = "no more rounds"
 
 @contextmanager
 def restoring_range(kernel: Any) -> Iterator[None]:
-    """Afterwards, no module has `lane_range` any more."""
+    """Afterwards, no module has a `range` of ours any more."""
     _KERNEL.append(kernel)
     try:
         yield
@@ -52,9 +53,18 @@ def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) 
     """Replaces `range`, `tl.range` and `tl.static_range`."""
     start, stop = (0, first) if second is None else (first, second)
     # The caller's frame is the kernel, or a device function that it called.
-    tail = bool(_KERNEL) and is_tail(sys._getframe(1), _KERNEL[-1])
+    frame = sys._getframe(1)
+    tail = bool(_KERNEL) and is_tail(frame, _KERNEL[-1])
     found = _range(start, stop, 1 if step is None else step, tail)
-    return found if recorder() is None or isinstance(found, builtins.range) else _each_of(found)
+    if isinstance(found, builtins.range):
+        return with_casts(found, frame)
+    return found if recorder() is None else _each_of(found)
+
+
+def index_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) -> Any:
+    """The same where programs run one by one."""
+    start, stop = (0, first) if second is None else (first, second)
+    return with_casts(builtins.range(start, stop, 1 if step is None else step), sys._getframe(1))
 
 
 def _each_of(rounds: Iterator[Any]) -> Iterator[Any]:

@@ -21,9 +21,10 @@ from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.lanes.aliases import Attribute, use_aliases
 from fuzzgraph.lanes.compat import unpatched
+from fuzzgraph.lanes.device_library import device_library
 from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
-from fuzzgraph.lanes.lane_range import lane_range, number_of, per_lane, use_lane_range
+from fuzzgraph.lanes.lane_range import index_range, lane_range, number_of, per_lane, use_range
 from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
 from fuzzgraph.lanes.traced import recorder, traced
 from fuzzgraph.lanes.types import FAST_PATHS, unwrap
@@ -74,6 +75,11 @@ def stock_language() -> Patches:
         found[id(tl.tensor), name] = (tl.tensor, name, _direct(operation, reflected))
     for target, name in _launch_order():
         found[id(target), name] = (target, name, _no_wait)
+    for target, name, function in device_library():
+        found[id(target), name] = (target, name, function)
+    for target in (tl, tl.core):
+        for name in ("range", "static_range"):
+            found[id(target), name] = (target, name, index_range)
     found[id(tl.tensor), "__index__"] = (tl.tensor, "__index__", _whole_number)
     found[0, "call"] = (interpreter.InterpretedFunction, "__call__", _device_call)
     return tuple(found.values())
@@ -159,6 +165,7 @@ def lane_language() -> Patches:
 def _device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a device function without patching the language again."""
     use_aliases(function.fn.__globals__, defined())
+    use_range(function.fn.__globals__, index_range)
     rewritten = function.rewrite()
     try:
         return rewritten(*args, **kwargs)
@@ -167,7 +174,7 @@ def _device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _lane_device_call(function: Any, *args: Any, **kwargs: Any) -> Any:
-    use_lane_range(function.fn.__globals__)
+    use_range(function.fn.__globals__, lane_range)
     if (recording := recorder()) is not None:
         recording.enter(function.rewrite())
     return _device_call(function, *args, **kwargs)

@@ -15,7 +15,7 @@ from triton.runtime import interpreter
 
 from fuzzgraph.lanes.aliases import restoring_aliases, use_aliases
 from fuzzgraph.lanes.builder import lane_builder
-from fuzzgraph.lanes.lane_range import restoring_range, use_lane_range
+from fuzzgraph.lanes.lane_range import lane_range, restoring_range, use_range
 from fuzzgraph.lanes.language import defined, lane_language, patched
 from fuzzgraph.lanes.on_demand import on_demand
 from fuzzgraph.lanes.semantics import LaneSemantic
@@ -46,7 +46,7 @@ class LaneLanguage:
         self._stack.enter_context(restoring_aliases())
         use_aliases(self._kernel.__globals__, names)
         self._stack.enter_context(restoring_range(self._kernel))
-        use_lane_range(self._kernel.__globals__)
+        use_range(self._kernel.__globals__, lane_range)
         self._stack.enter_context(using_semantic(LaneSemantic, lane_builder()))
 
 

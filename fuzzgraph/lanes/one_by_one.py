@@ -14,6 +14,7 @@ from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.bounds_check import Grid
 from fuzzgraph.lanes.checked import CheckedBuilder
 from fuzzgraph.lanes.journal import NoJournal
+from fuzzgraph.lanes.lane_range import index_range, restoring_range, use_range
 from fuzzgraph.lanes.language import defined, patched, stock_language
 from fuzzgraph.lanes.language_use import using_semantic
 from fuzzgraph.lanes.report import LaneReport
@@ -28,9 +29,11 @@ def run_one_by_one(kernel: Any, grid: Grid, arguments: Arguments, report: LaneRe
     with (
         patched(stock_language()),
         restoring_aliases(),
+        restoring_range(kernel),
         using_semantic(CheckedSemantic, builder),
     ):
         use_aliases(kernel.__globals__, names)
+        use_range(kernel.__globals__, index_range)
         arguments.reconvert()
         memory = builder.memory = arguments.memory(kernel.__name__, grid, report)
         memory.alone = True  # programs run in their order, so there is nothing to find

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
-from triton.language.semantic import TritonSemantic
 
+from fuzzgraph.lanes.brain_floats import BrainFloatSemantic
 from fuzzgraph.lanes.compat import is_plain_load, is_plain_store
 from fuzzgraph.lanes.divergence import NotVectorizable
 from fuzzgraph.lanes.handles import Handle
@@ -39,7 +39,7 @@ _RANGES = {
 }
 
 
-class CheckedSemantic(TritonSemantic):  # type: ignore[misc]
+class CheckedSemantic(BrainFloatSemantic):
     """The stock semantics, with a short way for operands of one type."""
 
     def binary_op_type_checking_impl(

@@ -8,24 +8,19 @@ used any more: a lane that is done only stops accessing memory.
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
+
+from fuzzgraph.lanes.loop_index import function_of
 
 
 @lru_cache(maxsize=1024)
 def _tail_lines(code: CodeType) -> range:
     """Lines on which a kernel's last loop evaluates its range; empty without such a loop."""
     # Code objects do not tell. A kernel without source text counts as one without such a loop.
-    try:
-        lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
-        return range(0)
-    function = tree.body[0]
-    if not isinstance(function, ast.FunctionDef):
+    function, first = function_of(code)
+    if function is None:
         return range(0)
     last = function.body[-1]
     # An `else` would run after the loop.

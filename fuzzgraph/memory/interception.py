@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuzzgraph.kernel_models.launch import ModelKernel, routed, run_kernel
+from fuzzgraph.kernel_models.launch import ModelKernel, belongs_to_the_step, routed, run_kernel
 from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes import Lanes
@@ -265,9 +265,10 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         line = called_at or innermost_source()
         lanes = self.lanes
         report = LaunchReport(kernel.name, kernel.source, lanes.report, lanes.regions, line)
-        memory, launched = KernelMemory(report), self._launched
+        memory = KernelMemory(report)
+        launched = self._launched if belongs_to_the_step() else None
         if launched is not None:
-            taken = taken_down(kernel.name, len(launched), line, arguments, self._sides.of)
+            taken = taken_down(kernel, len(launched), line, arguments, self._sides.of)
             launched.append(Launched(taken, memory))
         # Past the modes, as Triton's kernels run: a model calls torch a hundred times.
         with by_torch(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():

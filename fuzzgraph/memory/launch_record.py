@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.handover import Handover, as_it_is, part_of, still_holds
+from fuzzgraph.kernel_models.launch import ModelKernel
 from fuzzgraph.kernel_models.memory import KernelMemory
 
 __all__ = ["Launched", "taken_down", "without_results"]
@@ -24,7 +25,7 @@ class Launched:
 
 
 def taken_down(
-    kernel: str,
+    kernel: ModelKernel,
     number: int,
     called_at: str,
     arguments: Mapping[str, Any],
@@ -37,7 +38,7 @@ def taken_down(
         called_at: the engine's line.
         side_of: host or device, where that is known.
     """
-    taken = Handover(kernel, "kernel", number, called_at=called_at)
+    taken = Handover(kernel.name, "kernel", number, called_at=called_at, plans=kernel.plans)
     with as_it_is():
         for name, value in arguments.items():
             if isinstance(value, torch.Tensor):

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
-from fuzzgraph.channel_decay import CHANNELS, channel_outputs
 from fuzzgraph.content import DTYPES, content_for
-from fuzzgraph.decayed_attention import LINEAR_WIDTH, linear_outputs
-from fuzzgraph.delta_rule import POSITIONS, delta_outputs
-from fuzzgraph.recurrence import recurrent_outputs
+from fuzzgraph.recurrent_layers.channel_decay import CHANNELS, channel_outputs
+from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_WIDTH, linear_outputs
+from fuzzgraph.recurrent_layers.delta_rule import POSITIONS, delta_outputs
+from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
 from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import queries_of

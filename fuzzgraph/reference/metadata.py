@@ -21,9 +21,9 @@ def live_truth(field: Field, batch: Batch, config: EngineConfig) -> IntArray | N
     """Flat values of the live entries; for offsets their steps. None where nothing is promised."""
     if not field.truth:
         return None
-    name, _, step = field.truth.partition(":")
+    name, *numbers = field.truth.split(":")
     if name in _TRUTHS:
-        return _TRUTHS[name](batch, config, int(step or 0))
+        return _TRUTHS[name](batch, config, *map(int, numbers or ["0"]))
     found: IntArray | None = getattr(batch, name)
     # An optional input that the batch lacks: live rows then hold what padded rows hold.
     padding = field.padding_in(batch.mode)
@@ -171,9 +171,10 @@ def _items_valid(batch: Batch, config: EngineConfig, step: int) -> IntArray:
     return np.ones(_chunks(batch, config, step).sum(), dtype=np.int64)
 
 
-def _draft_states(batch: Batch, config: EngineConfig, token: int) -> IntArray:
-    """Slot of the state behind one of the tokens that a verify computes of each row."""
-    return batch.draft_state_slots[:, token]
+def _draft_states(batch: Batch, config: EngineConfig, token: int, pages: int = 0) -> IntArray:
+    """Slot of the state behind one of the tokens that a verify computes of each row; its block,
+    where states lie behind so many pages in one pool of blocks."""
+    return batch.draft_state_slots[:, token] + pages
 
 
 def _states_behind(batch: Batch, config: EngineConfig, pages: int) -> IntArray:
@@ -186,8 +187,8 @@ def _states_kept(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.maximum(batch.kept_tokens, 1)
 
 
-# By name; a number follows behind a colon: a step of a draft, as in 'draft_lens:2', or a count.
-_TRUTHS: dict[str, Callable[[Batch, EngineConfig, int], IntArray]] = {
+# By name; numbers follow behind colons: a step of a draft, as in 'draft_lens:2', or a count.
+_TRUTHS: dict[str, Callable[..., IntArray]] = {
     "last_page_lens": _last_page_lens,
     "page_counts": _page_counts,
     "one_each": _one_each,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
-from fuzzgraph.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
-from fuzzgraph.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.observation import Observation
+from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
+from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.world import Batch

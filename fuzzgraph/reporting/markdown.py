@@ -154,12 +154,17 @@ def _row(summary: RunSummary, reported: ReportedFinding, cause: int) -> str:
         _line_cell(finding),
         plain(finding.oracle),
         str(len(reported.case.steps)),
-        plain(finding.confirmed),
+        _confirmed_cell(finding),
         str(1 + summary.repeats.get(reported.id, 0)),
         str(cause),
         " ".join(filter(None, (reported.status, web_link(reported.issue)))),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _confirmed_cell(finding: Finding) -> str:
+    """The rate, and the word that no finding without a server goes without."""
+    return plain(", ".join(filter(None, (finding.confirmed, finding.unserved and "no server"))))
 
 
 def _line_cell(finding: Finding) -> str:

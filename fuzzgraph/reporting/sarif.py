@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from fuzzgraph.finding import CLAUSES, SEVERITIES, Clause, Severity, severity_of
+from fuzzgraph.finding import CLAUSES, SEVERITIES, Clause, Finding, Severity, severity_of
 from fuzzgraph.reporting.causes import causes
 from fuzzgraph.reporting.sarif_places import (
     at_case,
@@ -26,7 +26,14 @@ from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import ReportedFinding, RunSummary
 from fuzzgraph.text.case_text import case_table, config_line
 from fuzzgraph.text.escaping import visible
-from fuzzgraph.text.finding_text import LAW, RULES, effect_text, observed, sentence
+from fuzzgraph.text.finding_text import (
+    LAW,
+    RULES,
+    confirmation,
+    effect_text,
+    observed,
+    sentence,
+)
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULES: tuple[Clause, ...] = tuple(CLAUSES)
@@ -112,7 +119,7 @@ def _result(summary: RunSummary, reported: ReportedFinding, cause: str) -> dict[
         "ruleId": finding.clause,
         "ruleIndex": _RULES.index(finding.clause),
         "level": _level(reported),
-        "rank": _rank(finding.severity),
+        "rank": _rank(finding),
         "message": {"text": _message(reported)},
         "locations": locations(reported),
         "partialFingerprints": _fingerprints(reported),
@@ -130,6 +137,7 @@ def _result(summary: RunSummary, reported: ReportedFinding, cause: str) -> dict[
             "mode": finding.mode,
             "target": finding.target,
             "confirmed": finding.confirmed,
+            "unserved": finding.unserved,
             "config": config_line(reported.case.config),
             "case": reported.digest,
             "replay": reported.replay,
@@ -147,19 +155,22 @@ def _result(summary: RunSummary, reported: ReportedFinding, cause: str) -> dict[
 def _level(reported: ReportedFinding) -> str:
     if reported.status == "tolerated":
         return "note"
-    return "warning" if reported.flaky else _LEVELS[reported.finding.severity]
+    doubtful = reported.flaky or reported.finding.unserved
+    return "warning" if doubtful else _LEVELS[reported.finding.severity]
 
 
-def _rank(severity: Severity) -> float:
-    """SARIF's priority, 0.0 to 100.0: 100, 75, 50 and 25."""
-    return 100.0 - 25.0 * list(SEVERITIES).index(severity)
+def _rank(finding: Finding) -> float:
+    """SARIF's priority, 0.0 to 100.0: 100, 75, 50 and 25, and 0 for what no server can meet."""
+    served = not finding.unserved
+    return served * (100.0 - 25.0 * list(SEVERITIES).index(finding.severity))
 
 
 def _message(reported: ReportedFinding) -> str:
     finding = reported.finding
     said, seen, effect = sentence(finding), observed(finding), effect_text(finding)
     parts = [said, "" if seen in said else seen, f"{effect[:1].upper()}{effect[1:]}"]
-    parts.append(f"Shows {finding.confirmed} in fresh sessions" if finding.confirmed else "")
+    sure = confirmation(finding)
+    parts.append(f"{sure[:1].upper()}{sure[1:]}")
     return " ".join(f"{part}." for part in parts if part)
 
 

@@ -103,12 +103,19 @@ def place(finding: Finding) -> str:
 
 
 def confirmation(finding: Finding) -> str:
-    """How often it shows: 'shows in 3 of 3 fresh sessions'; '' before it was tried."""
+    """How often it shows: 'shows in 3 of 3 fresh sessions'; '' before it was tried. Where no
+    server has the config, why not is a part of it."""
     if not finding.confirmed:
         return ""
     hits, _, times = finding.confirmed.partition("/")
     flaky = "" if hits == times else "FLAKY, "
-    return f"{flaky}shows in {hits} of {times} fresh sessions"
+    said = f"{flaky}shows in {hits} of {times} fresh sessions"
+    return f"{said}, with {unserved_text(finding)}" if finding.unserved else said
+
+
+def unserved_text(finding: Finding) -> str:
+    """Why no server can meet it: 'a config that no server has: ...'; '' where one may."""
+    return f"a config that no server has: {finding.unserved}" if finding.unserved else ""
 
 
 def observed(finding: Finding) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fuzzgraph.case import Case, encode_case
+from fuzzgraph.case import Case, EngineConfig, encode_case
 from fuzzgraph.errors import FuzzGraphError, OutOfTime
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import EngineLine, Finding
@@ -24,6 +24,7 @@ from fuzzgraph.worker.crash_findings import crash_finding
 from fuzzgraph.worker.limits import Limits
 from fuzzgraph.worker.messages import (
     Answer,
+    AskServed,
     Confirm,
     Confirmed,
     ExportReply,
@@ -35,6 +36,7 @@ from fuzzgraph.worker.messages import (
     Open,
     Ready,
     RunCase,
+    Served,
 )
 from fuzzgraph.worker.pool import ChildPool
 from fuzzgraph.worker.process import Ending
@@ -80,6 +82,7 @@ class WorkerClient:
         self._pause = pause
         self._pool = ChildPool(self.folder, opening)
         self._sender = RequestSender(self._pool, self._limits)
+        self._unserved: dict[EngineConfig, str] = {}
         self._was_ready = False
         self.environment = UNKNOWN
         """Of the child, as it says when its target is open."""
@@ -166,6 +169,7 @@ class WorkerClient:
             UsageError, WorkerFailed: as `start`.
         """
         self._pool.retarget(target)
+        self._unserved.clear()
         if self._pool.child is None:
             self.start()
             return
@@ -249,6 +253,29 @@ class WorkerClient:
             self._count(ending)
             return self._confirm_by_restart(case, finding, times)
 
+    def unserved(self, config: EngineConfig) -> str:
+        """Why no server of the engine has this config; '' where one may.
+
+        Raises:
+            TargetFailed, WorkerFailed: the target cannot say.
+        """
+        if config not in self._unserved:
+            self._unserved[config] = self._ask_served(config)
+        return self._unserved[config]
+
+    def _ask_served(self, config: EngineConfig) -> str:
+        for _ in range(_TRIES):
+            self.start()
+            try:
+                message = AskServed(config=config)
+                return self._sender.ask(message, Served, self._limits.case_seconds).unserved
+            except Ending as ending:
+                self._count(ending)
+        raise WorkerFailed(
+            f"target {self._target!r}: its process ended {_TRIES} times as it was asked whether a "
+            f"server has a config. {self._log_end()}"
+        )
+
     def inspect(self, cases: Sequence[Case]) -> TargetReport:
         """What the target shows on healthy cases, each run twice.
 
@@ -315,7 +342,8 @@ class WorkerClient:
         for _ in range(times):
             self._pool.kill()
             seen += finding.key in {other.key for other in self.run_case(case).findings}
-        return msgspec.structs.replace(finding, confirmed=f"{seen}/{times}")
+        why = self.unserved(case.config)
+        return msgspec.structs.replace(finding, confirmed=f"{seen}/{times}", unserved=why)
 
     def close(self) -> None:
         """End the child; a temporary folder goes with it, unless a child died in it."""

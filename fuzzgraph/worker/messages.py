@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from fuzzgraph.case import Case
+from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import EngineLine, Finding, Stage
 from fuzzgraph.run.environment import UNKNOWN, Environment
@@ -52,6 +52,17 @@ class Confirm(_Message, frozen=True):
     case: Case
     finding: Finding
     times: int
+
+
+class AskServed(_Message, frozen=True):
+    """Say why no server of the engine has a config."""
+
+    config: EngineConfig
+
+
+class Served(_Message, frozen=True):
+    unserved: str = ""
+    """'' where a server may have it."""
 
 
 class Inspect(_Message, frozen=True):
@@ -143,9 +154,18 @@ class Failed(_Message, frozen=True):
     traceback: str
 
 
-ToChild: TypeAlias = Open | RunCase | Confirm | Inspect | ExportRequest | Locate
+ToChild: TypeAlias = Open | RunCase | Confirm | AskServed | Inspect | ExportRequest | Locate
 FromChild: TypeAlias = (
-    Entered | Ready | Answer | Confirmed | Inspected | ExportReply | Located | Refused | Failed
+    Entered
+    | Ready
+    | Answer
+    | Confirmed
+    | Served
+    | Inspected
+    | ExportReply
+    | Located
+    | Refused
+    | Failed
 )
 
 Received = TypeVar("Received")

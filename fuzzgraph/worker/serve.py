@@ -21,6 +21,7 @@ from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker.bytecode import import_engine_from
 from fuzzgraph.worker.messages import (
     Answer,
+    AskServed,
     Channel,
     Confirm,
     Confirmed,
@@ -36,6 +37,7 @@ from fuzzgraph.worker.messages import (
     Open,
     Ready,
     Refused,
+    Served,
     ToChild,
 )
 from fuzzgraph.worker.stages import Enter, StagedTarget
@@ -106,6 +108,8 @@ class RequestHandler:
         if isinstance(message, Confirm):
             found = execution.confirm(message.case, message.finding, message.times)
             return Confirmed(finding=found)
+        if isinstance(message, AskServed):
+            return Served(unserved=execution.unserved(message.config))
         verdict = execution.run_case(message.case)
         findings = tuple(map(_named_fault, verdict.findings))
         return Answer(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fuzzgraph.finding import Stage
-from fuzzgraph.handover import HandoverRule
+from fuzzgraph.handover import HandoverRule, Part
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.rules import handover as rules
 
@@ -30,6 +30,12 @@ class Pair(NamedTuple):
     other: Observation
     called: str
     """What a message calls the other run."""
+    plans: frozenset[int] = frozenset()
+    """Where plans of kernels lie, which no rule compares entry by entry."""
+
+    def plans_in(self, *parts: Part) -> bool:
+        """Whether one of them is a plan, by whatever name it was handed over."""
+        return any(part.address in self.plans for part in parts)
 
 
 def missing_in(name: str, pair: Pair) -> Iterator[Breach]:

@@ -17,7 +17,7 @@ from fuzzgraph.oracles.handover.capture import against_capture
 from fuzzgraph.oracles.handover.kernels import kernel_breaches
 from fuzzgraph.oracles.handover.padding import padding_is_fresh
 from fuzzgraph.oracles.handover.runs import against, fields_shown
-from fuzzgraph.oracles.handover.shown import leaf, of_watch, watches
+from fuzzgraph.oracles.handover.shown import leaf, of_watch, plans, watches
 
 
 def _is_effect(breach: Breach) -> bool:
@@ -93,7 +93,8 @@ def breaches(step: StepRecord) -> Iterator[Breach]:
         for watch in watches(replay):
             yield from against_capture(step, of_watch(replay, watch))
         if eager is not None:
-            pair = Pair(step, replay, eager, "the eager run")
+            places = [plans(seen.handovers) for seen in step.runs.values()]
+            pair = Pair(step, replay, eager, "the eager run", frozenset().union(*places))
             yield from fields_shown(pair)
             for watch in watches(replay):
                 yield from _watched(pair, watch)
@@ -124,6 +125,7 @@ def _screened(pair: Pair, watch: int) -> Iterator[Breach]:
         yield from padding_is_fresh(pair, screen)
         # Without its past a request may rightly be told otherwise.
         by_right = {field.name for field in pair.step.fields if field.past}
-        for breach in against(Pair(pair.step, screen, pair.other, f"{pair.called} with its past")):
+        called = f"{pair.called} with its past"
+        for breach in against(pair._replace(replay=screen, called=called)):
             if leaf(breach.name) not in by_right:
                 yield breach

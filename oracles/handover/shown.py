@@ -13,6 +13,9 @@ from functools import lru_cache
 from fuzzgraph.handover import Handover, Part
 from fuzzgraph.observation import Observation
 
+_kept = lru_cache(maxsize=32)
+"""A step has three runs, and a session a few graphs."""
+
 
 def watches(seen: Observation) -> list[int]:
     """Numbers of the watches that took something down; the launches of kernels are of the first."""
@@ -30,13 +33,16 @@ def _of_watch(handovers: tuple[Handover, ...], watch: int) -> tuple[Handover, ..
     return handovers if len(found) == len(handovers) else found
 
 
+@_kept
+def plans(handovers: tuple[Handover, ...]) -> frozenset[int]:
+    """Where the plans lie by which the kernels of a run shared out their work."""
+    found = (each.tensors.get(name) for each in handovers for name in each.plans)
+    return frozenset(part.address for part in found if part is not None and part.address)
+
+
 def held_in(seen: Observation) -> Handover:
     found = [each for each in seen.handovers if each.kind == "held"]
     return found[-1] if found else Handover("", "held")
-
-
-_kept = lru_cache(maxsize=32)
-"""A step has three runs, and a session a few graphs."""
 
 
 @_kept

@@ -9,6 +9,7 @@ import torch
 import triton
 
 from fuzzgraph.lanes import lanes
+from fuzzgraph.lanes.brain_floats import narrowed
 from tests.lanes.kernels import planted, servers
 
 
@@ -89,3 +90,95 @@ def test_functions_of_the_language_may_have_other_names(kernel: Any) -> None:
     torch.testing.assert_close(out, 2 * x.exp() - 1)
     assert servers.exp is before
     assert bool(report.fallbacks) == (kernel is servers.by_alias_and_print)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_devices_library_is_computed(alone: bool) -> None:
+    x, out = torch.tensor([0.5, 1.5, 2.25, -0.5]), torch.zeros(4)
+    with lanes() as report:
+        servers.of_the_library[(4,)](x, out, ALONE=alone)
+    halves_away_from_zero = torch.tensor([1.0, 2.0, 2.0, -1.0])
+    torch.testing.assert_close(out, x.log1p() + halves_away_from_zero + x.tanh())
+    assert bool(report.fallbacks) == alone
+
+
+def test_the_devices_library_refuses_a_type_that_it_has_no_function_of() -> None:
+    x, out = torch.zeros(1, dtype=torch.float16), torch.zeros(1)
+    with lanes(), pytest.raises(Exception, match=r"libdevice.tanh takes fp32 or fp64.*got fp16"):
+        servers.of_the_library_in_halves[(1,)](x, out)
+
+
+def test_the_devices_library_is_the_stock_one_again_afterwards() -> None:
+    names = vars(servers)
+    before = names["libdevice"].tanh, names["fast_tanh"]
+    x = torch.zeros(1)
+    with lanes():
+        servers.of_the_library[(1,)](x, torch.zeros(1), ALONE=False)
+    assert (names["libdevice"].tanh, names["fast_tanh"]) == before
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_loops_variable_can_be_cast(alone: bool) -> None:
+    x, out = torch.tensor([1.0, 10.0, 100.0]), torch.zeros(3)
+    counts = torch.tensor([3, 0, 1], dtype=torch.int32)
+    with lanes() as report:
+        servers.by_cast_index[(3,)](x, out, counts, ALONE=alone)
+    assert out.tolist() == [133.0, 22.0, 23.0]
+    assert bool(report.fallbacks) == alone
+    assert "range" not in vars(servers), "the kernel's module is as it was"
+
+
+def brain_floats(count: int, seed: int) -> torch.Tensor:
+    """Numbers of either sign, most of them of the size of 1."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, generator=generator).bfloat16()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_arithmetic_in_bfloat16_is_torchs(alone: bool) -> None:
+    x, y = brain_floats(64, seed=1), brain_floats(64, seed=2)
+    y[:4] = x[:4]
+    out, less = torch.zeros_like(x), torch.zeros(64, dtype=torch.int32)
+    with lanes() as report:
+        servers.by_brain_floats[(64,)](x, y, out, less, ALONE=alone)
+    chosen = x > torch.tensor(1.01).bfloat16()
+    expected = torch.where(chosen, (x * y) - torch.tensor(0.3).bfloat16(), -(x + y))
+    assert out.tolist() == expected.tolist()
+    assert less.tolist() == (x < y).int().tolist()
+    assert bool(report.fallbacks) == alone
+
+
+def test_arithmetic_in_bfloat16_is_the_same_when_a_launch_is_played_back() -> None:
+    outs = []
+    with lanes() as report:
+        for _ in range(4):
+            x, y = brain_floats(64, seed=1), brain_floats(64, seed=2)
+            out, less = torch.zeros_like(x), torch.zeros(64, dtype=torch.int32)
+            servers.by_brain_floats[(64,)](x, y, out, less, ALONE=False)
+            outs.append(out.tolist())
+    assert report.played, "later launches play back what the first ones recorded"
+    assert all(each == outs[0] for each in outs)
+
+
+def test_a_fused_product_of_bfloat16_is_rounded_to_it() -> None:
+    x, y = brain_floats(64, seed=3), brain_floats(64, seed=4)
+    out = torch.zeros_like(x)
+    with lanes():
+        servers.fused_brain_floats[(64,)](x, y, out)
+    assert out.tolist() == (x.double() * y.double() + x.double()).bfloat16().tolist()
+
+
+def test_a_dot_of_bfloat16_is_summed_in_float32() -> None:
+    x, y = brain_floats(256, seed=5).view(16, 16), brain_floats(256, seed=6).view(16, 16)
+    out = torch.zeros(16, 16)
+    with lanes():
+        servers.dot_of_brain_floats[(1,)](x, y, out, SIDE=16)
+    torch.testing.assert_close(out, x.float() @ y.float(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3.4e38, -0.0, 1e-40])
+def test_a_float_is_rounded_to_the_nearest_bfloat16(value: float) -> None:
+    given = torch.tensor([value, 1.00390625, 1.01171875])
+    rounded = torch.from_numpy(narrowed(given.numpy()).view("int16")).view(torch.bfloat16)
+    torch.testing.assert_close(rounded, given.bfloat16(), rtol=0, atol=0, equal_nan=True)
+    assert rounded.signbit().tolist() == given.signbit().tolist()

@@ -47,13 +47,14 @@ class CampaignRun:
             clock=clock or Clock(),
         )
         cut_off = rest.pop("cut_off", lambda moment: None)
+        unserved = rest.pop("unserved", lambda config: "")
         budget = Budget(
             rest.pop("seconds", None), rest.pop("examples", 200), rest.pop("findings", None)
         )
         self.plan = RunSpec(out=str(folder), budget=budget, **rest)
         self.campaign = Campaign(
             self.plan,
-            Opened(Setup(), FakeTarget(), runner, lambda: None, cut_off=cut_off),
+            Opened(Setup(), FakeTarget(), runner, lambda: None, cut_off=cut_off, unserved=unserved),
             self.events.append,
             SavedCases([Entry(Path(f"{index}.json"), one, "") for index, one in enumerate(corpus)]),
             tools=tools,

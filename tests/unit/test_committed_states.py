@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuzzgraph import delta_rule
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.content import content_for
-from fuzzgraph.delta_rule import DELTA_COLUMNS, HEAD_WIDTH, HEADS, POSITIONS
 from fuzzgraph.execution.state_planes import StatePlane, state_planes
 from fuzzgraph.layout import plan
 from fuzzgraph.ports import Pools
-from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.recurrent_layers import delta_rule
+from fuzzgraph.recurrent_layers.delta_rule import DELTA_COLUMNS, HEAD_WIDTH, HEADS, POSITIONS
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch
 
 DRAFTS = 3

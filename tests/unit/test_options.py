@@ -150,6 +150,9 @@ class Seen:
     def __init__(self, target: Any, setup: Setup) -> None:
         self.setups.append(setup)
 
+    def unserved(self, config: Any) -> str:
+        return ""
+
     def close(self) -> None: ...
 
 

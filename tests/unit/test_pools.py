@@ -15,7 +15,8 @@ from fuzzgraph.execution.pools import require_pools
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.ports import Pools
-from fuzzgraph.recurrence import CONV_COLUMNS, CONV_WIDTH, conv_rows
+from fuzzgraph.recurrent_layers.mamba2 import CONV_COLUMNS, conv_rows
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch
 
 CONFIG = EngineConfig(capture_bs=(2,), page_size=2, num_kv_heads=2, num_q_heads=4)

@@ -13,12 +13,12 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.case.verified_states import Computed, states_each, verified_prompts
 from fuzzgraph.case.waiting import first_wait
 from fuzzgraph.content import content_for
-from fuzzgraph.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.execution.state_planes import StatePlane, state_planes
 from fuzzgraph.layout import plan
 from fuzzgraph.ports import Pools
-from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.recurrent_layers.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.world import FIRST_ROW, Batch
 

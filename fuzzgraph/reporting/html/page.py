@@ -208,7 +208,9 @@ def _badge(reported: ReportedFinding) -> str:
         return reported.status
     if not reported.finding.confirmed:
         return "unconfirmed"
-    return "flaky" if reported.flaky else ""
+    if reported.flaky:
+        return "flaky"
+    return "no server" if reported.finding.unserved else ""
 
 
 def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, str]]:
@@ -223,6 +225,8 @@ def _facts(summary: RunSummary, reported: ReportedFinding) -> list[tuple[str, st
         ("stage", finding.stage),
         ("cases with it", f"{times:,}"),
     ]
+    if finding.unserved:
+        facts.append(("no server has its config", finding.unserved))
     if effect := effect_text(finding):
         facts.append(("effect", effect))
     if reported.after_cases:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzgraph.capabilities import WIDEST, unsupported_setting
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.session import BuiltinSession
 
 _EVERYTHING = WIDEST.replace(
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
-    max_context_len=1024,
+    max_context_len=LONGEST_CONTEXT,
     max_spec_topk=8,
     # It has no indexer, and keeps every key as it is: its attention takes them all.
     kv_compressions=("none",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.kernel_models.flashinfer.plan import STANDS_FOR
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.flashinfer.excuses import EXCUSES
@@ -39,7 +39,7 @@ class WrapperTarget(ReleasedTarget):
             dtypes=("float16", "bfloat16"),
             kv_dtypes=self._kind.kv_dtypes,
             max_batch=8,
-            max_context_len=64,
+            max_context_len=LONGEST_CONTEXT,
             max_draft_tokens=4,
             max_spec_topk=self._kind.max_topk,
             # Where rows without queries are left unwritten, no server pads with them.

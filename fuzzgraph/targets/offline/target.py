@@ -65,6 +65,11 @@ class ReleasedTarget:
         """Why this engine cannot have a config that its capabilities allow, in one line."""
         return None
 
+    def unserved(self, config: EngineConfig) -> str | None:
+        """Why no server of the release has a config that is driven here, in one line, with the
+        engine's own line that says so. Sizes do not count."""
+        return None
+
     def open(self, config: EngineConfig, graphs: GraphEngine) -> Session:
         """The engine's own runner, with pools and backend of this release.
 

@@ -11,10 +11,15 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import channel_decay
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.channel_decay import CHANNEL_EPSILON, CHANNEL_HEADS, CHANNEL_OUTPUT, CHANNELS
 from fuzzgraph.content import content_for
+from fuzzgraph.recurrent_layers import channel_decay
+from fuzzgraph.recurrent_layers.channel_decay import (
+    CHANNEL_EPSILON,
+    CHANNEL_HEADS,
+    CHANNEL_OUTPUT,
+    CHANNELS,
+)
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import decayed_attention
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.decayed_attention import (
+from fuzzgraph.recurrent_layers import decayed_attention
+from fuzzgraph.recurrent_layers.decayed_attention import (
     LINEAR_EPSILON,
     LINEAR_HEADS,
     LINEAR_OUTPUT,

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import delta_rule
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.recurrent_layers import delta_rule
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
@@ -51,8 +51,8 @@ class DeltaNetModel(HybridModel):
         def on_device(weight: torch.Tensor) -> torch.Tensor:
             return torch.empty_like(weight, device=device).copy_(weight)
 
-        self.token_inputs = on_device(delta_rule.token_inputs(content_for(config)))
-        self.position_inputs = on_device(delta_rule.position_inputs())
+        self.token_inputs = on_device(delta_rule.delta_token_inputs(content_for(config)))
+        self.position_inputs = on_device(delta_rule.delta_position_inputs())
         keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=RECURRENT_LAYER,

@@ -13,7 +13,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.recurrence import conv_weights
+from fuzzgraph.recurrent_layers.mamba2 import conv_weights
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
 from fuzzgraph.targets.offline.mixer_weights import in_projection, out_projection
 from fuzzgraph.targets.offline.package import call_with_known

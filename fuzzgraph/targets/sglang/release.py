@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.offline.package import EnginePackage
 from fuzzgraph.targets.sglang.stubs.absent_modules import ABSENT, CONTENTS
 
@@ -20,3 +23,21 @@ engine_module = SGLANG.module
 has_module = SGLANG.has_module
 release = SGLANG.release
 package_root = SGLANG.root
+
+
+def demand_release(first: tuple[int, int, int], lack: str, target: str) -> None:
+    """Refuse a release before `first`.
+
+    Args:
+        lack: what the ones before do, behind "sglang 0.5.9".
+        target: its name.
+
+    Raises:
+        AdapterUnavailable: the release is older. Sources without a number of a release are not.
+    """
+    numbers = tuple(map(int, re.findall(r"\d+", release())))[:3]
+    if any(numbers) and numbers < first:
+        raise AdapterUnavailable(
+            f"sglang {release()} {lack} as target {target!r} drives them. "
+            f"Name a release from {'.'.join(map(str, first))} on."
+        )

@@ -32,12 +32,19 @@ TARGETS = (
     TargetEntry("vllm-flashmla", "vllm.target", "FlashMlaTarget"),
     TargetEntry("vllm-gdn", "vllm.recurrent_target", "DeltaNetTarget"),
     TargetEntry("vllm-gdn-hybrid", "vllm.beside_target", "DeltaNetHybridTarget"),
+    TargetEntry("vllm-gdn-hybrid-fa", "vllm.beside_target", "DeltaNetFlashHybridTarget"),
+    TargetEntry(
+        "vllm-gdn-hybrid-fa-verify", "vllm.beside_target", "DeltaNetFlashHybridTarget", _VERIFIES
+    ),
+    TargetEntry("vllm-gdn-hybrid-verify", "vllm.beside_target", "DeltaNetHybridTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify", "vllm.recurrent_target", "DeltaNetTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify-prompt", "vllm.recurrent_target", "PromptVerifyTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify-wait", "vllm.recurrent_target", "WaitingVerifyTarget", _VERIFIES),
     TargetEntry("vllm-mamba", "vllm.recurrent_target", "Mamba2Target"),
     TargetEntry("vllm-mamba-hybrid", "vllm.beside_target", "Mamba2HybridTarget"),
+    TargetEntry("vllm-mamba-hybrid-fa", "vllm.beside_target", "Mamba2FlashHybridTarget"),
     TargetEntry("vllm-mamba-prompt", "vllm.recurrent_target", "PromptTarget"),
+    TargetEntry("vllm-mamba1", "vllm.recurrent_target", "Mamba1Target"),
     TargetEntry("vllm-triton", "vllm.target", "TritonTarget"),
     TargetEntry("vllm-triton-breakable", "vllm.piecewise_target", "TritonBreakableTarget"),
     TargetEntry(
@@ -53,6 +60,10 @@ TARGETS = (
     TargetEntry("vllm-v2-fa-verify", "vllm.v2_target", "V2FlashAttentionTarget", _VERIFIES),
     TargetEntry("vllm-v2-gdn", "vllm.v2_recurrent", "V2DeltaNetTarget"),
     TargetEntry("vllm-v2-gdn-hybrid", "vllm.v2_recurrent", "V2DeltaNetHybridTarget"),
+    TargetEntry(
+        "vllm-v2-gdn-hybrid-verify", "vllm.v2_recurrent", "V2DeltaNetHybridTarget", _VERIFIES
+    ),
+    TargetEntry("vllm-v2-gdn-verify", "vllm.v2_recurrent", "V2DeltaNetTarget", _VERIFIES),
     TargetEntry("vllm-v2-mamba", "vllm.v2_recurrent", "V2Mamba2Target"),
     TargetEntry("vllm-v2-mamba-hybrid", "vllm.v2_recurrent", "V2Mamba2HybridTarget"),
     TargetEntry("vllm-v2-triton", "vllm.v2_target", "V2TritonTarget"),

@@ -14,7 +14,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH, content_for
-from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.second_layer import SecondLayer, joined_layers
 from fuzzgraph.targets.vllm.attention_model import attention_layer, on_device
 from fuzzgraph.targets.vllm.gdn_model import OneDeltaNet

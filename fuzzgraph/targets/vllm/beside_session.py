@@ -73,7 +73,9 @@ class BesideAttentionSession(RecurrentSession):
         name = _RENAMED.get(field.name, field.name)
         if field.selects != "state":
             return replace(field, name=name)
-        return replace(field, name=name, repeats=f"states_behind:{self._pages}")
+        # Of a verify one slot for each token, else the only one.
+        truth = field.repeats or "states_behind"
+        return replace(field, name=name, repeats=f"{truth}:{self._pages}")
 
     def _runner_pools(self) -> Pools:
         self._demand_blocks()

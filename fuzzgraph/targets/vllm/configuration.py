@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fuzzgraph.case import EngineConfig, group_configs
@@ -37,6 +38,7 @@ def vllm_config(
     architecture: str = ARCHITECTURE,
     cudagraph_mode: str | None = None,
     compilation_mode: int = NOT_COMPILED,
+    additional: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Graphs of the case's sizes on one rank.
 
@@ -46,6 +48,7 @@ def vllm_config(
         attention: of `--attention-config`.
         cudagraph_mode: of `--compilation-config`; full graphs of the case's mode by default.
         compilation_mode: of `--compilation-config`.
+        additional: of `--additional-config`.
     """
     module = engine_module("vllm.config")
     mode = config.modes[0]
@@ -82,6 +85,7 @@ def vllm_config(
         load_config=module.LoadConfig(load_format="dummy", use_tqdm_on_load=False),
         compilation_config=compilation,
         attention_config=module.AttentionConfig(**attention),
+        additional_config=dict(additional),
         speculative_config=_speculative_config(config, model_config, parallel_config),
     )
 

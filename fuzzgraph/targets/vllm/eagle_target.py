@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import LONGEST_CONTEXT
 from fuzzgraph.targets.vllm.attention_model import register
 from fuzzgraph.targets.vllm.draft_models import DraftLayer
 from fuzzgraph.targets.vllm.eagle_session import EagleBreakableSession, EagleSession
@@ -19,7 +20,7 @@ _DRIVEN = Capabilities(
     page_sizes=(1,),
     dtypes=("float32", "float16"),
     max_batch=8,
-    max_context_len=64,
+    max_context_len=LONGEST_CONTEXT,
     max_q_heads=4,
     max_head_dim=16,
     max_spec_steps=4,

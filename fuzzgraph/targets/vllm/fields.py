@@ -10,6 +10,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.fields import TOLD
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.vllm.answers import answer_fields
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.world import RESERVED_PAGE
 
@@ -21,6 +22,8 @@ _POSITIONS = f"{_RUNNER} _preprocess: zeros behind the live tokens"
 _OFFSETS = f"{_RUNNER} _prepare_inputs: the offsets of padded rows repeat the last one"
 _PREFILLING = f"{_RUNNER} _build_attention_metadata: zeroes padded rows, stale after condense()"
 _BY_PAST = "a request that is new to the runner still computes its prompt; " + _RUNNER
+_ANSWER = f"{_RUNNER} _bookkeeping_sync: what the rejection sampler keeps"
+_DRAFTLESS = "what is verified of a request that is new to the runner counts as its prompt"
 _PAGES = "vLLM flashinfer.py _compute_flashinfer_kv_metadata: a padded row has no pages"
 _NULL_BLOCK = PaddingRule("reserved", RESERVED_PAGE)
 """What a row holds that no request has, and so a dummy row: all releases clear rows to it."""
@@ -90,6 +93,7 @@ def runner_fields(runner: Any, config: EngineConfig) -> tuple[Field, ...]:
             source=_DUMMY,
             unjudged="an idle rank has no live rows",
         ),
+        *(answer_fields(_ANSWER, _DRAFTLESS) if several else ()),
     )
 
 

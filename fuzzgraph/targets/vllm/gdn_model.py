@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import delta_rule
 from fuzzgraph.content import STATE_WIDTH, content_for
-from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.recurrent_layers import delta_rule
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows
 from fuzzgraph.targets.offline.mixer_weights import GATE
 from fuzzgraph.targets.offline.package import call_with_known
@@ -73,6 +73,7 @@ _SHAPE = SimpleNamespace(
     linear_conv_kernel_dim=CONV_WIDTH,
     hidden_act="silu",
     rms_norm_eps=delta_rule.NORM_EPSILON,
+    dtype=torch.float32,
 )
 """What of a model's own configuration the layer reads."""
 
@@ -105,8 +106,8 @@ class OneDeltaNet(HybridLayer):
         )
 
     def _known_weights(self) -> Mapping[torch.Tensor, torch.Tensor]:
-        by_token = delta_rule.token_inputs(content_for(self.fuzzed))
-        inputs = torch.cat((by_token, delta_rule.position_inputs()))
+        by_token = delta_rule.delta_token_inputs(content_for(self.fuzzed))
+        inputs = torch.cat((by_token, delta_rule.delta_position_inputs()))
         gate = torch.zeros(_HIDDEN, STATE_WIDTH)
         gate[:VOCAB] = GATE
         out = torch.zeros(_HIDDEN, STATE_WIDTH)

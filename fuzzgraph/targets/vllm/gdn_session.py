@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import torch
 
 from fuzzgraph.case import Mode
@@ -23,6 +25,7 @@ class DeltaNetSession(RecurrentSession):
     """One runner whose model is one gated-delta-net layer."""
 
     model_class = OneDeltaNet
+    additional_config = MappingProxyType({"gdn_prefill_backend": "triton"})
     output = "gated_delta"
     states_source = _STAGED
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.vllm.release import engine_module
+from fuzzgraph.targets.vllm.release import engine_module, has_module
 
-_ATTENTION = "vllm.model_executor.layers.attention"
+_ATTENTION = ("vllm.model_executor.layers.attention", "vllm.attention.layer")
+"""Where releases have the layer: the second up to 0.15."""
 _LINEAR = "vllm.model_executor.layers.linear"
 
 
@@ -28,7 +29,8 @@ def latent_layer(config: EngineConfig, vllm_config: Any, prefix: str) -> Any:
     weight = projection.weight.detach()
     del projection.weight
     projection.weight = weight.copy_(torch.eye(rank).repeat(2 * config.num_q_heads, 1))
-    return engine_module(_ATTENTION).MLAAttention(
+    modules = filter(has_module, _ATTENTION)
+    return next(filter(None, (getattr(engine_module(m), "MLAAttention", None) for m in modules)))(
         num_heads=config.num_q_heads,
         scale=config.head_dim**-0.5,
         qk_nope_head_dim=rank,

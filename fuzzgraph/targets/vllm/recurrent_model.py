@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.recurrence import CONV_WIDTH, conv_weights
+from fuzzgraph.recurrent_layers.mamba2 import conv_weights
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.demands import demand_lookup
 from fuzzgraph.targets.offline.mixer_weights import in_projection, out_projection
 from fuzzgraph.targets.offline.package import call_with_known

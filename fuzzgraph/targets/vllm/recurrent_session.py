@@ -10,10 +10,13 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.case.verified_states import states_each
+from fuzzgraph.content import STATE_WIDTH
+from fuzzgraph.kernel_models.launch import beside_the_step
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.vllm.admission import admission_steps, needs_admission
 from fuzzgraph.targets.vllm.attention_model import OneLayer
+from fuzzgraph.targets.vllm.mamba1_model import OneMamba1
 from fuzzgraph.targets.vllm.recurrent_model import OneMixer
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
@@ -75,9 +78,10 @@ class RecurrentSession(RunnerSession):
         super()._step(batch)
 
     def _admit(self, batch: Batch) -> None:
-        """Have the runner know of requests, and leave their states as they are."""
-        states = [(tensor, tensor.clone()) for tensor in self.pools.states]
-        with self._without_graphs():
+        """Have the runner know of requests, and leave their states and keys as they are."""
+        pools = (*self.pools.states, *self.pools.kv_planes)
+        states = [(tensor, tensor.clone()) for tensor in pools]
+        with self._without_graphs(), beside_the_step("requests that the runner has to know"):
             for scheduled in admission_steps(self.served, self._in_blocks(batch)):
                 self._scheduled = scheduled
                 self.runner.execute_model(scheduled.output)
@@ -110,6 +114,16 @@ class RecurrentSession(RunnerSession):
     def plan(self) -> dict[str, object]:
         """None: every sum is exact, in whatever order kernels sum."""
         return {}
+
+
+class Mamba1Session(RecurrentSession):
+    """One runner whose model is one Mamba1 layer, whose last columns of a state are not judged."""
+
+    model_class = OneMamba1
+
+    def _states(self) -> Any:
+        conv, state = super()._states()
+        return conv, state[:, :STATE_WIDTH]
 
 
 def padded_state() -> PaddingRule:

@@ -7,23 +7,25 @@ from dataclasses import fields
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.case.verified_states import verifies_states
-from fuzzgraph.delta_rule import POSITIONS
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
+from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.configuration import max_model_len
 from fuzzgraph.targets.vllm.gdn_model import LAYERS, OneDeltaNet, layer_module, states_by_key
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
+from fuzzgraph.targets.vllm.mamba1_model import LAYER_MODULE, OneMamba1
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
-from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
+from fuzzgraph.targets.vllm.recurrent_session import Mamba1Session, RecurrentSession
 from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module, release
 from fuzzgraph.targets.vllm.stubs.chunk_rule import put_chunk_rule
 from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
+from fuzzgraph.targets.vllm.stubs.selective_scan import put_selective_scan
 from fuzzgraph.targets.vllm.target import VllmTarget
 
 _MODELS = "vllm.model_executor.models.config"
-
+_BASE = "vllm.model_executor.layers.mamba.abstract"
 
 DRIVEN = Capabilities(
     modes=("decode", "idle"),
@@ -41,7 +43,7 @@ DRIVEN = Capabilities(
 )
 
 
-_VERIFIED = DRIVEN.replace(
+VERIFIED = DRIVEN.replace(
     modes=("target_verify", "idle"),
     max_batch=4,
     max_draft_tokens=6,
@@ -65,7 +67,7 @@ class Mamba2Target(VllmTarget):
     model: type[OneLayer] = OneMixer
     session: type[RecurrentSession] = RecurrentSession
     driven = DRIVEN
-    verified = _VERIFIED
+    verified = VERIFIED
     metadata = "Mamba2AttentionMetadata"
     slots = "state_indices_tensor_d"
     """Of the builder's metadata: the slots of states that a graph of decodes reads."""
@@ -104,6 +106,24 @@ class Mamba2Target(VllmTarget):
             )
 
 
+class Mamba1Target(Mamba2Target):
+    """A model of Mamba1 layers, with their kernels for decode."""
+
+    kernels = "Mamba1 layer"
+    module = "vllm.v1.attention.backends.mamba1_attn"
+    backend = "Mamba1AttentionBackend"
+    model = OneMamba1
+    session = Mamba1Session
+    metadata = "Mamba1AttentionMetadata"
+    layer_modules = (LAYER_MODULE,)
+    also_stood_in_for = ("the kernel of prompts, by a model",)
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            put_selective_scan()
+
+
 class PromptTarget(Mamba2Target):
     """The same with prompts of one token, which the runner takes for decodes."""
 
@@ -126,7 +146,7 @@ class DeltaNetTarget(Mamba2Target):
     session = DeltaNetSession
     layer_modules = tuple(module for module, _ in LAYERS)
     device = BLACKWELL
-    also_stood_in_for = ("the kernels of prompts, by a model",)
+    also_stood_in_for: tuple[str, ...] = ("the kernels of prompts, by a model",)
     excuses: tuple[Excuse, ...] = (
         Excuse(
             "*.num_decode_draft_tokens_cpu",
@@ -158,6 +178,22 @@ class DeltaNetTarget(Mamba2Target):
         super().load()
         with cuda_on_cpu():
             put_chunk_rule(layer_module())
+        if self.mode == "target_verify":
+            self._demand_drafts()
+
+    def _demand_drafts(self) -> None:
+        """
+        Raises:
+            AdapterUnavailable: the release refuses drafts for models with states but its own
+                (model_executor/layers/mamba/abstract.py of 0.16.0 asks for the model's type).
+        """
+        asked = engine_module(_BASE).MambaBase.get_kv_cache_spec.__code__.co_names
+        if "hf_config" in asked:
+            raise AdapterUnavailable(
+                f"vLLM {release()} verifies drafts of Qwen3-Next alone among models with states, "
+                f"and target {self.name!r} is a model of its own. Name a release from 0.17.0 on, "
+                "for example --release 0.33.0."
+            )
 
     def _demand_slots(self) -> None:
         super()._demand_slots()
@@ -173,11 +209,11 @@ class PromptVerifyTarget(DeltaNetTarget):
     """The same where verifies compute several tokens of a prompt."""
 
     kernels = "delta net with prompts"
-    verified = _VERIFIED.replace(verified_prompts=True)
+    verified = VERIFIED.replace(verified_prompts=True)
 
 
 class WaitingVerifyTarget(DeltaNetTarget):
     """The same where requests wait while others verify."""
 
     kernels = "delta net with waits"
-    verified = _VERIFIED.replace(waiting=True)
+    verified = VERIFIED.replace(waiting=True)

@@ -24,9 +24,10 @@ from fuzzgraph.targets.offline.demands import demand_instance
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.second_layer import split_layers
 from fuzzgraph.targets.offline.session import GraphSession
+from fuzzgraph.targets.vllm.answers import answers_given, answers_told
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
-from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, vllm_config
+from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, max_model_len, vllm_config
 from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, page_list_fields, runner_fields
 from fuzzgraph.targets.vllm.handed import watch_handover
 from fuzzgraph.targets.vllm.kv_cache import open_kv_cache
@@ -80,6 +81,10 @@ class RunnerSession(GraphSession):
     cudagraph_mode: str | None = None
     """Of `--compilation-config`; full graphs of the case's mode by default."""
     compilation_mode = NOT_COMPILED
+    keys_of_a_part = 0
+    """See `VllmTarget`."""
+    additional_config: Mapping[str, str] = MappingProxyType({})
+    """Of `--additional-config`: what engines ask about one kind of layer."""
 
     def __init__(
         self,
@@ -108,6 +113,7 @@ class RunnerSession(GraphSession):
                 self.model_class.architecture,
                 self.cudagraph_mode,
                 self.compilation_mode,
+                self.additional_config,
             )
             join_groups(self.vllm_config)
             choose_backend(backend, capability)
@@ -319,6 +325,8 @@ class RunnerSession(GraphSession):
         index = {name: row for row, name in enumerate(self._rows_of_the_engine())}
         seen.order = [index[name] for name in self._step_done.rows]
         seen.told = {"is_prefilling": self._prefilling(batch)}
+        if self._verifies:
+            seen.told |= answers_told(self._step_done)
         if seen.outputs:
             seen.shown_tokens = batch.num_tokens
         if batch.mode == "idle" and not self.ran_eagerly:
@@ -347,10 +355,25 @@ class RunnerSession(GraphSession):
         return self._cut(read, rows, tokens)
 
     def _host_side(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """What builders read on the host; older releases have none."""
+        """What builders read on the host, of which older releases have none, and the answer."""
         flags = getattr(self._common, "is_prefilling", None)
         name = DUMMY_PREFILLING if batch.mode == "idle" else "is_prefilling"
-        return {} if flags is None else {name: flags}
+        shown = {} if flags is None else {name: flags}
+        return {**shown, **self._answers()} if batch.raw_bs else shown
+
+    @property
+    def _verifies(self) -> bool:
+        return self._config.modes[0] == "target_verify"
+
+    def _answers(self) -> dict[str, torch.Tensor]:
+        """Of a verify, in the batch's order."""
+        if not self._verifies:
+            return {}
+        return answers_given(self._answer_given(), [*self._step_done.rows])
+
+    def _answer_given(self) -> Any:
+        """`ModelRunnerOutput` of the last step."""
+        return self._answer
 
     def _cut(
         self, read: Mapping[str, torch.Tensor], rows: int, tokens: int
@@ -367,7 +390,12 @@ class RunnerSession(GraphSession):
         if self._common is None:
             return {}
         names = ("max_query_len", "max_seq_len", "num_reqs", "num_actual_tokens")
-        return {name: getattr(self._common, name) for name in names}
+        plan = {name: getattr(self._common, name) for name in names}
+        if self.keys_of_a_part:
+            # A graph has the longest row of its capture, which `_dummy_run` makes as long as any.
+            longest = plan["max_seq_len"] if self.ran_eagerly else max_model_len(self._config)
+            plan["parts"] = longest // self.keys_of_a_part
+        return plan
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         names = (*attention_outputs(self._config), *mixed_outputs(self._config))

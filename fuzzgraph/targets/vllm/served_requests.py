@@ -51,8 +51,8 @@ class Scheduled:
     """[rows of the batch] whether the step computes a part of the prompt."""
     answered: Mapping[str, list[int]] = field(default_factory=dict)
     """Engine's id -> the tokens that stay: of a verify the drafts up to the first that the model
-    does not predict, and what it predicts in its place. Nobody asks for those of a step that only
-    tells the runner of a request's past."""
+    does not predict, and what it predicts in its place; none in the middle of a prompt. Nobody asks
+    for those of a step that only tells the runner of a request's past."""
 
 
 class ServedRequests:
@@ -104,7 +104,8 @@ class ServedRequests:
                 drafts[one.name] = drafted
             rows[one.name], sampled[one.name] = row, predicted
             accepted = self._accepted(drafted, predicted, prefills=bool(in_prompt[-1]))
-            answered[one.name] = predicted[: accepted + 1]
+            ends = int(batch.seq_lens[row]) >= one.prompt
+            answered[one.name] = predicted[: accepted + 1] if ends else []
             known[request] = _after(one, batch, row, len(drafted), accepted)
         output = scheduler_output(
             new=new,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
 from fuzzgraph.kernel_models import flash_mla
@@ -27,6 +27,7 @@ from fuzzgraph.targets.vllm.stubs.process import WORKER
 
 _SELECTOR = "vllm.v1.attention.selector"
 _LAYERS = "vllm.model_executor.layers.attention"
+_GRAPH_KEYS = "vllm.forward_context"
 _ASKS_AT_IMPORT = "vllm.v1.attention.backends.flash_attn"
 """Decides by the device which graphs it has, so that no session's device may be there yet."""
 STOOD_IN_FOR = (
@@ -62,6 +63,8 @@ class VllmTarget(ReleasedTarget):
     """Of `--attention-config`."""
     device = HOPPER
     """Its compute capability."""
+    keys_of_a_part = 0
+    """Its kernel sums in parts, one for so many keys of the longest row; 0 where it does not."""
     also_stood_in_for: tuple[str, ...] = ()
     """What is in this target, beyond `STOOD_IN_FOR`."""
 
@@ -97,7 +100,8 @@ class VllmTarget(ReleasedTarget):
     def _demand_full_graphs(self) -> None:
         """
         Raises:
-            AdapterUnavailable: the release captures this backend piecewise at most.
+            AdapterUnavailable: the release captures this backend piecewise at most, or mixed
+                batches without a number of requests.
         """
         builder = getattr(engine_module(self.module), self.backend).get_builder_cls()
         by_config = "get_cudagraph_support" in vars(builder)
@@ -107,21 +111,30 @@ class VllmTarget(ReleasedTarget):
                 f"{self.name!r} drives. Name a release that has them: "
                 "fuzzgraph targets lists them."
             )
+        descriptor = engine_module(_GRAPH_KEYS).BatchDescriptor
+        if self.mode == "prefill" and hasattr(descriptor, "relax_for_mixed_batch_cudagraphs"):
+            raise AdapterUnavailable(
+                f"vLLM {release()} pads no rows of mixed batches, only tokens, and target "
+                f"{self.name!r} shows padded rows. Name a release from 0.17.0 on, for example "
+                "--release 0.33.0."
+            )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
         path = f"{self.module}.{self.backend}"
-        return self.session(config, graphs, path, self.attention, self.device)
+        opened = self.session(config, graphs, path, self.attention, self.device)
+        opened.keys_of_a_part = self.keys_of_a_part
+        return opened
 
 
 _ABOUT: Mapping[Mode, str] = {
     "decode": "decode graphs",
-    "target_verify": "decode graphs that verify drafts",
+    "target_verify": "verify graphs",
     "prefill": "mixed batches",
 }
 _DRIVEN = Capabilities(
     page_sizes=(16, 32),
     dtypes=("float32", "float16"),  # Triton's interpreter takes bfloat16 for integers in tl.dot
-    max_context_len=64,
+    max_context_len=LONGEST_CONTEXT,
     max_q_heads=4,
     max_head_dim=16,
     capture_beyond_pool=False,
@@ -172,6 +185,7 @@ class TritonMlaTarget(VllmTarget):
     backend = "TritonMLABackend"
     attention = MappingProxyType({"backend": "TRITON_MLA"})
     more = MappingProxyType(_LATENT)
+    keys_of_a_part = 512  # triton_mla.py _MIN_WORK_PER_SPLIT
     also_stood_in_for = (_STORED,)
 
     def load(self) -> None:
@@ -244,15 +258,9 @@ class FlashMlaTarget(VllmTarget):
     backend = "FlashMLABackend"
     attention = MappingProxyType({"backend": "FLASHMLA"})
     max_batch = 8
-    more = MappingProxyType(
-        {**_LATENT, "max_context_len": 256, "page_sizes": (flash_mla.FLASH_MLA_PAGE,)}
-    )
+    more = MappingProxyType({**_LATENT, "page_sizes": (flash_mla.FLASH_MLA_PAGE,)})
     also_stood_in_for = ("FlashMLA's kernels, by models", _STORED)
-    excuses = (
-        Excuse("*.tiles", "live", _TILES, "padded rows take part; the model follows the plan"),
-        Excuse("*.tile_scheduler_metadata", "live", _TILES, "the same plan, as a layer keeps it"),
-        Excuse("*.num_splits", "live", _TILES, "padded rows take part in the plan"),
-    )
+    excuses = (Excuse("*.num_splits", "live", _TILES, "padded rows take part in the plan"),)
 
     def load(self) -> None:
         super().load()

@@ -9,12 +9,11 @@ from fuzzgraph.fields import TOLD
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.vllm.answers import SAMPLED, answer_fields
 from fuzzgraph.world import RESERVED_PAGE
 
 LENS_ON_HOST = "seq_lens_cpu_upper_bound"
 """Without drafts that may be rejected, the bound is the length."""
-SAMPLED = "sampled_token_ids"
-"""What the runner answers the server: a token for each request, or all that a verify keeps."""
 _TABLES = "vLLM gpu/block_table.py"
 _INPUTS = "vLLM gpu/input_batch.py"
 _RUNNER = "vLLM gpu/model_runner.py"
@@ -24,6 +23,7 @@ _LENS = f"{_INPUTS} _prepare_pos_seq_lens_kernel: zeros behind the live rows"
 _OFFSETS = f"{_RUNNER} prepare_inputs: pads so that the offsets never decrease"
 _BOUNDS = f"{_RUNNER} prepare_inputs: padded entries are left at zero"
 _KEPT = "drafts of a request that is new to the runner are placeholders, of which none stays"
+_ANSWER = "vLLM gpu/async_utils.py AsyncOutput.get_output"
 _FLAGS = "vLLM gpu/model_states/default.py prepare_attn: flags of the live rows"
 
 EXCUSES: tuple[Excuse, ...] = (
@@ -46,7 +46,7 @@ def v2_runner_fields(config: EngineConfig) -> tuple[Field, ...]:
     if mode == "decode":
         answer = (common.value(SAMPLED, repeats="next_tokens"),)
     elif mode == "target_verify":
-        answer = (replace(common.value(SAMPLED, repeats=TOLD), past=_KEPT),)
+        answer = answer_fields(_ANSWER, _KEPT)
     return (
         common.per_token("input_ids"),
         common.per_token("positions"),

@@ -5,6 +5,7 @@ Source: vLLM v1/worker/gpu/model_states/mamba_hybrid.py, which the runner takes 
 
 from __future__ import annotations
 
+from fuzzgraph.case import Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.beside_session import (
@@ -16,9 +17,11 @@ from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
 from fuzzgraph.targets.vllm.recurrent_target import DeltaNetTarget, Mamba2Target
 from fuzzgraph.targets.vllm.release import VLLM, engine_module, release
+from fuzzgraph.targets.vllm.runner_session import RunnerSession
 from fuzzgraph.targets.vllm.target import VllmTarget
 from fuzzgraph.targets.vllm.v2_fields import EXCUSES
 from fuzzgraph.targets.vllm.v2_session import INPUT_BATCH, V2_RUNNER, V2RunnerSession
+from fuzzgraph.targets.vllm.v2_verify import NGRAM, V2VerifySession
 from fuzzgraph.world import Batch
 
 _STATES = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
@@ -57,16 +60,35 @@ class V2DeltaNetBesideAttentionSession(DeltaNetBesideAttentionSession, _WithStat
     """With a gated-delta-net layer and attention."""
 
 
+class V2DeltaNetVerifySession(DeltaNetSession, V2VerifySession, _WithStates):
+    """With a gated-delta-net layer and drafts by n-grams."""
+
+
+class V2DeltaNetBesideAttentionVerifySession(
+    DeltaNetBesideAttentionSession, V2VerifySession, _WithStates
+):
+    """With a gated-delta-net layer, attention and drafts by n-grams."""
+
+
 class _OnV2(VllmTarget):
     """With `VLLM_USE_V2_MODEL_RUNNER=1`, on releases whose V2 runner keeps states."""
 
     runner = V2_RUNNER
     generation = "V2"
+    verifies: type[RunnerSession]
+    """The session of a target that verifies drafts."""
+
+    def __init__(self, name: str, mode: Mode = "decode") -> None:
+        super().__init__(name, mode)
+        if mode == "target_verify":
+            self.session = self.verifies
 
     def load(self) -> None:
         super().load()
         with cuda_on_cpu():
             VLLM.load(_STATES)
+            if self.mode == "target_verify":
+                VLLM.load(NGRAM)
 
 
 class V2Mamba2Target(_OnV2, Mamba2Target):
@@ -90,7 +112,10 @@ class V2DeltaNetTarget(_OnV2, DeltaNetTarget):
     """A gated delta net alone."""
 
     driven = DeltaNetTarget.driven.replace(min_seq_len=1)
+    # The runner keeps the counts of accepted tokens by request, and not by row.
+    verified = DeltaNetTarget.verified.replace(min_seq_len=1, waiting=True)
     session = V2DeltaNetSession
+    verifies = V2DeltaNetVerifySession
     excuses = (*DeltaNetTarget.excuses, *EXCUSES)
 
 
@@ -106,5 +131,7 @@ class V2DeltaNetHybridTarget(_OnV2, DeltaNetHybridTarget):
     """A gated delta net beside attention."""
 
     driven = DeltaNetHybridTarget.driven.replace(min_seq_len=1)
+    verified = DeltaNetHybridTarget.verified.replace(min_seq_len=1, waiting=True)
     session = V2DeltaNetBesideAttentionSession
+    verifies = V2DeltaNetBesideAttentionVerifySession
     excuses = (*DeltaNetTarget.excuses, *EXCUSES)

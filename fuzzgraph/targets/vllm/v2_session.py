@@ -20,11 +20,12 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_graph import RecordedCudaGraph
 from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.vllm.answers import SAMPLED, answers_given
 from fuzzgraph.targets.vllm.handed import watch_builders
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
 from fuzzgraph.targets.vllm.served_requests import ServedAnew
-from fuzzgraph.targets.vllm.v2_fields import LENS_ON_HOST, SAMPLED, v2_runner_fields
+from fuzzgraph.targets.vllm.v2_fields import LENS_ON_HOST, v2_runner_fields
 from fuzzgraph.world import Batch
 
 V2_RUNNER = "vllm.v1.worker.gpu.model_runner"
@@ -194,7 +195,7 @@ class V2RunnerSession(RunnerSession):
         if lens is not None:
             shown[LENS_ON_HOST] = lens
         if batch.raw_bs:
-            shown[SAMPLED] = self._sampled()
+            shown |= self._answers() or {SAMPLED: self._sampled()}
             shown |= self._flags()
         return shown
 
@@ -206,11 +207,12 @@ class V2RunnerSession(RunnerSession):
         rows = self._rows_of_the_engine()
         return {"is_prefilling": flags[[rows.index(name) for name in self._step_done.rows]]}
 
+    def _answer_given(self) -> Any:
+        return self._answer.get_output()
+
     def _sampled(self) -> torch.Tensor:
-        """The tokens that the server hands out, in the batch's order; it looks them up by name."""
-        output = self._answer.get_output()
-        tokens = dict(zip(output.req_ids, output.sampled_token_ids, strict=True))
-        return torch.tensor([token for name in self._step_done.rows for token in tokens[name]])
+        """The tokens that the server hands out, in the batch's order."""
+        return answers_given(self._answer_given(), [*self._step_done.rows])[SAMPLED]
 
     # What outlives the step: a server reads it when the next step is on its way
 

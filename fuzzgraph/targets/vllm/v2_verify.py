@@ -9,11 +9,8 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.observation import Observation
 from fuzzgraph.targets.vllm.served_requests import ServedWithDrafts
-from fuzzgraph.targets.vllm.v2_fields import SAMPLED
 from fuzzgraph.targets.vllm.v2_session import V2RunnerSession
-from fuzzgraph.world import Batch
 
 NGRAM = "vllm.v1.worker.gpu.spec_decode.ngram.speculator"
 """The proposer; releases before it have none for V2 without a model."""
@@ -34,12 +31,6 @@ class V2VerifySession(V2RunnerSession):
 
         # Not before: a request that is added has no drafts, and the runner clears its row.
         self.runner.prepare_inputs = prepared
-
-    def observe(self, batch: Batch) -> Observation:
-        seen = super().observe(batch)
-        answered = self._step_done.answered
-        seen.told[SAMPLED] = [token for name in self._step_done.rows for token in answered[name]]
-        return seen
 
     def _propose(self) -> None:
         states = self.runner.req_states

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from tests.lanes.kernels.launch import (
-    FLOATS,
+    COMPUTED_BY_STOCK,
     Launch,
     Random,
     floats,
@@ -254,7 +254,7 @@ def draw_grouped_latent(random: Random) -> Launch:
     nope, rope = pick(random, (4, 2), (8, 4), (2, 1))
     counts = lengths(random, rows, 9)
     slots = int(counts.sum()) + 2
-    dtype = pick(random, *FLOATS)
+    dtype = pick(random, *COMPUTED_BY_STOCK)
     kv = floats(random, slots, nope + rope, dtype=dtype)
     block_heads = pick(random, 1, 2, 4)
     return Launch(
@@ -351,7 +351,7 @@ def draw_unified(random: Random) -> Launch:
     pages = int(((lens + page - 1) // page).sum()) + 2
     width = int((lens.max() + page - 1) // page) + 1
     tokens = max(1, int(query_lens.sum()))
-    dtype = pick(random, *FLOATS)
+    dtype = pick(random, *COMPUTED_BY_STOCK)
     table = integers(random, 0, pages - 1, rows, width)
     block_q = pick(random, 1, 2, 4)
     return Launch(

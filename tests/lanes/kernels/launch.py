@@ -22,6 +22,8 @@ Random = np.random.Generator
 Draw = Callable[[Random], "Launch"]
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+# The stock interpreter multiplies and adds the bits of a bfloat16 as an integer.
+COMPUTED_BY_STOCK = (torch.float32, torch.float16)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,9 @@
 # No postponed annotations here: Triton reads `tl.constexpr` from the signature.
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
+from triton.language.extra.libdevice import tanh as fast_tanh
 
 import tests.lanes.kernels.launch  # noqa: F401, what a jit function is depends on it
 
@@ -54,3 +57,66 @@ def tuned(x, out, count, BY: tl.constexpr):
 def added(x, out, count, BY: tl.constexpr):
     row = tl.program_id(0)
     tl.store(out + row, tl.load(x + row) + BY)
+
+
+@triton.jit
+def of_the_library(x, out, ALONE: tl.constexpr):
+    """The device's library, by its module, by that of one vendor and by a name of its own."""
+    row = tl.program_id(0)
+    if ALONE:
+        tl.static_print("row")
+    value = tl.load(x + row)
+    of_both = libdevice.log1p(value) + cuda_libdevice.round(value)
+    tl.store(out + row, of_both + tl.where(libdevice.isnan(value), 0.0, fast_tanh(value)))
+
+
+@triton.jit
+def of_the_library_in_halves(x, out):
+    row = tl.program_id(0)
+    tl.store(out + row, libdevice.tanh(tl.load(x + row)))
+
+
+@triton.jit
+def _at(row, index):
+    for one in range(index, index + 1):
+        row += one.to(tl.int64)  # type: ignore[attr-defined]
+    return row
+
+
+@triton.jit
+def by_cast_index(x, out, counts, ALONE: tl.constexpr):
+    """Casts its loops' variables as flash-linear-attention does; each row runs its own rounds."""
+    row = tl.program_id(0)
+    if ALONE:
+        tl.static_print("row")
+    total = 0.0
+    for index in range(tl.load(counts + row)):
+        total += tl.load(x + index.to(tl.int64))  # type: ignore[attr-defined]
+    for index in tl.static_range(0, 2):
+        total += tl.load(x + index.to(tl.int64)) + tl.load(x + _at(0, index))
+    tl.store(out + row, total)
+
+
+@triton.jit
+def by_brain_floats(x, y, out, less, ALONE: tl.constexpr):
+    """Arithmetic in bfloat16, with numbers of Python among it."""
+    row = tl.program_id(0)
+    if ALONE:
+        tl.static_print("row")
+    a = tl.load(x + row)
+    b = tl.load(y + row)
+    tl.store(out + row, tl.where(a > 1.01, a * b - 0.3, -(a + b)))
+    tl.store(less + row, (a < b) & (a != b))
+
+
+@triton.jit
+def fused_brain_floats(x, y, out):
+    row = tl.program_id(0)
+    tl.store(out + row, tl.math.fma(tl.load(x + row), tl.load(y + row), tl.load(x + row)))
+
+
+@triton.jit
+def dot_of_brain_floats(x, y, out, SIDE: tl.constexpr):
+    sides = tl.arange(0, SIDE)
+    places = sides[:, None] * SIDE + sides[None, :]
+    tl.store(out + places, tl.dot(tl.load(x + places), tl.load(y + places)))

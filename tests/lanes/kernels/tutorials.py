@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from tests.lanes.kernels.launch import (
+    COMPUTED_BY_STOCK,
     FLOATS,
     Launch,
     Random,
@@ -94,7 +95,7 @@ def matmul(
 
 def draw_matmul(random: Random) -> Launch:
     M, N, K = (number(random, 1, 20) for _ in range(3))
-    dtype = pick(random, *FLOATS, torch.float8_e5m2)
+    dtype = pick(random, *COMPUTED_BY_STOCK, torch.float8_e5m2)
     a, b = (strided(random, floats(random, *size).to(dtype)) for size in ((M, K), (K, N)))
     block_m, block_n = pick(random, 4, 8), pick(random, 1, 4, 16)
     return Launch(
@@ -303,7 +304,7 @@ def flash(
 
 def draw_flash(random: Random) -> Launch:
     heads, length, dim = number(random, 1, 3), number(random, 1, 12), pick(random, 2, 4, 8)
-    dtype = pick(random, *FLOATS)
+    dtype = pick(random, *COMPUTED_BY_STOCK)
     q, k, v = (floats(random, heads, length, dim, dtype=dtype) for _ in range(3))
     block_m = pick(random, 2, 4)
     return Launch(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.backends import aiter, nsa
+from fuzzgraph.targets.sglang.backends import aiter, flashinfer, nsa
 
 __all__ = [
+    "first_blocks_filled",
     "index_keys_not_stored",
     "index_pages_of_the_padding",
     "lone_rows_unwritten",
@@ -31,6 +33,25 @@ def _changed(target: Any, change: Callable[[Any], None]) -> Any:
 
     target.open = open_changed
     return target
+
+
+def first_blocks_filled() -> Any:
+    """What fills FlashInfer's lists stops behind the first 512 entries of a row."""
+
+    def change(session: Any) -> None:
+        backend, prepare = session.backend, session.prepare_replay
+
+        def prepare_first_blocks(batch: Any) -> None:
+            held = backend.cuda_graph_kv_indices[0].clone()
+            prepare(batch)
+            filled = backend.cuda_graph_kv_indices[0]
+            offsets = backend.kv_indptr[0][: batch.raw_bs + 1].tolist()
+            for begin, end in pairwise(offsets):
+                filled[begin + 512 : end] = held[begin + 512 : end]
+
+        session.prepare_replay = prepare_first_blocks
+
+    return _changed(flashinfer.FLASHINFER.target("sglang-flashinfer", "decode"), change)
 
 
 def lone_rows_unwritten() -> Any:

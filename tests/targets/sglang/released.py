@@ -47,6 +47,10 @@ class Workers:
         """Why the target does not run a case; "" if it does."""
         return self._client(version, target).run_case(case).skipped
 
+    def unserved(self, version: str, config: EngineConfig, target: str) -> str:
+        """Why no server of the release has a config; "" if one may."""
+        return self._client(version, target).unserved(config)
+
     def lines(self, version: str, case: Case, target: str) -> tuple[tuple[str, str], ...]:
         """The lines that the first finding is about: role, and the code that stands there."""
         client = self._client(version, target)

@@ -193,3 +193,19 @@ def test_a_tensor_that_must_lie_on_a_gpu_says_so_only_while_asked_to() -> None:
     with ClaimsCuda():
         claimed = tensor.is_cuda
     assert (claimed, tensor.is_cuda) == (True, False)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
+def test_a_list_that_is_filled_up_to_a_kernels_first_block_is_found(
+    workers: Workers, version: str
+) -> None:
+    planted = "tests.targets.sglang.kernel_mutants:first_blocks_filled"
+    for longest, wrong in ((512, False), (515, True)):
+        case = decode_case(
+            (longest - 1, 3), (longest, 4), capture_bs=(2,), max_context_len=515, kv_pool_pages=1600
+        )
+        found = {one.buffer for one in workers.findings(version, case, planted)}
+        assert ("kv_indices" in found) is wrong
+        assert workers.findings(version, case, "sglang-flashinfer") == ()

@@ -89,3 +89,16 @@ def test_an_eager_step_without_requests_hands_out_no_rows(workers: Workers, mode
     case = msgspec.structs.replace(case, steps=(ReplayStep(mode="idle", via="eager"),))
     target = _TARGET if mode == "decode" else "sglang-triton-verify"
     assert workers.findings("0.5.23", case, target) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "refused"), [("0.5.12", True), ("0.5.13", False)])
+def test_branches_on_pages_are_no_servers_up_to_0_5_12(
+    workers: Workers, version: str, refused: bool
+) -> None:
+    paged = EngineConfig(modes=("target_verify",), spec_topk=2, page_size=4)
+    said = workers.unserved(version, paged, "sglang-triton-verify")
+    assert ("server_args.py refuses spec_topk=2 with page_size=4" in said) is refused
+    single = msgspec.structs.replace(paged, page_size=1)
+    assert workers.unserved(version, single, "sglang-triton-verify") == ""

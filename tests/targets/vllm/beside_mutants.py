@@ -25,7 +25,7 @@ class _PagesOfStates(BesideAttentionSession):
         super()._spy()
 
 
-class _StatesOfPages(BesideAttentionSession):
+class StatesOfPages(BesideAttentionSession):
     """The recurrent layer's metadata is built with the block table of the pages."""
 
     def _spy(self) -> None:
@@ -34,7 +34,7 @@ class _StatesOfPages(BesideAttentionSession):
         super()._spy()
 
 
-class _PagesNotCommitted(BesideAttentionSession):
+class PagesNotCommitted(BesideAttentionSession):
     """Of the two groups only the first one's block table is copied to the device."""
 
     def _spy(self) -> None:
@@ -77,11 +77,11 @@ def pages_of_states() -> Any:
 
 
 def states_of_pages() -> Any:
-    return _delta_net(_StatesOfPages)
+    return _delta_net(StatesOfPages)
 
 
 def pages_not_committed() -> Any:
-    return _delta_net(_PagesNotCommitted)
+    return _delta_net(PagesNotCommitted)
 
 
 def slots_of_states() -> Any:
@@ -89,8 +89,8 @@ def slots_of_states() -> Any:
 
 
 def pages_not_committed_beside_mamba() -> Any:
-    return _mixer(_PagesNotCommitted)
+    return _mixer(PagesNotCommitted)
 
 
 def states_of_pages_beside_mamba() -> Any:
-    return _mixer(_StatesOfPages)
+    return _mixer(StatesOfPages)

@@ -18,11 +18,15 @@ class _Mutant(DeltaNetSession):
         def kept(*args: Any, **kwargs: Any) -> Any:
             self._before_build()
             built = build(*args, **kwargs)
-            if not self.capturing and self.runner.input_batch.num_reqs:
+            if not self.capturing and self._live:
                 self._after_build(built)
             return built
 
         return super()._kept(kept)
+
+    @property
+    def _live(self) -> int:
+        return len(self._step_done.rows)
 
     def _before_build(self) -> None:
         """Nothing is to be remembered."""
@@ -38,18 +42,18 @@ class _PaddedRowsKeepSlots(_Mutant):
         self._slots = self.builder.non_spec_state_indices_tensor.clone()
 
     def _after_build(self, built: Any) -> None:
-        live = self.runner.input_batch.num_reqs
+        live = self._live
         self.builder.non_spec_state_indices_tensor[live:] = self._slots[live:]
 
 
-class _DraftSlotsKept(_Mutant):
+class DraftSlotsKept(_Mutant):
     """The same of the slots of a verify."""
 
     def _before_build(self) -> None:
         self._slots = self.builder.spec_state_indices_tensor.clone()
 
     def _after_build(self, built: Any) -> None:
-        live = self.runner.input_batch.num_reqs
+        live = self._live
         self.builder.spec_state_indices_tensor[live:] = self._slots[live:]
 
 
@@ -57,7 +61,7 @@ class _OffsetsPastTheEnd(_Mutant):
     """Offsets of padded rows go on, as if each had a token."""
 
     def _after_build(self, built: Any) -> None:
-        live = self.runner.input_batch.num_reqs
+        live = self._live
         offsets = self.builder.spec_query_start_loc
         for row in range(live + 1, len(offsets)):
             offsets[row] = offsets[row - 1] + 1
@@ -72,7 +76,7 @@ class _ChunksOneLate(_Mutant):
             built.chunk_offsets[1:] = torch.arange(len(built.chunk_offsets) - 1)
 
 
-class _EverythingAccepted(_Mutant):
+class EverythingAccepted(_Mutant):
     """The count of accepted tokens is not copied to where the graph reads it."""
 
     def _before_build(self) -> None:
@@ -82,7 +86,7 @@ class _EverythingAccepted(_Mutant):
         self.builder.num_accepted_tokens.copy_(self._counts)
 
 
-class _SlotsOneOff(_Mutant):
+class SlotsOneOff(_Mutant):
     """A verify starts from the state behind the token after the last accepted one."""
 
     def _after_build(self, built: Any) -> None:
@@ -101,7 +105,7 @@ def stale_states() -> DeltaNetTarget:
 
 
 def stale_draft_states() -> DeltaNetTarget:
-    return _target(_DraftSlotsKept, mode="target_verify")
+    return _target(DraftSlotsKept, mode="target_verify")
 
 
 def padded_offsets() -> DeltaNetTarget:
@@ -113,8 +117,8 @@ def chunks_one_late() -> DeltaNetTarget:
 
 
 def stale_accepted_counts() -> DeltaNetTarget:
-    return _target(_EverythingAccepted, mode="target_verify")
+    return _target(EverythingAccepted, mode="target_verify")
 
 
 def another_draft_state() -> DeltaNetTarget:
-    return _target(_SlotsOneOff, mode="target_verify")
+    return _target(SlotsOneOff, mode="target_verify")

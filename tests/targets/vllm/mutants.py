@@ -117,6 +117,34 @@ class _LaterLogits(RunnerSession):
         del runner._calc_spec_decode_metadata
 
 
+class _PlanOneStepLate(RunnerSession):
+    """The plan of a batch is copied to where the graph reads it after the batch has run."""
+
+    def _kept(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            before = self.builder.scheduler_metadata.clone()
+            made = build(*args, **kwargs)
+            late = self.__dict__.pop("_late", None)
+            if not self.capturing:
+                self._late = self.builder.scheduler_metadata.clone()
+                self.builder.scheduler_metadata.copy_(before if late is None else late)
+            return made
+
+        return super()._kept(kept)
+
+
+class _PlanOfNobody(RunnerSession):
+    """What a plan says of the blocks of its first row is not copied."""
+
+    def _kept(self, build: Callable[..., Any]) -> Callable[..., Any]:
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            made = build(*args, **kwargs)
+            self.builder.scheduler_metadata[4] = 0
+            return made
+
+        return super()._kept(kept)
+
+
 class _PaddedSlots(RunnerSession):
     """`_get_slot_mappings` leaves slots behind the live tokens as the last batch had them."""
 
@@ -200,6 +228,24 @@ def padded_lengths_of_a_verify() -> TritonTarget:
 
 def another_token_than_the_rejected() -> FlashAttentionTarget:
     return _AnotherTokenTarget("vllm-fa-verify", "target_verify")
+
+
+class _PlanLateTarget(FlashAttentionTarget):
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
+        return _session(config, graphs, self, _PlanOneStepLate)
+
+
+class _PlanOfNobodyTarget(FlashAttentionTarget):
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> RunnerSession:
+        return _session(config, graphs, self, _PlanOfNobody)
+
+
+def plan_one_step_late() -> FlashAttentionTarget:
+    return _PlanLateTarget("vllm-fa-verify", "target_verify")
+
+
+def plan_of_nobody() -> FlashAttentionTarget:
+    return _PlanOfNobodyTarget("vllm-fa-verify", "target_verify")
 
 
 def logits_of_the_next_tokens() -> FlashAttentionTarget:

@@ -186,6 +186,12 @@ def test_releases_before_0_17_keep_states_the_other_way_round(vllm: Workers) -> 
         vllm.findings("0.15.1", decodes(*MOVED), TARGET)
 
 
+def test_0_16_0_decodes_and_refuses_drafts_of_another_model(vllm: Workers) -> None:
+    assert vllm.findings("0.16.0", decodes(*MOVED), TARGET) == ()
+    with pytest.raises(AdapterUnavailable, match=r"0\.16\.0 verifies drafts of Qwen3-Next alone"):
+        vllm.findings("0.16.0", verifies(verify((0, 5, 3))), VERIFIES)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -220,3 +226,19 @@ def test_a_planted_bug_of_the_builder_is_found(
     vllm: Workers, planted: str, of: Case, named: tuple[str, str]
 ) -> None:
     assert named in found(vllm, NEWEST, of, f"tests.targets.vllm.gdn_mutants:{planted}")
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "delta_net_rejects_all",
+        "delta_net_accepts_all",
+        "delta_net_bonus_of_another_row",
+        "hybrid_rows_the_other_way_round",
+    ],
+)
+def test_a_wrong_answer_of_a_verify_is_found(vllm: Workers, planted: str) -> None:
+    wide = {"num_kv_heads": 4, "head_dim": 16, "v_head_dim": 16}
+    of = verifies(*KEPT_LESS_AND_LESS, **wide)
+    named = found(vllm, NEWEST, of, f"tests.targets.vllm.answer_mutants:{planted}")
+    assert ("metadata", "sampled_token_ids") in named

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fuzzgraph.errors import AdapterUnavailable
 from tests.targets.sglang.released import Workers, release_path
 from tests.targets.vllm.cases import (
     IDLE,
@@ -53,3 +54,8 @@ def test_the_device_of_the_target_before_is_forgotten(tmp_path: Path) -> None:
         assert not workers.findings("0.25.1", mixes(*IN_PARTS), "vllm-fa-mixed")
     finally:
         workers.close()
+
+
+def test_releases_that_pad_no_rows_of_mixed_batches_are_refused(vllm: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match=r"vLLM 0\.16\.0 pads no rows of mixed batches"):
+        vllm.findings("0.16.0", mixes(*IN_PARTS), "vllm-triton-mixed")

@@ -138,3 +138,32 @@ def test_a_model_with_attention_is_not_driven() -> None:
     config = EngineConfig(page_size=16)
     refused = open_target(TARGET).unsupported(config)
     assert refused == "the model always has a recurrent layer: recurrent_state must be true"
+
+
+MAMBA1 = "vllm-mamba1"
+
+
+@pytest.mark.parametrize("steps", [MOVED, FULL_THEN_PADDED, SERVED_THEN_IDLE])
+@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+def test_states_of_mamba1_follow_their_requests(
+    vllm: Workers, version: str, steps: tuple[ReplayStep, ...]
+) -> None:
+    assert found(vllm, version, case(*steps), MAMBA1) == set()
+
+
+def test_states_of_mamba1_follow_their_requests_in_0_17_1(vllm: Workers) -> None:
+    assert found(vllm, "0.17.1", case(*MOVED), MAMBA1) == set()
+
+
+def test_the_last_token_of_a_prompt_of_0_20_2_misses_its_state_of_mamba1(vllm: Workers) -> None:
+    """PR 42430, as with Mamba2; the eager run computes a prompt, by the model of its kernel."""
+    seen = found(vllm, "0.20.2", case(*FULL_THEN_PADDED), MAMBA1)
+    assert {("metadata", "state_indices"), ("computes", "cache")} <= seen
+    assert not {clause for clause, _ in seen} & {"survives"}
+
+
+@pytest.mark.parametrize("planted", ["stale_states_of_mamba1", "states_one_late_of_mamba1"])
+def test_a_planted_bug_of_mamba1_is_found(vllm: Workers, planted: str) -> None:
+    target = f"tests.targets.vllm.recurrent_mutants:{planted}"
+    seen = found(vllm, NEWEST, case(*FULL_THEN_PADDED), target)
+    assert ("metadata", "state_indices") in seen

@@ -67,7 +67,7 @@ def test_an_idle_rank_verifies_one_dummy_request(vllm: Workers) -> None:
     ("planted", "steps", "buffer"),
     [
         ("padded_lengths_of_a_verify", FULL_THEN_PADDED, "seq_lens"),
-        ("another_token_than_the_rejected", ACCEPTED_LESS_AND_LESS, "input_ids"),
+        ("another_token_than_the_rejected", ACCEPTED_LESS_AND_LESS, "sampled_token_ids"),
         ("logits_of_the_next_tokens", FULL_THEN_PADDED, "attention"),
     ],
 )
@@ -76,3 +76,39 @@ def test_a_planted_bug_of_a_verify_is_found(
 ) -> None:
     found = vllm.findings(NEWEST, verifies(*steps), f"tests.targets.vllm.mutants:{planted}")
     assert buffer in {one.buffer for one in found}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("planted", ["rejects_all", "rows_the_other_way_round"])
+def test_a_wrong_answer_is_found_on_each_release(vllm: Workers, planted: str, version: str) -> None:
+    target = f"tests.targets.vllm.answer_mutants:{planted}"
+    found = vllm.findings(version, verifies(*ACCEPTED_LESS_AND_LESS), target)
+    assert "sampled_token_ids" in {one.buffer for one in found}
+
+
+@pytest.mark.parametrize("planted", ["accepts_all", "bonus_of_another_row"])
+def test_a_token_that_was_never_predicted_is_found_in_the_answer(
+    vllm: Workers, planted: str
+) -> None:
+    target = f"tests.targets.vllm.answer_mutants:{planted}"
+    found = vllm.findings(NEWEST, verifies(*ACCEPTED_LESS_AND_LESS), target)
+    assert "sampled_token_ids" in {one.buffer for one in found}
+
+
+@pytest.mark.parametrize("planted", ["plan_one_step_late", "plan_of_nobody"])
+def test_a_wrong_plan_of_a_verify_is_found(vllm: Workers, planted: str) -> None:
+    steps = (
+        verify((0, 5, 3), (1, 6, 3), (2, 7, 3)),
+        verify((0, 8, 3), (1, 9, 3), (2, 10, 3), (3, 8, 3)),
+    )
+    target = f"tests.targets.vllm.mutants:{planted}"
+    found = {(one.oracle, one.buffer) for one in vllm.findings(NEWEST, verifies(*steps), target)}
+    assert {("handover", "flash_attn_with_kvcache"), ("reference", "attention")} <= found
+
+
+def test_a_plan_of_more_rows_than_the_batch_has_is_laid_out_otherwise(vllm: Workers) -> None:
+    """Four rows of four tokens on a graph of five: the plan of four has an entry more than that."""
+    rows = tuple((name, 5 + name, 4) for name in range(4))
+    alone = verifies(verify(*rows), capture_bs=(5,), draft_tokens=4)
+    assert vllm.findings(NEWEST, alone, "vllm-fa-verify") == ()
+    assert vllm.findings(NEWEST, alone, "vllm-v2-fa-verify") == ()

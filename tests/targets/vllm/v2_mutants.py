@@ -106,7 +106,7 @@ class _DraftsOfBefore(V2VerifySession):
         drafts.copy_(drafts.flip(0))
 
 
-class _NoDraftStays(V2VerifySession):
+class NoDraftStays(V2VerifySession):
     """The rejection sampler compares what the model predicts with token 0."""
 
     def _spy(self) -> None:
@@ -142,7 +142,7 @@ def drafts_of_before() -> V2FlashAttentionTarget:
 
 
 def no_draft_stays() -> V2FlashAttentionTarget:
-    return _verify_target(_NoDraftStays)
+    return _verify_target(NoDraftStays)
 
 
 def lengths_not_counted() -> V2FlashAttentionTarget:

@@ -73,6 +73,25 @@ def test_query_offsets_of_a_verify_are_those_of_the_eager_run(hand_over: Any) ->
     assert [each.split(".")[-1] for each in found] == ["cu_seqlens_q[1] is 4, the eager run had 3"]
 
 
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_a_plan_that_is_as_long_as_a_batch_has_tokens_is_not_compared_by_place(
+    by_kernel: bool,
+) -> None:
+    """Of four rows and of five: each part is aligned, so that the second one begins elsewhere."""
+    step = record("target_verify")
+    eager, replay = ints(1, 1, 1, 1, 0, 1), ints(*[1, 1, 1, 1, 1, 0] * 2)
+
+    def run(plan: Part) -> list[Handover]:
+        launch = replace(kernel(plan=plan), plans=("plan",) if by_kernel else ())
+        return [launch, held(scheduler_metadata=plan), call(scheduler_metadata=plan)]
+
+    step.runs["replay"].handovers = tuple(run(replay))
+    step.runs["replay"].handed_at_capture = (call(scheduler_metadata=replay),)
+    step.runs["eager"].handovers = tuple(run(eager))
+    found = {one.buffer for one in Handovers().judge(step)}
+    assert found == (set() if by_kernel else {"attend.plan"})
+
+
 def test_what_lies_beyond_a_rows_keys_in_a_table_may_be_anything() -> None:
     step = record(lengths=(2, 3))
     eager = kernel(page_table=part_of(torch.tensor([[3, 4, 9], [5, 6, 7]])))

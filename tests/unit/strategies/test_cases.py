@@ -16,6 +16,7 @@ from fuzzgraph.coverage_values import coverage_values
 from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, profile_named
+from fuzzgraph.strategies.boundaries import seq_lens
 
 EPOCHS, PER_EPOCH = 12, 100
 
@@ -158,7 +159,17 @@ def test_contexts_stay_small_but_for_rare_ones() -> None:
     # Compressed keys need a context beyond the window.
     contexts = [one.max_context_len for one in configs if one.kv_compression == "none"]
     assert sum(context <= 33 for context in contexts) > 0.7 * len(contexts)
-    assert max(contexts) <= DEFAULT.rare_context_len
+    rare = sum(context > DEFAULT.rare_context_len for context in contexts)
+    assert 0 < rare < 0.06 * len(contexts)
+
+
+def test_a_long_context_has_rows_past_the_blocks_of_kernels_and_few_narrow_ones() -> None:
+    found = [case for case in sample() if case.config.max_context_len > 512]
+    assert any(row.seq_len > 1025 for case in found for step in case.steps for row in step.rows)
+    tried = seq_lens(EngineConfig(max_context_len=5000), "decode", 1)
+    assert {511, 512, 513, 1025, 4095, 4097} <= set(tried)
+    assert all(case.config.req_pool_size <= 3 for case in found)
+    assert all(case.config.num_q_heads == 1 for case in found)
 
 
 def test_nothing_is_drawn_outside_a_narrow_reach() -> None:
@@ -228,6 +239,19 @@ def test_every_page_has_room_for_what_else_a_target_keeps_in_one() -> None:
     small = EngineConfig(page_size=16, num_kv_heads=2, num_q_heads=2, head_dim=8, v_head_dim=8)
     said = "a page of 512 numbers is not driven, only from 1304 on"
     assert unsupported_setting(reach, small) == said
+
+
+def test_every_page_of_a_verify_has_room_for_what_its_drafts_take() -> None:
+    reach = Capabilities(
+        modes=("target_verify",), recurrent_state=True, recurrent_only=True, recurrent_verify=True,
+        page_sizes=(16, 32), max_q_heads=4, max_head_dim=16, max_draft_tokens=6,
+        max_context_len=64, min_page_numbers=1304, page_numbers_per_draft=264,
+    )  # fmt: skip
+    configs = {case.config for case in drawn(reach, DEFAULT, 80, 7)}
+    room = {page_numbers(config) - 264 * (config.draft_tokens - 1) for config in configs}
+    assert min(room) >= 1304
+    assert len({config.draft_tokens for config in configs}) > 3
+    assert {config.page_size for config in configs} == {16, 32}
 
 
 def test_no_row_is_shorter_than_a_target_has_it() -> None:

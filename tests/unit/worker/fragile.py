@@ -24,6 +24,7 @@ from fuzzgraph.world import Batch
 
 HEALTHY, CRASHES, HANGS, LEAVES, REFUSES, NOISY, HARNESS_FAULT = range(1, 8)
 DEVICE_FAULT, ABORTS, REFUSED_LAUNCH, KILLED_TWICE, ALWAYS_KILLED = range(8, 13)
+UNSERVED_PAGES = 65
 _ILLEGAL = "CUDA error: an illegal memory access was encountered"
 _APERTURE = (
     "Callback: Queue 0x7ef728200000 aborting with error : "
@@ -120,6 +121,9 @@ class FragileTarget:
         if config.num_q_heads == HARNESS_FAULT:
             raise KeyError("a mistake in the harness")
         return None
+
+    def unserved(self, config: EngineConfig) -> str | None:
+        return "no server starts like this" if config.kv_pool_pages == UNSERVED_PAGES else None
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> FragileSession:
         if config.num_q_heads == REFUSES:

@@ -190,3 +190,9 @@ def test_a_worker_in_the_folder_of_another_clone_runs_the_parents_fuzzgraph(
         Setup(target="fragile:FragileTarget"), paths=[_HERE], folder=tmp_path / "w"
     ) as client:
         assert client.run_case(case(HEALTHY)).findings == ()
+
+
+def test_a_death_tells_that_no_server_has_its_config(shared: WorkerClient) -> None:
+    seen = shared.run_case(case(LEAVES, pages=65)).findings[0]
+    assert shared.confirm(case(LEAVES, pages=65), seen, 2).unserved == "no server starts like this"
+    assert shared.confirm(case(LEAVES), seen, 1).unserved == ""

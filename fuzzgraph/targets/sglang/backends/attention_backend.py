@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
@@ -95,7 +95,7 @@ class AttentionBackend:
     """(backend, size of the graph or None without one) -> its metadata."""
     planned: Callable[[Any], Tensors] = lambda metadata: {}
     """Metadata -> what a plan was made of on the host."""
-    max_context_len: int = 64
+    max_context_len: int = LONGEST_CONTEXT
     max_topk: int = 1
     """Branches of the drafts that it verifies."""
     masks_branches: bool = False

@@ -23,7 +23,6 @@ _CUTLASS_MLA = AttentionBackend(
     stood_in_for=("the attention kernel, by a model",),
     page_sizes=(128,),  # PAGE_SIZE in the backend's module
     fields=("page_table",),
-    max_context_len=512,
     held=latent_table,
     read=attributes(page_table="block_kv_indices"),
     kernels=(

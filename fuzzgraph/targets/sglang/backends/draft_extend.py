@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.backends import (
@@ -27,7 +26,7 @@ from fuzzgraph.targets.sglang.backends import (
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
 from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
 from fuzzgraph.targets.sglang.excuses import DRAFT_EXTEND_EXCUSES
-from fuzzgraph.targets.sglang.release import release
+from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT_EXTEND, RunnerKind
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
@@ -48,10 +47,6 @@ _LATER = {"flashinfer": (0, 5, 19), "flashmla": (0, 5, 19)}
 _FROM = (0, 5, 13)
 """The first release whose only worker gives rows all their places (sglang eagle_worker_v2.py), and
 those of backends that prepare such rows since a later one."""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3])
 
 
 class DraftExtendTarget(DraftTarget):
@@ -90,12 +85,9 @@ class DraftExtendTarget(DraftTarget):
 
     def modules(self) -> tuple[str, ...]:
         layer = "sglang.srt.layers.radix_attention"
-        if _numbers(release()) < _LATER.get(self.backend.name, _FROM):
-            raise AdapterUnavailable(
-                f"sglang {release()} prepares no graphs of draft-extend on {self.backend.name} "
-                f"as target {self.name!r} drives them. Name a release that has them: "
-                "fuzzgraph targets lists them."
-            )
+        first = _LATER.get(self.backend.name, _FROM)
+        lack = f"prepares no graphs of draft-extend on {self.backend.name}"
+        demand_release(first, lack, self.name)
         return *super().modules(), self.backend.place()[0], layer
 
     def load(self) -> None:

@@ -98,7 +98,7 @@ class Dsv4Target(SglangTarget):
         kv_compressions=("window", "c4", "c128"),
         index_topks=(0, _TOPK),
         max_batch=4,
-        max_context_len=512,
+        max_context_len=8192,
         capture_beyond_pool=False,
         row_mixings=ROW_MIXINGS,
     )

@@ -43,7 +43,6 @@ FLASHMLA = AttentionBackend(
     attentions=("mla",),
     page_sizes=(flash_mla.FLASH_MLA_PAGE,),  # PAGE_SIZE in the backend's module
     fields=("page_table",),
-    max_context_len=256,
     stood_in_for=(
         "the attention kernel and the planner of tiles, by models",
         "the number of cores",

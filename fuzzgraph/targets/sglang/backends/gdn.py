@@ -9,22 +9,24 @@ layer and its norm.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.delta_rule import POSITIONS
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in
 from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
-from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
+from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN, SETTINGS
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
@@ -59,12 +61,15 @@ class DeltaNetTarget(TritonTarget):
     """Of the release, where the recurrent layer and its description lie."""
     positions = POSITIONS
     """That the recurrent layer tells apart."""
+    since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
+    """Mode -> the first release that can be driven, and what the ones before do."""
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
         self.about = f"gated delta net beside Triton attention, {mode} graphs"
         self.capabilities = self.capabilities.replace(
             dtypes=("float32",),
+            max_context_len=POSITIONS,
             max_tp_size=1,
             max_spec_topk=1,
             capture_beyond_pool=False,
@@ -88,6 +93,12 @@ class DeltaNetTarget(TritonTarget):
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
         return DeltaNetSession(config, graphs)
+
+    def modules(self) -> tuple[str, ...]:
+        for mode in self.capabilities.modes:
+            if mode in self.since:
+                demand_release(*self.since[mode], self.name)
+        return super().modules()
 
     def load(self) -> None:
         keep_workspaces_small(**SETTINGS)

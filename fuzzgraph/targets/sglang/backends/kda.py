@@ -9,11 +9,12 @@ and handed raw gates by the model since 0.5.17 (sglang kimi_linear.py).
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Literal
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.channel_decay import CHANNEL_OUTPUT, CHANNELS
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT, CHANNELS
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER
@@ -25,6 +26,12 @@ class ChannelDecayTarget(DeltaNetTarget):
 
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
     positions = CHANNELS
+    since = MappingProxyType(
+        {
+            "decode": ((0, 5, 10), "keeps the inputs of KDA's convolution in three tensors, not"),
+            "target_verify": ((0, 5, 17), "hands no verifies of KDA raw gates"),
+        }
+    )
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)

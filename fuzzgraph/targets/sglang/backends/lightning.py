@@ -9,14 +9,17 @@ in `__init__`), so servers took other backends beside it.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Literal
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.decayed_attention import LINEAR_OUTPUT, LINEAR_WIDTH
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT, LINEAR_WIDTH
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import BAILING, LIGHTNING_BACKEND
+
+_BESIDE_TRITON = (0, 5, 18), "runs no models of lightning attention beside Triton attention"
 
 
 class LightningTarget(DeltaNetTarget):
@@ -24,6 +27,7 @@ class LightningTarget(DeltaNetTarget):
 
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     positions = LINEAR_WIDTH
+    since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), _BESIDE_TRITON))
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)

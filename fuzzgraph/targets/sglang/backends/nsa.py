@@ -117,7 +117,7 @@ _NSA = AttentionBackend(
     attentions=("mla",),
     page_sizes=(64,),  # the backend asserts it
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
-    max_context_len=256,
+    max_context_len=8192,  # places whose index keys `content` tells apart
     stood_in_for=(
         "the indexer's scores and store of keys, the selection of keys, FlashAttention 3 and sparse"
         " FlashMLA, by models",

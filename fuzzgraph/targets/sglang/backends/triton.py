@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
@@ -26,11 +26,13 @@ from fuzzgraph.targets.sglang.decode_session import (
     refused_draft_tokens,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fields
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 
 TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
+_SPECULATIVE_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
+"""From 0.5.13 on it names the backends that take branches of drafts on pages, Triton among them."""
 _ROPE = 1
 """Least rotary columns of a latent row; with one, rows of any width round up as their values do."""
 CORES = 4  # few, because every split of a row is one more program to interpret
@@ -49,7 +51,7 @@ _SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for ever
 _SMALL = (
     ("dtypes", ("float32", "float16")),  # the interpreter's tl.dot takes bfloat16 for integers
     ("max_batch", 4),
-    ("max_context_len", 32),
+    ("max_context_len", LONGEST_CONTEXT),
     ("max_q_heads", 4),
     ("max_head_dim", 16),
 )
@@ -106,6 +108,12 @@ class TritonTarget(SglangTarget):
     def refused(self, config: EngineConfig) -> str | None:
         latent = _refused_widths(config) if config.attention == "mla" else None
         return latent or refused_draft_tokens(config) or refused_capture_sizes(config)
+
+    def unserved(self, config: EngineConfig) -> str | None:
+        if config.spec_topk == 1 or config.page_size == 1 or has_module(_SPECULATIVE_ARGUMENTS):
+            return None
+        branches, pages = f"spec_topk={config.spec_topk}", f"page_size={config.page_size}"
+        return f"up to 0.5.12 server_args.py refuses {branches} with {pages} on Triton attention"
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
         return TritonSession(config, graphs)

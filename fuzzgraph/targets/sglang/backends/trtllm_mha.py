@@ -51,7 +51,6 @@ TRTLLM_MHA = AttentionBackend(
     attentions=("mha",),
     page_sizes=(16, 32, 64),  # what ServerArgs accepts for it
     fields=FA_FIELDS,
-    max_context_len=256,
     stood_in_for=("attention kernels, by models", "the number of multiprocessors"),
     read=attributes(**FA_METADATA),
     stubs=(

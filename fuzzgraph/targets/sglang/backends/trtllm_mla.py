@@ -46,7 +46,6 @@ TRTLLM_MLA = AttentionBackend(
     attentions=("mla",),
     page_sizes=(32, 64),  # what ServerArgs accepts for it
     fields=("cache_seqlens", "page_table"),
-    max_context_len=256,
     stood_in_for=("attention kernels, by models", "a compilation ahead", "the number of cores"),
     held=_held,
     read=attributes(page_table="block_kv_indices", cache_seqlens="seq_lens_k"),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.demands import demand_key
@@ -88,7 +88,7 @@ class CpuGraphTarget(SglangTarget):
     capabilities = Capabilities(
         runners=("graph", "cpu_graph"),  # it is the one, and saved cases call it either
         max_batch=16,
-        max_context_len=64,
+        max_context_len=LONGEST_CONTEXT,
         seq_len_fill_values=(1, 0),
         mrope=True,
         capture_beyond_pool=False,

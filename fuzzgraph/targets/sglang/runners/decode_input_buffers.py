@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
@@ -35,7 +35,7 @@ class BufferTarget(SglangTarget):
         self.capabilities = Capabilities(
             modes=(mode,),
             max_batch=16,
-            max_context_len=64,
+            max_context_len=LONGEST_CONTEXT,
             seq_len_fill_values=(1, 0),
             max_tp_size=8,
             max_spec_steps=3,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
@@ -103,7 +103,7 @@ class DraftTarget(SglangTarget):
         self.capabilities = Capabilities(
             modes=(self._kind.mode,),
             max_batch=16,
-            max_context_len=64,
+            max_context_len=LONGEST_CONTEXT,
             # FlashAttention's backend asks for 1.
             seq_len_fill_values=(1,) if computes else (1, 0),
             # What draft-extend computes for tokens that were not accepted lies beyond the case.

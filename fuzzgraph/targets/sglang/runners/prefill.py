@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
@@ -47,7 +47,7 @@ class PrefillTarget(SglangTarget):
             dtypes=("float32", "float16"),  # the interpreter's tl.dot takes bfloat16 for integers
             prefill_runners=(graphs,),
             max_batch=4,
-            max_context_len=32,
+            max_context_len=LONGEST_CONTEXT,
             max_q_heads=4,
             max_head_dim=16,
             max_tp_size=4,

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import channel_decay, decayed_attention, delta_rule
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import requests_with_state, states_each, verifies_states
 from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.recurrent_layers import channel_decay, decayed_attention, delta_rule
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.release import engine_module

@@ -9,7 +9,8 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.content import STATE_WIDTH, TIME_STEP, Content, content_for
 from fuzzgraph.layout import plan
-from fuzzgraph.recurrence import CONV_WIDTH, conv_rows, conv_weights, recurrent_outputs
+from fuzzgraph.recurrent_layers.mamba2 import conv_rows, conv_weights, recurrent_outputs
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch
 
 CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,))

@@ -17,8 +17,20 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.content import STATE_WIDTH, Content
-from fuzzgraph.recurrence import CONV_WIDTH, LAST_FOUR, NEWEST
-from fuzzgraph.world import VOCAB, Batch, IntArray
+from fuzzgraph.recurrent_layers.queries_keys_values import (
+    normed,
+    position_inputs,
+    token_inputs,
+    values_of_tokens,
+)
+from fuzzgraph.recurrent_layers.short_convolution import (
+    CONV_WIDTH,
+    LAST_FOUR,
+    NEWEST,
+    last_inputs,
+    unit_queries,
+)
+from fuzzgraph.world import Batch, IntArray
 
 POSITIONS = 64
 """Columns of a state: positions that have a key of their own."""
@@ -35,25 +47,17 @@ DELTA_COLUMNS = 2 * KEY_COLUMNS + STATE_WIDTH
 NORM_EPSILON = 64.0
 """Of the norm behind the readout: about the mean square of what is read, so that it shows."""
 _KEY = 4096.0
-_VALUE = 64.0
-_QUERY_AT_POSITION = 8.0
 _BETA = 0.5
-_KEY_EPSILON = 1e-6
 
 
-def token_inputs(content: Content) -> torch.Tensor:
+def delta_token_inputs(content: Content) -> torch.Tensor:
     """[VOCAB, DELTA_COLUMNS] float32: what a token brings to the convolution."""
-    gain = 1.0 + content.weights["conv_in"][:, -1:]
-    values = _VALUE + content.weights["state_in"]
-    nothing = torch.zeros(VOCAB, KEY_COLUMNS)
-    return torch.cat((gain.expand(-1, KEY_COLUMNS), nothing, values), dim=1)
+    return token_inputs(content, KEY_COLUMNS, STATE_WIDTH)
 
 
-def position_inputs() -> torch.Tensor:
+def delta_position_inputs() -> torch.Tensor:
     """[POSITIONS, DELTA_COLUMNS] float32: what its position adds."""
-    units = torch.eye(POSITIONS).repeat(1, KEY_HEADS)
-    nothing = torch.zeros(POSITIONS, STATE_WIDTH)
-    return torch.cat((_QUERY_AT_POSITION * units, _KEY * units, nothing), dim=1)
+    return position_inputs(POSITIONS, KEY_HEADS, STATE_WIDTH, _KEY)
 
 
 def delta_conv_weights() -> torch.Tensor:
@@ -63,10 +67,11 @@ def delta_conv_weights() -> torch.Tensor:
 
 def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
     """float32 [n, DELTA_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
+    by_token = _BETA * values_of_tokens(content, STATE_WIDTH)
     values = torch.zeros(len(rows), POSITIONS, STATE_WIDTH)
     for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
         tokens = torch.from_numpy(batch.kv_tokens.row(row)[:length])
-        values[entry, :length] = _BETA * (_VALUE + content.weights["state_in"][tokens])
+        values[entry, :length] = by_token[tokens]
     return values.transpose(1, 2).reshape(len(rows), DELTA_WIDTH)
 
 
@@ -75,13 +80,8 @@ def delta_conv_rows(
 ) -> torch.Tensor:
     """float32 [n, count, DELTA_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens
     of row `rows[i]`, the newest last, zeros where there were none."""
-    by_token, by_position = token_inputs(content), position_inputs()
-    found = torch.zeros(len(rows), count, DELTA_COLUMNS)
-    for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
-        first = max(0, length - count)
-        tokens = torch.from_numpy(batch.kv_tokens.row(row)[first:length])
-        found[entry, count - len(tokens) :] = by_token[tokens] + by_position[first:length]
-    return found
+    by_token, by_position = delta_token_inputs(content), delta_position_inputs()
+    return last_inputs(by_token, by_position, batch, rows, lens, count)
 
 
 def delta_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
@@ -89,11 +89,6 @@ def delta_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.T
     rows, lens = batch.token_rows, batch.positions + 1
     states = delta_states(content, batch, rows, lens).to(dtype)
     seen = delta_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)[..., :POSITIONS]
-    mixed = (seen * torch.tensor(LAST_FOUR, dtype=dtype)[:, None]).sum(1)
-    query = torch.nn.functional.silu(mixed)
-    query = query / (query.square().sum(-1, keepdim=True) + _KEY_EPSILON).sqrt()
+    query = unit_queries(seen)
     read = states.view(-1, STATE_WIDTH, POSITIONS) @ query[..., None] * POSITIONS**-0.5
-    heads = read.view(-1, HEADS, HEAD_WIDTH)
-    scale = (heads.square().mean(-1, keepdim=True) + NORM_EPSILON).rsqrt()
-    normed: torch.Tensor = (heads * scale).reshape(-1, STATE_WIDTH)
-    return normed
+    return normed(read.view(-1, HEADS, HEAD_WIDTH), NORM_EPSILON)

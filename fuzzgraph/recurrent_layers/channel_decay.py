@@ -16,7 +16,19 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.content import Content
-from fuzzgraph.recurrence import CONV_WIDTH, LAST_FOUR, NEWEST
+from fuzzgraph.recurrent_layers.queries_keys_values import (
+    normed,
+    position_inputs,
+    token_inputs,
+    values_of_tokens,
+)
+from fuzzgraph.recurrent_layers.short_convolution import (
+    CONV_WIDTH,
+    LAST_FOUR,
+    NEWEST,
+    last_inputs,
+    unit_queries,
+)
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 CHANNELS = 32
@@ -31,9 +43,6 @@ CHANNEL_COLUMNS = 3 * CHANNEL_OUTPUT
 CHANNEL_EPSILON = 64.0
 """Of the norm behind the readout: about the mean square of what is read, so that it shows."""
 _KEY = 4096.0
-_VALUE = 64.0
-_QUERY_AT_POSITION = 8.0
-_KEY_EPSILON = 1e-6
 # softplus gives 200, log 2 and 0 for these in float32, and with A of 1 decays of 0, 1/2 and 1.
 _GATES = torch.tensor([200.0, 0.0, -200.0])
 _DECAYS = torch.tensor([0.0, 0.5, 1.0])
@@ -70,24 +79,12 @@ def channel_betas() -> torch.Tensor:
 
 def channel_token_inputs(content: Content) -> torch.Tensor:
     """[VOCAB, CHANNEL_COLUMNS] float32: what a token brings to the convolution."""
-    gain = 1.0 + content.weights["conv_in"][:, -1:]
-    nothing = torch.zeros(VOCAB, CHANNEL_OUTPUT)
-    return torch.cat((gain.expand(-1, CHANNEL_OUTPUT), nothing, _values(content)), dim=1)
-
-
-def _values(content: Content) -> torch.Tensor:
-    """[VOCAB, CHANNEL_OUTPUT] float32: each column another multiple of what the token adds."""
-    added = content.weights["state_in"]
-    times = CHANNEL_OUTPUT // added.shape[1]
-    factors = torch.arange(1, times + 1).repeat_interleave(added.shape[1])
-    return _VALUE + added.repeat(1, times) * factors
+    return token_inputs(content, CHANNEL_OUTPUT, CHANNEL_OUTPUT)
 
 
 def channel_position_inputs() -> torch.Tensor:
     """[CHANNELS, CHANNEL_COLUMNS] float32: what its position adds."""
-    units = torch.eye(CHANNELS).repeat(1, CHANNEL_HEADS)
-    nothing = torch.zeros(CHANNELS, CHANNEL_OUTPUT)
-    return torch.cat((_QUERY_AT_POSITION * units, _KEY * units, nothing), dim=1)
+    return position_inputs(CHANNELS, CHANNEL_HEADS, CHANNEL_OUTPUT, _KEY)
 
 
 def channel_conv_weights() -> torch.Tensor:
@@ -99,7 +96,7 @@ def _states_of(content: Content, tokens: torch.Tensor) -> torch.Tensor:
     """float64 [len(tokens) + 1, CHANNEL_HEADS, CHANNELS, CHANNELS]: the state before the first
     token and behind each, token by token."""
     decays, betas = _DECAYS[_decay_kinds()].double(), _BETAS[_beta_kinds()].double()
-    values = _values(content).double().view(VOCAB, CHANNEL_HEADS, CHANNELS)
+    values = values_of_tokens(content, CHANNEL_OUTPUT).double().view(VOCAB, CHANNEL_HEADS, CHANNELS)
     state = torch.zeros(CHANNEL_HEADS, CHANNELS, CHANNELS, dtype=torch.float64)
     states = [state]
     for position, token in enumerate(tokens.tolist()):
@@ -133,12 +130,7 @@ def channel_conv_rows(
     """float32 [n, count, CHANNEL_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens
     of row `rows[i]`, the newest last, zeros where there were none."""
     by_token, by_position = channel_token_inputs(content), channel_position_inputs()
-    found = torch.zeros(len(rows), count, CHANNEL_COLUMNS)
-    for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
-        first = max(0, length - count)
-        tokens = torch.from_numpy(batch.kv_tokens.row(row)[first:length])
-        found[entry, count - len(tokens) :] = by_token[tokens] + by_position[first:length]
-    return found
+    return last_inputs(by_token, by_position, batch, rows, lens, count)
 
 
 def channel_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
@@ -146,10 +138,6 @@ def channel_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch
     rows, lens = batch.token_rows, batch.positions + 1
     states = _states_at(content, batch, rows, lens).to(dtype)
     seen = channel_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)[..., :CHANNELS]
-    mixed = (seen * torch.tensor(LAST_FOUR, dtype=dtype)[:, None]).sum(1)
-    query = torch.nn.functional.silu(mixed)
-    query = query / (query.square().sum(-1, keepdim=True) + _KEY_EPSILON).sqrt()
+    query = unit_queries(seen)
     read = (states @ query[:, None, :, None]).squeeze(-1) * CHANNELS**-0.5
-    scale = (read.square().mean(-1, keepdim=True) + CHANNEL_EPSILON).rsqrt()
-    normed: torch.Tensor = (read * scale).flatten(1)
-    return normed
+    return normed(read, CHANNEL_EPSILON)

@@ -15,6 +15,12 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.content import Content
+from fuzzgraph.recurrent_layers.queries_keys_values import (
+    normed,
+    position_inputs,
+    token_inputs,
+    values_of_tokens,
+)
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 LINEAR_HEADS = 2
@@ -30,8 +36,6 @@ LINEAR_ROUNDING = 1e-5
 """How far a state may be off, as a part of each number: a few roundings of float32."""
 _FIRST_LAYER = 1.0 + 1e-5
 """Of two layers the first has whole slopes, and the last next to none."""
-_VALUE = 64.0
-_QUERY_AT_POSITION = 8.0
 
 
 def linear_slopes() -> torch.Tensor:
@@ -43,24 +47,12 @@ def linear_slopes() -> torch.Tensor:
 
 def linear_token_inputs(content: Content) -> torch.Tensor:
     """[VOCAB, 3 * LINEAR_OUTPUT] float32: what a token brings as q, k and v."""
-    gain = 1.0 + content.weights["conv_in"][:, -1:]
-    nothing = torch.zeros(VOCAB, LINEAR_OUTPUT)
-    return torch.cat((gain.expand(-1, LINEAR_OUTPUT), nothing, _values(content)), dim=1)
-
-
-def _values(content: Content) -> torch.Tensor:
-    """[VOCAB, LINEAR_OUTPUT] float32: each column another multiple of what the token adds."""
-    added = content.weights["state_in"]
-    times = LINEAR_OUTPUT // added.shape[1]
-    factors = torch.arange(1, times + 1).repeat_interleave(added.shape[1])
-    return _VALUE + added.repeat(1, times) * factors
+    return token_inputs(content, LINEAR_OUTPUT, LINEAR_OUTPUT)
 
 
 def linear_position_inputs() -> torch.Tensor:
     """[LINEAR_WIDTH, 3 * LINEAR_OUTPUT] float32: what its position adds."""
-    units = torch.eye(LINEAR_WIDTH).repeat(1, LINEAR_HEADS)
-    nothing = torch.zeros(LINEAR_WIDTH, LINEAR_OUTPUT)
-    return torch.cat((_QUERY_AT_POSITION * units, units, nothing), dim=1)
+    return position_inputs(LINEAR_WIDTH, LINEAR_HEADS, LINEAR_OUTPUT, key=1.0)
 
 
 def linear_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
@@ -72,7 +64,9 @@ def _states_at(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -
     """float64 [n, LINEAR_HEADS, channels, columns of a value]."""
     shape = (LINEAR_HEADS, LINEAR_WIDTH, LINEAR_WIDTH)
     found = torch.zeros(len(rows), *shape, dtype=torch.float64)
-    values = _values(content).double().view(VOCAB, LINEAR_HEADS, LINEAR_WIDTH)
+    values = (
+        values_of_tokens(content, LINEAR_OUTPUT).double().view(VOCAB, LINEAR_HEADS, LINEAR_WIDTH)
+    )
     decays = (-linear_slopes()).exp()[:, None, None]
     for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
         for position, token in enumerate(batch.kv_tokens.row(row)[:length].tolist()):
@@ -89,6 +83,4 @@ def linear_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.
     inputs = linear_token_inputs(content)[tokens] + linear_position_inputs()[positions]
     query = inputs[:, :LINEAR_OUTPUT].to(dtype).view(-1, LINEAR_HEADS, 1, LINEAR_WIDTH)
     read = (query @ states).squeeze(-2) * LINEAR_WIDTH**-0.5
-    scale = (read.square().mean(-1, keepdim=True) + LINEAR_EPSILON).rsqrt()
-    normed: torch.Tensor = (read * scale).flatten(1)
-    return normed
+    return normed(read, LINEAR_EPSILON)

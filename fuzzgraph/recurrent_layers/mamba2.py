@@ -15,16 +15,11 @@ import numpy as np
 import torch
 
 from fuzzgraph.content import STATE_WIDTH, Content
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH, LAST_FOUR, NEWEST
 from fuzzgraph.world import Batch, IntArray
 
-CONV_WIDTH = 4
-"""Tokens that the convolution sees, its own included."""
 CONV_COLUMNS = STATE_WIDTH + 2
 """Columns of its input: x, B, C; `conv_in` of `Content.weights`."""
-NEWEST = (0.0, 0.0, 0.0, 1.0)
-"""Weights that leave an input as it is."""
-LAST_FOUR = (0.5, -1.0, 2.0, 1.0)
-"""Weights that show what the history was."""
 
 
 def conv_weights() -> torch.Tensor:

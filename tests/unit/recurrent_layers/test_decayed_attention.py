@@ -8,7 +8,10 @@ import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.content import Content, content_for
-from fuzzgraph.decayed_attention import (
+from fuzzgraph.execution.state_planes import state_planes
+from fuzzgraph.layout import plan
+from fuzzgraph.ports import Pools
+from fuzzgraph.recurrent_layers.decayed_attention import (
     LINEAR_EPSILON,
     LINEAR_HEADS,
     LINEAR_ROUNDING,
@@ -20,9 +23,6 @@ from fuzzgraph.decayed_attention import (
     linear_states,
     linear_token_inputs,
 )
-from fuzzgraph.execution.state_planes import state_planes
-from fuzzgraph.layout import plan
-from fuzzgraph.ports import Pools
 from fuzzgraph.world import FIRST_ROW, VOCAB, Batch
 
 CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=32, page_size=16)

@@ -9,7 +9,8 @@ from torch.nn.functional import silu
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.content import STATE_WIDTH, Content, content_for
-from fuzzgraph.delta_rule import (
+from fuzzgraph.layout import plan
+from fuzzgraph.recurrent_layers.delta_rule import (
     DELTA_WIDTH,
     HEAD_WIDTH,
     HEADS,
@@ -20,12 +21,11 @@ from fuzzgraph.delta_rule import (
     delta_conv_rows,
     delta_conv_weights,
     delta_outputs,
+    delta_position_inputs,
     delta_states,
-    position_inputs,
-    token_inputs,
+    delta_token_inputs,
 )
-from fuzzgraph.layout import plan
-from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch
 
 CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=64, page_size=16)
@@ -52,8 +52,8 @@ def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
 def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, ...]:
     """(state [HEADS, HEAD_WIDTH, POSITIONS], last inputs of the convolution, output of the last
     token): float64, head by head, with a gate of one and beta from a logit of zero."""
-    inputs = token_inputs(content).double()[torch.from_numpy(tokens)]
-    inputs = inputs + position_inputs().double()[: len(tokens)]
+    inputs = delta_token_inputs(content).double()[torch.from_numpy(tokens)]
+    inputs = inputs + delta_position_inputs().double()[: len(tokens)]
     weights = delta_conv_weights().double()
     window = torch.zeros(CONV_WIDTH, inputs.shape[1], dtype=torch.float64)
     state = torch.zeros(HEADS, HEAD_WIDTH, POSITIONS, dtype=torch.float64)
@@ -106,7 +106,10 @@ def test_each_token_of_a_verify_has_the_output_behind_it() -> None:
 def test_states_are_exact_in_float32() -> None:
     """The recurrence in float32 leaves what the truth says, bit for bit."""
     batch, content = batch_of(64), content_for(CONFIG)
-    inputs = token_inputs(content)[torch.from_numpy(batch.kv_tokens.row(0))] + position_inputs()
+    inputs = (
+        delta_token_inputs(content)[torch.from_numpy(batch.kv_tokens.row(0))]
+        + delta_position_inputs()
+    )
     state = torch.zeros(STATE_WIDTH, POSITIONS)
     for token in inputs:
         k, v = silu(token[KEY_COLUMNS : KEY_COLUMNS + POSITIONS]), silu(token[2 * KEY_COLUMNS :])
@@ -139,7 +142,7 @@ def test_an_output_shows_any_token_before_it() -> None:
     tokens = batch.kv_tokens.values
     for place in range(12):
         values = tokens.copy()
-        values[place] = (values[place] + 1) % len(token_inputs(content))
+        values[place] = (values[place] + 1) % len(delta_token_inputs(content))
         *_, other = by_definition(content, values)
         assert (other - out[0]).abs().max() > 1e-4, place
 

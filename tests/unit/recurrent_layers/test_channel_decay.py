@@ -8,7 +8,9 @@ import torch
 from torch.nn.functional import silu, softplus
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
-from fuzzgraph.channel_decay import (
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.layout import plan
+from fuzzgraph.recurrent_layers.channel_decay import (
     CHANNEL_COLUMNS,
     CHANNEL_EPSILON,
     CHANNEL_HEADS,
@@ -24,9 +26,7 @@ from fuzzgraph.channel_decay import (
     channel_states,
     channel_token_inputs,
 )
-from fuzzgraph.content import Content, content_for
-from fuzzgraph.layout import plan
-from fuzzgraph.recurrence import CONV_WIDTH
+from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import VOCAB, Batch
 
 CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=32, page_size=16)

@@ -1,0 +1,48 @@
+"""What tokens and their positions bring to a layer as q, k and v, one beside the other.
+
+The key of a token is the unit vector of its position, so a state keeps the values of its tokens
+apart; a query is about the token and its position, and reads every channel.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fuzzgraph.content import Content
+from fuzzgraph.world import VOCAB
+
+_VALUE = 64.0
+_QUERY_AT_POSITION = 8.0
+
+
+def values_of_tokens(content: Content, columns: int) -> torch.Tensor:
+    """[VOCAB, columns] float32: each column another multiple of what the token adds to a state."""
+    added = content.weights["state_in"]
+    times = columns // added.shape[1]
+    factors = torch.arange(1, times + 1).repeat_interleave(added.shape[1])
+    return _VALUE + added.repeat(1, times) * factors
+
+
+def token_inputs(content: Content, keys: int, values: int) -> torch.Tensor:
+    """[VOCAB, 2 * keys + values] float32: what a token brings."""
+    gain = 1.0 + content.weights["conv_in"][:, -1:]
+    nothing = torch.zeros(VOCAB, keys)
+    return torch.cat((gain.expand(-1, keys), nothing, values_of_tokens(content, values)), dim=1)
+
+
+def position_inputs(positions: int, heads: int, values: int, key: float) -> torch.Tensor:
+    """[positions, 2 * heads * positions + values] float32: what its position adds.
+
+    Args:
+        key: the number at the position in each head of a key.
+    """
+    units = torch.eye(positions).repeat(1, heads)
+    nothing = torch.zeros(positions, values)
+    return torch.cat((_QUERY_AT_POSITION * units, key * units, nothing), dim=1)
+
+
+def normed(read: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """What was read of a state, [n, heads, columns], over its root mean square, [n, the rest]."""
+    scale = (read.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    found: torch.Tensor = (read * scale).flatten(1)
+    return found
