@@ -9,6 +9,9 @@ from fuzzgraph.case import EngineConfig, Mode, group_configs
 from fuzzgraph.case.verified_states import most_requests
 from fuzzgraph.strategies.config_features import CONTEXT_BLOCKS
 
+_CHUNKS = 4
+"""Chunks whose ends are worth trying, beside the last one of a context."""
+
 
 def _around(edge: int) -> tuple[int, int, int]:
     return edge - 1, edge, edge + 1
@@ -65,7 +68,8 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
         if edge:
             lengths.update((edge - 1, edge, edge + 1))
     if chunk := config.attention_chunk_size:
-        for count in range(1, context // chunk + 1):
+        chunks = context // chunk
+        for count in (*range(1, min(chunks, _CHUNKS) + 1), chunks):
             lengths.update((chunk * count, chunk * count + 1))
     lengths.update(window + 2 for window in windows if window)
     for group in group_configs(config)[1:]:  # around a page that leaves the window
