@@ -73,6 +73,8 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     room = fields["draft_tokens"] + 1 if speculates else max(2, can.min_seq_len)
     fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
+    if can.swa_only and not fields["swa_window"]:
+        _second_window(fields)
     for window in ("sliding_window", "swa_window"):
         fields[window] = min(fields[window], fields["max_context_len"])
     _whole_chunks(fields, can)
@@ -89,6 +91,13 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     config = EngineConfig(**{**fields, "kv_pool_pages": 1})
     fields["kv_pool_pages"] = fields["req_pool_size"] * pages_per_request(config) + 2
     return EngineConfig(**fields)
+
+
+def _second_window(fields: Fields) -> None:
+    """A window for the second layer, by a size that every case draws."""
+    page, context = fields["page_size"], fields["max_context_len"]
+    windows = (1, 2, 3, page, page + 1)
+    fields["swa_window"] = max(1, min(windows[context % len(windows)], context - 2))
 
 
 def _whole_chunks(fields: Fields, can: Capabilities) -> None:
