@@ -51,6 +51,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "prefix_by_group": (True, True),
     # Whether the model always has recurrent layers, so that every config has recurrent state.
     "recurrent_only": (False, False),
+    # Whether it always has a layer behind a sliding window beside the first: `swa_window` > 0.
+    "swa_only": (False, False),
 }
 """What no single dimension of a config says: default and widest value."""
 

@@ -6,7 +6,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from fuzzgraph.case import EngineConfig, Mode, group_configs
+from fuzzgraph.case.verified_states import most_requests
 from fuzzgraph.strategies.config_features import CONTEXT_BLOCKS
+
+_CHUNKS = 4
+"""Chunks whose ends are worth trying, beside the last one of a context."""
 
 
 def _around(edge: int) -> tuple[int, int, int]:
@@ -19,12 +23,12 @@ def _clipped(values: Iterable[int], low: int, high: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=512)
 def batch_sizes(config: EngineConfig, most: int, above_ladder: bool) -> tuple[int, ...]:
-    """Live requests worth trying, ascending, at most `most` and the request pool.
+    """Live requests worth trying, ascending, at most `most` and what can be live.
 
     Sizes above the captured ladder only where `above_ladder`.
     """
     ladder = config.capture_bs
-    high = min(most, config.req_pool_size, most if above_ladder else ladder[-1])
+    high = min(most, most_requests(config), most if above_ladder else ladder[-1])
     sizes = {1, 2, high}
     for size in ladder:
         sizes.update(_around(size))
@@ -64,7 +68,8 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
         if edge:
             lengths.update((edge - 1, edge, edge + 1))
     if chunk := config.attention_chunk_size:
-        for count in range(1, context // chunk + 1):
+        chunks = context // chunk
+        for count in (*range(1, min(chunks, _CHUNKS) + 1), chunks):
             lengths.update((chunk * count, chunk * count + 1))
     if interval := config.state_track_interval:  # and the step before, from which many rows go on
         for count in range(1, context // interval + 1):

@@ -73,6 +73,8 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     room = fields["draft_tokens"] + 1 if speculates else max(2, can.min_seq_len)
     fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
+    if can.swa_only and not fields["swa_window"]:
+        _second_window(fields)
     for window in ("sliding_window", "swa_window"):
         fields[window] = min(fields[window], fields["max_context_len"])
     _whole_chunks(fields, can)
@@ -82,6 +84,7 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     fields["req_pool_size"] = max(
         1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
     )
+    _few_states(fields, can)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -89,6 +92,13 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     config = EngineConfig(**{**fields, "kv_pool_pages": 1})
     fields["kv_pool_pages"] = fields["req_pool_size"] * pages_per_request(config) + 2
     return EngineConfig(**fields)
+
+
+def _second_window(fields: Fields) -> None:
+    """A window for the second layer, by a size that every case draws."""
+    page, context = fields["page_size"], fields["max_context_len"]
+    windows = (1, 2, 3, page, page + 1)
+    fields["swa_window"] = max(1, min(windows[context % len(windows)], context - 2))
 
 
 def _whole_chunks(fields: Fields, can: Capabilities) -> None:
@@ -112,6 +122,15 @@ def _tracked_states(fields: Fields, can: Capabilities) -> None:
         # By a size that every case draws, so that each of them comes as often.
         drawn = (0, 4, 0, 8, 0, 4)[fields["max_context_len"] % 6]
         fields["state_track_interval"] = drawn + -drawn % fields["page_size"]
+
+
+def _few_states(fields: Fields, can: Capabilities) -> None:
+    """Fewer states than rows in a third of the contexts, for a target that has such pools: a
+    request's row may then lie beyond the number of states."""
+    rows, context = fields["req_pool_size"], fields["max_context_len"]
+    has_states = fields["recurrent_state"] and fields["modes"] == ("decode",)
+    if can.few_states and has_states and rows > 1 and context % 3 == 0:
+        fields["state_pool_size"] = fields["state_pool_size"] or (rows // 2, rows - 1)[context % 2]
 
 
 def _widen_pages(fields: Fields, can: Capabilities) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder
-from fuzzgraph.case.verified_states import Computed, verifies_states
+from fuzzgraph.case.verified_states import Computed, most_requests, verifies_states
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
@@ -35,10 +35,9 @@ def _scaled(byte: int, count: int) -> int:
 
 
 def most_rows(config: EngineConfig, mode: Mode, above_ladder: bool) -> int:
-    """Requests that a batch can have: the request pool, and the captured sizes unless above."""
-    if above_ladder:
-        return config.req_pool_size
-    return min(config.req_pool_size, ladder(config, mode)[-1])
+    """Requests that a batch can have: all live ones, and the captured sizes unless above."""
+    most = most_requests(config)
+    return most if above_ladder else min(most, ladder(config, mode)[-1])
 
 
 class HistoryBuilder:
@@ -172,7 +171,7 @@ class HistoryBuilder:
             gone: those that leave just before it.
         """
         live = list(self.lengths)
-        room = self.config.req_pool_size - len(live)
+        room = most_requests(self.config) - len(live)
         # In a quarter of the batches half of the rows are newcomers, whoever else is live.
         wanted = size // 2 if byte >= 192 else size
         kept = min(len(live), max(wanted, size - room))

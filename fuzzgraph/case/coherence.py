@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.case.capture_sizes import ladder, padded_size, raw_size
 from fuzzgraph.case.config_rules import refuse, validate_config
 from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.case.verified_states import most_requests
 
 _MOST_STEPS = 1000
 _MOST_REQUESTS = 1 << 20
@@ -84,12 +85,14 @@ def _add_rows(live: dict[int, int], config: EngineConfig, step: ReplayStep, wher
                 f"contradicts {live[row.request]} given earlier for request {row.request}",
                 "An encoder output never changes: use one length.",
             )
-    if len(live) > config.req_pool_size:
+    if len(live) > most_requests(config):
+        rows = len(live) > config.req_pool_size
+        size = "req_pool_size" if rows else "state_pool_size"
         refuse(
             f"{where}: live requests",
             len(live),
-            f"exceed req_pool_size={config.req_pool_size}",
-            "Finish some, or raise config.req_pool_size.",
+            f"exceed {size}={getattr(config, size)}",
+            f"Finish some, or raise config.{size}.",
         )
 
 

@@ -34,6 +34,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_heads(config)
     _check_rank(config)
     _check_decode_only(config)
+    _check_states(config)
 
 
 def _check_bounds(config: EngineConfig) -> None:
@@ -98,6 +99,17 @@ def _check_tracking(config: EngineConfig) -> None:
             interval,
             f"must be whole pages of {config.page_size} tokens",
             "Change one of them, or use 0 to keep no states.",
+        )
+
+
+def _check_states(config: EngineConfig) -> None:
+    if config.state_pool_size and (not config.recurrent_state or config.modes != ("decode",)):
+        refuse(
+            "config.state_pool_size",
+            config.state_pool_size,
+            f"needs recurrent_state and modes=['decode']; got recurrent_state="
+            f"{config.recurrent_state} and {list(config.modes)}",
+            "Use 0 for as many states as rows.",
         )
 
 

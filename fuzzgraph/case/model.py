@@ -240,6 +240,10 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Tokens between the states that an engine keeps of a request for its prefix cache: a decode
     that reaches a multiple copies the state to another slot. 0: none are kept."""
+    state_pool_size: Annotated[int, Dimension(
+        bounds=(0, 4096), needs=Switch("few_states"), label="few states", group="features"
+    )] = 0
+    """Requests that may have a recurrent state at once; 0: as many as the request pool has rows."""
     # fmt: on
 
     def __post_init__(self) -> None:

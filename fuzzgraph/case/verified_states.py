@@ -1,4 +1,4 @@
-"""How many recurrent-state slots a request has, and which of them a step goes on from.
+"""How many recurrent-state slots there are, and which of a request's a step goes on from.
 
 For its prefix cache an engine may keep states of a request behind some of its lengths. They take
 two slots in turn, so that one stays whole while the other is written. Source: sglang
@@ -36,6 +36,16 @@ TRACK_SLOTS = 2
 def state_slots_each(config: EngineConfig) -> int:
     """All recurrent-state slots of a request, those of kept states behind the others."""
     return states_each(config) + (TRACK_SLOTS if config.state_track_interval else 0)
+
+
+def requests_with_state(config: EngineConfig) -> int:
+    """Requests for which there are recurrent-state slots."""
+    return config.state_pool_size or config.req_pool_size
+
+
+def most_requests(config: EngineConfig) -> int:
+    """Requests that can be live at once."""
+    return min(config.req_pool_size, requests_with_state(config))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_confi
 from fuzzgraph.case.verified_states import (
     TRACK_SLOTS,
     Computed,
+    requests_with_state,
     state_slots_each,
     states_each,
     verifies_states,
@@ -123,7 +124,7 @@ class Scheduler:
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
         self.states_each = states_each(config)
         self.slots_each = state_slots_each(config)
-        states = config.req_pool_size * max(self.slots_each, 1)
+        states = requests_with_state(config) * max(self.slots_each, 1)
         self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, states)
         self.pages = FreeList(order, seed, FIRST_PAGE, config.kv_pool_pages)
         self.prefix = _shared_prefix_pages(case)

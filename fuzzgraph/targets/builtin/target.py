@@ -22,6 +22,7 @@ _EVERYTHING = WIDEST.replace(
     recurrent_verify=False,
     attention_chunks=False,
     state_tracking=False,
+    few_states=False,
 )
 
 

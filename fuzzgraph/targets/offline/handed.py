@@ -165,9 +165,11 @@ class BackendWatch:
         self._prepared = {}
         with as_it_is():
             if graph is not None:
-                there = graph.on_host & now.tensors.keys()
-                held.tensors |= {path: part_of(now.tensors[path]) for path in there}
-            held.rebound = {path: now.tensors[path].data_ptr() for path in changed}
+                on_host = graph.on_host & now.tensors.keys()
+                held.tensors |= {path: part_of(now.tensors[path]) for path in on_host}
+            # An empty view, as an idle batch gets it, lies nowhere.
+            there = (path for path in changed if now.tensors[path].numel())
+            held.rebound = {path: now.tensors[path].data_ptr() for path in there}
         # A record without a tensor has nothing that a kernel could miss.
         held_then = {root_of(path) for path in before if "." in path}
         held.dropped = tuple(root for root in before if root in held_then - records.keys())

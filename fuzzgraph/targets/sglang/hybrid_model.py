@@ -50,11 +50,16 @@ class HybridModel(AttentionModel):
         self._slots = slots
 
     def past(self, batch: Batch) -> list[Written]:
-        """Which slot each request was given, as the engine's request pool writes it."""
+        """Which slot each request was given, as the engine's request pool writes it.
+
+        A row beyond the engine's map has no entry, and the engine's own look-up then fails.
+        """
         written = [*super().past(batch)]
         if self._slots is not None and batch.raw_bs:
-            rows, slots = torch.from_numpy(batch.req_pool_indices), batch.state_slots
-            written.append((self._slots, rows, torch.from_numpy(slots).to(self._slots.dtype)))
+            rows, slots = batch.req_pool_indices, batch.state_slots
+            there = rows < len(self._slots)
+            values = torch.from_numpy(slots[there]).to(self._slots.dtype)
+            written.append((self._slots, torch.from_numpy(rows[there]), values))
         return written
 
     def attend(

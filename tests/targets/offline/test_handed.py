@@ -124,6 +124,20 @@ def test_a_buffer_made_anew_is_bound_to_another_address() -> None:
     assert values(held, path) == [1, 1, 1, 1]
 
 
+def test_the_empty_view_that_an_idle_batch_gets_lies_nowhere() -> None:
+    class ShowsLiveRows(Backend):
+        def fill(self, lens: torch.Tensor, rows: int) -> None:
+            super().fill(lens, rows)
+            self.forward_metadata = Metadata(self.buffer[: len(lens)])
+
+    watched = Watched(ShowsLiveRows())
+    watched.capture()
+    *_, held = watched.step()
+    assert held.rebound == {}
+    *_, held = watched.step(5, 6)
+    assert held.rebound == held.bound
+
+
 def test_a_preparation_that_loses_its_metadata_is_seen() -> None:
     class Forgets(Backend):
         def fill(self, lens: torch.Tensor, rows: int) -> None:

@@ -102,6 +102,16 @@ class _KeptForANeighbour(_Mutant):
             live.copy_(live.roll(1))
 
 
+class _MapAsLongAsThereAreStates(_Mutant):
+    """The map from rows to slots has as many entries as the pool of states (sglang PR 24244)."""
+
+    def _open_backend(self, runner: Any) -> Any:
+        pool = runner.req_to_token_pool
+        slots = pool.req_index_to_mamba_index_mapping
+        pool.req_index_to_mamba_index_mapping = slots[: pool.mamba_pool.size].clone()
+        return super()._open_backend(runner)
+
+
 class _StateBeforeTheLast(_Mutant):
     """What is committed is the state before the last token that stays."""
 
@@ -171,6 +181,10 @@ def tracked_a_step_late() -> _Planted:
 
 def kept_for_a_neighbour() -> _Planted:
     return _Planted(_KeptForANeighbour)
+
+
+def short_map() -> _Planted:
+    return _Planted(_MapAsLongAsThereAreStates)
 
 
 def state_before_the_last() -> _Planted:

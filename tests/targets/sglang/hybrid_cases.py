@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from tests.targets.sglang.released import Workers
 
@@ -61,6 +63,13 @@ KEPT_LESS_AND_LESS = (
 )
 ONE_TOKEN_PROMPT = (verify((0, 8), (1, 4)),)
 PADDED_VERIFY = (verify((0, 8)),)
+
+
+def few_states(**settings: Any) -> Case:
+    """Requests come one at a time into the last of two rows, and there is a state for one."""
+    steps = step((0, 5)), step((0, 6)), step((1, 9), finish=(0,))
+    given = {"capture_bs": (1,), "req_pool_size": 2, "state_pool_size": 1, **settings}
+    return msgspec.structs.replace(_case(*steps, **given), page_order="descending")
 
 
 def found(workers: Workers, version: str, of: Case, target: str) -> set[tuple[str, str]]:

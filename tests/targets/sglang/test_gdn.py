@@ -19,6 +19,7 @@ from tests.targets.sglang.hybrid_cases import (
     PADDED_VERIFY,
     VERSIONS,
     decodes,
+    few_states,
     found,
     verifies,
 )
@@ -106,6 +107,20 @@ def test_beside_a_prompt_of_one_token_the_last_row_has_no_state_up_to_0_5_13(
     assert lost or not seen
 
 
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "short"), [("0.5.9", True), ("0.5.10", True), ("0.5.11", False), (NEWEST, False)]
+)
+def test_rows_lie_beyond_the_map_of_states_up_to_0_5_10(
+    workers: Workers, version: str, short: bool
+) -> None:
+    """sglang PR 24244."""
+    raised = {("survives", "")} if short else set()
+    assert found(workers, version, few_states(), TARGET) == raised
+    assert found(workers, version, few_states(state_pool_size=0), TARGET) == set()
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -129,6 +144,7 @@ def test_configs_that_the_model_cannot_have_are_refused(
         ("stale_states", decodes(*FULL_THEN_PADDED), ("metadata", "state_indices")),
         ("slots_of_the_first_batch", decodes(*MOVED), ("computes", "gated_delta")),
         ("rows_for_slots", decodes(*MOVED), ("metadata", "state_indices")),
+        ("short_map", few_states(), ("survives", "")),
         ("padded_offsets", decodes(*FULL_THEN_PADDED), ("metadata", "query_start_loc")),
         ("tracked_rows_stay", _TRACKED, ("metadata", "mamba_track_mask")),
         ("tracked_a_step_late", _TRACKED, ("computes", "_track_pools_cache[1]")),

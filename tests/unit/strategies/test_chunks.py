@@ -44,6 +44,12 @@ def test_lengths_worth_trying_lie_at_the_end_of_each_chunk() -> None:
     assert {8, 9, 16, 17, 24, 25, 32} <= set(seq_lens(config, "decode", 1))
 
 
+def test_of_many_chunks_the_first_and_the_last_are_tried() -> None:
+    lengths = seq_lens(EngineConfig(attention_chunk_size=2, max_context_len=4097), "decode", 1)
+    assert {2, 3, 4, 5, 4096, 4097} <= set(lengths)
+    assert len(lengths) < 60
+
+
 def test_a_target_without_them_gets_none() -> None:
     cases_without = drawn(CAN.replace(attention_chunks=False), 60)
     assert all(case.config.attention_chunk_size == 0 for case in cases_without)

@@ -1,8 +1,9 @@
 """`--attention-backend aiter`: AITER's attention.
 
 Real: `AiterAttnBackend` with both preparations, its forwards, the writing of KV, and the Triton
-kernel that verifies over a CSR. Modelled: AITER's kernels. Sliding windows, encoders, FP8 KV and
-draft runners are not driven here.
+kernel that verifies over a CSR. Modelled: AITER's kernels. A layer behind a sliding window makes it
+take unified attention, so such decodes are a target of their own. Encoders, FP8 KV and draft
+runners are not driven here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models import aiter
 from fuzzgraph.observation import Field
@@ -21,10 +22,11 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
     AttentionBackend,
+    BackendTarget,
     Tensors,
     attributes,
 )
-from fuzzgraph.targets.sglang.release import engine_module, release
+from fuzzgraph.targets.sglang.release import demand_release, engine_module, release
 
 _MODULE = f"{ATTENTION}.aiter_backend"
 _UNIFIED = "SGLANG_USE_AITER_UNIFIED_ATTN"
@@ -80,7 +82,9 @@ def _held(backend: Any, size: int | None) -> Any:
     metadata = backend.forward_metadata
     if size is None or not _unified(metadata):
         return metadata
-    return replace(metadata, kv_indices=metadata.kv_indices[:size])
+    second = getattr(metadata, "swa_page_table", None)
+    rest = {} if second is None else {"swa_page_table": second[:size]}
+    return replace(metadata, kv_indices=metadata.kv_indices[:size], **rest)
 
 
 def _unified(metadata: Any) -> bool:
@@ -88,7 +92,8 @@ def _unified(metadata: Any) -> bool:
     return isinstance(metadata.kv_indices, torch.Tensor) and metadata.kv_indices.dim() == 2
 
 
-_ROWS = attributes(page_table="kv_indices", qo_indptr="qo_indptr")
+# It writes to the window's pool by the map between slots, and reads no swa_out_cache_loc.
+_ROWS = attributes(page_table="kv_indices", qo_indptr="qo_indptr", swa_page_table="swa_page_table")
 _LISTS = attributes(
     kv_indptr="kv_indptr",
     kv_indices="kv_indices",
@@ -120,6 +125,12 @@ def _refuses(config: EngineConfig) -> str | None:
     if config.modes == ("draft_extend",):
         return "forward_extend hands out as many columns for each head as a key has"
     return None
+
+
+def _refuses_behind_a_window(config: EngineConfig) -> str | None:
+    if not config.swa_window:
+        return "the model has a layer behind a window: swa_window must be positive"
+    return _refuses(config)
 
 
 def _adapt(runner: Any) -> None:
@@ -160,4 +171,26 @@ AITER = AttentionBackend(
     ),
 )  # fmt: skip
 
+AITER_WINDOW = replace(
+    AITER,
+    part=", a layer behind a window",
+    attentions=("mha",),
+    fields=("page_table", "qo_indptr", "swa_page_table"),
+    windows=True,
+    refuses=_refuses_behind_a_window,
+    more=(("page_maps", ("page_table",)), ("swa_only", True), ("swa_page_sizes", (0,))),
+)
+"""With the engine's hybrid pool it takes unified attention, whatever its environment says."""
+
 target = AITER.target
+
+
+class WindowTarget(BackendTarget):
+    """The target of models with a layer behind a window, in one mode."""
+
+    def __init__(self, name: str, mode: Mode) -> None:
+        super().__init__(name, AITER_WINDOW, mode)
+
+    def load(self) -> None:
+        super().load()
+        demand_release((0, 5, 10), "has no windows in AITER's attention", self.name)

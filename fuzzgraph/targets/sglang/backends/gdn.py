@@ -87,6 +87,7 @@ class DeltaNetTarget(TritonTarget):
             recurrent_only=True,
             recurrent_verify=mode == "target_verify",
             state_tracking=mode == "decode",
+            few_states=mode == "decode",
             # A server's decode follows a prompt.
             min_seq_len=2,
         )

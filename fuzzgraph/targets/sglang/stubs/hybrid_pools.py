@@ -12,7 +12,11 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.case.verified_states import state_slots_each, verifies_states
+from fuzzgraph.case.verified_states import (
+    requests_with_state,
+    state_slots_each,
+    verifies_states,
+)
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrent_layers import channel_decay, decayed_attention, delta_rule
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
@@ -134,12 +138,16 @@ def state_pool(
         rows: of requests, the padding row of releases that add one left out.
         width: positions of a request.
     """
-    states = FIRST_ROW + config.req_pool_size * state_slots_each(config)
+    states = FIRST_ROW + requests_with_state(config) * state_slots_each(config)
+    # Rows and slots of the harness come before both. Where a server has no fewer states than rows,
+    # neither has this pool.
+    if not config.state_pool_size:
+        states = max(states, rows + 1)
     with cuda_on_cpu():  # up to 0.5.9 it names the device of what verifies keep
         return call_with_known(
             engine_module(_POOLS).HybridReqToTokenPool,
             size=rows,
-            mamba_size=max(states, rows + 1),
+            mamba_size=states,
             mamba_spec_state_size=config.req_pool_size,
             max_context_len=width,
             device=device.type,
