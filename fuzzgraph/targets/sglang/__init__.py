@@ -44,6 +44,8 @@ TARGETS = (
          releases="0.5.12 on"),
     _row("multi-layer-draft-extend", "runners.eagle_draft", "DraftTarget", kind="multi_layer"),
     _row("aiter-window", "backends.aiter", "WindowTarget", mode="decode", releases="0.5.10 on"),
+    _row("aiter-window-verify", "backends.aiter", "WindowTarget", mode="target_verify",
+         releases="0.5.13 on"),
     _row("cutlass-mla", "backends.cutlass_mla", "target", mode="decode",
          releases="0.5.9 to 0.5.19"),
     _row("fa3", "backends.fa3", "target", mode="decode"),

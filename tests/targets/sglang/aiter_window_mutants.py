@@ -65,9 +65,19 @@ class _TableOfTheFirstBatch(_Mended):
             table.copy_(self._first)
 
 
+class _UntranslatedVerify(_Mended):
+    """The window layer's table of a verify names pages of the first layer's pool."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if not self.ran_eagerly:
+            held = self.backend.forward_metadata
+            held.swa_page_table.copy_(held.kv_indices)
+
+
 class _Planted(WindowTarget):
-    def __init__(self, session: type[BackendSession]) -> None:
-        super().__init__("sglang-aiter-window", "decode")
+    def __init__(self, session: type[BackendSession], mode: Any = "decode") -> None:
+        super().__init__("sglang-aiter-window", mode)
         self._session = session
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
@@ -92,3 +102,11 @@ def untranslated_table() -> BackendTarget:
 
 def first_table() -> BackendTarget:
     return _Planted(_TableOfTheFirstBatch)
+
+
+def mended_verify() -> BackendTarget:
+    return _Planted(_Mended, "target_verify")
+
+
+def untranslated_verify() -> BackendTarget:
+    return _Planted(_UntranslatedVerify, "target_verify")

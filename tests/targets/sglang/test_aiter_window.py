@@ -11,7 +11,7 @@ from fuzzgraph.targets import open_target
 from tests.targets.sglang.hybrid_cases import found, step
 from tests.targets.sglang.released import Workers
 
-TARGET, NEWEST = "sglang-aiter-window", "0.5.23"
+TARGET, VERIFIES, NEWEST = "sglang-aiter-window", "sglang-aiter-window-verify", "0.5.23"
 MUTANTS = "tests.targets.sglang.aiter_window_mutants"
 # A window of 4 tokens, the query's own included; pages of 16. The first request's first page leaves
 # the window with its token 21, and the third request may get it at once.
@@ -31,6 +31,12 @@ def windowed(*steps: ReplayStep, **settings: Any) -> Case:
     return validate(Case(schema_version=1, config=config, steps=steps))
 
 
+def verified(*rows: tuple[int, int], **settings: Any) -> Case:
+    """One verify of rows of these lengths, the drafts included."""
+    given = {"modes": ("target_verify",), "draft_tokens": 4, **settings}
+    return windowed(step(*rows, new=given["draft_tokens"], mode="target_verify"), **given)
+
+
 @pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.5.10", "0.5.13", NEWEST])
@@ -43,6 +49,26 @@ def test_decodes_see_one_key_too_few(workers: Workers, version: str) -> None:
     }
     within = windowed(step((0, 3)), page_size=1, capture_bs=(1,))
     assert found(workers, version, within, TARGET) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", NEWEST])
+def test_drafts_see_one_key_too_few_as_well(workers: Workers, version: str) -> None:
+    beyond = verified((0, 9), (1, 21), capture_bs=(2,))
+    assert ("computes", "swa_attention") in found(workers, version, beyond, VERIFIES)
+    assert found(workers, version, beyond, f"{MUTANTS}:mended_verify") == set()
+    padded = verified((0, 9), capture_bs=(2,))
+    assert found(workers, version, padded, f"{MUTANTS}:mended_verify") == set()
+    within = verified((0, 3), page_size=1, draft_tokens=3)
+    assert found(workers, version, within, VERIFIES) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_table_of_a_verify_that_names_the_other_pool_is_found(workers: Workers) -> None:
+    seen = found(workers, NEWEST, verified((0, 9), (1, 7)), f"{MUTANTS}:untranslated_verify")
+    assert ("metadata", "swa_page_table") in seen
 
 
 @pytest.mark.sglang

@@ -2,7 +2,7 @@
 
 Real: `AiterAttnBackend` with both preparations, its forwards, the writing of KV, and the Triton
 kernel that verifies over a CSR. Modelled: AITER's kernels. A layer behind a sliding window makes it
-take unified attention, so such decodes are a target of their own. Encoders, FP8 KV and draft
+take unified attention, so such models have targets of their own. Encoders, FP8 KV and draft
 runners are not driven here.
 """
 
@@ -193,4 +193,7 @@ class WindowTarget(BackendTarget):
 
     def load(self) -> None:
         super().load()
-        demand_release((0, 5, 10), "has no windows in AITER's attention", self.name)
+        if self.capabilities.modes == ("decode",):
+            demand_release((0, 5, 10), "has no windows in AITER's attention", self.name)
+        else:  # up to 0.5.12 its lists of a verify had room for the requests alone
+            demand_release((0, 5, 13), "has no room for a verify's tokens", self.name)
