@@ -133,7 +133,7 @@ _ABOUT: Mapping[Mode, str] = {
 }
 _DRIVEN = Capabilities(
     page_sizes=(16, 32),
-    dtypes=("float32", "float16"),  # Triton's interpreter takes bfloat16 for integers in tl.dot
+    dtypes=("float32", "float16"),  # Triton's interpreter cuts casts to bfloat16 off
     max_context_len=LONGEST_CONTEXT,
     max_q_heads=4,
     max_head_dim=16,
