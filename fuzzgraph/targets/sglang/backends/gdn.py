@@ -58,79 +58,6 @@ _ASSERTS_GPU = (
 )
 
 
-class DeltaNetTarget(TritonTarget):
-    """A model with gated delta nets on the sglang release that this process holds."""
-
-    also_stood_in_for: tuple[str, ...] = (
-        "the number of cores",
-        "projections and norm of the recurrent layer",
-    )
-    recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
-    """Of the release, where the recurrent layer and its description lie."""
-    positions = POSITIONS
-    """That the recurrent layer tells apart."""
-    since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
-    """Mode -> the first release that can be driven, and what the ones before do."""
-
-    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
-        super().__init__(name, mode)
-        self.about = f"gated delta net beside Triton attention, {mode} graphs"
-        self.capabilities = self.capabilities.replace(
-            dtypes=("float32",),
-            max_context_len=POSITIONS,
-            max_tp_size=1,
-            max_spec_topk=1,
-            capture_beyond_pool=False,
-            swa_window=False,
-            row_mixings=("none",),
-            recurrent_state=True,
-            recurrent_only=True,
-            recurrent_verify=mode == "target_verify",
-            state_tracking=mode == "decode",
-            few_states=mode == "decode",
-            # A server's decode follows a prompt.
-            min_seq_len=2,
-        )
-
-    def refused(self, config: EngineConfig) -> str | None:
-        if not config.recurrent_state:
-            return "the model has a recurrent layer: recurrent_state must be true"
-        if config.max_context_len > self.positions:
-            longest = f"max_context_len={config.max_context_len}"
-            return f"{longest} is more than the {self.positions} positions that have a key"
-        return super().refused(config)
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
-        return DeltaNetSession(config, graphs)
-
-    def modules(self) -> tuple[str, ...]:
-        for mode in self.capabilities.modes:
-            if mode in self.since:
-                demand_release(*self.since[mode], self.name)
-        return super().modules()
-
-    def load(self) -> None:
-        keep_workspaces_small(**SETTINGS)
-        super().load()
-        with cuda_on_cpu():
-            modules = (*self.recurrent_modules, _HYBRID, GDN_BACKEND, _REGISTRY)
-            SGLANG.load(*filter(has_module, modules))
-        if not torch.cuda.is_available():
-            _run_without_a_gpu()
-
-
-def _run_without_a_gpu() -> None:
-    """Host code of kernels that asks for a GPU by its name, and runs without one."""
-    module = engine_module(next(filter(has_module, _FLA)))
-    module.custom_device_ctx = lambda index: contextlib.nullcontext()
-    hybrid = engine_module(_HYBRID)
-    holders = (hybrid, *map(engine_module, filter(has_module, _SCATTERS)))
-    for holder in holders:
-        for name in _ASSERTS_GPU:
-            if hasattr(holder, name):
-                setattr(holder, name, tensors_claim_cuda(getattr(holder, name)))
-
-
 class DeltaNetSession(TritonSession):
     """One hybrid backend and one decode runner with its captured graphs."""
 
@@ -226,3 +153,79 @@ class DeltaNetSession(TritonSession):
         attended = type(self._outputs)(next_token_logits=shown[:, : -self.columns].contiguous())
         found = outputs_in(attended, self._config)
         return {**found, self.output: shown[:, -self.columns :].clone()}
+
+
+class DeltaNetTarget(TritonTarget):
+    """A model with gated delta nets on the sglang release that this process holds."""
+
+    layer = "gated delta net"
+    """What the recurrent layer is called."""
+    session: type[DeltaNetSession] = DeltaNetSession
+    also_stood_in_for: tuple[str, ...] = (
+        "the number of cores",
+        "projections and norm of the recurrent layer",
+    )
+    recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
+    """Of the release, where the recurrent layer and its description lie."""
+    positions = POSITIONS
+    """That the recurrent layer tells apart."""
+    since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
+    """Mode -> the first release that can be driven, and what the ones before do."""
+
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        super().__init__(name, mode)
+        self.about = f"{self.layer} beside Triton attention, {mode} graphs"
+        self.capabilities = self.capabilities.replace(
+            dtypes=("float32",),
+            max_context_len=POSITIONS,
+            max_tp_size=1,
+            max_spec_topk=1,
+            capture_beyond_pool=False,
+            swa_window=False,
+            row_mixings=("none",),
+            recurrent_state=True,
+            recurrent_only=True,
+            recurrent_verify=mode == "target_verify",
+            state_tracking=mode == "decode",
+            few_states=mode == "decode",
+            # A server's decode follows a prompt.
+            min_seq_len=2,
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.recurrent_state:
+            return "the model has a recurrent layer: recurrent_state must be true"
+        if config.max_context_len > self.positions:
+            longest = f"max_context_len={config.max_context_len}"
+            return f"{longest} is more than the {self.positions} positions that have a key"
+        return super().refused(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
+        return self.session(config, graphs)
+
+    def modules(self) -> tuple[str, ...]:
+        for mode in self.capabilities.modes:
+            if mode in self.since:
+                demand_release(*self.since[mode], self.name)
+        return super().modules()
+
+    def load(self) -> None:
+        keep_workspaces_small(**SETTINGS)
+        super().load()
+        with cuda_on_cpu():
+            modules = (*self.recurrent_modules, _HYBRID, GDN_BACKEND, _REGISTRY)
+            SGLANG.load(*filter(has_module, modules))
+        if not torch.cuda.is_available():
+            _run_without_a_gpu()
+
+
+def _run_without_a_gpu() -> None:
+    """Host code of kernels that asks for a GPU by its name, and runs without one."""
+    module = engine_module(next(filter(has_module, _FLA)))
+    module.custom_device_ctx = lambda index: contextlib.nullcontext()
+    hybrid = engine_module(_HYBRID)
+    holders = (hybrid, *map(engine_module, filter(has_module, _SCATTERS)))
+    for holder in holders:
+        for name in _ASSERTS_GPU:
+            if hasattr(holder, name):
+                setattr(holder, name, tensors_claim_cuda(getattr(holder, name)))

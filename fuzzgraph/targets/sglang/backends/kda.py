@@ -10,35 +10,12 @@ and handed raw gates by the model since 0.5.17 (sglang kimi_linear.py).
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Literal
 
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT, CHANNELS
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import KDA_BACKEND, KIMI
-
-
-class ChannelDecayTarget(DeltaNetTarget):
-    """A model with KDA on the sglang release that this process holds."""
-
-    recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
-    positions = CHANNELS
-    since = MappingProxyType(
-        {
-            "decode": ((0, 5, 10), "keeps the inputs of KDA's convolution in three tensors, not"),
-            "target_verify": ((0, 5, 17), "hands no verifies of KDA raw gates"),
-        }
-    )
-
-    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
-        super().__init__(name, mode)
-        self.about = f"KDA beside Triton attention, {mode} graphs"
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> ChannelDecaySession:
-        return ChannelDecaySession(config, graphs)
 
 
 class ChannelDecaySession(DeltaNetSession):
@@ -48,3 +25,18 @@ class ChannelDecaySession(DeltaNetSession):
     output = "channel_delta"
     columns = CHANNEL_OUTPUT
     tracking_since = (0, 5, 16)
+
+
+class ChannelDecayTarget(DeltaNetTarget):
+    """A model with KDA on the sglang release that this process holds."""
+
+    layer = "KDA"
+    session = ChannelDecaySession
+    recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
+    positions = CHANNELS
+    since = MappingProxyType(
+        {
+            "decode": ((0, 5, 10), "keeps the inputs of KDA's convolution in three tensors, not"),
+            "target_verify": ((0, 5, 17), "hands no verifies of KDA raw gates"),
+        }
+    )

@@ -10,10 +10,7 @@ in `__init__`), so servers took other backends beside it.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Literal
 
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT, LINEAR_WIDTH
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
@@ -22,24 +19,19 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import BAILING, LIGHTNING_BACKE
 _BESIDE_TRITON = (0, 5, 18), "runs no models of lightning attention beside Triton attention"
 
 
-class LightningTarget(DeltaNetTarget):
-    """A model with lightning attention on the sglang release that this process holds."""
-
-    recurrent_modules = (BAILING, LIGHTNING_BACKEND)
-    positions = LINEAR_WIDTH
-    since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), _BESIDE_TRITON))
-
-    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
-        super().__init__(name, mode)
-        self.about = f"lightning attention beside Triton attention, {mode} graphs"
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LightningSession:
-        return LightningSession(config, graphs)
-
-
 class LightningSession(DeltaNetSession):
     """One hybrid backend and one decode runner with its captured graphs."""
 
     model_class = DecayedAttentionModel
     output = "linear"
     columns = LINEAR_OUTPUT
+
+
+class LightningTarget(DeltaNetTarget):
+    """A model with lightning attention on the sglang release that this process holds."""
+
+    layer = "lightning attention"
+    session = LightningSession
+    recurrent_modules = (BAILING, LIGHTNING_BACKEND)
+    positions = LINEAR_WIDTH
+    since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), _BESIDE_TRITON))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
@@ -33,33 +32,6 @@ _DISPATCH = (
     "sglang.srt.layers.attention.mamba.ops.ssu_dispatch",
 )
 """Which kernel updates states; the engine's scheduler asks for it once."""
-
-
-class Mamba2Target(DeltaNetTarget):
-    """A model with Mamba2 on the sglang release that this process holds."""
-
-    also_stood_in_for = ("the number of cores",)
-    recurrent_modules = (FALCON, MIXER)
-
-    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
-        super().__init__(name, mode)
-        self.about = f"Mamba2 beside Triton attention, {mode} graphs"
-
-    def refused(self, config: EngineConfig) -> str | None:
-        if 0 < config.state_track_interval < CONV_WIDTH:
-            interval = f"state_track_interval={config.state_track_interval}"
-            return f"{interval} is less than the {CONV_WIDTH} inputs of a convolution"
-        return super().refused(config)
-
-    def load(self) -> None:
-        super().load()
-        mixer = engine_module(MIXER)
-        if not hasattr(mixer, _KERNEL):  # it imports its Triton kernels on a GPU only
-            kernels = engine_module(next(filter(has_module, _KERNELS)))
-            setattr(mixer, _KERNEL, kernels.causal_conv1d_update)
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Mamba2Session:
-        return Mamba2Session(config, graphs)
 
 
 @contextlib.contextmanager
@@ -92,3 +64,25 @@ class Mamba2Session(DeltaNetSession):
         dispatch = engine_module(next(filter(has_module, _DISPATCH)))
         dispatch.initialize_mamba_selective_state_update_backend(runner.server_args)
         return super()._open_backend(runner)
+
+
+class Mamba2Target(DeltaNetTarget):
+    """A model with Mamba2 on the sglang release that this process holds."""
+
+    layer = "Mamba2"
+    session = Mamba2Session
+    also_stood_in_for = ("the number of cores",)
+    recurrent_modules = (FALCON, MIXER)
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if 0 < config.state_track_interval < CONV_WIDTH:
+            interval = f"state_track_interval={config.state_track_interval}"
+            return f"{interval} is less than the {CONV_WIDTH} inputs of a convolution"
+        return super().refused(config)
+
+    def load(self) -> None:
+        super().load()
+        mixer = engine_module(MIXER)
+        if not hasattr(mixer, _KERNEL):  # it imports its Triton kernels on a GPU only
+            kernels = engine_module(next(filter(has_module, _KERNELS)))
+            setattr(mixer, _KERNEL, kernels.causal_conv1d_update)
