@@ -158,7 +158,7 @@ class Content:
         [VOCAB, Hq*D] is added to q where a batch brings that input. encoder_embed: [VOCAB, Hkv*D +
         Hkv*Dv], packed k, v of an encoder token. state_in [VOCAB, STATE_WIDTH], float32, is
         added to a request's state by each of its tokens. conv_in [VOCAB, STATE_WIDTH + 2],
-        float32, is what a token brings to a recurrent layer, see `recurrence`.
+        float32, is what a token brings to a recurrent layer, see `recurrent_layers.mamba2`.
         """
         config, key = self.config, _LAYER_KEYS * self.layer
         query = config.num_q_heads * config.head_dim

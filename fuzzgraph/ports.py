@@ -135,24 +135,24 @@ class Pools:
     """[state_slots, width] recurrent state."""
     conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, CONV_COLUMNS] what the last tokens brought to the convolution
-    before the recurrence, the newest last; see `recurrence`. In a config that verifies drafts
+    before the recurrence, the newest last; see `recurrent_layers`. In a config that verifies drafts
     there is room for draft_tokens - 1 more, unless `states_committed`; see
     `execution.state_planes`."""
     delta_state: torch.Tensor | None = None
     """[state_slots, HEADS, HEAD_WIDTH, POSITIONS] states of the gated delta rule, or the same with
-    the numbers of a slot in one row. See `delta_rule`."""
+    the numbers of a slot in one row. See `recurrent_layers.delta_rule`."""
     delta_conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, DELTA_COLUMNS] what the last tokens brought to the convolution
     before that rule, the newest last."""
     channel_state: torch.Tensor | None = None
     """[state_slots, CHANNEL_HEADS, CHANNELS of a value, CHANNELS of a key] states of the delta rule
-    with a decay by channel. See `channel_decay`."""
+    with a decay by channel. See `recurrent_layers.channel_decay`."""
     channel_conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, CHANNEL_COLUMNS] what the last tokens brought to the
     convolution before that rule, the newest last."""
     linear_state: torch.Tensor | None = None
     """[state_slots, LINEAR_HEADS, LINEAR_WIDTH of a key, LINEAR_WIDTH of a value] states of linear
-    attention. See `decayed_attention`."""
+    attention. See `recurrent_layers.decayed_attention`."""
     transposed_states: frozenset[str] = frozenset()
     """Fields of STATES whose last two dimensions the engine keeps the other way round: inputs of a
     convolution with those of a column together, states with the columns of a value together."""

@@ -66,8 +66,8 @@ class Expected:
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; draft_tokens
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
-    [num_tokens, width], see `recurrence`; gated_delta, channel_delta and linear, the same, see
-    `delta_rule`, `channel_decay` and `decayed_attention`; mixed as attention, see `row_mixing`;
+    [num_tokens, width], and gated_delta, channel_delta and linear, the same, see
+    `recurrent_layers`; mixed as attention, see `row_mixing`;
     moe, see `shard`; those of a draft model behind attention, see `draft_model`."""
     value_bound: float
     """max |V| that entered the step."""

@@ -2,7 +2,8 @@
 
 The layer is the engine's own `RadixAttention`, which the hybrid backend hands to its backend of
 linear attention. What a model's projections would hand it are embeddings of tokens and positions,
-whose values the harness knows (`fuzzgraph.decayed_attention`); the norm behind it is plain torch.
+whose values the harness knows (`recurrent_layers.decayed_attention`); the norm behind it is plain
+torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The recurrent layer is the engine's own `RadixLinearAttention`. What a model's projections would
 hand it are embeddings of tokens and positions, whose values the harness knows
-(`fuzzgraph.delta_rule`); the norm behind it is plain torch, and its gate is left out.
+(`recurrent_layers.delta_rule`); the norm behind it is plain torch, and its gate is left out.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The recurrent part is the engine's own `MambaMixer2` with its projections, convolution and gate.
 Tokens are embedded as one column each, so that its own projection gives the numbers of
-`fuzzgraph.recurrence` for them, exactly; see `targets.offline.mixer_weights`.
+`recurrent_layers.mamba2` for them, exactly; see `targets.offline.mixer_weights`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def demand_release(first: tuple[int, int, int], lack: str, target: str) -> None:
     """Refuse a release before `first`.
 
     Args:
-        lack: what the ones before do, behind "sglang 0.5.9".
+        lack: what the ones before lack or do otherwise; the message goes on from "sglang 0.5.9".
         target: its name.
 
     Raises:

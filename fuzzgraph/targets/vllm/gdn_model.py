@@ -1,9 +1,9 @@
 """A model of one gated-delta-net layer with known weights, as vLLM runs it: Qwen3-Next's.
 
 Tokens and positions are embedded as one column each, so that the layer's own projections give the
-numbers of `fuzzgraph.delta_rule` for them, exactly. There are two heads of values for each of two
-heads of queries and keys: with one of either, 0.17.1 reads gates past the rows of the projection
-that made them.
+numbers of `recurrent_layers.delta_rule` for them, exactly. There are two heads of values for each
+of two heads of queries and keys: with one of either, 0.17.1 reads gates past the rows of the
+projection that made them.
 """
 
 from __future__ import annotations

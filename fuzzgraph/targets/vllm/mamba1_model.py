@@ -2,7 +2,7 @@
 
 Where Mamba2 projects a token to x, B and C at once, Mamba1 works out the time step, B and C from
 its columns behind the convolution. So the layer has two columns more than are judged, which are B
-and C of `fuzzgraph.recurrence`, and its second projection picks them.
+and C of `recurrent_layers.mamba2`, and its second projection picks them.
 """
 
 from __future__ import annotations

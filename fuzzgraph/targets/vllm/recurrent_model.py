@@ -1,7 +1,7 @@
 """A model of one recurrent layer with known weights, as vLLM runs it: the engine's `MambaMixer2`.
 
 Tokens are embedded as one column each, so that the layer's own projection gives the numbers of
-`fuzzgraph.recurrence` for them, exactly.
+`recurrent_layers.mamba2` for them, exactly.
 """
 
 from __future__ import annotations
