@@ -6,6 +6,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -14,10 +15,12 @@ import torch
 import fuzzgraph
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import EngineLine, Finding
+from fuzzgraph.graphs import RecordedGraph, RecordedOp
+from fuzzgraph.layout import plan
 from fuzzgraph.memory.source_lines import innermost_source, lines_below
 from fuzzgraph.open_target import open_target_object
 from fuzzgraph.repro import engine_lines
-from fuzzgraph.repro.trace import Recording
+from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.repro.writers import Writers
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets.builtin import BuiltinTarget
@@ -25,6 +28,7 @@ from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.model import BuiltinModel, ForwardInputs
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.world import Batch
+from tests.lanes.kernels import servers
 from tests.unit.repro.faulty import KINDS, once
 
 ROOT = Path(fuzzgraph.__file__).parent.parent
@@ -214,6 +218,32 @@ def test_a_replay_while_the_engine_opens_is_watched(monkeypatch: pytest.MonkeyPa
         return sum(op.name == "aten.copy_.default" for op in (one.op for one in writers.writes))
 
     assert writes(Replays) > writes(GraphRunner)
+
+
+class CallsByAlias(BuiltinModel):
+    """Launches a kernel that Triton's own interpreter refuses."""
+
+    def store(self, *args: Any) -> None:
+        servers.by_alias[(2,)](torch.zeros(2), torch.zeros(2))
+        super().store(*args)
+
+
+@pytest.mark.parametrize("kind", ["step", "eager"])
+def test_a_kernel_that_only_the_lanes_run_is_located(kind: Literal["step", "eager"]) -> None:
+    target = BuiltinTarget(replace(Components(), model=CallsByAlias))
+    recording = Recording.of(once(4).config, target, opening=False)
+    run = recording.add(plan(once(4))[0], kind)
+    recording.opened.session.close()
+    assert run.failure is None
+    assert any(op.name == "by_alias" for op in launches_of(run))
+
+
+def launches_of(run: Run) -> list[RecordedOp]:
+    """Also those of the graphs that the run replays."""
+    found: list[RecordedOp] = []
+    for event in run.events:
+        found += event.trace if isinstance(event, RecordedGraph) else [event]
+    return [op for op in found if op.kind == "launch"]
 
 
 def test_the_calls_that_lead_to_a_line_are_kept_with_it_the_nearest_first() -> None:
