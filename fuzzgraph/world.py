@@ -184,10 +184,13 @@ class Batch:
 
     def freed_pages(self) -> IntArray:
         """[raw_bs] leading pages that lie wholly behind the window of the KV cache group."""
-        # Freed pages come first in each row, and nothing else is the reserved page.
-        ends = np.cumsum(self.pages.values == RESERVED_PAGE)
-        before = np.append(0, ends)[self.pages.offsets]
-        return np.diff(before)
+        # A request that began again with fewer tokens has freed ones behind its own, too.
+        held = self.pages.values != RESERVED_PAGE
+        before = np.append(0, np.cumsum(held))[self.pages.offsets[:-1]]
+        rows = np.repeat(np.arange(self.raw_bs), np.diff(self.pages.offsets))
+        leading = ~held & (np.cumsum(held) == before[rows])
+        counts: IntArray = np.bincount(rows[leading], minlength=self.raw_bs)
+        return counts
 
     def with_rows(self, rows: IntArray) -> Batch:
         """The same requests in another order: row i of it is row `rows[i]` of this batch."""

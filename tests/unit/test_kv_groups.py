@@ -136,6 +136,12 @@ def test_a_request_that_gets_shorter_has_the_pages_that_it_needs_again() -> None
     assert second(short).pages.row(0)[1:3].min() >= FIRST_PAGE
 
 
+def test_pages_that_were_freed_behind_those_of_a_shorter_request_are_not_counted() -> None:
+    _, short = planned((16, 9), (2, 9))
+    assert (second(short).pages.row(0) == RESERVED_PAGE).any()
+    assert second(short).freed_pages().tolist() == [0, 2]
+
+
 def test_everything_is_free_again_once_all_have_finished() -> None:
     rows = (BatchRow(request=0, seq_len=24),)
     steps = [ReplayStep(rows=rows)]
