@@ -122,6 +122,10 @@ class Batch:
     """[raw_bs] tokens that stayed of what the last step of a request computed, 0 where this one
     does not go on from one: it computes the end of the request's prompt. Empty where
     `draft_state_slots` is. After a prompt it is 1: there is one state, behind its last token."""
+    new_states: IntArray
+    """[raw_bs] states that a row of a verify leaves, each behind one of its last tokens: one for
+    each token of a row that checks drafts, and 1 where it computes the end of a prompt alone. Empty
+    where `draft_state_slots` is."""
     tree_parents: IntArray | None
     """[raw_bs, draft_tokens] parent of each draft token within its row, -1 for the root; None
     outside target_verify. A parent precedes its children; a chain is [-1, 0, 1, ...]."""
@@ -222,7 +226,14 @@ class Batch:
 _BY_ROW = (
     "requests", "req_pool_indices", "seq_lens", "new_lens", "encoder_lens", "next_tokens",
 )  # fmt: skip
-_OF_STATES = ("state_slots", "draft_state_slots", "kept_tokens", "track_slots", "state_tracked")
+_OF_STATES = (
+    "state_slots",
+    "draft_state_slots",
+    "kept_tokens",
+    "new_states",
+    "track_slots",
+    "state_tracked",
+)
 """By row, and empty in a config without them."""
 _BY_TOKEN = ("input_ids", "positions")
 _RAGGED = (

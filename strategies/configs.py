@@ -85,6 +85,7 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
         1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
     )
     _few_states(fields, can)
+    _drafted_prompts(fields, can)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -131,6 +132,15 @@ def _few_states(fields: Fields, can: Capabilities) -> None:
     has_states = fields["recurrent_state"] and fields["modes"] == ("decode",)
     if can.few_states and has_states and rows > 1 and context % 3 == 0:
         fields["state_pool_size"] = fields["state_pool_size"] or (rows // 2, rows - 1)[context % 2]
+
+
+def _drafted_prompts(fields: Fields, can: Capabilities) -> None:
+    """Drafts behind prompts in half of the contexts, for a target that drives them."""
+    verifies = fields["recurrent_state"] and fields["modes"] == ("target_verify",)
+    drafts = fields["draft_tokens"] > 1 and fields["spec_topk"] == 1
+    may = can.drafted_prompts and verifies and drafts
+    drawn = fields["drafted_prompts"] or fields["max_context_len"] % 2 == 0
+    fields["drafted_prompts"] = may and drawn
 
 
 def _widen_pages(fields: Fields, can: Capabilities) -> None:

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder
-from fuzzgraph.case.verified_states import Computed, most_requests, verifies_states
+from fuzzgraph.case.verified_states import (
+    Computed,
+    computed,
+    joins_with_drafts,
+    most_requests,
+    verifies_states,
+)
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
@@ -192,13 +198,16 @@ class HistoryBuilder:
         self, mode: Mode, requests: Sequence[int], record: bytes, via: Via
     ) -> tuple[BatchRow, ...]:
         new_tokens = self._new_tokens(mode, len(requests), record, via)
-        rows = []
+        rows: list[BatchRow] = []
+        beside = False
         for index, (request, tokens) in enumerate(zip(requests, new_tokens, strict=True)):
             if request not in self.rows:
                 self.rows[request] = self.free_rows.take(1)[0]
             length = self._length(mode, request, tokens, index, record)
             if self.prompts_apart:
-                tokens = self._verified(request, tokens, length)
+                before = self.computed.get(request)
+                tokens = self._verified(request, tokens, length, beside=beside)
+                beside |= before is not None and before.kept(length - tokens) > 0
             if request not in self.encoders:
                 encoders = boundaries.encoder_lens(self.config)
                 extra = record[_EXTRAS + index % _ROWS]
@@ -217,13 +226,20 @@ class HistoryBuilder:
             )
         return tuple(rows)
 
-    def _verified(self, request: int, tokens: int, length: int) -> int:
+    def _verified(self, request: int, tokens: int, length: int, *, beside: bool) -> int:
         """Tokens of a row of a verify that may not compute several of a prompt: those of a row that
-        goes on, or one."""
+        goes on, or that joins others with drafts behind its prompt; else one.
+
+        Args:
+            beside: whether a row before it goes on.
+        """
         before = self.computed.get(request)
-        begins = before is None or not before.kept(length - tokens)
-        tokens = 1 if begins else tokens
-        self.computed[request] = Computed(length - tokens, tokens, is_prompt=begins)
+        joins = joins_with_drafts(self.config, length - tokens, beside=beside)
+        kept, now = computed(before, length - tokens, tokens, joins=joins)
+        if not kept and not joins:
+            tokens = 1
+            _, now = computed(None, length - 1, 1)
+        self.computed[request] = now
         return tokens
 
     def _new_tokens(self, mode: Mode, size: int, record: bytes, via: Via) -> list[int]:
@@ -292,6 +308,8 @@ class HistoryBuilder:
         if before is not None:
             checked = self.verified.get(request, 0)
             accepted = min(checked, 1 + _scaled(byte, 2 * checked))
+            if request in self.computed:  # of placeholders none stays
+                accepted = min(accepted, self.computed[request].most)
             return before - checked + accepted + tokens
         left = self.left.get(self.rows[request])
         return 0 if left is None else left + 1

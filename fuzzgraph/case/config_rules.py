@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.errors import InvalidCase
 
 _LARGEST_CAPTURE = 8192
@@ -35,6 +36,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_rank(config)
     _check_decode_only(config)
     _check_states(config)
+    _check_drafted_prompts(config)
 
 
 def _check_bounds(config: EngineConfig) -> None:
@@ -110,6 +112,18 @@ def _check_states(config: EngineConfig) -> None:
             f"needs recurrent_state and modes=['decode']; got recurrent_state="
             f"{config.recurrent_state} and {list(config.modes)}",
             "Use 0 for as many states as rows.",
+        )
+
+
+def _check_drafted_prompts(config: EngineConfig) -> None:
+    checks = verifies_states(config) and config.modes == ("target_verify",)
+    if config.drafted_prompts and not (checks and config.spec_topk == 1):
+        refuse(
+            "config.drafted_prompts",
+            True,
+            f"needs recurrent_state, modes=['target_verify'] and spec_topk=1; got recurrent_state="
+            f"{config.recurrent_state}, {list(config.modes)} and {config.spec_topk}",
+            "Change them, or drop it.",
         )
 
 

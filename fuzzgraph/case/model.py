@@ -244,6 +244,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         bounds=(0, 4096), needs=Switch("few_states"), label="few states", group="features"
     )] = 0
     """Requests that may have a recurrent state at once; 0: as many as the request pool has rows."""
+    drafted_prompts: Annotated[bool, Dimension(
+        needs=Switch("drafted_prompts"), label="drafts behind prompts", group="speculation"
+    )] = False
+    """Whether a request that joins a verify of layers with recurrent state has drafts behind the
+    last token of its prompt, so that all rows have as many tokens. They are placeholders: none
+    stays."""
     # fmt: on
 
     def __post_init__(self) -> None:

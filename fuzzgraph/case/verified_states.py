@@ -11,10 +11,10 @@ vLLM MambaSpec.num_speculative_blocks; sglang MambaPool.SpeculativeState.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fuzzgraph.case.model import Case, EngineConfig
+from fuzzgraph.case.model import BatchRow, Case, EngineConfig
 
 
 def verifies_states(config: EngineConfig) -> bool:
@@ -50,33 +50,83 @@ def most_requests(config: EngineConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a step computed of a request."""
+    """What a step computed of a request, and how much of it the next step may find."""
 
     start: int
     """Tokens that were there before."""
-    count: int
-    is_prompt: bool
-    """Whether that was the end of its prompt: then its state is behind its last token alone."""
+    least: int
+    """Tokens of its own that stay at least."""
+    most: int
+    states: int
+    """Recurrent states that it left, one behind each of its last tokens."""
 
     def kept(self, cached: int) -> int:
-        """Tokens that stayed, for a step that finds `cached` of them; 0 where that does not go on
-        from this one. Of a prompt, its one state."""
+        """Number of the state that a step with `cached` tokens goes on from, from 1; 0 where that
+        does not go on from this one. It is that of tokens that stayed; a prompt left one alone."""
         stayed = cached - self.start
-        if self.is_prompt:
-            return int(stayed == self.count)
-        return stayed if 0 < stayed <= self.count else 0
+        return min(stayed, self.states) if self.least <= stayed <= self.most else 0
 
 
-def verified_prompts(case: Case) -> Iterator[tuple[int, int]]:
-    """(step, tokens) of each row of a verify that begins a request, and does not go on with it."""
+def computed(
+    before: Computed | None, cached: int, tokens: int, *, joins: bool = False
+) -> tuple[int, Computed]:
+    """(state that a row of a verify goes on from, 0 for none, and what the row computes).
+
+    A row that goes on checks drafts, and leaves a state behind each token. Another one computes the
+    end of a prompt, whose one state is behind its last token. Where it `joins`, its first token is
+    that end, and those behind it are placeholders, of which none stays.
+    """
+    if before is not None and (kept := before.kept(cached)):
+        return kept, Computed(cached, least=1, most=tokens, states=tokens)
+    if joins:
+        return 0, Computed(cached, least=1, most=1, states=tokens)
+    return 0, Computed(cached, least=tokens, most=tokens, states=1)
+
+
+def joins_with_drafts(config: EngineConfig, cached: int, *, beside: bool) -> bool:
+    """Whether drafts stand behind the prompt of a request that begins: `beside` one that goes on,
+    or over tokens that a prefix cache had.
+
+    Source: vLLM v1/core/sched/scheduler.py `pad_spec_decode`.
+    """
+    return config.drafted_prompts and (beside or cached > 0)
+
+
+def computed_by(
+    config: EngineConfig, rows: Sequence[BatchRow], last: Mapping[int, Computed]
+) -> dict[int, tuple[int, Computed]]:
+    """Request -> `computed`, of the rows of a verify, by what each request's last step computed."""
+    cached = {row.request: row.seq_len - row.new_tokens for row in rows}
+    beside = any(one in last and last[one].kept(there) for one, there in cached.items())
+    found = {}
+    for row in rows:
+        there = cached[row.request]
+        joins = joins_with_drafts(config, there, beside=beside)
+        found[row.request] = computed(last.get(row.request), there, row.new_tokens, joins=joins)
+    return found
+
+
+def _begun(case: Case) -> Iterator[tuple[int, int, Computed]]:
+    """(step, request, what it computes) of each row of a verify that begins a request."""
     last: dict[int, Computed] = {}
     for number, step in enumerate(case.steps):
         for request in step.finish:
             last.pop(request, None)
-        for row in step.rows:
-            cached = row.seq_len - row.new_tokens
-            before = last.get(row.request)
-            begins = before is None or not before.kept(cached)
-            last[row.request] = Computed(cached, row.new_tokens, is_prompt=begins)
-            if begins:
-                yield number, row.new_tokens
+        for request, (kept, now) in computed_by(case.config, step.rows, last).items():
+            last[request] = now
+            if not kept:
+                yield number, request, now
+
+
+def verified_prompts(case: Case) -> Iterator[tuple[int, int]]:
+    """(step, tokens of its prompt) of each row of a verify that begins a request."""
+    for number, _, now in _begun(case):
+        yield number, now.least
+
+
+def placeholder_rows(case: Case) -> Iterator[tuple[int, int]]:
+    """(step, request) of each row whose drafts are placeholders."""
+    if case.config.drafted_prompts:
+        for number, request, now in _begun(case):
+            if now.states > 1:
+                yield number, request

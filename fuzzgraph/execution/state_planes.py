@@ -86,9 +86,10 @@ class VerifiedStates(StatePlane):
     """The same in an engine that verifies drafts: a request has a slot for each token of a verify.
 
     A row that goes on starts from the state behind the last token that stayed, and leaves one
-    behind each of its tokens. A row that computes the end of a prompt has one state, in the first
-    slot, before and after. Sources: vLLM fused_recurrent.py (`ssm_state_indices`,
-    `num_accepted_tokens`), mamba_ssm.py `selective_state_update`.
+    behind each of its tokens, as does a prompt's last token with drafts behind it. A row that
+    computes the end of a prompt alone has one state, in the first slot, before and after. Sources:
+    vLLM fused_recurrent.py (`ssm_state_indices`, `num_accepted_tokens`), mamba_ssm.py
+    `selective_state_update`.
     """
 
     def before(self, batch: Batch) -> StateRows:
@@ -98,11 +99,10 @@ class VerifiedStates(StatePlane):
         return StateRows(rows, slots, values)
 
     def after(self, batch: Batch) -> StateRows:
-        each = np.where(batch.kept_tokens > 0, batch.new_lens, 1)
+        each = batch.new_states
         rows = np.repeat(np.arange(batch.raw_bs), each)
         token = np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)
-        goes_on = batch.kept_tokens[rows] > 0
-        lens = np.where(goes_on, batch.cached_lens[rows] + token + 1, batch.seq_lens[rows])
+        lens = (batch.seq_lens - each)[rows] + token + 1
         values = self.values(self.content, batch, rows, lens)
         return StateRows(rows, batch.draft_state_slots[rows, token], values)
 
@@ -119,8 +119,7 @@ class VerifiedInputs(StatePlane):
         return self._inputs(batch, batch.cached_lens, np.maximum(batch.kept_tokens, 1) - 1)
 
     def after(self, batch: Batch) -> StateRows:
-        older = np.where(batch.kept_tokens > 0, batch.new_lens - 1, 0)
-        return self._inputs(batch, batch.seq_lens, older)
+        return self._inputs(batch, batch.seq_lens, batch.new_states - 1)
 
     def _inputs(self, batch: Batch, lens: IntArray, older: IntArray) -> StateRows:
         """The inputs that the next token sees, behind `older` ones of each row."""

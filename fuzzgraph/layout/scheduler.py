@@ -12,6 +12,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_confi
 from fuzzgraph.case.verified_states import (
     TRACK_SLOTS,
     Computed,
+    computed_by,
     requests_with_state,
     state_slots_each,
     states_each,
@@ -226,7 +227,7 @@ class Scheduler:
         return replace(batch, more_groups=groups) if groups else batch
 
     def _batch(self, index: int, step: ReplayStep, live: list[_Request]) -> Batch:
-        rows, config = step.rows, self.config
+        rows = step.rows
         seq = [row.seq_len for row in rows]
         new = [row.new_tokens for row in rows]
         cached = [row.seq_len - row.new_tokens for row in rows]
@@ -241,6 +242,7 @@ class Scheduler:
             parents = self._draw_trees(index, rows, kv_positions, kv_offsets)
         encoder_lens, encoder_slots, encoder_tokens = self._encoders(live)
         track_slots, state_tracked = self._track(step, live)
+        kept_tokens, new_states = self._verify_states(rows, live)
         bs = len(rows)
         if step.mode == "draft":
             input_ids, positions, slot_mapping = self._draft(rows, seq)
@@ -281,7 +283,8 @@ class Scheduler:
             if self.config.recurrent_state
             else _NONE,
             draft_state_slots=self._draft_states(live),
-            kept_tokens=self._kept(rows, live) if verifies_states(config) else _NONE,
+            kept_tokens=kept_tokens,
+            new_states=new_states,
             tree_parents=parents,
             next_tokens=_cut(lasting, seq, [length + 1 for length in seq]),
             predicted=_NONE
@@ -313,15 +316,20 @@ class Scheduler:
         slots = ints([slot for r in live for slot in r.state_slots[: self.states_each]])
         return slots.reshape(len(live), self.states_each)
 
-    def _kept(self, rows: tuple[BatchRow, ...], live: list[_Request]) -> IntArray:
-        """What stays of each row's last step; takes down what this one computes."""
-        found = []
-        for row, request in zip(rows, live, strict=True):
-            cached = row.seq_len - row.new_tokens
-            before = request.computed
-            found.append(0 if before is None else before.kept(cached))
-            request.computed = Computed(cached, row.new_tokens, is_prompt=not found[-1])
-        return ints(found)
+    def _verify_states(
+        self, rows: tuple[BatchRow, ...], live: list[_Request]
+    ) -> tuple[IntArray, IntArray]:
+        """(what stays of each row's last step, states that it leaves); takes down what it
+        computes."""
+        if not verifies_states(self.config):
+            return _NONE, _NONE
+        pairs = list(zip(rows, live, strict=True))
+        last = {row.request: one.computed for row, one in pairs if one.computed is not None}
+        found = computed_by(self.config, rows, last)
+        for row, one in pairs:
+            one.computed = found[row.request][1]
+        kept = ints([found[row.request][0] for row in rows])
+        return kept, ints([found[row.request][1].states for row in rows])
 
     def _drafted(self, index: int, row: BatchRow, request: _Request) -> IntArray:
         """Tokens of a request at a step; in a verify, drafts that it rejects are others."""

@@ -7,6 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from fuzzgraph.case import Case
+from fuzzgraph.case.verified_states import placeholder_rows
 from fuzzgraph.content import token_ids
 from fuzzgraph.world import VOCAB, IntArray
 
@@ -57,7 +58,8 @@ def accepted_lens(case: Case) -> dict[tuple[int, int], int]:
     """(step, request) -> tokens that stay of those that a verify of a chain computes.
 
     Its request's next step says so: the tokens that are cached there. A verify stays whole where
-    that says nothing, because the request ends or another length follows.
+    that says nothing, because the request ends or another length follows. Of placeholders none
+    stays.
     """
     if case.config.spec_topk > 1:
         return {}
@@ -71,7 +73,7 @@ def accepted_lens(case: Case) -> dict[tuple[int, int], int]:
                 found[before, row.request] = cached - start
             if step.mode == "target_verify":
                 last[row.request] = index, cached, row.new_tokens
-    return found
+    return found | dict.fromkeys(placeholder_rows(case), 1)
 
 
 def prompt_lens(case: Case) -> dict[tuple[int, int], int]:

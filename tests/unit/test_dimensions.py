@@ -22,6 +22,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "state_track_interval",
     "sparse_kernel",
     "state_pool_size",
+    "drafted_prompts",
     "swa_page_size",
 }
 """Fields that another field's feature sets with its own."""

@@ -56,12 +56,14 @@ GROWN = (
 @pytest.mark.parametrize(
     ("computed", "cached", "kept"),
     [
-        (Computed(5, 4, is_prompt=False), 9, 4),
-        (Computed(5, 4, is_prompt=False), 6, 1),
-        (Computed(5, 4, is_prompt=False), 5, 0),
-        (Computed(5, 4, is_prompt=False), 10, 0),
-        (Computed(5, 4, is_prompt=True), 9, 1),
-        (Computed(5, 4, is_prompt=True), 8, 0),
+        (Computed(5, 1, 4, 4), 9, 4),
+        (Computed(5, 1, 4, 4), 6, 1),
+        (Computed(5, 1, 4, 4), 5, 0),
+        (Computed(5, 1, 4, 4), 10, 0),
+        (Computed(5, 4, 4, 1), 9, 1),
+        (Computed(5, 4, 4, 1), 8, 0),
+        (Computed(5, 1, 1, 4), 6, 1),
+        (Computed(5, 1, 1, 4), 7, 0),
     ],
 )
 def test_a_step_goes_on_from_a_token_of_the_last_one(

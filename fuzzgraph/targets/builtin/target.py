@@ -23,6 +23,7 @@ _EVERYTHING = WIDEST.replace(
     attention_chunks=False,
     state_tracking=False,
     few_states=False,
+    drafted_prompts=False,
 )
 
 

@@ -38,6 +38,7 @@ TARGETS = (
     ),
     TargetEntry("vllm-gdn-hybrid-verify", "vllm.beside_target", "DeltaNetHybridTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify", "vllm.recurrent_target", "DeltaNetTarget", _VERIFIES),
+    TargetEntry("vllm-gdn-verify-join", "vllm.recurrent_target", "JoiningVerifyTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify-prompt", "vllm.recurrent_target", "PromptVerifyTarget", _VERIFIES),
     TargetEntry("vllm-gdn-verify-wait", "vllm.recurrent_target", "WaitingVerifyTarget", _VERIFIES),
     TargetEntry("vllm-mamba", "vllm.recurrent_target", "Mamba2Target"),
@@ -64,6 +65,7 @@ TARGETS = (
         "vllm-v2-gdn-hybrid-verify", "vllm.v2_recurrent", "V2DeltaNetHybridTarget", _VERIFIES
     ),
     TargetEntry("vllm-v2-gdn-verify", "vllm.v2_recurrent", "V2DeltaNetTarget", _VERIFIES),
+    TargetEntry("vllm-v2-gdn-verify-join", "vllm.v2_recurrent", "V2JoiningVerifyTarget", _VERIFIES),
     TargetEntry("vllm-v2-mamba", "vllm.v2_recurrent", "V2Mamba2Target"),
     TargetEntry("vllm-v2-mamba-hybrid", "vllm.v2_recurrent", "V2Mamba2HybridTarget"),
     TargetEntry("vllm-v2-triton", "vllm.v2_target", "V2TritonTarget"),

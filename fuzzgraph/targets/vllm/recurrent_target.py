@@ -25,6 +25,7 @@ from fuzzgraph.targets.vllm.stubs.selective_scan import put_selective_scan
 from fuzzgraph.targets.vllm.target import VllmTarget
 
 _MODELS = "vllm.model_executor.models.config"
+_SCHEDULER = "vllm.v1.core.sched.scheduler"
 _BASE = "vllm.model_executor.layers.mamba.abstract"
 
 DRIVEN = Capabilities(
@@ -210,6 +211,31 @@ class PromptVerifyTarget(DeltaNetTarget):
 
     kernels = "delta net with prompts"
     verified = VERIFIED.replace(verified_prompts=True)
+
+
+class JoiningVerifyTarget(DeltaNetTarget):
+    """The same where requests join with drafts behind their prompts."""
+
+    kernels = "drafts behind prompts"
+    verified = VERIFIED.replace(drafted_prompts=True)
+
+    def load(self) -> None:
+        super().load()
+        demand_padded_prompts(self.name)
+
+
+def demand_padded_prompts(target: str) -> None:
+    """
+    Raises:
+        AdapterUnavailable: the release's scheduler puts no drafts behind a prompt.
+    """
+    with cuda_on_cpu():
+        VLLM.load(_SCHEDULER)
+    if "pad_spec_decode" not in engine_module(_SCHEDULER).Scheduler.schedule.__code__.co_varnames:
+        raise AdapterUnavailable(
+            f"vLLM {release()} puts no drafts behind a prompt, and target {target!r} is about "
+            "them. Name a later release, for example --release 0.33.0."
+        )
 
 
 class WaitingVerifyTarget(DeltaNetTarget):

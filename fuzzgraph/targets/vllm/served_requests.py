@@ -124,23 +124,27 @@ class ServedRequests:
         return Known(f"{request}.{self.count}", prompt, (), int(batch.cached_lens[row]))
 
     def _prompt(self, batch: Batch, row: int) -> int:
-        """Tokens of the prompt of a request that is new."""
-        return len(batch.prompts.row(row))
+        """Tokens of the prompt of a request that is new, without placeholders behind it."""
+        placeholders = int(batch.new_states[row]) - 1 if len(batch.new_states) else 0
+        return len(batch.prompts.row(row)) - placeholders
 
     def _prefilled(self, one: Known, resumed: bool) -> int:
         """Tokens that the runner takes for its prompt: of one that it forgot, sampled ones too."""
         return one.prompt + (one.sampled if resumed and self.resumed_are_new else 0)
 
     def _computes_prompt(self, one: Known) -> bool:
-        """Whether all tokens of its step are its prompt's."""
-        return one.computed < one.prompt
+        """Whether all tokens of its step are its prompt's: drafts stand behind the last alone."""
+        return one.computed + 1 < one.prompt
 
     def _accepted(self, drafted: list[int], predicted: list[int], *, prefills: bool) -> int:
         """How many of the drafts stay: those that the model predicts too.
 
         Args:
-            prefills: whether the step computes what the runner takes for a part of the prompt.
+            prefills: whether the step computes what the runner takes for a part of the prompt; the
+                drafts are placeholders then (spec_decode/rejection_sampler.py).
         """
+        if prefills:
+            return 0
         accepted = 0
         while accepted < len(drafted) and drafted[accepted] == predicted[accepted]:
             accepted += 1
@@ -155,18 +159,12 @@ class ServedAnew(ServedRequests):
 
 class ServedWithDrafts(ServedAnew):
     """Drafts stand behind the last token of a prompt too, which then runs as a decode
-    (model_runner.py of V2, gather_batch_req_state). They are placeholders: none is accepted
-    (spec_decode/rejection_sampler.py). The same goes for a request that comes back after it was
-    preempted, whose sampled tokens the runner takes for its prompt's."""
+    (model_runner.py of V2, gather_batch_req_state). They are placeholders: none is accepted. The
+    same goes for a request that comes back after it was preempted, whose sampled tokens the runner
+    takes for its prompt's."""
 
     def _prompt(self, batch: Batch, row: int) -> int:
         return int(batch.cached_lens[row]) + 1
-
-    def _computes_prompt(self, one: Known) -> bool:
-        return one.computed + 1 < one.prompt
-
-    def _accepted(self, drafted: list[int], predicted: list[int], *, prefills: bool) -> int:
-        return 0 if prefills else super()._accepted(drafted, predicted, prefills=False)
 
 
 def scheduler_output(

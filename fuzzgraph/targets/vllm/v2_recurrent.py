@@ -15,7 +15,11 @@ from fuzzgraph.targets.vllm.beside_session import (
 from fuzzgraph.targets.vllm.beside_target import DeltaNetHybridTarget, Mamba2HybridTarget
 from fuzzgraph.targets.vllm.gdn_session import DeltaNetSession
 from fuzzgraph.targets.vllm.recurrent_session import RecurrentSession
-from fuzzgraph.targets.vllm.recurrent_target import DeltaNetTarget, Mamba2Target
+from fuzzgraph.targets.vllm.recurrent_target import (
+    DeltaNetTarget,
+    Mamba2Target,
+    demand_padded_prompts,
+)
 from fuzzgraph.targets.vllm.release import VLLM, engine_module, release
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
 from fuzzgraph.targets.vllm.target import VllmTarget
@@ -35,11 +39,13 @@ class _WithStates(V2RunnerSession):
     """What the runner does otherwise for models with recurrent layers."""
 
     def _prefilling(self, batch: Batch) -> list[int]:
-        """One new token of a prompt over tokens that are there runs as a decode since 0.33
-        (mamba_hybrid.py `prepare_attn`: `prefill_runs_as_decode_np`)."""
+        """One new token of a prompt over tokens that are there runs as a decode since 0.33, drafts
+        behind it or not (model_runner.py: `prefill_runs_as_decode_np`)."""
         if not _runs_prompts_as_decodes():
             return super()._prefilling(batch)
-        runs_as_decode = (batch.new_lens == 1) & (batch.cached_lens > 0)
+        given = self._step_done.output.scheduled_spec_decode_tokens
+        drafts = [len(given.get(name, ())) for name in self._step_done.rows]
+        runs_as_decode = (batch.new_lens - drafts == 1) & (batch.cached_lens > 0)
         said = super()._prefilling(batch)
         return [flag * (not runs) for flag, runs in zip(said, runs_as_decode, strict=True)]
 
@@ -117,6 +123,17 @@ class V2DeltaNetTarget(_OnV2, DeltaNetTarget):
     session = V2DeltaNetSession
     verifies = V2DeltaNetVerifySession
     excuses = (*DeltaNetTarget.excuses, *EXCUSES)
+
+
+class V2JoiningVerifyTarget(V2DeltaNetTarget):
+    """A gated delta net alone, where requests join with drafts behind their prompts."""
+
+    kernels = "drafts behind prompts"
+    verified = V2DeltaNetTarget.verified.replace(drafted_prompts=True)
+
+    def load(self) -> None:
+        super().load()
+        demand_padded_prompts(self.name)
 
 
 class V2Mamba2HybridTarget(_OnV2, Mamba2HybridTarget):

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from fuzzgraph.case import EngineConfig, ReplayStep
+from fuzzgraph.case import Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
@@ -23,7 +23,7 @@ from tests.targets.vllm.test_gdn import (
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 HYBRID, FLASH = "vllm-gdn-hybrid-verify", "vllm-gdn-hybrid-fa"
-V2, V2_HYBRID = "vllm-v2-gdn-verify", "vllm-v2-gdn-hybrid-verify"
+V1, V2, V2_HYBRID = "vllm-gdn-verify", "vllm-v2-gdn-verify", "vllm-v2-gdn-hybrid-verify"
 verifies = partial(wide, draft_tokens=3)
 WAITED = (
     verify((0, 5, 1), (1, 16, 1)),
@@ -99,18 +99,42 @@ def test_v2_remembers_how_many_tokens_stayed_of_a_request_that_waits(
     assert found(vllm, NEWEST, verifies(*WAITED), target) == set()
 
 
-@pytest.mark.parametrize(("tokens", "wrong"), [(1, True), (5, False)])
-def test_placeholders_behind_a_prompt_of_one_token_advance_its_state(
-    vllm: Workers, tokens: int, wrong: bool
-) -> None:
-    """Open in 0.33.0; see reports/findings/vllm-placeholder-drafts.md."""
+def joining(length: int) -> Case:
+    """A request of that length, two placeholders among it, joins two that verify."""
     steps = (
         verify((0, 5, 1), (1, 16, 1)),
         verify((0, 8, 3), (1, 19, 3)),
-        verify((0, 11, 3), (1, 22, 3), (2, tokens, 1)),
+        verify((0, 11, 3), (1, 22, 3), (2, length, 3)),
+        verify((0, 14, 3), (1, 25, 3), (2, length + 1, 3)),
     )
-    target = "tests.targets.vllm.placeholders:placeholders_behind_prompts"
-    assert (("computes", "cache") in found(vllm, NEWEST, verifies(*steps), target)) == wrong
+    return verifies(*steps, drafted_prompts=True)
+
+
+def test_placeholders_behind_a_prompt_of_one_token_advance_its_state_on_v2(vllm: Workers) -> None:
+    """Open in 0.33.0; see reports/findings/vllm-placeholder-drafts.md."""
+    assert ("computes", "cache") in found(vllm, NEWEST, joining(3), f"{V2}-join")
+
+
+@pytest.mark.parametrize("version", ["0.25.1", NEWEST])
+def test_a_prompt_of_one_token_with_placeholders_begins_with_anothers_state_on_v1(
+    vllm: Workers, version: str
+) -> None:
+    """Open in 0.33.0; see reports/findings/vllm-placeholder-drafts.md."""
+    seen = found(vllm, version, joining(3), f"{V1}-join")
+    assert {("reads", "gated_delta"), ("computes", "gated_delta")} <= seen
+
+
+@pytest.mark.parametrize(("version", "target"), [("0.25.1", V1), (NEWEST, V1), (NEWEST, V2)])
+def test_placeholders_behind_a_longer_prompt_leave_its_state_alone(
+    vllm: Workers, version: str, target: str
+) -> None:
+    """A prefix cache has what is before the prompt's last token."""
+    assert found(vllm, version, joining(7), f"{target}-join") == set()
+
+
+def test_releases_that_put_no_drafts_behind_prompts_are_refused(vllm: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match=r"0\.20\.2 puts no drafts behind a prompt"):
+        vllm.findings("0.20.2", joining(7), f"{V1}-join")
 
 
 @pytest.mark.parametrize("target", [V2, V2_HYBRID])
