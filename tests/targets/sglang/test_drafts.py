@@ -244,3 +244,22 @@ def test_a_draft_of_one_step_has_no_backend() -> None:
 )
 def test_decode_graphs_are_not_driven(target: str) -> None:
     assert "captures" in (open_target(f"sglang-{target}").unsupported(EngineConfig()) or "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, None),
+        (
+            {"draft_tokens": 3},
+            "server_args.py changes draft_tokens=3 to 2 with spec_topk=1 and spec_steps=1",
+        ),
+        ({"draft_tokens": 3, "spec_steps": 2}, None),
+        ({"draft_tokens": 3, "spec_topk": 2}, None),
+    ],
+)
+def test_a_server_drafts_a_token_less_than_it_verifies_unless_it_has_branches(
+    settings: dict[str, Any], said: str | None
+) -> None:
+    config = EngineConfig(modes=("draft",), **settings)
+    assert open_target("sglang-eagle-draft").unserved(config) == said

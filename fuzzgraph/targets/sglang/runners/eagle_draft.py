@@ -121,6 +121,13 @@ class DraftTarget(SglangTarget):
             return f"spec_topk={config.spec_topk} is not driven, only {self._kind.max_topk}"
         return None
 
+    def unserved(self, config: EngineConfig) -> str | None:
+        chain = config.spec_steps + 1
+        if self._kind is not DRAFT or config.spec_topk > 1 or config.draft_tokens == chain:
+            return None
+        steps, drafts = f"spec_steps={config.spec_steps}", f"draft_tokens={config.draft_tokens}"
+        return f"server_args.py changes {drafts} to {chain} with spec_topk=1 and {steps}"
+
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DraftSession:
         return DraftSession(config, graphs, self._kind)
 
