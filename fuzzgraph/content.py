@@ -27,6 +27,9 @@ DTYPES: dict[str, torch.dtype] = {
 }
 STATE_WIDTH = 8
 """Columns of a recurrent state row; float32, so that sums of `state_in` stay exact."""
+STATE_SUMS = STATE_WIDTH // 2
+"""Leading columns of a recurrent state that add up what its tokens bring. The others hold what the
+last token brought, as where a state decays at once."""
 TIME_STEP = 32.0
 """dt of every token of a recurrent layer; a power of two, and softplus leaves a number above 20 as
 it is (vLLM mamba_ssm.py `softplus`)."""
@@ -157,7 +160,8 @@ class Content:
         packed q, k, v of a token (k's first Dv columns serve as v in `mla`). mrope_embed
         [VOCAB, Hq*D] is added to q where a batch brings that input. encoder_embed: [VOCAB, Hkv*D +
         Hkv*Dv], packed k, v of an encoder token. state_in [VOCAB, STATE_WIDTH], float32, is
-        added to a request's state by each of its tokens. conv_in [VOCAB, STATE_WIDTH + 2],
+        added to a request's state by each of its tokens. state_keep [STATE_WIDTH], float32: by what
+        a token multiplies the state before it, 1 or 0. conv_in [VOCAB, STATE_WIDTH + 2],
         float32, is what a token brings to a recurrent layer, see `recurrent_layers.mamba2`.
         """
         config, key = self.config, _LAYER_KEYS * self.layer
@@ -171,7 +175,8 @@ class Content:
         typed = {name: weight.to(self.dtype).contiguous() for name, weight in exact.items()}
         state_in, unit = _weights(8, VOCAB, STATE_WIDTH, 32), torch.full((VOCAB, 1), 1 / TIME_STEP)
         conv_in = torch.cat((state_in, unit, _weights(15, VOCAB, 1, 8)), dim=1)
-        return {**typed, "state_in": state_in, "conv_in": conv_in}
+        keep = (torch.arange(STATE_WIDTH) < STATE_SUMS).float()
+        return {**typed, "state_in": state_in, "state_keep": keep, "conv_in": conv_in}
 
     @cached_property
     def hidden_table(self) -> torch.Tensor:
@@ -289,8 +294,9 @@ class Content:
     def state_rows(self, batch: Batch, *, after: bool = False) -> torch.Tensor:
         """float32 [raw_bs, STATE_WIDTH]: the recurrent states before (or `after`) this step.
 
-        A state is the sum of `state_in` over the tokens seen, so it starts at zero, is exact and
-        shows a token that is missing or counted twice.
+        The first `STATE_SUMS` columns are sums of `state_in` over the tokens seen: they start at
+        zero, are exact and show a token that is missing or counted twice. The others are those of
+        the last token, and show a state that does not decay.
         """
         lens = batch.seq_lens if after else batch.cached_lens
         return self.states_at(batch, np.arange(batch.raw_bs), lens)
@@ -302,7 +308,10 @@ class Content:
         seen = self.weights["state_in"][torch.from_numpy(batch.kv_tokens.values)]
         # Differences of one prefix sum over all rows: exact, because every sum is.
         sums = torch.nn.functional.pad(seen.cumsum(0), (0, 0, 1, 0))
-        return sums[torch.from_numpy(stops)] - sums[torch.from_numpy(starts)]
+        states = sums[torch.from_numpy(stops)] - sums[torch.from_numpy(starts)]
+        last = sums[torch.from_numpy(stops)] - sums[torch.from_numpy(np.maximum(stops - 1, starts))]
+        states[:, STATE_SUMS:] = last[:, STATE_SUMS:]
+        return states
 
     def _planes(self, tokens: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
         query = self.config.num_q_heads * self.config.head_dim

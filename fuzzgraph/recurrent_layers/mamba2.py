@@ -3,10 +3,12 @@ tokens, a recurrence over all of them, and a readout.
 
 With x, B and C after the convolution, a step is `state = exp(A dt) state + dt B x` and
 `y = C state + D x` (Dao and Gu 2024, "Transformers are SSMs", equation 2; one head dimension by one
-state column here). The model's numbers make every sum exact in float32: A is 0, dt B is 1 and D is
-1, and x is `state_in` of the token, so a state is what `Content.state_rows` says and shows a token
-that is missing, foreign or counted twice for ever. The convolution leaves x and B as they are; C
-weighs the last four tokens, so that an output shows what its history was.
+state column here). The model's numbers make every sum exact in float32: dt B is 1 and D is 1, x is
+`state_in` of the token, and A is 0 for half of the heads, whose states show a token that is
+missing, foreign or counted twice for ever. For the others A dt is -256, whose exponential is 0 in
+float32: their states are those of the last token. Both are what `Content.state_rows` says. The
+convolution leaves x and B as they are; C weighs the last four tokens, so that an output shows what
+its history was.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
-from fuzzgraph.content import content_for, next_token
+from fuzzgraph.content import STATE_SUMS, content_for, next_token
 from fuzzgraph.layout import plan
 from fuzzgraph.reference import expected, second_opinion, yardstick
 from fuzzgraph.reference.shard import padded_tokens
@@ -289,15 +289,13 @@ def test_a_draft_step_names_the_token_predicted_after_each() -> None:
 
 def test_recurrent_state_is_in_the_truth_and_what_rounds_behind_it_in_the_yardstick() -> None:
     batch, config = batch_of("decode", *DECODE, recurrent_state=True)
-    content = content_for(config)
-    sums = [
-        content.weights["state_in"][torch.from_numpy(batch.kv_tokens.row(row).copy())].sum(0)
-        for row in range(batch.raw_bs)
-    ]
+    brought = content_for(config).weights["state_in"].double()
+    rows = [brought[torch.from_numpy(batch.kv_tokens.row(row).copy())] for row in range(3)]
 
     state = expected(batch, config).outputs["state"]
 
-    assert torch.equal(state, torch.stack(sums).double())
+    assert torch.equal(state[:, :STATE_SUMS], torch.stack([row.sum(0) for row in rows])[:, :4])
+    assert torch.equal(state[:, STATE_SUMS:], torch.stack([row[-1] for row in rows])[:, 4:])
     rounded = {"attention", "gated_delta", "channel_delta", "linear"}
     assert set(yardstick(batch, config)) == rounded
 

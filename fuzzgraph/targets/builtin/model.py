@@ -64,6 +64,7 @@ class BuiltinModel:
         self.pos_embed = self.load(weights["pos_embed"])
         self.mrope_embed = self.load(self.with_absent_row(weights["mrope_embed"]))
         self.state_in = self.load(weights["state_in"]) if state is not None else None
+        self.state_keep = self.load(weights["state_keep"]) if state is not None else None
         self.query_columns = config.num_q_heads * config.head_dim
         self.key_columns = config.num_kv_heads * config.head_dim
 
@@ -160,7 +161,8 @@ class BuiltinModel:
     def advance_state(self, input_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """[rows, width] each row's state after its token, stored back to its slot."""
         assert self.state is not None and self.state_in is not None, "called without a state pool"
-        state = self.state.read(slots).add_(self.state_in.index_select(0, input_ids))
+        state = self.state.read(slots).mul_(self.state_keep)
+        state.add_(self.state_in.index_select(0, input_ids))
         self.state.write(slots, state)
         return state
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import STATE_WIDTH, TIME_STEP, content_for
+from fuzzgraph.content import STATE_SUMS, STATE_WIDTH, TIME_STEP, content_for
 from fuzzgraph.world import VOCAB
 
 GATE = 32.0
 """silu(32) is 32 in float32."""
+_AT_ONCE = -8.0
+"""exp(-8 * 32) is 0 in float32."""
 
 
 def in_projection(config: EngineConfig, heads: int) -> torch.Tensor:
@@ -21,6 +23,12 @@ def in_projection(config: EngineConfig, heads: int) -> torch.Tensor:
     gate = torch.full((VOCAB, STATE_WIDTH), GATE)
     step = torch.full((VOCAB, heads), TIME_STEP)
     return torch.cat((gate, content_for(config).weights["conv_in"], step), dim=1).T
+
+
+def decays(heads: int) -> torch.Tensor:
+    """[heads] float32: A of each head of a state, which decays not at all or at once."""
+    first_columns = torch.arange(heads) * STATE_WIDTH // heads
+    return torch.where(first_columns < STATE_SUMS, 0.0, _AT_ONCE)
 
 
 def out_projection() -> torch.Tensor:

@@ -15,7 +15,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrent_layers.mamba2 import conv_weights
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
-from fuzzgraph.targets.offline.mixer_weights import in_projection, out_projection
+from fuzzgraph.targets.offline.mixer_weights import decays, in_projection, out_projection
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
@@ -57,7 +57,7 @@ class Mamba2Model(HybridModel):
         with torch.no_grad():
             mixer.in_proj.weight.copy_(in_projection(config, MAMBA_HEADS))
             mixer.conv1d.weight.copy_(conv_weights()[:, None])
-            mixer.A.zero_()
+            mixer.A.copy_(decays(MAMBA_HEADS))
             mixer.D.fill_(1.0)
             mixer.dt_bias.zero_()
             mixer.out_proj.weight.copy_(out_projection())

@@ -16,7 +16,7 @@ from fuzzgraph.content import STATE_WIDTH, TIME_STEP, content_for
 from fuzzgraph.recurrent_layers.mamba2 import CONV_COLUMNS, conv_weights
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.demands import demand_lookup
-from fuzzgraph.targets.offline.mixer_weights import GATE
+from fuzzgraph.targets.offline.mixer_weights import GATE, decays
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.attention_model import FORWARD, on_device
 from fuzzgraph.targets.vllm.recurrent_layer import OneRecurrentLayer
@@ -25,6 +25,12 @@ from fuzzgraph.world import VOCAB
 
 LAYER_MODULE = "vllm.model_executor.layers.mamba.mamba_mixer"
 _LAYER = "model.layers.0.mixer"
+
+
+def _decays() -> torch.Tensor:
+    """[CONV_COLUMNS, 1]; the columns that are not judged do not decay."""
+    columns = decays(STATE_WIDTH)
+    return torch.cat((columns, torch.zeros(CONV_COLUMNS - STATE_WIDTH)))[:, None]
 
 
 class OneMamba1(OneRecurrentLayer):
@@ -65,7 +71,7 @@ class OneMamba1(OneRecurrentLayer):
             mixer.x_proj.weight: picked,
             mixer.dt_proj.weight: torch.zeros(CONV_COLUMNS, 1),
             mixer.dt_proj.bias: torch.full((CONV_COLUMNS,), TIME_STEP),
-            mixer.A: torch.zeros(CONV_COLUMNS, 1),
+            mixer.A: _decays(),
             mixer.D: torch.ones(CONV_COLUMNS),
             mixer.out_proj.weight: out,
         }

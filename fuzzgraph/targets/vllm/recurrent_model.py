@@ -15,7 +15,7 @@ from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrent_layers.mamba2 import conv_weights
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.demands import demand_lookup
-from fuzzgraph.targets.offline.mixer_weights import in_projection, out_projection
+from fuzzgraph.targets.offline.mixer_weights import decays, in_projection, out_projection
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.vllm.attention_model import FORWARD, on_device
 from fuzzgraph.targets.vllm.recurrent_layer import OneRecurrentLayer
@@ -58,7 +58,7 @@ class OneMixer(OneRecurrentLayer):
         return {
             mixer.in_proj.weight: in_projection(self.fuzzed, HEADS),
             mixer.conv1d.weight: conv_weights()[:, None],
-            mixer.A: torch.zeros(HEADS),
+            mixer.A: decays(HEADS),
             mixer.D: torch.ones(HEADS),
             mixer.dt_bias: torch.zeros(HEADS),
             mixer.out_proj.weight: out_projection(),

@@ -13,6 +13,7 @@ from fuzzgraph.recurrent_layers.mamba2 import conv_rows, conv_weights, recurrent
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch
 
+DECAYS = torch.tensor([0.0] * 4 + [-8.0] * 4).double()
 CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,))
 
 
@@ -34,7 +35,7 @@ def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, .
         mixed = (window * weights.T).sum(0)
         x, b, c = mixed[:STATE_WIDTH], mixed[STATE_WIDTH], mixed[STATE_WIDTH + 1]
         step = torch.nn.functional.softplus(torch.tensor(TIME_STEP).double())
-        state = torch.exp(0 * step) * state + step * b * x
+        state = torch.exp(DECAYS * step) * state + step * b * x
         out = c * state + x
     return state, window[1:], out
 
