@@ -5,11 +5,13 @@ With q, k and v after the convolution and its SiLU, k of length 1, a step is
 `state = exp(g) state; state = state + beta (v - state k) k^T` and `y = state q` (Yang, Kautz and
 Hatamizadeh 2024, "Gated Delta Networks", equation 10), as Qwen3-Next has it: transformers
 modeling_qwen3_next.py, `torch_recurrent_gated_delta_rule` and `Qwen3NextRMSNormGated`. The model's
-numbers make states exact in float32: g is 0 and beta is 1/2, and the key of a token is the unit
-vector of its position. So column p of a state is half the value of the token at position p for
-ever: a token that is missing or foreign shows, and one that is counted twice, which leaves three
-quarters. SiLU gives back large numbers as they are, and keys and values are large. The convolution
-leaves both as they are; queries weigh the last four tokens, and read every column.
+numbers make states exact in float32: beta is 1/2, and the key of a token is the unit vector of its
+position. So column p of a state is half the value of the token at position p: a token that is
+missing or foreign shows, and one that is counted twice, which leaves three quarters. exp(g) is 1
+for ever in the first half of the heads; in the others it is 0 at one token in four, which begins
+the state anew, so that a gate of another token shows. SiLU gives back large numbers as they are,
+and keys and values are large. The convolution leaves both as they are; queries weigh the last four
+tokens, and read every column.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from fuzzgraph.recurrent_layers.short_convolution import (
     last_inputs,
     unit_queries,
 )
-from fuzzgraph.world import Batch, IntArray
+from fuzzgraph.world import VOCAB, Batch, IntArray
 
 POSITIONS = 64
 """Columns of a state: positions that have a key of their own."""
@@ -46,13 +48,30 @@ DELTA_COLUMNS = 2 * KEY_COLUMNS + STATE_WIDTH
 """Columns of the convolution's input: q, k, v."""
 NORM_EPSILON = 64.0
 """Of the norm behind the readout: about the mean square of what is read, so that it shows."""
+A_LOG = 1.0
+DT_BIAS = -32.0
+"""g is -exp(A_LOG) softplus(a + DT_BIAS)."""
 _KEY = 4096.0
 _BETA = 0.5
+_LASTING_HEADS = HEADS // 2
+_BEGINS_ANEW, _GOES_ON = 256.0, -256.0
+"""softplus leaves the one as it is and makes 0 of the other, in float32 too; exp(-256) is 0."""
 
 
 def delta_token_inputs(content: Content) -> torch.Tensor:
     """[VOCAB, DELTA_COLUMNS] float32: what a token brings to the convolution."""
     return token_inputs(content, KEY_COLUMNS, STATE_WIDTH)
+
+
+def _begins_anew() -> torch.Tensor:
+    """bool [VOCAB], the tokens at which the later heads forget."""
+    return torch.arange(VOCAB) % 4 == 1
+
+
+def delta_gates() -> torch.Tensor:
+    """[VOCAB, HEADS] float32: `a` of each token."""
+    anew = _begins_anew()[:, None] & (torch.arange(HEADS) >= _LASTING_HEADS)
+    return torch.where(anew, _BEGINS_ANEW, _GOES_ON) - DT_BIAS
 
 
 def delta_position_inputs() -> torch.Tensor:
@@ -67,11 +86,13 @@ def delta_conv_weights() -> torch.Tensor:
 
 def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
     """float32 [n, DELTA_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
-    by_token = _BETA * values_of_tokens(content, STATE_WIDTH)
+    by_token, begins_anew = _BETA * values_of_tokens(content, STATE_WIDTH), _begins_anew()
     values = torch.zeros(len(rows), POSITIONS, STATE_WIDTH)
     for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
         tokens = torch.from_numpy(batch.kv_tokens.row(row)[:length])
         values[entry, :length] = by_token[tokens]
+        start = max(begins_anew[tokens].nonzero().flatten().tolist(), default=0)
+        values[entry, :start, _LASTING_HEADS * HEAD_WIDTH :] = 0.0
     return values.transpose(1, 2).reshape(len(rows), DELTA_WIDTH)
 
 

@@ -161,6 +161,7 @@ class BuiltinModel:
     def advance_state(self, input_ids: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
         """[rows, width] each row's state after its token, stored back to its slot."""
         assert self.state is not None and self.state_in is not None, "called without a state pool"
+        assert self.state_keep is not None
         state = self.state.read(slots).mul_(self.state_keep)
         state.add_(self.state_in.index_select(0, input_ids))
         self.state.write(slots, state)

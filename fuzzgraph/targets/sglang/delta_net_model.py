@@ -25,8 +25,6 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
 )
 
 LAYER = "sglang.srt.layers.radix_linear_attention"
-_NO_DECAY = -200.0
-"""exp(-200) is 0 in float32."""
 
 
 class DeltaNetModel(HybridModel):
@@ -53,6 +51,7 @@ class DeltaNetModel(HybridModel):
 
         self.token_inputs = on_device(delta_rule.delta_token_inputs(content_for(config)))
         self.position_inputs = on_device(delta_rule.delta_position_inputs())
+        self.gates = on_device(delta_rule.delta_gates())
         keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=RECURRENT_LAYER,
@@ -61,8 +60,8 @@ class DeltaNetModel(HybridModel):
             head_k_dim=delta_rule.POSITIONS,
             head_v_dim=delta_rule.HEAD_WIDTH,
             conv_weights=on_device(delta_rule.delta_conv_weights()),
-            A_log=on_device(torch.full((delta_rule.HEADS,), _NO_DECAY)),
-            dt_bias=on_device(torch.zeros(delta_rule.HEADS)),
+            A_log=on_device(torch.full((delta_rule.HEADS,), delta_rule.A_LOG)),
+            dt_bias=on_device(torch.full((delta_rule.HEADS,), delta_rule.DT_BIAS)),
             **keys,
         )
 
@@ -72,9 +71,10 @@ class DeltaNetModel(HybridModel):
         demand_rows(positions, len(input_ids), "positions", FORWARD)
         tokens = demand_lookup(self.token_inputs, input_ids, "input_ids", FORWARD)
         places = demand_lookup(self.position_inputs, positions, "positions", FORWARD)
-        gates = tokens.new_zeros(len(input_ids), delta_rule.HEADS)
+        gates = demand_lookup(self.gates, input_ids, "input_ids", FORWARD)
+        betas = torch.zeros_like(gates)  # beta is 1/2
         read = self.recurrent(
-            forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=gates.clone()
+            forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas
         )
         demand_instance(read, torch.Tensor, COMPUTED, FORWARD)
         return _normed(read)

@@ -8,7 +8,7 @@ projection that made them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,8 +33,6 @@ LAYERS = (
 """Module and class of the layer, the newest release's first."""
 LAYER = "model.layers.0.linear_attn"
 _HIDDEN = VOCAB + delta_rule.POSITIONS
-_NO_DECAY = -200.0
-"""exp(-200) is 0 in float32."""
 
 
 def layer_module() -> str:
@@ -78,6 +76,17 @@ _SHAPE = SimpleNamespace(
 """What of a model's own configuration the layer reads."""
 
 
+def _of_all_heads(*widths: int) -> list[int]:
+    """Columns of all key heads, where one has so many of each part."""
+    return [width * delta_rule.KEY_HEADS for width in widths]
+
+
+def _head_by_head(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All parts of the first key head, then those of the second."""
+    heads = [part.chunk(delta_rule.KEY_HEADS, dim=1) for part in parts]
+    return torch.cat([part for head in zip(*heads, strict=True) for part in head], dim=1)
+
+
 class OneDeltaNet(HybridLayer):
     """Tokens at positions, and the engine's layer over them.
 
@@ -115,10 +124,10 @@ class OneDeltaNet(HybridLayer):
         mixer = self.mixer
         return {
             mixer.in_proj_qkvz.weight: self._in_order(torch.cat((inputs, gate), dim=1)).T,
-            mixer.in_proj_ba.weight: torch.zeros(2 * delta_rule.HEADS, _HIDDEN),  # beta is 1/2
+            mixer.in_proj_ba.weight: self._gates().T,
             mixer.conv1d.weight: delta_rule.delta_conv_weights()[:, None],
-            mixer.A_log: torch.full((delta_rule.HEADS,), _NO_DECAY),
-            mixer.dt_bias: torch.zeros(delta_rule.HEADS),
+            mixer.A_log: torch.full((delta_rule.HEADS,), delta_rule.A_LOG),
+            mixer.dt_bias: torch.full((delta_rule.HEADS,), delta_rule.DT_BIAS),
             mixer.norm.weight: torch.ones(delta_rule.HEAD_WIDTH),
             mixer.out_proj.weight: out,
         }
@@ -129,9 +138,15 @@ class OneDeltaNet(HybridLayer):
         if hasattr(self.mixer, "gqa_interleaved_layout"):
             return flat
         keys, values = (delta_rule.POSITIONS,) * 2, (STATE_WIDTH // delta_rule.KEY_HEADS,) * 2
-        parts = flat.split([part * delta_rule.KEY_HEADS for part in (*keys, *values)], dim=1)
-        heads = [part.chunk(delta_rule.KEY_HEADS, dim=1) for part in parts]
-        return torch.cat([part for head in zip(*heads, strict=True) for part in head], dim=1)
+        return _head_by_head(flat.split(_of_all_heads(*keys, *values), dim=1))
+
+    def _gates(self) -> torch.Tensor:
+        """[_HIDDEN, 2 * HEADS]: b, for a beta of 1/2, then a; 0.17.1 has them head by head."""
+        gates = torch.zeros(_HIDDEN, 2, delta_rule.HEADS)
+        gates[:VOCAB, 1] = delta_rule.delta_gates()
+        if hasattr(self.mixer, "gqa_interleaved_layout"):
+            return gates.flatten(1)
+        return _head_by_head(gates.unbind(1))
 
     def _compute(self, input_ids: torch.Tensor, positions: torch.Tensor) -> Any:
         demand_rows(positions, len(input_ids), "positions", FORWARD)

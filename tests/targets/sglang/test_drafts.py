@@ -10,6 +10,7 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.layout import plan
+from fuzzgraph.ports import why_unserved
 from fuzzgraph.strategies import CI
 from fuzzgraph.strategies.configs import swarm_config
 from fuzzgraph.targets import open_target
@@ -249,17 +250,17 @@ def test_decode_graphs_are_not_driven(target: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, None),
+        ({}, ""),
         (
             {"draft_tokens": 3},
             "server_args.py changes draft_tokens=3 to 2 with spec_topk=1 and spec_steps=1",
         ),
-        ({"draft_tokens": 3, "spec_steps": 2}, None),
-        ({"draft_tokens": 3, "spec_topk": 2}, None),
+        ({"draft_tokens": 3, "spec_steps": 2}, ""),
+        ({"draft_tokens": 3, "spec_topk": 2}, ""),
     ],
 )
 def test_a_server_drafts_a_token_less_than_it_verifies_unless_it_has_branches(
-    settings: dict[str, Any], said: str | None
+    settings: dict[str, Any], said: str
 ) -> None:
     config = EngineConfig(modes=("draft",), **settings)
-    assert open_target("sglang-eagle-draft").unserved(config) == said
+    assert why_unserved(open_target("sglang-eagle-draft"), config) == said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import silu, softplus
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.content import STATE_WIDTH, Content, content_for
@@ -20,6 +22,7 @@ from fuzzgraph.recurrent_layers.delta_rule import (
     POSITIONS,
     delta_conv_rows,
     delta_conv_weights,
+    delta_gates,
     delta_outputs,
     delta_position_inputs,
     delta_states,
@@ -51,7 +54,7 @@ def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
 
 def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, ...]:
     """(state [HEADS, HEAD_WIDTH, POSITIONS], last inputs of the convolution, output of the last
-    token): float64, head by head, with a gate of one and beta from a logit of zero."""
+    token): float64, head by head, with beta from a logit of zero."""
     inputs = delta_token_inputs(content).double()[torch.from_numpy(tokens)]
     inputs = inputs + delta_position_inputs().double()[: len(tokens)]
     weights = delta_conv_weights().double()
@@ -59,7 +62,8 @@ def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, .
     state = torch.zeros(HEADS, HEAD_WIDTH, POSITIONS, dtype=torch.float64)
     beta = torch.sigmoid(torch.tensor(0.0).double())
     out = torch.zeros(HEADS, HEAD_WIDTH, dtype=torch.float64)
-    for token in inputs:
+    gates = -math.e * softplus(delta_gates().double() - 32.0)[torch.from_numpy(tokens)]
+    for token, gate in zip(inputs, gates, strict=True):
         window = torch.cat((window[1:], token[None]))
         mixed = silu((window * weights.T).sum(0))
         queries, keys = mixed[:KEY_COLUMNS], mixed[KEY_COLUMNS : 2 * KEY_COLUMNS]
@@ -72,6 +76,7 @@ def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, .
             q, k = (
                 part[mine] / (part[mine].square().sum() + 1e-6).sqrt() for part in (queries, keys)
             )
+            state[head] *= gate[head].exp()
             known = state[head] @ k
             state[head] += beta * torch.outer(values[head] - known, k)
             read = state[head] @ q / POSITIONS**0.5
@@ -93,6 +98,16 @@ def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]
         assert torch.equal(conv[row].double(), window)
 
 
+def test_half_of_the_heads_forget_at_one_token_in_four() -> None:
+    batch, content = batch_of(33), content_for(CONFIG)
+    state = delta_states(content, batch, np.arange(1), batch.seq_lens)[0]
+    heads = state.view(HEADS, HEAD_WIDTH, POSITIONS)[:, 0, :33]
+    last = max(np.flatnonzero(batch.kv_tokens.row(0)[:33] % 4 == 1))
+    assert last > 0
+    assert heads[:2].ne(0).all() and heads[2:, last:].ne(0).all()
+    assert heads[2:, :last].eq(0).all()
+
+
 def test_each_token_of_a_verify_has_the_output_behind_it() -> None:
     batch, content = batch_of(9, 30, mode="target_verify", new=3), content_for(CONFIG)
     outputs = delta_outputs(content, batch, torch.float64).view(2, 3, STATE_WIDTH)
@@ -106,12 +121,12 @@ def test_each_token_of_a_verify_has_the_output_behind_it() -> None:
 def test_states_are_exact_in_float32() -> None:
     """The recurrence in float32 leaves what the truth says, bit for bit."""
     batch, content = batch_of(64), content_for(CONFIG)
-    inputs = (
-        delta_token_inputs(content)[torch.from_numpy(batch.kv_tokens.row(0))]
-        + delta_position_inputs()
-    )
+    tokens = torch.from_numpy(batch.kv_tokens.row(0))
+    inputs = delta_token_inputs(content)[tokens] + delta_position_inputs()
+    kept = (-math.e * softplus(delta_gates() - 32.0)).exp().repeat_interleave(HEAD_WIDTH, dim=1)
     state = torch.zeros(STATE_WIDTH, POSITIONS)
-    for token in inputs:
+    for token, keep in zip(inputs, kept[tokens], strict=True):
+        state *= keep[:, None]
         k, v = silu(token[KEY_COLUMNS : KEY_COLUMNS + POSITIONS]), silu(token[2 * KEY_COLUMNS :])
         k = k / (k.square().sum() + 1e-6).sqrt()
         state += 0.5 * torch.outer(v - state @ k, k)
