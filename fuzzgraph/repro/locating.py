@@ -153,7 +153,9 @@ def _recorded(case: Case, finding: Finding, target: Target) -> Iterator[EngineLi
     early = finding.stage in ("open", "warmup", "capture")  # what steps write came after it
     batches = [] if early else plan(case)[: finding.step + 1]
     try:
-        recording = Recording.of(case.config, target, opening=True, watcher=writers)
+        recording = Recording.of(
+            case.config, target, opening=True, watcher=writers, over_lanes=True
+        )
     except SessionFailed as failed:
         if failed.__cause__ is not None:
             yield from _raised(sources_of(failed.__cause__), failed.failure.error)

@@ -8,7 +8,7 @@ Nothing is judged here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -125,9 +125,10 @@ class _WatchedTarget:
 class Recording:
     """A session with everything that was run on it."""
 
-    def __init__(self, opened: OpenSession, watcher: Watcher) -> None:
+    def __init__(self, opened: OpenSession, watcher: Watcher, *, over_lanes: bool = False) -> None:
         self.opened = opened
         self.watcher = watcher
+        self._over_lanes = over_lanes
         self.memory = opened.memory
         self.runs: list[Run] = []
         self.graphs: dict[str, Graph] = {}
@@ -156,12 +157,15 @@ class Recording:
         *,
         opening: bool,
         watcher: Watcher | None = None,
+        over_lanes: bool = False,
     ) -> Recording:
         """Open a fresh session of `target`.
 
         Args:
             opening: whether to keep the operations of that as well.
             watcher: told of every operation.
+            over_lanes: whether kernels run over lanes, as in a check; else by Triton's own
+                interpreter, as in a script, which refuses some that the lanes run.
 
         Raises:
             SessionFailed: the engine raised.
@@ -169,7 +173,7 @@ class Recording:
         watcher = watcher or Watcher()
         watched = _WatchedTarget(target, watcher)
         opened = open_session(watched if opening else target, config, Setup())
-        recording = cls(opened, watcher)
+        recording = cls(opened, watcher, over_lanes=over_lanes)
         recording.opening = watched.events
         return recording
 
@@ -200,8 +204,7 @@ class Recording:
         self.runs.append(run)
         last = _LastAttempt()
         try:
-            # As a check runs it: Triton's own interpreter refuses kernels that the lanes run.
-            with last, self.memory.over_lanes(), self._traced(run.events):
+            with last, self._launching(), self._traced(run.events):
                 if run.kind == "eager" or batch.via == "eager":
                     session.eager(batch)
                 else:
@@ -256,6 +259,9 @@ class Recording:
         return offset if 0 <= offset < self.memory.arena.capacity else None
 
     # ---- tracing
+
+    def _launching(self) -> AbstractContextManager[None]:
+        return self.memory.over_lanes() if self._over_lanes else nullcontext()
 
     _failed: RecordedOp | None = None
 

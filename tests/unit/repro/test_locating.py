@@ -231,7 +231,7 @@ class CallsByAlias(BuiltinModel):
 @pytest.mark.parametrize("kind", ["step", "eager"])
 def test_a_kernel_that_only_the_lanes_run_is_located(kind: Literal["step", "eager"]) -> None:
     target = BuiltinTarget(replace(Components(), model=CallsByAlias))
-    recording = Recording.of(once(4).config, target, opening=False)
+    recording = Recording.of(once(4).config, target, opening=False, over_lanes=True)
     run = recording.add(plan(once(4))[0], kind)
     recording.opened.session.close()
     assert run.failure is None
