@@ -86,6 +86,7 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     )
     _few_states(fields, can)
     _drafted_prompts(fields, can)
+    _data_ranks(fields, can)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -141,6 +142,17 @@ def _drafted_prompts(fields: Fields, can: Capabilities) -> None:
     may = can.drafted_prompts and verifies and drafts
     drawn = fields["drafted_prompts"] or fields["max_context_len"] % 2 == 0
     fields["drafted_prompts"] = may and drawn
+
+
+def _data_ranks(fields: Fields, can: Capabilities) -> None:
+    """Several data-parallel ranks in four of ten contexts, for a target that has them."""
+    context = fields["max_context_len"]
+    if "prefill" in fields["modes"] or can.max_dp_size == 1:
+        fields.update(dp_size=1, dp_rank=0)
+    elif fields["dp_size"] == 1:
+        # By a size that every case draws, so that each of them comes as often.
+        fields["dp_size"] = min((8, 1, 2, 1, 2, 1, 1, 1, 1, 4)[context % 10], can.max_dp_size)
+        fields["dp_rank"] = context // 10 % fields["dp_size"]
 
 
 def _widen_pages(fields: Fields, can: Capabilities) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.reference.geometry import lines_of, queries_of
 from fuzzgraph.reference.shard import live_tokens
@@ -39,6 +40,8 @@ def capture_truth(field: Field, seen: Observation, mode: Mode, config: EngineCon
     """
     # Two exceptions: all tokens of a capture count as live, and encoders have their full length,
     # because a length of 0 would leave the cross attention out of the graph.
+    if field.truth == PADDED_OF_RANKS:
+        return seen.padded_tokens
     if field.name == "num_token_non_padded":
         return live_tokens(seen.padded_tokens, seen.padded_tokens, config)
     if field.name == "encoder_lens":
