@@ -21,6 +21,7 @@ from fuzzgraph.targets.sglang.attention_model import (
     in_forward_context,
     outputs_in,
 )
+from fuzzgraph.targets.sglang.fields import RANK_COUNTS
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
@@ -93,7 +94,7 @@ class DecodeSession(RunnerSession):
 
     inputs: Sequence[str]
     runner: RunnerDriver
-    compared_at_capture = ("num_token_non_padded", "encoder_lens")
+    compared_at_capture = ("num_token_non_padded", *RANK_COUNTS, "encoder_lens")
 
     def __init__(
         self,
@@ -217,6 +218,8 @@ class DecodeSession(RunnerSession):
     def _input(self, name: str, padded_bs: int) -> torch.Tensor:
         """The part of a static buffer that a graph of this size reads."""
         buffer: torch.Tensor = getattr(self.runner.buffers, name)
+        if name in RANK_COUNTS:
+            return buffer
         rows = self._padded_tokens(padded_bs) if name in BY_TOKEN else padded_bs
         return buffer[..., :rows]
 

@@ -33,11 +33,13 @@ class BufferTarget(SglangTarget):
         self.name = name
         self.about = f"the decode runner's inputs, {mode} graphs"
         self.capabilities = Capabilities(
-            modes=(mode,),
+            modes=(mode, "idle"),
             max_batch=16,
             max_context_len=LONGEST_CONTEXT,
             seq_len_fill_values=(1, 0),
             max_tp_size=8,
+            max_dp_size=8,
+            idle_alone=False,
             max_spec_steps=3,
             max_spec_topk=4,
             max_draft_tokens=4,
