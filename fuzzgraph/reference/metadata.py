@@ -19,8 +19,9 @@ from fuzzgraph.world import Batch, IntArray
 
 
 def live_truth(field: Field, batch: Batch, config: EngineConfig) -> IntArray | None:
-    """Flat values of the live entries; for offsets their steps. None where nothing is promised."""
-    if not field.truth:
+    """Flat values of the live entries; for offsets their steps. None where nothing is promised, or
+    where what is follows from the graph's size and not from the batch."""
+    if field.truth in ("", PADDED_OF_RANKS):
         return None
     name, *numbers = field.truth.split(":")
     if name in _TRUTHS:

@@ -35,6 +35,10 @@ from fuzzgraph.world import Batch
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 
+DATA_RANKS: Mapping[str, Any] = MappingProxyType({"max_dp_size": 8, "idle_alone": False})
+"""Of `Capabilities`: servers with data-parallel attention. Idle batches exist beside others alone
+(sglang scheduler_dp_attn_mixin.py prepare_mlp_sync_batch_raw, need_idle_batch)."""
+
 _NEEDS_ENCODERS = "sglang decode runner, can_run: every row of a graph has an encoder"
 
 
@@ -189,12 +193,12 @@ class DecodeSession(RunnerSession):
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         """Attention, and what mixes its rows, if the model has a layer that computes it."""
-        if self._attention is None:
+        if self._attention is None or mode == "idle":
             return ()
         return (*attention_outputs(self._config), *mixed_outputs(self._config))
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        if self._attention is None:
+        if self._attention is None or self._outputs is None:
             return {}
         return outputs_in(self._outputs, self._config)
 
@@ -293,8 +297,10 @@ class DecodeSession(RunnerSession):
     def _forward_eagerly(self) -> None:
         """Metadata and forward without a graph, as the engine's model runner does both."""
         self._prepare_eagerly()
-        if self._attention is not None:
-            given = self._last_batch
+        given = self._last_batch
+        if not given.batch_size:  # no layer attends
+            self._outputs = None
+        elif self._attention is not None:
             with in_forward_context(self.backend, given):
                 self._outputs = self._attention.forward(given.input_ids, given.positions, given)
 
