@@ -253,7 +253,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     dp_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_dp_size", 1, 8, one_is_none=True),
         resets_with="data ranks", label="dp {}", group="features",
-        carried_by=("rank_tokens", "global_num_tokens_gpu")
+        carried_by=("rank_tokens", "global_num_tokens_gpu", "num_tokens_across_dp")
     )] = 1
     """Data-parallel ranks, started alike, each with requests of its own. They replay graphs of one
     size, that of the largest batch among them; see `ReplayStep.other_ranks`."""

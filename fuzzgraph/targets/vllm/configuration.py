@@ -55,7 +55,7 @@ def vllm_config(
     longest, requests = max_model_len(config), config.req_pool_size
     captured = _captured_tokens(config)
     model_config = _model_config(config, architecture)
-    parallel_config = module.ParallelConfig()
+    parallel_config = _parallel_config(config)
     cache = call_with_known(
         module.CacheConfig,
         block_size=config.page_size,
@@ -87,6 +87,18 @@ def vllm_config(
         attention_config=module.AttentionConfig(**attention),
         additional_config=dict(additional),
         speculative_config=_speculative_config(config, model_config, parallel_config),
+    )
+
+
+def _parallel_config(config: EngineConfig) -> Any:
+    """Of one of the server's data-parallel ranks, each with a GPU, which are not counted here."""
+    kind = engine_module("vllm.config").ParallelConfig
+    if config.dp_size == 1:
+        return kind()
+    return kind(
+        data_parallel_size=config.dp_size,
+        data_parallel_rank=config.dp_rank,
+        distributed_executor_backend="mp",
     )
 
 
