@@ -22,6 +22,7 @@ from fuzzgraph.targets.sglang.attention_model import (
     outputs_in,
 )
 from fuzzgraph.targets.sglang.fields import RANK_COUNTS
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
@@ -296,8 +297,10 @@ class DecodeSession(RunnerSession):
 
     def _forward_eagerly(self) -> None:
         """Metadata and forward without a graph, as the engine's model runner does both."""
-        self._prepare_eagerly()
         given = self._last_batch
+        if self._config.dp_size > 1:
+            forget_ranks(given)
+        self._prepare_eagerly()
         if not given.batch_size:  # no layer attends
             self._outputs = None
         elif self._attention is not None:

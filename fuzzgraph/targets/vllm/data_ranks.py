@@ -22,6 +22,7 @@ from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.world import Batch
 
 _EXCHANGE = "vllm.v1.worker.dp_utils"
+_EXPERTS = "get_ep_all2all_manager"
 _TOKENS, _PADDED, _GRAPHS = 0, 1, -1
 """Rows of the tensor that differ by rank."""
 
@@ -43,6 +44,14 @@ class OtherRanks:
         self._batch: Batch | None = None
         self.counts: torch.Tensor | None = None
         """[dp_size] tokens of each rank, as the last forward was told."""
+
+    def opening(self) -> AbstractContextManager[None]:
+        """While the runner is made: there is nobody to send tokens of experts to."""
+        runner = engine_module(self._runner)
+        if self._config.dp_size == 1 or not hasattr(runner, _EXPERTS):
+            return contextlib.nullcontext()
+        nobody = Stub(support_fault_tolerance=False)
+        return replaced_names([runner], {_EXPERTS: lambda: nobody})
 
     def beside(self, batch: Batch | None) -> AbstractContextManager[None]:
         """While this rank runs a step, or while all capture."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
@@ -111,14 +110,15 @@ class RunnerSession(GraphSession):
         with self._server():
             self._attention = attention
             self.vllm_config = self._make_config(config)
-            join_groups(self._make_config(msgspec.structs.replace(config, dp_size=1, dp_rank=0)))
+            join_groups(lambda: self._make_config(config, alone=True))
             choose_backend(backend, capability)
             self._workspace = Workspace(graphs.device)
             self._buffers = BackendBuffers(backend)
             self.model_class.opening = config
             with self._configured(), self._buffers.inside():
                 module = engine_module(self.runner_module)
-                self.runner = module.GPUModelRunner(self.vllm_config, graphs.device)
+                with self._ranks.opening():
+                    self.runner = module.GPUModelRunner(self.vllm_config, graphs.device)
                 self.runner.load_model()
                 self._model_loaded()
                 open_kv_cache(self.runner, self.vllm_config, self._blocks())
@@ -131,7 +131,7 @@ class RunnerSession(GraphSession):
         self._spy()
         self._watch_handover(graphs)
 
-    def _make_config(self, config: EngineConfig) -> Any:
+    def _make_config(self, config: EngineConfig, *, alone: bool = False) -> Any:
         return vllm_config(
             config,
             self._attention,
@@ -140,6 +140,7 @@ class RunnerSession(GraphSession):
             self.cudagraph_mode,
             self.compilation_mode,
             self.additional_config,
+            alone,
         )
 
     def _model_loaded(self) -> None:

@@ -37,6 +37,18 @@ def count_ranks(forward_batch: Any, batch: Batch, runner: ModelRunner) -> None:
     )
 
 
+def forget_ranks(forward_batch: Any) -> None:
+    """What runs without a graph runs as on a rank alone.
+
+    A server pads such a batch too, by `prepare_mlp_sync_batch` in its model runner, after which
+    rows of no request are in it; that is not driven.
+    """
+    for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
+        for side in ("cpu", "gpu"):
+            setattr(forward_batch, f"{name}_{side}", None)
+    forward_batch.original_global_num_tokens_cpu = None
+
+
 def _gathered(batch: Batch) -> Any:
     """The scheduler's batch as the ranks' exchange leaves it: all decode or are idle, so all agree
     to take a graph. Rows count as tokens, in a verify too."""
