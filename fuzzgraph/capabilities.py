@@ -231,9 +231,8 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
     if whole is not None:
         return whole
     for number, step in enumerate(case.steps):
-        if step.mode == "idle" and not capabilities.idle_alone:
-            if not any(rank_rows(case.config, step)):
-                return f"steps[{number}] without rows on any rank is not driven"
+        if not capabilities.idle_alone and not any(rank_rows(case.config, step)):
+            return f"steps[{number}] without rows on any rank is not driven"
         if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"
         least = capabilities.min_seq_len

@@ -72,8 +72,8 @@ class Field:
     source: str = ""
     repeats: str = ""
     """What live entries must hold, as values or, for offsets, as their steps: an attribute of the
-    logical batch or a function of `reference.metadata`, `TOLD` or `PADDED_OF_RANKS`. Well-known names need no
-    declaration."""
+    logical batch or a function of `reference.metadata`, `TOLD` or `PADDED_OF_RANKS`. Well-known
+    names need no declaration."""
     unjudged: str = ""
     """Why live entries cannot be judged; it replaces `repeats`, also that of a well-known name."""
     dtype: str = ""

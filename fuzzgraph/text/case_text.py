@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, rank_rows, raw_size, replayed_size
+from fuzzgraph.case import (
+    BatchRow,
+    Case,
+    EngineConfig,
+    ReplayStep,
+    rank_rows,
+    raw_size,
+    replayed_size,
+)
 
 _DEFAULT = EngineConfig()
 _ROWS_SHOWN = 12

@@ -67,9 +67,7 @@ class OtherRanks:
             return told(*args, **named)
 
         found = contextlib.ExitStack()
-        found.enter_context(
-            replaced_names([exchange], {"dist": Stub(all_reduce=self._add_others)})
-        )
+        found.enter_context(replaced_names([exchange], {"dist": Stub(all_reduce=self._add_others)}))
         found.enter_context(replaced_names([runner], {"set_forward_context": told_beside}))
         return found
 

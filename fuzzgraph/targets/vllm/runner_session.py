@@ -27,8 +27,8 @@ from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.vllm.answers import answers_given, answers_told
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
-from fuzzgraph.targets.vllm.data_ranks import OtherRanks
 from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, max_model_len, vllm_config
+from fuzzgraph.targets.vllm.data_ranks import OtherRanks
 from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, page_list_fields, runner_fields
 from fuzzgraph.targets.vllm.handed import watch_handover
 from fuzzgraph.targets.vllm.kv_cache import open_kv_cache

@@ -1,4 +1,4 @@
-"""vLLM's V1 runner on one of several data-parallel ranks: acquitted, and condemned where changed."""
+"""vLLM's V1 runner on one of several data-parallel ranks: acquitted, and found where changed."""
 
 from __future__ import annotations
 
