@@ -9,7 +9,7 @@ dispatcher says of their rows.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -53,11 +53,13 @@ class OtherRanks:
         nobody = Stub(support_fault_tolerance=False)
         return replaced_names([runner], {_EXPERTS: lambda: nobody})
 
-    def beside(self, batch: Batch | None) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def beside(self, batch: Batch | None) -> Iterator[None]:
         """While this rank runs a step, or while all capture."""
         self._batch = batch
         if self._config.dp_size == 1:
-            return contextlib.nullcontext()
+            yield
+            return
         self.counts = None
         runner, exchange = engine_module(self._runner), engine_module(_EXCHANGE)
         told = runner.set_forward_context
@@ -66,10 +68,10 @@ class OtherRanks:
             self.counts = named.get("num_tokens_across_dp")
             return told(*args, **named)
 
-        found = contextlib.ExitStack()
-        found.enter_context(replaced_names([exchange], {"dist": Stub(all_reduce=self._add_others)}))
-        found.enter_context(replaced_names([runner], {"set_forward_context": told_beside}))
-        return found
+        added = {"dist": Stub(all_reduce=self._add_others)}
+        spied = {"set_forward_context": told_beside}
+        with replaced_names([exchange], added), replaced_names([runner], spied):
+            yield
 
     def asked(self, **named: Any) -> None:
         """How the runner asks its dispatcher in this step."""

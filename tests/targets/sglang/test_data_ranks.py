@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -36,7 +38,7 @@ def step(mode: Mode, rows: int, tokens: int, length: int, *others: int) -> Repla
 def several_ranks(mode: Mode = "decode", rank: int = 2) -> Case:
     """A rank with few rows beside one at a captured size, one above the ladder, and idle ones."""
     tokens = {"target_verify": 3}.get(mode, 1)
-    sizes = {"draft_tokens": 3, "spec_steps": 2} if tokens == 3 else {}
+    sizes: dict[str, Any] = {"draft_tokens": 3, "spec_steps": 2} if tokens == 3 else {}
     config = EngineConfig(
         modes=(mode,), capture_bs=(1, 2, 4), max_context_len=32, dp_size=4, dp_rank=rank, **sizes
     )  # fmt: skip

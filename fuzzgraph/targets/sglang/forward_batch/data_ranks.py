@@ -69,6 +69,7 @@ def _in_tokens(spec_info: Any, gathered: Any) -> tuple[list[int], list[int]]:
     counts = gathered.global_num_tokens, gathered.global_num_tokens_for_logprob
     if spec_info is None:
         return list(counts[0]), list(counts[1])
+    found: tuple[list[int], list[int]]
     if hasattr(spec_info, "get_spec_adjusted_global_num_tokens"):
         found = spec_info.get_spec_adjusted_global_num_tokens(gathered)
     else:

@@ -60,7 +60,7 @@ def whole(config: EngineConfig) -> Group:
 
 def _become_data_rank(config: EngineConfig, groups: Any) -> None:
     """What `initialize_dp_attention` sets; up to 0.5.21 sizes and ranks are globals."""
-    named = {"_ENABLE_DP_ATTENTION_FLAG": config.dp_size > 1}
+    named: dict[str, Any] = {"_ENABLE_DP_ATTENTION_FLAG": config.dp_size > 1}
     for kind in ("ATTN_DP", "LOCAL_ATTN_DP"):
         named |= {f"_{kind}_SIZE": config.dp_size, f"_{kind}_RANK": config.dp_rank}
     for name, value in named.items():
