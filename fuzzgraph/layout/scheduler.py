@@ -296,7 +296,7 @@ class Scheduler:
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
             track_slots=track_slots,
             state_tracked=state_tracked,
-            rank_rows=ints([*rank_rows(config, step)]),
+            rank_rows=ints([*rank_rows(self.config, step)]),
         )
 
     def _track(self, step: ReplayStep, live: list[_Request]) -> tuple[IntArray, IntArray]:
