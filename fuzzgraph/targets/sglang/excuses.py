@@ -179,6 +179,18 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "no step of a draft reads it; the worker makes a draft's batch of it",
     ),
     Excuse("*.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse(
+        "*.*global_num_tokens*",
+        "kind",
+        "sglang eagle_draft_cuda_graph_runner.py: rows of all ranks choose the graph",
+        f"{_BUFFERS}; no backend of a draft reads them",
+    ),
+    Excuse(
+        "*.global_dp_buffer_len",
+        "kind",
+        "sglang eagle_draft_cuda_graph_runner.py capture_one_shape: the rows that ranks gather",
+        "frozen in the graph; no backend reads it",
+    ),
     Excuse("*.sampling_info", "kind", _DRAFT, f"{_BUFFERS}, filled where drafts are sampled"),
     Excuse("*.extend_seq_lens*", "kind", _DRAFT, "a draft's step is a decode; extends read them"),
     Excuse(

@@ -37,8 +37,8 @@ def step(mode: Mode, rows: int, tokens: int, length: int, *others: int) -> Repla
 
 def several_ranks(mode: Mode = "decode", rank: int = 2) -> Case:
     """A rank with few rows beside one at a captured size, one above the ladder, and idle ones."""
-    tokens = {"target_verify": 3}.get(mode, 1)
-    sizes: dict[str, Any] = {"draft_tokens": 3, "spec_steps": 2} if tokens == 3 else {}
+    tokens = {"target_verify": 3, "draft": 0}.get(mode, 1)
+    sizes: dict[str, Any] = {"draft_tokens": 3, "spec_steps": 2} if mode != "decode" else {}
     config = EngineConfig(
         modes=(mode,), capture_bs=(1, 2, 4), max_context_len=32, dp_size=4, dp_rank=rank, **sizes
     )  # fmt: skip
@@ -58,6 +58,15 @@ def test_a_rank_replays_the_graph_of_the_largest_one(
     workers: Workers, version: str, mode: Mode
 ) -> None:
     target = "sglang-buffers" if mode == "decode" else "sglang-buffers-verify"
+    assert workers.findings(version, several_ranks(mode), target) == ()
+
+
+@pytest.mark.parametrize("version", ["0.5.17", "0.5.23"])
+@pytest.mark.parametrize("target", ["sglang-eagle-draft", "sglang-eagle-draft-extend"])
+def test_a_draft_runner_replays_the_graph_of_the_largest_rank(
+    workers: Workers, version: str, target: str
+) -> None:
+    mode = open_target(target).capabilities.modes[0]
     assert workers.findings(version, several_ranks(mode), target) == ()
 
 

@@ -141,9 +141,10 @@ _in_use: list[Configuration] = []
 def _data_parallel(config: EngineConfig) -> dict[str, Any]:
     """Attention is data parallel and experts are spread over all ranks; `max_running_requests` is
     said of each rank, as the server divides its own. From 0.5.22 on the size has a name of its own.
+    Each rank computes the logits of its own rows, so that a model's head sends nothing.
     """
     ranks = config.dp_size * config.attn_tp_size
-    shared = {"tp_size": ranks, "ep_size": ranks}
+    shared = {"tp_size": ranks, "ep_size": ranks, "enable_dp_lm_head": True}
     if _is_argument("attn_dp_size"):
         return {**shared, "attn_dp_size": config.dp_size}
     return {**shared, "dp_size": config.dp_size, "enable_dp_attention": True}
