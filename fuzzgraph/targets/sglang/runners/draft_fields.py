@@ -20,8 +20,8 @@ _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the wh
 
 
 COUNTED = RANK_COUNTS[0]
-"""What a draft-extend counts in tokens; its other count is of rows. A draft counts the tokens of one
-of its steps."""
+"""What a draft-extend counts in tokens; its other count is of rows. A draft counts the tokens of
+one of its steps."""
 
 
 def draft_inputs(kind: RunnerKind, *, ranks: bool = False) -> list[str]:
