@@ -99,7 +99,7 @@ class DecodeSession(RunnerSession):
 
     inputs: Sequence[str]
     runner: RunnerDriver
-    compared_at_capture = ("num_token_non_padded", *RANK_COUNTS, "encoder_lens")
+    compared_at_capture: tuple[str, ...] = ("num_token_non_padded", *RANK_COUNTS, "encoder_lens")
 
     def __init__(
         self,
