@@ -12,7 +12,7 @@ from inspect import Parameter, Signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size
+from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size, rank_rows
 from fuzzgraph.case.dimension import DimensionRow, Most, OneOf, Sizes, Switch
 from fuzzgraph.case.verified_states import verified_prompts, verifies_states
 from fuzzgraph.case.waiting import first_wait
@@ -49,6 +49,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     # Whether requests that share a prefix have pages of their own in further KV cache groups. They
     # have not where those pages are found by slots of the first group.
     "prefix_by_group": (True, True),
+    # Whether an engine that knows of no other rank runs batches without requests.
+    "idle_alone": (True, True),
     # Whether the model always has recurrent layers, so that every config has recurrent state.
     "recurrent_only": (False, False),
     # Whether it always has a layer behind a sliding window beside the first: `swa_window` > 0.
@@ -229,6 +231,8 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
     if whole is not None:
         return whole
     for number, step in enumerate(case.steps):
+        if not capabilities.idle_alone and not any(rank_rows(case.config, step)):
+            return f"steps[{number}] without rows on any rank is not driven"
         if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"
         least = capabilities.min_seq_len

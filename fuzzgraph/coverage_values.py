@@ -17,9 +17,11 @@ from fuzzgraph.case import (
     Case,
     EngineConfig,
     ReplayStep,
+    captured_size,
     group_configs,
     ladder,
     padded_size,
+    rank_rows,
     raw_size,
     replayed_size,
 )
@@ -46,7 +48,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "kernels": (),
     "metadata": ("several splits",),
     "speculation": ("draft", "fewer drafts", "accept", "prompt as long"),
-    "features": ("window", "pages freed"),
+    "features": ("window", "pages freed", "other ranks"),
 }  # fmt: skip
 """Group of a report -> how the names that this module gives begin, in the order of the report's
 columns. The names of a config's values belong to the group that their row of the table names."""
@@ -150,6 +152,7 @@ def _of_step(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
     yield f"mode {step.mode}"
     yield f"via {step.via}"
     raw, padded = raw_size(step), padded_size(config, step) or 0
+    yield from _of_ranks(config, step)
     if step.mode == "idle":
         return
     if step.via == "graph":
@@ -185,6 +188,21 @@ def _of_step(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
             prompt_as_long_as_a_draft=config.draft_tokens in tokens,
             prefill_far_above_the_ladder=not padded and raw > 2 * config.capture_tokens[-1],
         )
+
+
+def _of_ranks(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
+    """What the other data-parallel ranks have beside this one."""
+    if config.dp_size == 1:
+        return
+    own, most = len(step.rows), max(rank_rows(config, step))
+    alone = captured_size(config, step.mode, own)
+    yield from _when(
+        other_ranks_alike=len({*rank_rows(config, step)}) == 1,
+        other_ranks_idle=own > 0 and not any(step.other_ranks or (own,)),
+        other_ranks_busy_and_this_one_idle=own == 0 < most,
+        other_ranks_choose_the_graph=alone is not None and alone != padded_size(config, step),
+        other_ranks_at_a_captured_size=most > own and most in ladder(config, step.mode),
+    )
 
 
 def _of_local_count(config: EngineConfig, raw: int, padded: int) -> Iterator[str]:

@@ -151,6 +151,8 @@ class Batch:
     state_tracked: IntArray
     """[raw_bs] 1 where this step reaches a multiple of `state_track_interval` in a decode, else 0.
     Empty where `track_slots` is."""
+    rank_rows: IntArray
+    """[dp_size] live rows of each data-parallel rank, this one's at its place."""
     more_groups: tuple[Batch, ...] = ()
     """The same step as the layers of each further KV cache group see it: with `slot_mapping`,
     `kv_slots` and `pages` of that group, all else is the same. Positions whose page is freed,
@@ -161,6 +163,11 @@ class Batch:
     def groups(self) -> tuple[Batch, ...]:
         """The step as each KV cache group sees it, in the order of `case.group_configs`."""
         return (self, *self.more_groups)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest batch among the data-parallel ranks, which sizes all their graphs."""
+        return int(self.rank_rows.max())
 
     @property
     def cached_lens(self) -> IntArray:

@@ -14,7 +14,7 @@ import torch
 
 from fuzzgraph.accesses import Misuse
 from fuzzgraph.case import EngineConfig, group_configs
-from fuzzgraph.fields import TOLD
+from fuzzgraph.fields import PADDED_OF_RANKS, TOLD
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, PaddingRule, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
@@ -96,7 +96,7 @@ class Contract:
                     for message in each.rule(declared.name, *got, **each.facts):
                         yield declared.name, message
         yield from _address_breaches(step)
-        yield from _engagement_breaches(step)
+        yield from _engagement_breaches(step, seen)
         for name, actual in seen.types.items():
             needed = seen.types.get(f"{name}.needed", actual)
             if needed != actual:
@@ -160,6 +160,10 @@ def _live(
 ) -> Iterator[Claim]:
     if declared.truth == TOLD:
         yield Claim(rule, (declared.name,), {"live": seen.told[declared.name]})
+        return
+    if declared.truth == PADDED_OF_RANKS:
+        each = [seen.padded_tokens] * step.config.dp_size
+        yield Claim(rule, (declared.name,), {"live": each})
         return
     truth = live_truth(declared, *_in_group(declared, step))
     if truth is not None:
@@ -271,9 +275,16 @@ def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:
             yield misuse, "eager"
 
 
-def _engagement_breaches(step: StepRecord) -> Iterator[Breach]:
+def _engagement_breaches(step: StepRecord, seen: Observation) -> Iterator[Breach]:
     if step.engagements == ():
         yield "graph", "no graph was replayed although the batch fits the captured sizes"
+    elif step.engagements and seen.padded_bs < step.batch.most_rows:
+        # Collectives inside the graphs wait for one another: all ranks replay one size.
+        yield (
+            "graph",
+            f"a graph of {seen.padded_bs} rows was replayed, the largest data-parallel rank has"
+            f" {step.batch.most_rows}",
+        )
     for engaged in step.engagements or ():
         if engaged.python_calls:
             yield (

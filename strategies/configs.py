@@ -44,7 +44,7 @@ def pages_per_request(config: EngineConfig) -> int:
     return groups + drafts + encoder
 
 
-def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
+def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig:
     """Mend what two features, or their absence, make contradict each other."""
     if fields["num_q_heads"] % fields["num_kv_heads"]:
         fields["num_kv_heads"] = 1
@@ -61,6 +61,9 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
         fields["modes"] = ("decode",)
     if "draft" in fields["modes"]:
         fields["swa_window"] = DIMENSIONS["swa_window"].default
+    if fields["dp_size"] > 1:  # as a test has bounded it
+        rest = tuple(mode for mode in fields["modes"] if mode != "prefill")
+        fields["modes"] = rest or ("decode",)
     if "prefill" not in fields["modes"]:
         fields["capture_tokens"] = ()
     speculates = not set(SPEC_MODES).isdisjoint(fields["modes"])
@@ -86,6 +89,8 @@ def _coherent(fields: Fields, can: Capabilities) -> EngineConfig:
     )
     _few_states(fields, can)
     _drafted_prompts(fields, can)
+    if "dp_size" not in dict(pins):
+        _data_ranks(fields, can)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -143,6 +148,17 @@ def _drafted_prompts(fields: Fields, can: Capabilities) -> None:
     fields["drafted_prompts"] = may and drawn
 
 
+def _data_ranks(fields: Fields, can: Capabilities) -> None:
+    """Several data-parallel ranks in four of ten contexts, for a target that has them."""
+    context = fields["max_context_len"]
+    if "prefill" in fields["modes"] or can.max_dp_size == 1:
+        fields.update(dp_size=1, dp_rank=0)
+    elif fields["dp_size"] == 1:
+        # By a size that every case draws, so that each of them comes as often.
+        fields["dp_size"] = min((8, 1, 2, 1, 2, 1, 1, 1, 1, 4)[context % 10], can.max_dp_size)
+        fields["dp_rank"] = context // 10 % fields["dp_size"]
+
+
 def _widen_pages(fields: Fields, can: Capabilities) -> None:
     """Wider rows, then more KV heads, then more tokens, until a page has room for what else the
     target keeps in one."""
@@ -195,7 +211,7 @@ def _build(
             for name, values in pins:
                 if fields[name] not in values:
                     fields[name] = chance.pick(values)
-    return _coherent(fields, can)
+    return _coherent(fields, can, pins)
 
 
 def _limit(fields: Fields, before: Fields, can: Capabilities, most: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder
 from fuzzgraph.case.verified_states import (
@@ -28,6 +30,8 @@ an extra byte for each row (rows beyond the eighth take them again, mixed)."""
 
 PRESENCE, _MODE, SIZE, _FLAGS, FINISH, _COMPOSITION, _STYLE, _LENGTHS = range(8)
 _EXTRAS = _LENGTHS + _ROWS
+_RANKS = _EXTRAS - 1
+"""The other ranks, from the bytes of the eighth row, which few batches have."""
 _IDLE_FROM = 242
 """Of 256: one step in 18 is idle, where the target has that mode."""
 _REPEAT_FROM, _EAGER_FROM = 206, 218
@@ -66,7 +70,7 @@ class HistoryBuilder:
         self.least = max(can.min_seq_len, 1)
         self.mrope = mrope and can.mrope
         self.eager = can.eager_steps
-        self.idle = "idle" in can.modes
+        self.idle = "idle" in can.modes and (can.idle_alone or config.dp_size > 1)
         self.preemption = can.preemption
         self.ragged = can.ragged_verify and config.spec_topk == 1
         self.prompts_apart = verifies_states(config) and not can.verified_prompts
@@ -117,8 +121,32 @@ class HistoryBuilder:
                 finish += self._gone([name for name in self.lengths if name not in requests])
             rows = self._rows(mode, requests, record, via)
             step = ReplayStep(mode=mode, rows=rows, finish=finish, via=via, mrope=mrope)
+        if self.config.dp_size > 1:
+            step = msgspec.structs.replace(step, other_ranks=self._other_ranks(step, record))
         self.last = step
         return step
+
+    def _other_ranks(self, step: ReplayStep, record: bytes) -> tuple[int, ...]:
+        """Rows of the other ranks: as many as here, none, one far larger, or any at an edge.
+
+        An idle rank is so beside others, never alone.
+        """
+        count, style = self.config.dp_size - 1, record[_RANKS]
+        sizes = boundaries.batch_sizes(self.config, self.most, self._above_ladder(step.via))
+        first, here = record[_EXTRAS + _ROWS - 1], len(step.rows)
+        if step.rows and style < 64:
+            return ()
+        if step.rows and style < 104:
+            return (0,) * count
+        if style < 176:  # the others idle, or as large as this one
+            rest = (0, here)[style & 1]
+            larger = [size for size in sizes if size > here] or [sizes[-1]]
+            place = style // 2 % count
+            rows = larger[_scaled(first, len(larger))]
+            return tuple(rows if rank == place else rest for rank in range(count))
+        choices = (0, *sizes)
+        drawn = [choices[(first * (2 * rank + 1) + style) % len(choices)] for rank in range(count)]
+        return tuple(drawn) if step.rows or any(drawn) else (sizes[-1],) * count
 
     def _mode(self, byte: int) -> Mode:
         if self.idle and byte >= _IDLE_FROM:

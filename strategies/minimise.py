@@ -130,13 +130,14 @@ def complexity(case: Case) -> tuple[int, ...]:
         len(rows),
         len({row.request for row in rows}),
         len(differing) + len(config.modes),
-        sum(len(step.finish) + step.mrope + (step.via == "eager") for step in steps),
+        sum(map(_peculiarities, steps)),
         sum(step.mode != "decode" for step in steps),
         len(config.capture_bs) + len(config.capture_tokens),
         case.shared_prefix_pages + (case.page_order != "ascending") + (case.seed > 0),
         sum(value for name in differing if isinstance(value := getattr(config, name), int)),
         config.max_context_len + sum(config.capture_bs) + sum(config.capture_tokens),
         sum(row.seq_len + row.new_tokens + row.encoder_len for row in rows),
+        sum(sum(step.other_ranks) for step in steps),
         config.req_pool_size != DIMENSIONS["req_pool_size"].default,
         config.kv_pool_pages != DIMENSIONS["kv_pool_pages"].default,
         config.req_pool_size,
@@ -146,6 +147,11 @@ def complexity(case: Case) -> tuple[int, ...]:
         config.kv_pool_pages,
         sum(row.seq_len * left for left, step in _countdown(steps) for row in step.rows),
     )
+
+
+def _peculiarities(step: ReplayStep) -> int:
+    """What the step has that most steps have not."""
+    return len(step.finish) + step.mrope + (step.via == "eager") + bool(step.other_ranks)
 
 
 def _countdown(steps: tuple[ReplayStep, ...]) -> Iterator[tuple[int, ReplayStep]]:

@@ -38,10 +38,13 @@ def repaired(case: Case) -> Case:
         live.difference_update(finish)
         rows = tuple(_repaired_row(config, step.mode, row) for row in step.rows)
         live.update(row.request for row in rows)
+        others = _repaired_ranks(config, step.other_ranks)
         if rows:
-            steps.append(msgspec.structs.replace(step, rows=rows, finish=finish))
+            changes = {"rows": rows, "finish": finish, "other_ranks": others}
+            steps.append(msgspec.structs.replace(step, **changes))
         else:
-            steps.append(ReplayStep(mode="idle", finish=finish, via=step.via))
+            idle = ReplayStep(mode="idle", finish=finish, via=step.via, other_ranks=others)
+            steps.append(idle)
     return msgspec.structs.replace(case, config=config, steps=tuple(steps))
 
 
@@ -103,6 +106,12 @@ def _repaired_row(config: EngineConfig, mode: Mode, row: BatchRow) -> BatchRow:
         new_tokens=tokens,
         encoder_len=min(row.encoder_len, config.max_encoder_len),
     )
+
+
+def _repaired_ranks(config: EngineConfig, others: tuple[int, ...]) -> tuple[int, ...]:
+    """Of fewer ranks the first ones, each with rows that its pool has."""
+    kept = tuple(min(rows, config.req_pool_size) for rows in others[: config.dp_size - 1])
+    return kept if len(kept) == config.dp_size - 1 else ()
 
 
 def _new_token_range(config: EngineConfig, mode: Mode) -> tuple[int, int]:

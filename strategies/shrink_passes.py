@@ -20,6 +20,7 @@ from fuzzgraph.strategies.shrink_sizes import (
     smaller_encoders,
     smaller_ladders,
     smaller_numbers,
+    smaller_ranks,
     smaller_rows,
 )
 
@@ -93,7 +94,7 @@ def _plain_features(case: Case) -> Iterator[Candidate]:
 def _plain_steps(case: Case) -> Iterator[Candidate]:
     """Decode by graph, nobody leaving, nothing optional: everywhere at once, then one by one."""
     indices = range(len(case.steps))
-    for changes in ({"mrope": False}, {"via": "graph"}, {"finish": ()}):
+    for changes in ({"mrope": False}, {"via": "graph"}, {"finish": ()}, {"other_ranks": ()}):
         what = next(iter(changes))
         yield what, with_steps(case, [_replace(step, **changes) for step in case.steps])
         for index in indices:
@@ -205,6 +206,7 @@ PASSES: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     smaller_numbers,
     smaller_rows,
     smaller_encoders,
+    smaller_ranks,
     _plain_names,
     later_lengths,
 )

@@ -10,7 +10,14 @@ import msgspec
 
 from fuzzgraph.case import DIMENSIONS, BatchRow, Case
 from fuzzgraph.strategies.repair import repaired, with_config
-from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_row
+from fuzzgraph.strategies.shrink_edits import (
+    Candidate,
+    cuts,
+    map_rows,
+    smaller,
+    swap_row,
+    swap_step,
+)
 
 _replace = msgspec.structs.replace
 _NUMBERS = sorted(
@@ -90,6 +97,15 @@ def smaller_rows(case: Case) -> Iterator[Candidate]:
                 yield (index, place, 0), swap_row(case, index, place, new_tokens=tokens)
             for length in smaller(row.seq_len, max(1, row.new_tokens)):
                 yield (index, place, 1), swap_row(case, index, place, seq_len=length)
+
+
+def smaller_ranks(case: Case) -> Iterator[Candidate]:
+    """Fewer rows on the other data-parallel ranks, each by itself."""
+    for index, step in enumerate(case.steps):
+        for place, rows in enumerate(step.other_ranks):
+            for fewer in smaller(rows, 0):
+                others = (*step.other_ranks[:place], fewer, *step.other_ranks[place + 1 :])
+                yield (index, place), swap_step(case, index, other_ranks=others)
 
 
 def later_lengths(case: Case) -> Iterator[Candidate]:

@@ -9,7 +9,14 @@ writes them; `kv_groups` the KV cache groups. What a case looks like in memory i
 
 from __future__ import annotations
 
-from fuzzgraph.case.capture_sizes import captured_size, ladder, padded_size, raw_size, replayed_size
+from fuzzgraph.case.capture_sizes import (
+    captured_size,
+    ladder,
+    padded_size,
+    rank_rows,
+    raw_size,
+    replayed_size,
+)
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case, save_case
 from fuzzgraph.case.kv_groups import attention_outputs, group_configs
@@ -49,6 +56,7 @@ __all__ = [
     "ladder",
     "load_case",
     "padded_size",
+    "rank_rows",
     "raw_size",
     "replayed_size",
     "save_case",

@@ -22,9 +22,20 @@ def raw_size(step: ReplayStep) -> int:
     return len(step.rows)
 
 
+def rank_rows(config: EngineConfig, step: ReplayStep) -> tuple[int, ...]:
+    """Live rows of each data-parallel rank, the step's own at its place.
+
+    >>> rank_rows(EngineConfig(dp_size=3, dp_rank=1), ReplayStep(mode="idle", other_ranks=(4, 2)))
+    (4, 0, 2)
+    """
+    own, rank = len(step.rows), config.dp_rank
+    others = step.other_ranks or (own,) * (config.dp_size - 1)
+    return (*others[:rank], own, *others[rank:])
+
+
 def padded_size(config: EngineConfig, step: ReplayStep) -> int | None:
-    """The smallest captured size that holds the step; None above the ladder."""
-    return captured_size(config, step.mode, raw_size(step))
+    """The smallest captured size that holds the step on every rank; None above the ladder."""
+    return captured_size(config, step.mode, max(raw_size(step), *rank_rows(config, step)))
 
 
 def replayed_size(config: EngineConfig, step: ReplayStep) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.capture_sizes import ladder, padded_size, raw_size
+from fuzzgraph.case.capture_sizes import ladder, padded_size, rank_rows, raw_size
 from fuzzgraph.case.config_rules import refuse, validate_config
 from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.verified_states import most_requests
@@ -72,6 +72,25 @@ def _check_step(config: EngineConfig, step: ReplayStep, where: str) -> None:
     names = [row.request for row in step.rows]
     if len(set(names)) != len(names):
         refuse(f"{where}.rows", names, "name a request twice", "Keep one row per request.")
+    _check_other_ranks(config, step, f"{where}.other_ranks")
+
+
+def _check_other_ranks(config: EngineConfig, step: ReplayStep, where: str) -> None:
+    others, most = step.other_ranks, config.req_pool_size
+    if others and len(others) != config.dp_size - 1:
+        refuse(
+            where,
+            others,
+            f"must name the {config.dp_size - 1} other ranks of dp_size={config.dp_size}",
+            "Give each its rows, or leave them out for as many as here.",
+        )
+    if any(not 0 <= rows <= most for rows in others):
+        refuse(
+            where,
+            others,
+            f"must lie in 0..req_pool_size={most}",
+            "Lower them, or raise config.req_pool_size.",
+        )
 
 
 def _add_rows(live: dict[int, int], config: EngineConfig, step: ReplayStep, where: str) -> None:
@@ -144,7 +163,8 @@ def _check_row(config: EngineConfig, mode: Mode, row: BatchRow, where: str) -> N
 
 def _check_size(config: EngineConfig, step: ReplayStep, where: str) -> None:
     if step.via == "graph" and padded_size(config, step) is None and not config.eager_above_ladder:
-        size, largest = raw_size(step), ladder(config, step.mode)[-1]
+        size = max(raw_size(step), *rank_rows(config, step))
+        largest = ladder(config, step.mode)[-1]
         name = "capture_tokens" if step.mode == "prefill" else "capture_bs"
         refuse(
             f"{where}: size",

@@ -34,6 +34,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_modes(config)
     _check_heads(config)
     _check_rank(config)
+    _check_data_ranks(config)
     _check_decode_only(config)
     _check_states(config)
     _check_drafted_prompts(config)
@@ -214,6 +215,23 @@ def _check_rank(config: EngineConfig) -> None:
             "router",
             "counts the tokens of one of several ranks; got attn_tp_size=1",
             "Raise attn_tp_size, or choose another row_mixing.",
+        )
+
+
+def _check_data_ranks(config: EngineConfig) -> None:
+    if config.dp_rank >= config.dp_size:
+        refuse(
+            "config.dp_rank",
+            config.dp_rank,
+            f"must be below dp_size={config.dp_size}",
+            "Lower the rank.",
+        )
+    if config.dp_size > 1 and "prefill" in config.modes:
+        refuse(
+            "config.dp_size",
+            config.dp_size,
+            f"counts rows of each rank, not tokens of a prefill; got modes {list(config.modes)}",
+            "Drop prefill, or use dp_size=1.",
         )
 
 

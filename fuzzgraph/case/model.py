@@ -250,6 +250,17 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether a request that joins a verify of layers with recurrent state has drafts behind the
     last token of its prompt, so that all rows have as many tokens. They are placeholders: none
     stays."""
+    dp_size: Annotated[int, Dimension(
+        bounds=(1, 64), needs=Most("max_dp_size", 1, 8, one_is_none=True),
+        resets_with="data ranks", label="dp {}", group="features",
+        carried_by=("rank_tokens", "global_num_tokens_gpu", "num_tokens_across_dp")
+    )] = 1
+    """Data-parallel ranks, started alike, each with requests of its own. They replay graphs of one
+    size, that of the largest batch among them; see `ReplayStep.other_ranks`."""
+    dp_rank: Annotated[int, Dimension(
+        bounds=(0, 63), resets_with="data ranks", label="dp rank>0", group="features"
+    )] = 0
+    """Which of them the engine under test is."""
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -282,9 +293,11 @@ class ReplayStep(Record, frozen=True, kw_only=True):
     via: Via = "graph"
     mrope: Annotated[bool, Dimension(carried_by=("mrope", "mrope_positions"))] = False
     """Whether the optional multi-modal position input is present."""
+    other_ranks: tuple[int, ...] = ()
+    """Live rows of each of the other data-parallel ranks, in their order; (): as many as here."""
 
     def __post_init__(self) -> None:
-        _one_empty_tuple(self, "rows", "finish")
+        _one_empty_tuple(self, "rows", "finish", "other_ranks")
 
 
 class Case(Record, frozen=True, kw_only=True):

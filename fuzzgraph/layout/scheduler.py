@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, rank_rows
 from fuzzgraph.case.verified_states import (
     TRACK_SLOTS,
     Computed,
@@ -296,6 +296,7 @@ class Scheduler:
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
             track_slots=track_slots,
             state_tracked=state_tracked,
+            rank_rows=ints([*rank_rows(self.config, step)]),
         )
 
     def _track(self, step: ReplayStep, live: list[_Request]) -> tuple[IntArray, IntArray]:

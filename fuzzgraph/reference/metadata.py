@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.reference.geometry import lines_of, queries_of
 from fuzzgraph.reference.shard import live_tokens
@@ -18,8 +19,9 @@ from fuzzgraph.world import Batch, IntArray
 
 
 def live_truth(field: Field, batch: Batch, config: EngineConfig) -> IntArray | None:
-    """Flat values of the live entries; for offsets their steps. None where nothing is promised."""
-    if not field.truth:
+    """Flat values of the live entries; for offsets their steps. None where nothing is promised, or
+    where what is follows from the graph's size and not from the batch."""
+    if field.truth in ("", PADDED_OF_RANKS):
         return None
     name, *numbers = field.truth.split(":")
     if name in _TRUTHS:
@@ -39,6 +41,8 @@ def capture_truth(field: Field, seen: Observation, mode: Mode, config: EngineCon
     """
     # Two exceptions: all tokens of a capture count as live, and encoders have their full length,
     # because a length of 0 would leave the cross attention out of the graph.
+    if field.truth == PADDED_OF_RANKS:
+        return seen.padded_tokens
     if field.name == "num_token_non_padded":
         return live_tokens(seen.padded_tokens, seen.padded_tokens, config)
     if field.name == "encoder_lens":

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, raw_size, replayed_size
+from fuzzgraph.case import (
+    BatchRow,
+    Case,
+    EngineConfig,
+    ReplayStep,
+    rank_rows,
+    raw_size,
+    replayed_size,
+)
 
 _DEFAULT = EngineConfig()
 _ROWS_SHOWN = 12
@@ -37,7 +45,7 @@ def case_cells(case: Case) -> list[tuple[str, str, str, str, str]]:
 
 def _sizes(config: EngineConfig, step: ReplayStep) -> tuple[str, str]:
     """Size over padded size, and how the step really runs."""
-    if step.mode == "idle":
+    if not any(rank_rows(config, step)):
         return "0", step.via
     raw, padded = raw_size(step), replayed_size(config, step)
     unit = " tokens" if step.mode == "prefill" else ""
@@ -56,6 +64,8 @@ def _rows(step: ReplayStep, later: Collection[int]) -> str:
     for word, comes_back in (("finishing", False), ("preempting", True)):
         if gone := [str(name) for name in step.finish if (name in later) is comes_back]:
             parts.append(f"after {word} {','.join(gone)}")
+    if step.other_ranks:
+        parts.append(f"other ranks {','.join(map(str, step.other_ranks))}")
     if step.mrope:
         parts.append("with mrope")
     return "  ".join(parts)

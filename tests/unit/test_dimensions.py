@@ -18,6 +18,8 @@ by_row = pytest.mark.parametrize("row", DIMENSIONS.values(), ids=lambda row: row
 FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft_tokens"} | {
     "attention_chunk_size",
     "attn_tp_rank",
+    "dp_rank",
+    "dp_size",
     "kv_compression",
     "state_track_interval",
     "sparse_kernel",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Axis, Field, PaddingRule, Selects
 from fuzzgraph.targets.builtin.second_layer import SECOND
 from fuzzgraph.targets.builtin.slots import MROPE_ABSENT
@@ -79,6 +80,7 @@ def _inputs(config: EngineConfig) -> Iterator[Field]:
     yield _input("positions", "tokens", "nothing", _FREE, "int64")
     yield _input("mrope", "tokens", "nothing", PaddingRule("fill", MROPE_ABSENT), "int64")
     yield _input("num_token_non_padded", "scalar", "length", _NULL, "int32")
+    yield _input("rank_tokens", "scalar", "length", _NULL, "int32", PADDED_OF_RANKS)
 
 
 def _metadata(config: EngineConfig) -> Iterator[Field]:

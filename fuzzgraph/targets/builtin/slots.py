@@ -184,6 +184,11 @@ class Slots:
         """[1] live tokens of this rank; the runner writes it, for it follows from both sizes."""
         return GraphSlot("num_token_non_padded", lambda extent: (1,), torch.int32, "none")
 
+    def rank_tokens(self) -> GraphSlot:
+        """[dp_size] padded tokens of each data-parallel rank, of which all have as many; the
+        runner writes them."""
+        return GraphSlot("rank_tokens", lambda extent: (self.config.dp_size,), torch.int32, "none")
+
     def _tokens_slot(self, name: str, policy: PaddingPolicy) -> GraphSlot:
         return GraphSlot(
             name, _tokens, torch.int64, "tokens", policy, 0, lambda batch: getattr(batch, name)
@@ -217,6 +222,8 @@ class Slots:
             chosen.append(self.mrope())
         if self.config.attn_tp_size > 1:
             chosen.append(self.num_token_non_padded())
+        if self.config.dp_size > 1:
+            chosen.append(self.rank_tokens())
         return chosen
 
 

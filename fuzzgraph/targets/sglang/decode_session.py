@@ -21,6 +21,8 @@ from fuzzgraph.targets.sglang.attention_model import (
     in_forward_context,
     outputs_in,
 )
+from fuzzgraph.targets.sglang.fields import RANK_COUNTS
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
@@ -33,6 +35,10 @@ from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.world import Batch
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
+
+DATA_RANKS: Mapping[str, Any] = MappingProxyType({"max_dp_size": 8, "idle_alone": False})
+"""Of `Capabilities`: servers with data-parallel attention. Idle batches exist beside others alone
+(sglang scheduler_dp_attn_mixin.py prepare_mlp_sync_batch_raw, need_idle_batch)."""
 
 _NEEDS_ENCODERS = "sglang decode runner, can_run: every row of a graph has an encoder"
 
@@ -93,7 +99,7 @@ class DecodeSession(RunnerSession):
 
     inputs: Sequence[str]
     runner: RunnerDriver
-    compared_at_capture = ("num_token_non_padded", "encoder_lens")
+    compared_at_capture: tuple[str, ...] = ("num_token_non_padded", *RANK_COUNTS, "encoder_lens")
 
     def __init__(
         self,
@@ -188,12 +194,12 @@ class DecodeSession(RunnerSession):
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         """Attention, and what mixes its rows, if the model has a layer that computes it."""
-        if self._attention is None:
+        if self._attention is None or mode == "idle":
             return ()
         return (*attention_outputs(self._config), *mixed_outputs(self._config))
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        if self._attention is None:
+        if self._attention is None or self._outputs is None:
             return {}
         return outputs_in(self._outputs, self._config)
 
@@ -217,6 +223,8 @@ class DecodeSession(RunnerSession):
     def _input(self, name: str, padded_bs: int) -> torch.Tensor:
         """The part of a static buffer that a graph of this size reads."""
         buffer: torch.Tensor = getattr(self.runner.buffers, name)
+        if name in RANK_COUNTS:
+            return buffer
         rows = self._padded_tokens(padded_bs) if name in BY_TOKEN else padded_bs
         return buffer[..., :rows]
 
@@ -289,9 +297,13 @@ class DecodeSession(RunnerSession):
 
     def _forward_eagerly(self) -> None:
         """Metadata and forward without a graph, as the engine's model runner does both."""
+        given = self._last_batch
+        if self._config.dp_size > 1:
+            forget_ranks(given)
         self._prepare_eagerly()
-        if self._attention is not None:
-            given = self._last_batch
+        if not given.batch_size:  # no layer attends
+            self._outputs = None
+        elif self._attention is not None:
             with in_forward_context(self.backend, given):
                 self._outputs = self._attention.forward(given.input_ids, given.positions, given)
 

@@ -121,6 +121,12 @@ EXCUSES: tuple[Excuse, ...] = (
         "ranks of an eager run share fewer tokens",
     ),
     Excuse(
+        "*.forward_batch.global_num_tokens_*",
+        "live",
+        "sglang cuda_graph_buffer_registry.py build_decode_registry: filled with a graph's tokens",
+        "counts of ranks, not of rows; declared fields judge the graph's",
+    ),
+    Excuse(
         "*.spec_info.draft_token",
         "missing",
         "sglang decode_cuda_graph_runner.py get_spec_info: draft_token=None at capture",
@@ -173,6 +179,18 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "no step of a draft reads it; the worker makes a draft's batch of it",
     ),
     Excuse("*.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse(
+        "*.*global_num_tokens*",
+        "kind",
+        "sglang eagle_draft_cuda_graph_runner.py: rows of all ranks choose the graph",
+        f"{_BUFFERS}; no backend of a draft reads them",
+    ),
+    Excuse(
+        "*.global_dp_buffer_len",
+        "kind",
+        "sglang eagle_draft_cuda_graph_runner.py capture_one_shape: the rows that ranks gather",
+        "frozen in the graph; no backend reads it",
+    ),
     Excuse("*.sampling_info", "kind", _DRAFT, f"{_BUFFERS}, filled where drafts are sampled"),
     Excuse("*.extend_seq_lens*", "kind", _DRAFT, "a draft's step is a decode; extends read them"),
     Excuse(

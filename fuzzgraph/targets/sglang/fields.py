@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, PaddingRule, Selects
 from fuzzgraph.targets.offline import fields as common
 
@@ -23,7 +24,16 @@ _WINDOW_SLOTS = "sglang attention backends: swa_out_cache_loc is zeroed behind t
 _ONES = "sglang flashinfer_backend.py: indices count tokens, so a last page holds one"
 _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
 _TRACKED = f"{_REGISTRY}: mamba_track_* ZERO"
+_RANKS = f"{_REGISTRY}: global_num_tokens_* hold the padded tokens of every rank"
 _COUNT = f"{_REGISTRY}: num_token_non_padded by compute_local_num_token_non_padded"
+
+
+RANK_COUNTS = ("global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
+"""Buffers with a count for each data-parallel rank: inside a graph all have its padded tokens."""
+
+
+def _of_ranks(name: str) -> Field:
+    return common.value(name, source=_RANKS, repeats=PADDED_OF_RANKS)
 
 
 def input_fields(config: EngineConfig, fill: int, lens: str = "") -> tuple[Field, ...]:
@@ -46,6 +56,7 @@ def input_fields(config: EngineConfig, fill: int, lens: str = "") -> tuple[Field
     )
     optional = {
         "num_token_non_padded": common.value("num_token_non_padded", source=_COUNT),
+        **{name: _of_ranks(name) for name in RANK_COUNTS},
         "encoder_lens": Field("encoder_lens", "requests", "length", common.FREE, source=_ONCE),
         "mamba_track_indices": _tracked("mamba_track_indices", "state", "track_slots"),
         "mamba_track_mask": _tracked("mamba_track_mask", "nothing", "state_tracked"),
@@ -82,8 +93,10 @@ def input_names(config: EngineConfig) -> tuple[str, ...]:
     """Static buffers that a runner for this config fills at every replay."""
     names = ["input_ids", "positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
     names.append("out_cache_loc")
-    if config.attn_tp_size > 1:
+    if config.attn_tp_size > 1 or config.dp_size > 1:
         names.append("num_token_non_padded")
+    if config.dp_size > 1:
+        names += RANK_COUNTS
     if config.max_encoder_len:
         names.append("encoder_lens")
     if config.state_track_interval:

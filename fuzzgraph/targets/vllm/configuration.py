@@ -39,6 +39,7 @@ def vllm_config(
     cudagraph_mode: str | None = None,
     compilation_mode: int = NOT_COMPILED,
     additional: Mapping[str, str] = MappingProxyType({}),
+    alone: bool = False,
 ) -> Any:
     """Graphs of the case's sizes on one rank.
 
@@ -49,13 +50,15 @@ def vllm_config(
         cudagraph_mode: of `--compilation-config`; full graphs of the case's mode by default.
         compilation_mode: of `--compilation-config`.
         additional: of `--additional-config`.
+        alone: whether this is the one process of the server, as its groups are joined; for a model
+            with experts, whatever the case's has, so that they are there where a case needs them.
     """
     module = engine_module("vllm.config")
     mode = config.modes[0]
     longest, requests = max_model_len(config), config.req_pool_size
     captured = _captured_tokens(config)
-    model_config = _model_config(config, architecture)
-    parallel_config = module.ParallelConfig()
+    model_config = _model_config(config, architecture, experts=alone or config.dp_size > 1)
+    parallel_config = _parallel_config(1 if alone else config.dp_size, config.dp_rank)
     cache = call_with_known(
         module.CacheConfig,
         block_size=config.page_size,
@@ -87,6 +90,18 @@ def vllm_config(
         attention_config=module.AttentionConfig(**attention),
         additional_config=dict(additional),
         speculative_config=_speculative_config(config, model_config, parallel_config),
+    )
+
+
+def _parallel_config(ranks: int, rank: int) -> Any:
+    """Of one of the server's data-parallel ranks, each with a GPU, which are not counted here."""
+    kind = engine_module("vllm.config").ParallelConfig
+    if ranks == 1:
+        return kind()
+    return kind(
+        data_parallel_size=ranks,
+        data_parallel_rank=rank,
+        distributed_executor_backend="mp",
     )
 
 
@@ -126,8 +141,8 @@ def _speculative_config(config: EngineConfig, model_config: Any, parallel_config
     )
 
 
-def _model_config(config: EngineConfig, architecture: str) -> Any:
-    model = _model_folder(config, architecture)
+def _model_config(config: EngineConfig, architecture: str, *, experts: bool) -> Any:
+    model = _model_folder(config, architecture, experts=experts)
     return engine_module("vllm.config").ModelConfig(
         model=model,
         tokenizer=model,
@@ -147,7 +162,7 @@ def max_model_len(config: EngineConfig) -> int:
     return max(config.max_context_len + 1 + drafted, *_captured_tokens(config))
 
 
-def _model_folder(config: EngineConfig, architecture: str) -> str:
+def _model_folder(config: EngineConfig, architecture: str, *, experts: bool = False) -> str:
     described = {
         "architectures": [architecture],
         "model_type": "llama",
@@ -165,6 +180,8 @@ def _model_folder(config: EngineConfig, architecture: str) -> str:
     }
     if config.attention == "mla":
         described |= _latent(config)
+    if experts:  # the engine lets other ranks be for such models alone
+        described["num_experts"] = config.dp_size
     return _written(json.dumps(described))
 
 

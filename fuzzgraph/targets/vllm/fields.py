@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.fields import TOLD
+from fuzzgraph.fields import PADDED_OF_RANKS, TOLD
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.vllm.answers import answer_fields
@@ -24,6 +24,7 @@ _PREFILLING = f"{_RUNNER} _build_attention_metadata: zeroes padded rows, stale a
 _BY_PAST = "a request that is new to the runner still computes its prompt; " + _RUNNER
 _ANSWER = f"{_RUNNER} _bookkeeping_sync: what the rejection sampler keeps"
 _DRAFTLESS = "what is verified of a request that is new to the runner counts as its prompt"
+_RANKS = "vLLM dp_utils.py _post_process_dp_padding: all ranks of a replay have the largest count"
 _PAGES = "vLLM flashinfer.py _compute_flashinfer_kv_metadata: a padded row has no pages"
 _NULL_BLOCK = PaddingRule("reserved", RESERVED_PAGE)
 """What a row holds that no request has, and so a dummy row: all releases clear rows to it."""
@@ -94,6 +95,7 @@ def runner_fields(runner: Any, config: EngineConfig) -> tuple[Field, ...]:
             unjudged="an idle rank has no live rows",
         ),
         *(answer_fields(_ANSWER, _DRAFTLESS) if several else ()),
+        common.value("num_tokens_across_dp", repeats=PADDED_OF_RANKS, source=_RANKS),
     )
 
 

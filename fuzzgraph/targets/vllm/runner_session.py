@@ -28,6 +28,7 @@ from fuzzgraph.targets.vllm.answers import answers_given, answers_told
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
 from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, max_model_len, vllm_config
+from fuzzgraph.targets.vllm.data_ranks import OtherRanks
 from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, page_list_fields, runner_fields
 from fuzzgraph.targets.vllm.handed import watch_handover
 from fuzzgraph.targets.vllm.kv_cache import open_kv_cache
@@ -96,6 +97,7 @@ class RunnerSession(GraphSession):
     ) -> None:
         super().__init__()
         self._config = config
+        self._ranks = OtherRanks(config, self.runner_module)
         self._cuda_graphs = self._make_graphs(graphs)
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self._common: Any = None
@@ -106,23 +108,17 @@ class RunnerSession(GraphSession):
         self._scheduled: Scheduled | None = None
         self._hidden: torch.Tensor | None = None
         with self._server():
-            self.vllm_config = vllm_config(
-                config,
-                attention,
-                self.async_scheduling,
-                self.model_class.architecture,
-                self.cudagraph_mode,
-                self.compilation_mode,
-                self.additional_config,
-            )
-            join_groups(self.vllm_config)
+            self._attention = attention
+            self.vllm_config = self._make_config(config)
+            join_groups(lambda: self._make_config(config, alone=True))
             choose_backend(backend, capability)
             self._workspace = Workspace(graphs.device)
             self._buffers = BackendBuffers(backend)
             self.model_class.opening = config
             with self._configured(), self._buffers.inside():
                 module = engine_module(self.runner_module)
-                self.runner = module.GPUModelRunner(self.vllm_config, graphs.device)
+                with self._ranks.opening():
+                    self.runner = module.GPUModelRunner(self.vllm_config, graphs.device)
                 self.runner.load_model()
                 self._model_loaded()
                 open_kv_cache(self.runner, self.vllm_config, self._blocks())
@@ -134,6 +130,18 @@ class RunnerSession(GraphSession):
         self.served = self.served_kind()
         self._spy()
         self._watch_handover(graphs)
+
+    def _make_config(self, config: EngineConfig, *, alone: bool = False) -> Any:
+        return vllm_config(
+            config,
+            self._attention,
+            self.async_scheduling,
+            self.model_class.architecture,
+            self.cudagraph_mode,
+            self.compilation_mode,
+            self.additional_config,
+            alone,
+        )
 
     def _model_loaded(self) -> None:
         """What an executor does once its worker has the model."""
@@ -181,8 +189,10 @@ class RunnerSession(GraphSession):
         """Take down what the dispatcher chose and what the backend's builder made of it."""
         dispatcher = self.runner.cudagraph_dispatcher
         dispatch = dispatcher.dispatch
+        self._ranks.dispatch = dispatch
 
         def dispatched(*args: Any, **kwargs: Any) -> Any:
+            self._ranks.asked(**kwargs)
             self._dispatched = dispatch(*args, **kwargs)
             return self._dispatched
 
@@ -234,7 +244,7 @@ class RunnerSession(GraphSession):
 
     def capture(self) -> None:
         self.capturing = True
-        with self._engine(), self._configured():
+        with self._engine(), self._configured(), self._ranks.beside(None):
             self.runner.capture_model()
         self.capturing = False
         if not self._read:
@@ -275,11 +285,11 @@ class RunnerSession(GraphSession):
         """The runner does all in one call."""
 
     def replay(self, batch: Batch) -> None:
-        with self._engine():
+        with self._engine(), self._ranks.beside(batch):
             self._step(batch)
 
     def eager(self, batch: Batch) -> None:
-        with self._engine(), self._without_graphs():
+        with self._engine(), self._without_graphs(), self._ranks.beside(batch):
             self._step(batch)
 
     def _without_graphs(self) -> contextlib.AbstractContextManager[None]:
@@ -359,6 +369,8 @@ class RunnerSession(GraphSession):
         flags = getattr(self._common, "is_prefilling", None)
         name = DUMMY_PREFILLING if batch.mode == "idle" else "is_prefilling"
         shown = {} if flags is None else {name: flags}
+        if self._ranks.counts is not None and not self.ran_eagerly:
+            shown["num_tokens_across_dp"] = self._ranks.counts
         return {**shown, **self._answers()} if batch.raw_bs else shown
 
     @property

@@ -54,6 +54,8 @@ class VllmTarget(ReleasedTarget):
     runner = RUNNER
     session: type[RunnerSession] = RunnerSession
     generation = "V1"
+    most_ranks = 8
+    """Data-parallel ranks, where decodes are driven beside others."""
     kernels: str
     """What `about` calls the backend."""
     max_batch = 4
@@ -71,7 +73,10 @@ class VllmTarget(ReleasedTarget):
     def __init__(self, name: str, mode: Mode = "decode") -> None:
         self.name = name
         self.about = f"{self.generation} runner, {self.kernels}, {_ABOUT[mode]}"
-        self.capabilities = _driven(mode).replace(max_batch=self.max_batch, **self.more)
+        ranks = self.most_ranks if mode == "decode" else 1
+        self.capabilities = _driven(mode).replace(
+            max_batch=self.max_batch, max_dp_size=ranks, **self.more
+        )
 
     @property
     def outputs_judged(self) -> Mapping[Mode, str]:  # type: ignore[override]

@@ -21,6 +21,7 @@ class _OnV2(VllmTarget):
 
     runner = V2_RUNNER
     generation = "V2"
+    most_ranks = 1
     excuses = EXCUSES
 
     def __init__(self, name: str, mode: Mode = "decode") -> None:

@@ -50,6 +50,11 @@ class IdleKeepsRows(GraphRunner):
             super().fill_inputs(registry, batch, context, sharded)
 
 
+class IdleRankNotPadded(GraphRunner):
+    def size_of(self, batch: Batch) -> int:
+        return super().size_of(batch) if batch.raw_bs else 0
+
+
 FAULTS = (
     Fault(
         name="sglang-pr-22404-capture-token-count",
@@ -91,5 +96,15 @@ FAULTS = (
         clause="writes",
         trigger="an idle step after a decode",
         components=engine(decode=IdleKeepsRows),
+    ),
+    Fault(
+        name="vllm-pr-34064-idle-rank-not-padded",
+        source="vLLM PR 34064: the dummy batch of an idle rank is not padded to the tokens that all"
+        " ranks replay",
+        kind="local counts",
+        clause="metadata",
+        trigger="an idle step while another data-parallel rank has more rows than the smallest"
+        " graph",
+        components=engine(decode=IdleRankNotPadded),
     ),
 )

@@ -62,8 +62,8 @@ class GraphRunner:
         return self.config.capture_bs
 
     def size_of(self, batch: Batch) -> int:
-        """The batch on the axis of the captured sizes."""
-        return batch.raw_bs
+        """The largest rank's batch on the axis of the captured sizes."""
+        return batch.most_rows
 
     def tokens_per_row(self) -> int:
         return row_tokens(self.config, self.mode)
@@ -171,6 +171,7 @@ class GraphRunner:
         if encoder_lens is not None:
             encoder_lens.fill_(self.capture_encoder_len())
         self.write_local_tokens(registry, self.local.at_capture(extent.tokens))
+        self.write_rank_tokens(registry, extent.tokens)
 
     def capture_encoder_len(self) -> int:
         """Encoder length of the dummy rows; 0 would leave cross attention out of the graph."""
@@ -227,6 +228,7 @@ class GraphRunner:
     ) -> None:
         registry.fill_from(batch, context)
         self.write_local_tokens(registry, self.live_tokens(batch, sharded))
+        self.write_rank_tokens(registry, context.padded.tokens)
 
     def live_tokens(self, batch: Batch, sharded: int) -> int:
         """Live tokens in this rank's share of `sharded` padded ones."""
@@ -236,6 +238,11 @@ class GraphRunner:
         count = registry.buffers.get("num_token_non_padded")
         if count is not None:
             count.fill_(live)
+
+    def write_rank_tokens(self, registry: BufferRegistry, padded: int) -> None:
+        counts = registry.buffers.get("rank_tokens")
+        if counts is not None:
+            counts.fill_(padded)
 
     def start_step(
         self, static: StaticBatch, raw: Extent, padded: Extent, size: int | None, sharded: int

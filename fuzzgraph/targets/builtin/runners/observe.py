@@ -134,7 +134,7 @@ class CaptureRecord:
         """Inputs whose values a capture must get right, and the address of every buffer."""
         static, extent = step.static, step.padded
         values = {}
-        for name in ("num_token_non_padded", "seq_lens", "encoder_lens"):
+        for name in ("num_token_non_padded", "rank_tokens", "seq_lens", "encoder_lens"):
             value = static.registry.find(name, extent)
             if value is not None:
                 values[name] = value.clone()

@@ -193,7 +193,7 @@ class WindowTarget(BackendTarget):
 
     def load(self) -> None:
         super().load()
-        if self.capabilities.modes == ("decode",):
+        if self.mode == "decode":
             demand_release((0, 5, 10), "has no windows in AITER's attention", self.name)
         else:  # up to 0.5.12 its lists of a verify had room for the requests alone
             demand_release((0, 5, 13), "has no room for a verify's tokens", self.name)

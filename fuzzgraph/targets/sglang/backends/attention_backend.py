@@ -28,6 +28,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel, Rope
 from fuzzgraph.targets.sglang.decode_session import (
+    DATA_RANKS,
     DecodeSession,
     refused_capture_sizes,
     refused_draft_tokens,
@@ -195,7 +196,7 @@ class BackendTarget(SglangTarget):
         self.outputs_judged = {} if missing else {mode: ""}
         self.also_stood_in_for = backend.stood_in_for
         has: dict[str, Any] = dict(
-            modes=(mode,),
+            modes=(mode, "idle"),
             page_sizes=backend.page_sizes,
             attentions=backend.attentions,
             max_batch=8,
@@ -204,6 +205,7 @@ class BackendTarget(SglangTarget):
             max_draft_tokens=4,
             max_spec_topk=backend.max_topk if mode == "target_verify" else 1,
             max_tp_size=4,
+            **DATA_RANKS,
             min_rope_dim=_ROPE,
             # Where ranks share the rows, which the engine rounds the pool up for.
             capture_beyond_pool=True,

@@ -70,6 +70,8 @@ class DraftExtendTarget(DraftTarget):
             seq_len_fill_values=own.seq_len_fill_values,
             row_mixings=own.row_mixings,
             max_tp_size=own.max_tp_size,
+            max_dp_size=own.max_dp_size,
+            idle_alone=own.idle_alone,
             # Without a graph FlashInfer attends to the new tokens as they are, not as FP8 has them.
             kv_dtypes=own.kv_dtypes,
         )

@@ -39,7 +39,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
 from fuzzgraph.targets.sglang.compressed_model import ENGINE_HEAD_DIM, ENGINE_TOPK, CompressedModel
-from fuzzgraph.targets.sglang.decode_session import DecodeSession
+from fuzzgraph.targets.sglang.decode_session import DATA_RANKS, DecodeSession
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import (
@@ -93,6 +93,8 @@ class Dsv4Target(SglangTarget):
         "FP8 of the KV",
     )
     capabilities = Capabilities(
+        modes=("decode", "idle"),
+        **DATA_RANKS,
         page_sizes=(256,),
         attentions=("mla",),
         kv_compressions=("window", "c4", "c128"),

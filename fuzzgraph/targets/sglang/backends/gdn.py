@@ -176,9 +176,12 @@ class DeltaNetTarget(TritonTarget):
         super().__init__(name, mode)
         self.about = f"{self.layer} beside Triton attention, {mode} graphs"
         self.capabilities = self.capabilities.replace(
+            modes=(mode,),
             dtypes=("float32",),
             max_context_len=POSITIONS,
             max_tp_size=1,
+            max_dp_size=1,
+            idle_alone=True,
             max_spec_topk=1,
             capture_beyond_pool=False,
             swa_window=False,

@@ -21,6 +21,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, attributes
 from fuzzgraph.targets.sglang.decode_session import (
+    DATA_RANKS,
     DecodeSession,
     refused_capture_sizes,
     refused_draft_tokens,
@@ -89,10 +90,11 @@ class TritonTarget(SglangTarget):
         self.about = f"Triton attention{latent}, {mode} graphs"
         self.outputs_judged = {mode: ""}
         self.capabilities = Capabilities(
-            modes=(mode,),
+            modes=(mode, "idle"),
             page_sizes=(1, 4, 16),
             **dict(_SMALL),
             max_tp_size=4,
+            **DATA_RANKS,
             max_spec_topk=2,
             max_spec_steps=3,
             max_draft_tokens=4,

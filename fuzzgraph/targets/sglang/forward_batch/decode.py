@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import count_ranks
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch, IntArray
@@ -66,7 +67,10 @@ def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
         "capture_hidden_mode": hidden,
         "spec_info": spec,
     }
-    return bound(given(info.ForwardBatch, values), runner)
+    made = given(info.ForwardBatch, values)
+    if runner.dp_size > 1:
+        count_ranks(made, batch, runner)
+    return bound(made, runner)
 
 
 def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str, Any]:

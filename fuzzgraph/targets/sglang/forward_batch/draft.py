@@ -9,6 +9,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import count_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import bound, decode_values, given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -41,11 +42,17 @@ def draft_batch(batch: Batch, runner: ModelRunner, config: EngineConfig, *, froz
     values = {
         **decode_values(batch, runner, batch.seq_lens),
         "out_cache_loc": _draft_slots(batch, runner, config),
-        "forward_mode": info.ForwardMode.DECODE,
+        "forward_mode": info.ForwardMode.DECODE if rows else info.ForwardMode.IDLE,
         "spec_info": spec,
         "capture_hidden_mode": info.CaptureHiddenMode.LAST,
     }
-    return bound(given(info.ForwardBatch, values), runner)
+    return _beside_ranks(given(info.ForwardBatch, values), batch, runner)
+
+
+def _beside_ranks(made: Any, batch: Batch, runner: ModelRunner) -> Any:
+    if runner.dp_size > 1:
+        count_ranks(made, batch, runner)
+    return bound(made, runner)
 
 
 def _draft_slots(batch: Batch, runner: ModelRunner, config: EngineConfig) -> torch.Tensor:
@@ -105,7 +112,7 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
     content = content_for(runner.configuration.config)
     hidden = content.hidden_states(values["input_ids"], values["positions"])
     values["spec_info"] = _extend_input(batch, hidden, width)
-    return bound(given(info.ForwardBatch, values), runner)
+    return _beside_ranks(given(info.ForwardBatch, values), batch, runner)
 
 
 def _extend_mode(info: Any, batch: Batch, *, packed: bool) -> Any:

@@ -16,7 +16,11 @@ from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
-from fuzzgraph.targets.sglang.decode_session import DecodeSession, refused_capture_sizes
+from fuzzgraph.targets.sglang.decode_session import (
+    DATA_RANKS,
+    DecodeSession,
+    refused_capture_sizes,
+)
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
@@ -33,11 +37,12 @@ class BufferTarget(SglangTarget):
         self.name = name
         self.about = f"the decode runner's inputs, {mode} graphs"
         self.capabilities = Capabilities(
-            modes=(mode,),
+            modes=(mode, "idle"),
             max_batch=16,
             max_context_len=LONGEST_CONTEXT,
             seq_len_fill_values=(1, 0),
             max_tp_size=8,
+            **DATA_RANKS,
             max_spec_steps=3,
             max_spec_topk=4,
             max_draft_tokens=4,
@@ -47,6 +52,8 @@ class BufferTarget(SglangTarget):
         )
 
     def refused(self, config: EngineConfig) -> str | None:
+        if config.max_encoder_len and config.dp_size > 1:
+            return f"dp_size={config.dp_size}: no model with an encoder has data-parallel attention"
         return refused_capture_sizes(config) if config.attn_tp_size > 1 else None
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:

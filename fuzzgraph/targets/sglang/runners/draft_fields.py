@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.fields import input_fields
+from fuzzgraph.targets.sglang.fields import RANK_COUNTS, input_fields
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     DRAFT,
     DRAFT_EXTEND,
@@ -19,7 +19,17 @@ _CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index 
 _WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
 
 
-def draft_inputs(kind: RunnerKind) -> list[str]:
+COUNTED = RANK_COUNTS[0]
+"""What a draft-extend counts in tokens; its other count is of rows. A draft counts the tokens of
+one of its steps."""
+
+
+def draft_inputs(kind: RunnerKind, *, ranks: bool = False) -> list[str]:
+    """Static buffers that a replay reads.
+
+    Args:
+        ranks: whether there are other data-parallel ranks.
+    """
     names = ["positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
     if kind is not FROZEN:
         names.append("out_cache_loc")
@@ -29,6 +39,7 @@ def draft_inputs(kind: RunnerKind) -> list[str]:
         names += ["input_ids", "extend_seq_lens"]
     if kind is DRAFT_EXTEND:  # with several layers, counts choose among tokens, no memory
         names += ["num_accept_tokens", "accept_length"]
+        names += [COUNTED] if ranks else []
     return names
 
 
@@ -42,7 +53,8 @@ def draft_fields(config: EngineConfig, fill: int, extends: bool, packed: bool) -
     """
     # Where rows have all their places, they have as many keys.
     lens = "widened_lens" if extends and not packed else ""
-    common = input_fields(config, fill, lens)
+    unseen = {*RANK_COUNTS} - ({COUNTED} if extends else set())
+    common = [each for each in input_fields(config, fill, lens) if each.name not in unseen]
     total = fields.value("seq_lens_sum", source=_SUM)
     if not extends:
         chosen = Field("topk_index", "requests", "nothing", PaddingRule("fill", 0), source=_CHOSEN,

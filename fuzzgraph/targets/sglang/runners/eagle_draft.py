@@ -30,9 +30,10 @@ from fuzzgraph.targets.sglang.attention_model import (
 from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3, FA3_DRAFT
 from fuzzgraph.targets.sglang.backends.recording import recording_backend, watched
-from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DecodeSession
+from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DATA_RANKS, DecodeSession
 from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
 from fuzzgraph.targets.sglang.excuses import DRAFT_EXCUSES
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
     extend_batch,
@@ -47,7 +48,7 @@ from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     DraftRunnerDriver,
     RunnerKind,
 )
-from fuzzgraph.targets.sglang.runners.draft_fields import draft_fields, draft_inputs
+from fuzzgraph.targets.sglang.runners.draft_fields import COUNTED, draft_fields, draft_inputs
 from fuzzgraph.targets.sglang.runners.draft_outputs import (
     CHAIN,
     chain_in,
@@ -98,10 +99,12 @@ class DraftTarget(SglangTarget):
         self._kind = next(one for one in _KINDS if one.name == kind)
         self.about = f"inputs of {self._kind.runner}"
         computes = self._kind in _ATTENDED
+        ranks, idle = (DATA_RANKS, ("idle",)) if computes else ({}, ())
         self.outputs_judged = {self._kind.mode: _ATTENDED.get(self._kind, "")}
         self.also_stood_in_for = _STOOD_IN_FOR.get(self._kind, _NO_ATTENTION)
         self.capabilities = Capabilities(
-            modes=(self._kind.mode,),
+            modes=(self._kind.mode, *idle),
+            **ranks,
             max_batch=16,
             max_context_len=LONGEST_CONTEXT,
             # FlashAttention's backend asks for 1.
@@ -146,13 +149,14 @@ class DraftSession(DecodeSession):
     runner: DraftRunnerDriver
     attends_on = FA3
     """The backend of those that compute."""
+    compared_at_capture = (COUNTED,)
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
         self._kind = kind
         self._batch: Batch | None = None
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
-        self.inputs = draft_inputs(kind)
+        self.inputs = draft_inputs(kind, ranks=config.dp_size > 1)
         self.fields = draft_fields(config, self._fill(config), self._extends, self._packed)
         self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._model: DraftModel | None = None
@@ -254,6 +258,8 @@ class DraftSession(DecodeSession):
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         """Attention, what mixes its rows, and what the engine drafts on."""
+        if mode == "idle":
+            return ()
         more: tuple[str, ...] = ()
         if self._bare is not None:
             return "unattended_hidden", *_UNATTENDED[self._kind]
@@ -264,7 +270,7 @@ class DraftSession(DecodeSession):
         return *super().promised_outputs(mode), *more
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        if self._batch is None:
+        if self._batch is None or self._batch.mode == "idle":
             return {}
         if self._bare is not None:
             return self._unattended(self._batch)
@@ -319,6 +325,10 @@ class DraftSession(DecodeSession):
 
     def _forward_eagerly(self) -> None:
         given = self._last_batch
+        if self._config.dp_size > 1:
+            forget_ranks(given)
+            if not given.batch_size:
+                return
         if self._kind is FROZEN:  # the loop prepares for itself
             self._outputs = self.worker.draft_forward(given)
             return
@@ -374,6 +384,8 @@ class DraftSession(DecodeSession):
         covered = self._padded_tokens(padded_bs) if name in BY_TOKEN else padded_bs
         if name == "positions":  # one for each branch; its steps count on from there
             covered = padded_bs * self.runner.width
+        if name == COUNTED:
+            return self._filled[name]
         found = self._filled[name][:covered]
         if name == "out_cache_loc" and self._loops:  # without those of tokens that have no forward
             steps = self._config.spec_steps

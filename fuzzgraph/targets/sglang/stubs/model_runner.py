@@ -32,7 +32,7 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
 )
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
-from fuzzgraph.targets.sglang.stubs.tp_groups import Group
+from fuzzgraph.targets.sglang.stubs.tp_groups import whole
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
 _EXTRA_CONTEXT = 4
@@ -244,6 +244,7 @@ def model_runner(
     allocator: Any = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
     if config.swa_window:
         allocator = window_allocator(config, kv, device)
+    group = whole(config)
     runner = ModelRunner(
         **{**_SWITCHED_OFF, **_kinds_of(hybrid)},
         configuration=settings,
@@ -254,7 +255,7 @@ def model_runner(
         decode_num_tokens_per_bs=lambda *_, **__: width,
         decode_num_tokens_per_req=lambda *_, **__: width,
         device=device.type,
-        dp_size=1,
+        dp_size=config.dp_size,
         dtype=dtype,
         gpu_id=device.index or 0,
         is_draft_worker=drafts,
@@ -266,9 +267,9 @@ def model_runner(
         page_size=config.page_size,
         prefill_attention_backend_str=backend,
         ps=Stub(
-            tp_size=config.attn_tp_size,
+            tp_size=group.world_size,
             attn_tp_size=config.attn_tp_size,
-            attn_dp_size=1,
+            attn_dp_size=config.dp_size,
             attn_cp_size=1,
         ),
         req_to_token_pool=requests,
@@ -277,9 +278,9 @@ def model_runner(
         spec_algorithm=_spec_algorithm("EAGLE" if spec else None),
         token_to_kv_pool=kv,
         token_to_kv_pool_allocator=allocator,
-        tp_size=config.attn_tp_size,
+        tp_size=group.world_size,
         use_mla_backend=config.attention == "mla",
-        tp_group=Group(config.attn_tp_size, config.attn_tp_rank),
+        tp_group=group,
     )
     runner.kv_index_translator = _index_translator(runner, config)
     return runner

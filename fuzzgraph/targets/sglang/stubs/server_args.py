@@ -16,7 +16,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.stubs.tp_groups import become_rank, rank_of
+from fuzzgraph.targets.sglang.stubs.tp_groups import become_rank, rank_of, size_gathered_rows
 
 _CONTEXT = "sglang.srt.runtime_context"
 _ARGUMENTS = "sglang.srt.server_args"
@@ -70,7 +70,9 @@ class Configuration:
             "enable_cudagraph_gc": True,  # spares a pass over the whole heap at every capture
             "triton_attention_num_kv_splits": 2,
         }
-        if config.attn_tp_size > 1:
+        if config.dp_size > 1:
+            values |= _data_parallel(config)
+        elif config.attn_tp_size > 1:
             # Dense layers of one rank make attention's input scattered, without data parallelism.
             values |= {"tp_size": config.attn_tp_size, "moe_dense_tp_size": 1}
             values |= {"ep_size": config.attn_tp_size}
@@ -116,6 +118,8 @@ class Configuration:
             return
         _in_use[:] = [self]
         become_rank(self.config)
+        if self.config.dp_size > 1:
+            size_gathered_rows(self.config, self.server_args.device)
         context: Any = engine_module(_CONTEXT) if has_module(_CONTEXT) else None
         if not hasattr(context, "publish"):
             engine_module(_ARGUMENTS).set_global_server_args_for_scheduler(self.server_args)
@@ -132,6 +136,18 @@ class Configuration:
 
 _in_use: list[Configuration] = []
 """The one that was made the process's last."""
+
+
+def _data_parallel(config: EngineConfig) -> dict[str, Any]:
+    """Attention is data parallel and experts are spread over all ranks; `max_running_requests` is
+    said of each rank, as the server divides its own. From 0.5.22 on the size has a name of its own.
+    Each rank computes the logits of its own rows, so that a model's head sends nothing.
+    """
+    ranks = config.dp_size * config.attn_tp_size
+    shared = {"tp_size": ranks, "ep_size": ranks, "enable_dp_lm_head": True}
+    if _is_argument("attn_dp_size"):
+        return {**shared, "attn_dp_size": config.dp_size}
+    return {**shared, "dp_size": config.dp_size, "enable_dp_attention": True}
 
 
 def _tracking(config: EngineConfig) -> dict[str, Any]:

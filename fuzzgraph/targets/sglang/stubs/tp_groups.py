@@ -10,12 +10,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import engine_module, has_module
 
-_SHARED = ("_TP", "_ATTN_TP", "_MOE_EP")
-"""Groups as large as attention-TP: one data-parallel rank, experts spread over all."""
+_ATTENTION = ("_ATTN_TP",)
+_WHOLE = ("_TP", "_MOE_EP")
+"""Groups of all data-parallel ranks with their attention-TP ranks: experts are spread over all."""
+_DATA_RANKS = "sglang.srt.layers.dp_attention"
 _SINGLE = ("_WORLD", "_PP", "_ATTN_CP", "_MOE_TP", "_MOE_DP", "_DCP")
 
 
@@ -40,18 +44,45 @@ def become_rank(config: EngineConfig) -> None:
     """Make this process the case's rank of every group that the release knows."""
     state = engine_module("sglang.srt.distributed.parallel_state")
     shared = Group(config.attn_tp_size, config.attn_tp_rank)
-    for names, group in ((_SHARED, shared), (_SINGLE, Group())):
+    for names, group in ((_ATTENTION, shared), (_WHOLE, whole(config)), (_SINGLE, Group())):
         for name in names:
             if hasattr(state, name):
                 setattr(state, name, group)
+    if has_module(_DATA_RANKS):
+        _become_data_rank(config, engine_module(_DATA_RANKS))
+
+
+def whole(config: EngineConfig) -> Group:
+    """All ranks, those of attention-TP next to each other (sglang derive_attention_ranks)."""
+    rank = config.dp_rank * config.attn_tp_size + config.attn_tp_rank
+    return Group(config.dp_size * config.attn_tp_size, rank)
+
+
+def _become_data_rank(config: EngineConfig, groups: Any) -> None:
+    """What `initialize_dp_attention` sets; up to 0.5.21 sizes and ranks are globals."""
+    named: dict[str, Any] = {"_ENABLE_DP_ATTENTION_FLAG": config.dp_size > 1}
+    for kind in ("ATTN_DP", "LOCAL_ATTN_DP"):
+        named |= {f"_{kind}_SIZE": config.dp_size, f"_{kind}_RANK": config.dp_rank}
+    for name, value in named.items():
+        if hasattr(groups, name):
+            setattr(groups, name, value)
+
+
+def size_gathered_rows(config: EngineConfig, device: str) -> None:
+    """What `initialize_dp_attention` says of the rows that the ranks gather."""
+    engine_module(_DATA_RANKS)._DpGatheredBufferWrapper.set_metadata(
+        hidden_size=config.num_q_heads * config.head_dim,
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(device),
+    )
 
 
 def rank_of(config: EngineConfig) -> dict[str, Any]:
     """The same for releases that keep ranks in their runtime context."""
-    rank = config.attn_tp_rank
+    group = whole(config)
     return {
-        "tp_rank": rank,
-        "attn_tp_rank": rank,
-        "attn_dp_rank": 0,
-        "tp_group": Group(config.attn_tp_size, rank),
+        "tp_rank": group.rank,
+        "attn_tp_rank": config.attn_tp_rank,
+        "attn_dp_rank": config.dp_rank,
+        "tp_group": group,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,8 +20,12 @@ _MAKERS = ("_get_trtllm_workspace_buffer", "_get_trtllm_gen_workspace_buffer")
 _BUFFERS = ("trtllm_workspace_buffer", "trtllm_gen_workspace_buffer", "_fi_multi_ctas_kv_counter")
 
 
-def join_groups(vllm_config: Any) -> None:
-    """Make this process the only rank of every group; once per process."""
+def join_groups(alone: Callable[[], Any]) -> None:
+    """Make this process the only rank of every group; once per process.
+
+    Args:
+        alone: makes the configuration of a server with one process.
+    """
     state = engine_module(_STATE)
     if state.model_parallel_is_initialized():
         return
@@ -29,7 +33,7 @@ def join_groups(vllm_config: Any) -> None:
     # What the groups hold belongs to the process, not to the session that came first.
     with (
         _disable_current_modes(),
-        config.set_current_vllm_config(vllm_config),
+        config.set_current_vllm_config(alone()),
         tempfile.TemporaryDirectory() as folder,
     ):
         state.init_distributed_environment(1, 0, f"file://{folder}/rendezvous", 0, "gloo")

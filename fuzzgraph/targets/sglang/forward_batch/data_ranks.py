@@ -1,0 +1,77 @@
+"""What the scheduler of a server with data-parallel attention adds to a batch: counts of all ranks.
+
+Before each step the ranks gather how many rows each of them has (sglang
+scheduler_dp_attn_mixin.py, later scheduler_components/dp_attn.py, `_update_gather_batch`). The
+case says so in their place. What a batch makes of the counts is the engine's own code, from 0.5.18
+on `ForwardBatch.init_mlp_sync_metadata`; up to 0.5.17 these lines stand in the middle of
+`ForwardBatch.init_new`, and its calls are repeated here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
+
+_SPEC = "sglang.srt.speculative.spec_info"
+
+
+def count_ranks(forward_batch: Any, batch: Batch, runner: ModelRunner) -> None:
+    """Says in the engine's batch what every data-parallel rank has in this step."""
+    gathered = _gathered(batch)
+    if hasattr(forward_batch, "init_mlp_sync_metadata"):
+        forward_batch.init_mlp_sync_metadata(gathered, runner.device)
+        return
+    tokens, logprob_tokens = _in_tokens(forward_batch.spec_info, gathered)
+    forward_batch.original_global_num_tokens_cpu = gathered.global_num_tokens
+    forward_batch.global_num_tokens_cpu = tokens
+    forward_batch.global_num_tokens_gpu = torch.tensor(tokens, device=runner.device)
+    forward_batch.global_num_tokens_for_logprob_cpu = logprob_tokens
+    forward_batch.global_num_tokens_for_logprob_gpu = torch.tensor(
+        logprob_tokens, device=runner.device
+    )
+
+
+def forget_ranks(forward_batch: Any) -> None:
+    """What runs without a graph runs as on a rank alone.
+
+    A server pads such a batch too, by `prepare_mlp_sync_batch` in its model runner, after which
+    rows of no request are in it; that is not driven.
+    """
+    for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
+        for side in ("cpu", "gpu"):
+            setattr(forward_batch, f"{name}_{side}", None)
+    forward_batch.original_global_num_tokens_cpu = None
+
+
+def _gathered(batch: Batch) -> Any:
+    """The scheduler's batch as the ranks' exchange leaves it: all decode or are idle, so all agree
+    to take a graph. Rows count as tokens, in a verify too."""
+    return Stub(
+        global_num_tokens=batch.rank_rows.tolist(),
+        global_num_tokens_for_logprob=batch.rank_rows.tolist(),
+        draft_global_num_tokens=None,
+        draft_global_num_tokens_for_logprob=None,
+        dp_spec_prefill_coordination_applied=False,
+        can_run_decode_cuda_graph=True,
+        can_run_dp_cuda_graph=True,
+        can_run_dp_draft_cuda_graph=True,
+    )
+
+
+def _in_tokens(spec_info: Any, gathered: Any) -> tuple[list[int], list[int]]:
+    """A verify computes several tokens of each row; its own input says how many."""
+    counts = gathered.global_num_tokens, gathered.global_num_tokens_for_logprob
+    if spec_info is None:
+        return list(counts[0]), list(counts[1])
+    found: tuple[list[int], list[int]]
+    if hasattr(spec_info, "get_spec_adjusted_global_num_tokens"):
+        found = spec_info.get_spec_adjusted_global_num_tokens(gathered)
+    else:
+        found = engine_module(_SPEC).spec_scale_global_num_tokens(spec_info, *counts)
+    return found

@@ -1,0 +1,97 @@
+"""Planted bugs of sglang's decode runner on one of several data-parallel ranks; opened by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.runners.decode_input_buffers import BufferSession, BufferTarget
+from fuzzgraph.world import Batch
+
+
+class _OwnSize(BufferSession):
+    """A graph is chosen by this rank's rows alone."""
+
+    def _open_runner(self, graphs: GraphEngine) -> Any:
+        driver = super()._open_runner(graphs)
+        driver._engine._max_dp_batch_size = lambda given: given.batch_size
+        return driver
+
+
+class _RawCounts(BufferSession):
+    """Each rank counts with its own rows, where all of them replay as many."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if self._config.dp_size > 1 and not self.ran_eagerly:
+            counts = self._last_batch.global_num_tokens_gpu
+            self.runner.buffers.global_num_tokens_gpu.copy_(counts)
+
+
+class _StaleCounts(BufferSession):
+    """The counts of all ranks stay as the last capture left them."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        if self._config.dp_size == 1:
+            super().prepare_replay(batch)
+            return
+        counts = self.runner.buffers.global_num_tokens_gpu
+        before = counts.clone()
+        super().prepare_replay(batch)
+        counts.copy_(before)
+
+
+class _CountOfAnotherRank(BufferSession):
+    """The router is told the live tokens of the rank before this one."""
+
+    def prepare_replay(self, batch: Batch) -> None:
+        super().prepare_replay(batch)
+        if self._config.dp_size > 1 and not self.ran_eagerly:
+            rows = batch.rank_rows[self._config.dp_rank - 1]
+            self.runner.buffers.num_token_non_padded.fill_(int(rows) * self.runner.width)
+
+
+class _IdleKeepsInputs(BufferSession):
+    """Without rows of its own a rank leaves its inputs as they are."""
+
+    def _open_runner(self, graphs: GraphEngine) -> Any:
+        driver = super()._open_runner(graphs)
+        registry = driver._engine.buffer_registry
+        fill = registry.fill_from
+
+        def fill_unless_idle(given: Any, **sizes: Any) -> None:
+            if given.batch_size:
+                fill(given, **sizes)
+
+        registry.fill_from = fill_unless_idle
+        return driver
+
+
+class _Planted(BufferTarget):
+    def __init__(self, session: type[BufferSession]) -> None:
+        super().__init__("sglang-buffers", "decode")
+        self._session = session
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BufferSession:
+        return self._session(config, graphs)
+
+
+def own_size() -> _Planted:
+    return _Planted(_OwnSize)
+
+
+def raw_counts() -> _Planted:
+    return _Planted(_RawCounts)
+
+
+def stale_counts() -> _Planted:
+    return _Planted(_StaleCounts)
+
+
+def count_of_another_rank() -> _Planted:
+    return _Planted(_CountOfAnotherRank)
+
+
+def idle_keeps_inputs() -> _Planted:
+    return _Planted(_IdleKeepsInputs)
