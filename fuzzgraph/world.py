@@ -151,6 +151,8 @@ class Batch:
     state_tracked: IntArray
     """[raw_bs] 1 where this step reaches a multiple of `state_track_interval` in a decode, else 0.
     Empty where `track_slots` is."""
+    adapters: IntArray
+    """[raw_bs] LoRA adapter of each request, numbered from 1 on; 0 for none."""
     more_groups: tuple[Batch, ...] = ()
     """The same step as the layers of each further KV cache group see it: with `slot_mapping`,
     `kv_slots` and `pages` of that group, all else is the same. Positions whose page is freed,
@@ -225,6 +227,7 @@ class Batch:
 
 _BY_ROW = (
     "requests", "req_pool_indices", "seq_lens", "new_lens", "encoder_lens", "next_tokens",
+    "adapters",
 )  # fmt: skip
 _OF_STATES = (
     "state_slots",

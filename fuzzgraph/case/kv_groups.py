@@ -20,6 +20,7 @@ _FIRST_ALONE = (
     "swa_window", "swa_page_size", "max_encoder_len", "recurrent_state", "row_mixing",
     "attn_tp_size", "attn_tp_rank", "index_topk", "kv_compression",
     "attention_chunk_size", "state_track_interval", "state_pool_size", "drafted_prompts",
+    "max_loras",
 )  # fmt: skip
 
 

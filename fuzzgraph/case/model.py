@@ -250,6 +250,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether a request that joins a verify of layers with recurrent state has drafts behind the
     last token of its prompt, so that all rows have as many tokens. They are placeholders: none
     stays."""
+    max_loras: Annotated[int, Dimension(
+        bounds=(0, 64), needs=Switch("loras"), label="LoRA adapters", group="features",
+        carried_by=("lora_ranks_of_rows", "token_lora_mapping"),
+    )] = 0
+    """LoRA adapters that one batch may have, beside requests without one. The engine loads others
+    than these too, as requests need them. 0: it has none."""
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -270,6 +276,8 @@ class BatchRow(Record, frozen=True, kw_only=True):
     new_tokens: int = 1
     """Tokens computed in this step: 1 in decode, the accept length in draft_extend."""
     encoder_len: int = 0
+    adapter: int = 0
+    """LoRA adapter of the request, for its life; 0: none."""
 
 
 class ReplayStep(Record, frozen=True, kw_only=True):

@@ -296,6 +296,7 @@ class Scheduler:
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
             track_slots=track_slots,
             state_tracked=state_tracked,
+            adapters=ints([row.adapter for row in rows]),
         )
 
     def _track(self, step: ReplayStep, live: list[_Request]) -> tuple[IntArray, IntArray]:

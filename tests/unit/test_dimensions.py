@@ -19,6 +19,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "attention_chunk_size",
     "attn_tp_rank",
     "kv_compression",
+    "max_loras",
     "state_track_interval",
     "sparse_kernel",
     "state_pool_size",

@@ -1,0 +1,231 @@
+"""`--enable-lora`: linear layers with adapters beside Triton attention.
+
+The engine's own `LoRAManager` wraps linear layers, loads adapters into its memory pool as batches
+need them, and prepares what its kernels read; `--lora-backend` chooses these, `triton` or `csgmv`.
+A server has `--max-loras-per-batch` slots, one of them for requests without an adapter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT, HIGHEST_RANK, LAYERS
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case.adapters import most_adapters
+from fuzzgraph.errors import EngineError
+from fuzzgraph.observation import Field
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.sglang.adapted_model import (
+    LINEAR,
+    AdaptedModel,
+    adapter_checkpoint,
+    described_layers,
+)
+from fuzzgraph.targets.sglang.attention_model import outputs_in
+from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
+from fuzzgraph.targets.sglang.release import SGLANG, engine_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
+
+_MANAGER = "sglang.srt.lora.lora_manager"
+_REFS = "sglang.srt.lora.lora_registry"
+_BACKENDS = "sglang.srt.lora.backend"
+_FILES = ("triton_backend", "chunked_backend")
+_ROUTED = "sglang lora_manager.py prepare_lora_batch: each row's slot, and the rank of each slot"
+_SLOTS = "sglang mem_pool.py prepare_lora_batch: an adapter takes a free slot, or the oldest's"
+_BY_SLOT = "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
+_HELD = ("lora_weight_indices", "lora_ranks", "lora_seg_indptr", "lora_permutation")
+Kernels = Literal["triton", "csgmv"]
+
+
+class LoraSession(TritonSession):
+    """One manager of adapters and one decode runner with its captured graphs."""
+
+    model_class = AdaptedModel
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kernels: Kernels) -> None:
+        self._kernels = kernels
+        super().__init__(config, graphs)
+
+    def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        return {
+            "enable_lora": True,
+            "lora_backend": self._kernels,
+            "max_loras_per_batch": config.max_loras + 1,
+            "max_lora_rank": HIGHEST_RANK,
+        }
+
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        return cuda_on_cpu()
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        model = runner.model
+        assert isinstance(model, AdaptedModel)
+        self._manager = _manager(self._config, runner, model, self._kernels)
+        runner.lora_manager = self._manager
+        return triton_backend(runner)
+
+    def _translate(self, batch: Batch) -> Any:
+        """With an adapter for each request, loaded and told to the kernels, as
+        `ForwardBatch.init_new` leaves a batch."""
+        given = super()._translate(batch)
+        given.lora_ids = [self._names.get(adapter) for adapter in batch.adapters.tolist()]
+        self._manager.fetch_new_loras(set(given.lora_ids))
+        self._manager.prepare_lora_batch(given)
+        return given
+
+    @property
+    def _names(self) -> Mapping[int, str]:
+        return {adapter: name_of(adapter) for adapter in range(1, most_adapters(self._config) + 1)}
+
+    @property
+    def roots(self) -> Mapping[str, object]:
+        return {**super().roots, "lora_manager": self._manager}
+
+    def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
+        return (
+            Field(
+                "lora_ranks_of_rows", "requests", "nothing", common.FREE, source=_ROUTED,
+                repeats="adapter_ranks",
+            ),
+            *(
+                Field(
+                    name, "scalar", "nothing", common.FREE, source=_SLOTS, unjudged=_BY_SLOT,
+                    past=_BY_SLOT,
+                )
+                for name in _HELD
+            ),
+        )  # fmt: skip
+
+    def _read(self) -> Any:
+        """What the kernels of the last batch read, by the engine's choice."""
+        backend = self._manager.lora_backend
+        return getattr(backend, "sgemm_batch_info", None) or backend.batch_info
+
+    def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
+        return {**super()._metadata_tensors(size), **_held(self._read())}
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        info = self._read()
+        held = {name: tensor.clone() for name, tensor in _held(info).items()}
+        return {
+            **super()._used(lens),
+            "lora_ranks_of_rows": _ranks_of_rows(info, len(lens)),
+            **{name: held[name] for name in _HELD if name in held},
+        }
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return (*super().promised_outputs(mode), ADAPTED)
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        shown = self._outputs.next_token_logits
+        attended = type(self._outputs)(
+            next_token_logits=shown[:, :-ADAPTED_OUTPUT].contiguous()
+        )
+        found = outputs_in(attended, self._config)
+        return {**found, ADAPTED: shown[:, -ADAPTED_OUTPUT:].clone()}
+
+
+def name_of(adapter: int) -> str:
+    """What the server calls an adapter."""
+    return f"adapter-{adapter}"
+
+
+def _manager(
+    config: EngineConfig, runner: ModelRunner, model: AdaptedModel, kernels: Kernels
+) -> Any:
+    """The engine's manager with every adapter of the case loaded from memory, as
+    `--lora-paths` has them loaded from files."""
+    described = described_layers()
+    manager = call_with_known(
+        engine_module(_MANAGER).LoRAManager,
+        base_model=model.open_layers(described),
+        base_hf_config=described,
+        max_loras_per_batch=config.max_loras + 1,
+        load_config=None,
+        dtype=runner.dtype,
+        server_args=runner.server_args,
+        lora_backend=kernels,
+        tp_size=1,
+        tp_rank=0,
+        max_lora_rank=HIGHEST_RANK,
+        target_modules=[part.name for layer in LAYERS for part in layer.parts],
+        lora_paths=None,
+    )
+    reference = engine_module(_REFS).LoRARef
+    for adapter in range(1, most_adapters(config) + 1):
+        said, tensors = adapter_checkpoint(config, adapter)
+        name = name_of(adapter)
+        named = reference(lora_id=name, lora_name=name, lora_path=f"/{name}", pinned=False)
+        done = manager.load_lora_adapter_from_tensors(named, tensors, said)
+        if not done.success:
+            raise EngineError(f"the engine refuses {name}: {done.error_message}")
+    return manager
+
+
+def _held(info: Any) -> dict[str, torch.Tensor]:
+    """Tensors that the kernels read."""
+    found = {
+        "lora_weight_indices": info.weight_indices,
+        "lora_ranks": info.lora_ranks,
+        "lora_scalings": info.scalings,
+        "lora_seg_indptr": info.seg_indptr,
+        "lora_seg_lens": info.seg_lens,
+        "lora_permutation": info.permutation,
+    }
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _ranks_of_rows(info: Any, rows: int) -> torch.Tensor:
+    """int64 [rows] rank of the adapter that kernels apply to each row; 0 where they apply none."""
+    found = torch.zeros(rows, dtype=torch.int64)
+    ranks, ends = info.lora_ranks.tolist(), info.seg_indptr.tolist()
+    slots = info.weight_indices.tolist()
+    segments = len(slots) if info.num_segments is None else info.num_segments
+    if info.permutation is None:  # a segment for each row of the graph, padded ones included
+        segments = min(rows, len(slots))
+    for segment in range(min(segments, len(slots))):
+        members = torch.arange(ends[segment], ends[segment + 1])
+        if info.permutation is not None:
+            members = info.permutation[members].long()
+        found[members[members < rows]] = ranks[slots[segment]]
+    return found
+
+
+class LoraTarget(TritonTarget):
+    """Layers with adapters on the sglang release that this process holds."""
+
+    also_stood_in_for = ("the number of cores", "files of adapters")
+
+    def __init__(self, name: str, kernels: Kernels) -> None:
+        super().__init__(name, "decode")
+        self._kernels = kernels
+        self.about = f"layers with LoRA adapters by {kernels} kernels, decode graphs"
+        self.capabilities = self.capabilities.replace(
+            loras=True,
+            max_tp_size=1,
+            max_spec_topk=1,
+            capture_beyond_pool=False,
+            swa_window=False,
+            row_mixings=("none",),
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.max_loras:
+            return "the server has LoRA enabled: max_loras must be 1 or more"
+        return super().refused(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
+        return LoraSession(config, graphs, self._kernels)
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            SGLANG.load(LINEAR, _REFS, _MANAGER, *(f"{_BACKENDS}.{each}" for each in _FILES))
