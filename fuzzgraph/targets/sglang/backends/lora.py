@@ -30,7 +30,7 @@ from fuzzgraph.targets.sglang.adapted_model import (
 )
 from fuzzgraph.targets.sglang.attention_model import outputs_in
 from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
-from fuzzgraph.targets.sglang.release import SGLANG, engine_module
+from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
@@ -38,6 +38,12 @@ _MANAGER = "sglang.srt.lora.lora_manager"
 _REFS = "sglang.srt.lora.lora_registry"
 _BACKENDS = "sglang.srt.lora.backend"
 _FILES = ("triton_backend", "chunked_backend")
+_TUNED = (
+    "sglang.kernels.ops.lora.dense.lora_tuning_config",
+    "sglang.kernels.ops.gemm.lora_tuning_config",
+    "sglang.srt.lora.triton_ops.lora_tuning_config",
+)
+"""Where kernels look for block sizes that were tuned for a device, by its name."""
 _ROUTED = "sglang lora_manager.py prepare_lora_batch: each row's slot, and the rank of each slot"
 _SLOTS = "sglang mem_pool.py prepare_lora_batch: an adapter takes a free slot, or the oldest's"
 _BY_SLOT = "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
@@ -159,6 +165,9 @@ def _manager(
         target_modules=[part.name for layer in LAYERS for part in layer.parts],
         lora_paths=None,
     )
+    for module in manager.base_model.modules():
+        if hasattr(module, "output_offset_cpu"):
+            module.output_offset_cpu = _PinnedList(module.output_offset_cpu)
     reference = engine_module(_REFS).LoRARef
     for adapter in range(1, most_adapters(config) + 1):
         said, tensors = adapter_checkpoint(config, adapter)
@@ -168,6 +177,18 @@ def _manager(
         if not done.success:
             raise EngineError(f"the engine refuses {name}: {done.error_message}")
     return manager
+
+
+class _PinnedList:
+    """A tensor in pinned memory whose numbers a capture may list, as a device lets it; the recorder
+    cannot tell that memory from the device's."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def tolist(self) -> Any:
+        with torch._C.DisableTorchFunction():
+            return self._tensor.tolist()
 
 
 def _held(info: Any) -> dict[str, torch.Tensor]:
@@ -192,7 +213,7 @@ def _ranks_of_rows(info: Any, rows: int) -> torch.Tensor:
     if info.permutation is None:  # a segment for each row of the graph, padded ones included
         segments = min(rows, len(slots))
     for segment in range(min(segments, len(slots))):
-        members = torch.arange(ends[segment], ends[segment + 1])
+        members = torch.arange(ends[segment], max(ends[segment : segment + 2]))
         if info.permutation is not None:
             members = info.permutation[members].long()
         found[members[members < rows]] = ranks[slots[segment]]
@@ -202,7 +223,7 @@ def _ranks_of_rows(info: Any, rows: int) -> torch.Tensor:
 class LoraTarget(TritonTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
-    also_stood_in_for = ("the number of cores", "files of adapters")
+    also_stood_in_for = ("the number of cores", "files of adapters", "the device's name")
 
     def __init__(self, name: str, kernels: Kernels) -> None:
         super().__init__(name, "decode")
@@ -229,3 +250,6 @@ class LoraTarget(TritonTarget):
         super().load()
         with cuda_on_cpu():
             SGLANG.load(LINEAR, _REFS, _MANAGER, *(f"{_BACKENDS}.{each}" for each in _FILES))
+        if not torch.cuda.is_available():
+            for name in filter(has_module, _TUNED):
+                engine_module(name).get_device_name = lambda: "CPU"
