@@ -17,7 +17,7 @@ from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT, HIGHEST_RANK, LAYER
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.case.adapters import most_adapters
 from fuzzgraph.errors import EngineError
-from fuzzgraph.observation import Field
+from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
@@ -30,7 +30,7 @@ from fuzzgraph.targets.sglang.adapted_model import (
 )
 from fuzzgraph.targets.sglang.attention_model import outputs_in
 from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
-from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
+from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
@@ -47,6 +47,8 @@ _TUNED = (
 _ROUTED = "sglang lora_manager.py prepare_lora_batch: each row's slot, and the rank of each slot"
 _SLOTS = "sglang mem_pool.py prepare_lora_batch: an adapter takes a free slot, or the oldest's"
 _BY_SLOT = "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
+_ROOM_FOR_ALL = (0, 5, 14)
+"""From this release on csgmv's graphs go through all segments that a batch may have."""
 _HELD = ("lora_weight_indices", "lora_ranks", "lora_seg_indptr", "lora_permutation")
 Kernels = Literal["triton", "csgmv"]
 
@@ -82,6 +84,9 @@ class LoraSession(TritonSession):
         """With an adapter for each request, loaded and told to the kernels, as
         `ForwardBatch.init_new` leaves a batch."""
         given = super()._translate(batch)
+        if not batch.raw_bs:  # an idle batch comes without
+            getattr(self._manager, "reset_lora_batch", lambda: None)()
+            return given
         given.lora_ids = [self._names.get(adapter) for adapter in batch.adapters.tolist()]
         self._manager.fetch_new_loras(set(given.lora_ids))
         self._manager.prepare_lora_batch(given)
@@ -98,8 +103,8 @@ class LoraSession(TritonSession):
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         return (
             Field(
-                "lora_ranks_of_rows", "requests", "nothing", common.FREE, source=_ROUTED,
-                repeats="adapter_ranks",
+                "lora_ranks_of_rows", "requests", "nothing", self._of_padded_rows, source=_ROUTED,
+                repeats="adapter_ranks", in_modes=(("idle", common.FREE),),
             ),
             *(
                 Field(
@@ -110,16 +115,29 @@ class LoraSession(TritonSession):
             ),
         )  # fmt: skip
 
-    def _read(self) -> Any:
-        """What the kernels of the last batch read, by the engine's choice."""
+    @property
+    def _of_padded_rows(self) -> PaddingRule:
+        """They have no adapter where segments cover live rows alone: those of Triton's kernels
+        since they are merged by adapter, and csgmv's since a graph holds room for all of them.
+        Before, padded rows keep what the last batch had."""
+        covered = {"triton": (0, 5, 11), "csgmv": _ROOM_FOR_ALL}[self._kernels]
+        return common.FREE if is_before(covered) else PaddingRule("fill", 0)
+
+    def _read(self, *, in_graph: bool) -> Any:
+        """What the kernels of the last batch read, by the engine's choice; None for none."""
         backend = self._manager.lora_backend
-        return getattr(backend, "sgemm_batch_info", None) or backend.batch_info
+        kind = "cuda_graph_" if in_graph else ""
+        merged = getattr(backend, f"{kind}sgemm_batch_info", None)
+        return merged or getattr(backend, f"{kind}batch_info", None)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
-        return {**super()._metadata_tensors(size), **_held(self._read())}
+        read = {} if size is None else _held(self._read(in_graph=True))
+        return {**super()._metadata_tensors(size), **read}
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
-        info = self._read()
+        info = self._read(in_graph=not self.ran_eagerly)
+        if info is None:
+            return super()._used(lens)
         held = {name: tensor.clone() for name, tensor in _held(info).items()}
         return {
             **super()._used(lens),
@@ -209,10 +227,12 @@ def _ranks_of_rows(info: Any, rows: int) -> torch.Tensor:
     found = torch.zeros(rows, dtype=torch.int64)
     ranks, ends = info.lora_ranks.tolist(), info.seg_indptr.tolist()
     slots = info.weight_indices.tolist()
-    segments = len(slots) if info.num_segments is None else info.num_segments
+    segments = len(slots)
     if info.permutation is None:  # a segment for each row of the graph, padded ones included
-        segments = min(rows, len(slots))
-    for segment in range(min(segments, len(slots))):
+        segments = min(rows, segments)
+    elif not info.use_cuda_graph or is_before(_ROOM_FOR_ALL):
+        segments = min(info.num_segments, segments)
+    for segment in range(segments):
         members = torch.arange(ends[segment], max(ends[segment : segment + 2]))
         if info.permutation is not None:
             members = info.permutation[members].long()
