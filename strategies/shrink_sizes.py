@@ -115,6 +115,4 @@ def lower_for_life(case: Case) -> Iterator[Candidate]:
 
 
 def _with_all(case: Case, request: int, changes: dict[str, int]) -> Case:
-    return map_rows(
-        case, lambda row: _replace(row, **changes) if row.request == request else row
-    )
+    return map_rows(case, lambda row: _replace(row, **changes) if row.request == request else row)

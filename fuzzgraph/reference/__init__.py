@@ -69,7 +69,8 @@ class Expected:
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta and linear, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
-    lora [num_tokens, width], see `adapted_layer`; moe, see `shard`; those of a draft model behind attention, see `draft_model`."""
+    lora [num_tokens, width], see `adapted_layer`; moe, see `shard`; those of a draft model behind
+    attention, see `draft_model`."""
     value_bound: float
     """max |V| that entered the step."""
 

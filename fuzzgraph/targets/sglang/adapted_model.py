@@ -45,9 +45,9 @@ class AdaptedModel(AttentionModel):
             name = f"model.layers.0.{_BLOCKS[each.name]}.{each.name}"
             made = _linear(module, each, prefix=name, **common)
             weights = torch.cat([adapted_layer.base_weight(part) for part in each.parts])
-            made.weight.data = torch.empty_like(
-                weights, dtype=dtype, device=self._device
-            ).copy_(weights)
+            made.weight.data = torch.empty_like(weights, dtype=dtype, device=self._device).copy_(
+                weights
+            )
             getattr(layer, _BLOCKS[each.name]).add_module(each.name, made)
         self.linear = torch.nn.Module()
         self.linear.config = described

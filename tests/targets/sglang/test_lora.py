@@ -50,7 +50,9 @@ FEWER_SEGMENTS = _case(
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize("of", [MIXED, REPLACED, FEWER_SEGMENTS], ids=["mixed", "replaced", "fewer"])
+@pytest.mark.parametrize(
+    "of", [MIXED, REPLACED, FEWER_SEGMENTS], ids=["mixed", "replaced", "fewer"]
+)
 @pytest.mark.parametrize(
     ("version", "target"),
     [
@@ -70,7 +72,9 @@ def test_each_row_has_its_own_adapter(
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize(("version", "lost"), [("0.5.9", True), ("0.5.13", True), ("0.5.14", False)])
+@pytest.mark.parametrize(
+    ("version", "lost"), [("0.5.9", True), ("0.5.13", True), ("0.5.14", False)]
+)
 def test_graphs_of_csgmv_go_through_one_segment_up_to_0_5_13(
     workers: Workers, version: str, lost: bool
 ) -> None:

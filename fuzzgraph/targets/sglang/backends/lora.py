@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -46,10 +47,18 @@ _TUNED = (
 """Where kernels look for block sizes that were tuned for a device, by its name."""
 _ROUTED = "sglang lora_manager.py prepare_lora_batch: each row's slot, and the rank of each slot"
 _SLOTS = "sglang mem_pool.py prepare_lora_batch: an adapter takes a free slot, or the oldest's"
-_BY_SLOT = "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
+_BY_SLOT = (
+    "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
+)
 _ROOM_FOR_ALL = (0, 5, 14)
 """From this release on csgmv's graphs go through all segments that a batch may have."""
-_HELD = ("lora_weight_indices", "lora_ranks", "lora_seg_indptr", "lora_permutation")
+_HELD = (
+    common.value("lora_weight_indices", unjudged=_BY_SLOT, source=_SLOTS),
+    common.value("lora_ranks", unjudged=_BY_SLOT, source=_SLOTS),
+    common.value("lora_seg_indptr", unjudged=_BY_SLOT, source=_SLOTS),
+    common.value("lora_permutation", unjudged=_BY_SLOT, source=_SLOTS),
+)
+"""Numbers that kernels read, by slot."""
 Kernels = Literal["triton", "csgmv"]
 
 
@@ -106,13 +115,7 @@ class LoraSession(TritonSession):
                 "lora_ranks_of_rows", "requests", "nothing", self._of_padded_rows, source=_ROUTED,
                 repeats="adapter_ranks", in_modes=(("idle", common.FREE),),
             ),
-            *(
-                Field(
-                    name, "scalar", "nothing", common.FREE, source=_SLOTS, unjudged=_BY_SLOT,
-                    past=_BY_SLOT,
-                )
-                for name in _HELD
-            ),
+            *(replace(field, past=_BY_SLOT) for field in _HELD),
         )  # fmt: skip
 
     @property
@@ -142,7 +145,7 @@ class LoraSession(TritonSession):
         return {
             **super()._used(lens),
             "lora_ranks_of_rows": _ranks_of_rows(info, len(lens)),
-            **{name: held[name] for name in _HELD if name in held},
+            **{field.name: held[field.name] for field in _HELD if field.name in held},
         }
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
@@ -150,9 +153,7 @@ class LoraSession(TritonSession):
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         shown = self._outputs.next_token_logits
-        attended = type(self._outputs)(
-            next_token_logits=shown[:, :-ADAPTED_OUTPUT].contiguous()
-        )
+        attended = type(self._outputs)(next_token_logits=shown[:, :-ADAPTED_OUTPUT].contiguous())
         found = outputs_in(attended, self._config)
         return {**found, ADAPTED: shown[:, -ADAPTED_OUTPUT:].clone()}
 
