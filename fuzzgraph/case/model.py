@@ -252,7 +252,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     stays."""
     max_loras: Annotated[int, Dimension(
         bounds=(0, 64), needs=Switch("loras"), label="LoRA adapters", group="features",
-        carried_by=("lora_ranks_of_rows", "token_lora_mapping"),
+        carried_by=("lora_ranks_of_tokens", "token_lora_mapping"),
     )] = 0
     """LoRA adapters that one batch may have, beside requests without one. The engine loads others
     than these too, as requests need them. 0: it has none."""

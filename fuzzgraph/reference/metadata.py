@@ -189,8 +189,9 @@ def _states_kept(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 
 def _adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
-    """Rank of each row's LoRA adapter, 0 without one."""
-    return np.array([rank_of(adapter) for adapter in batch.adapters.tolist()], dtype=np.int64)
+    """Rank of the LoRA adapter of each token's request, 0 without one."""
+    adapters = batch.adapters[batch.token_rows].tolist()
+    return np.array([rank_of(adapter) for adapter in adapters], dtype=np.int64)
 
 
 # By name; numbers follow behind colons: a step of a draft, as in 'draft_lens:2', or a count.

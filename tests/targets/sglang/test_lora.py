@@ -111,14 +111,14 @@ def test_configs_that_the_target_does_not_have_are_refused(
 @pytest.mark.parametrize(
     ("planted", "of", "named"),
     [
-        ("reversed_rows", MIXED, ("metadata", "lora_ranks_of_rows")),
+        ("reversed_rows", MIXED, ("metadata", "lora_ranks_of_tokens")),
         ("reversed_rows_chunked", MIXED, ("computes", "lora")),
-        ("rank_of_a_neighbour", MIXED, ("metadata", "lora_ranks_of_rows")),
+        ("rank_of_a_neighbour", MIXED, ("metadata", "lora_ranks_of_tokens")),
         ("first_scales", REPLACED, ("computes", "lora")),
         ("slots_not_filled", REPLACED, ("computes", "lora")),
         ("stale_tail", FEWER_SEGMENTS, ("computes", "lora")),
-        ("offsets_at_pool_size", MIXED, ("metadata", "lora_ranks_of_rows")),
-        ("padded_rows_are_routed", MIXED, ("metadata", "lora_ranks_of_rows")),
+        ("offsets_at_pool_size", MIXED, ("metadata", "lora_ranks_of_tokens")),
+        ("padded_rows_are_routed", MIXED, ("metadata", "lora_ranks_of_tokens")),
     ],
 )
 def test_a_planted_bug_is_found(

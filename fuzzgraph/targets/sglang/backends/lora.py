@@ -112,18 +112,19 @@ class LoraSession(TritonSession):
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         return (
             Field(
-                "lora_ranks_of_rows", "requests", "nothing", self._of_padded_rows, source=_ROUTED,
+                "lora_ranks_of_tokens", "tokens", "nothing", self._of_padded_rows(config), source=_ROUTED,
                 repeats="adapter_ranks", in_modes=(("idle", common.FREE),),
             ),
             *(replace(field, past=_BY_SLOT) for field in _HELD),
         )  # fmt: skip
 
-    @property
-    def _of_padded_rows(self) -> PaddingRule:
+    def _of_padded_rows(self, config: EngineConfig) -> PaddingRule:
         """They have no adapter where segments cover live rows alone: those of Triton's kernels
-        since they are merged by adapter, and csgmv's since a graph holds room for all of them.
-        Before, padded rows keep what the last batch had."""
-        covered = {"triton": (0, 5, 11), "csgmv": _ROOM_FOR_ALL}[self._kernels]
+        since decodes merge them by adapter, and csgmv's since a graph holds room for all of them.
+        In verifies Triton's kernels have a segment for each row, without one behind the live ones
+        from 0.5.21 on. Before, padded rows keep what the last batch had."""
+        triton = (0, 5, 21) if config.modes == ("target_verify",) else (0, 5, 11)
+        covered = {"triton": triton, "csgmv": _ROOM_FOR_ALL}[self._kernels]
         return common.FREE if is_before(covered) else PaddingRule("fill", 0)
 
     def _read(self, *, in_graph: bool) -> Any:
@@ -131,6 +132,8 @@ class LoraSession(TritonSession):
         backend = self._manager.lora_backend
         kind = "cuda_graph_" if in_graph else ""
         merged = getattr(backend, f"{kind}sgemm_batch_info", None)
+        if self._verifies:  # a decode's alone are merged by adapter
+            merged = None
         return merged or getattr(backend, f"{kind}batch_info", None)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
@@ -144,9 +147,12 @@ class LoraSession(TritonSession):
         held = {name: tensor.clone() for name, tensor in _held(info).items()}
         return {
             **super()._used(lens),
-            "lora_ranks_of_rows": _ranks_of_rows(info, len(lens)),
+            "lora_ranks_of_tokens": _ranks_of_tokens(info, self._tokens(len(lens))),
             **{field.name: held[field.name] for field in _HELD if field.name in held},
         }
+
+    def _tokens(self, rows: int) -> int:
+        return len(self._last_batch.input_ids) if self.ran_eagerly else self._padded_tokens(rows)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return (*super().promised_outputs(mode), ADAPTED)
@@ -223,21 +229,19 @@ def _held(info: Any) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
-def _ranks_of_rows(info: Any, rows: int) -> torch.Tensor:
-    """int64 [rows] rank of the adapter that kernels apply to each row; 0 where they apply none."""
-    found = torch.zeros(rows, dtype=torch.int64)
+def _ranks_of_tokens(info: Any, tokens: int) -> torch.Tensor:
+    """int64 [tokens] rank of the adapter that kernels apply to each; 0 where they apply none."""
+    found = torch.zeros(tokens, dtype=torch.int64)
     ranks, ends = info.lora_ranks.tolist(), info.seg_indptr.tolist()
     slots = info.weight_indices.tolist()
-    segments = len(slots)
-    if info.permutation is None:  # a segment for each row of the graph, padded ones included
-        segments = min(rows, segments)
-    elif not info.use_cuda_graph or is_before(_ROOM_FOR_ALL):
+    segments = len(slots)  # without a permutation one for each row, padded ones included
+    if info.permutation is not None and (not info.use_cuda_graph or is_before(_ROOM_FOR_ALL)):
         segments = min(info.num_segments, segments)
     for segment in range(segments):
         members = torch.arange(ends[segment], max(ends[segment : segment + 2]))
         if info.permutation is not None:
             members = info.permutation[members].long()
-        found[members[members < rows]] = ranks[slots[segment]]
+        found[members[members < tokens]] = ranks[slots[segment]]
     return found
 
 
@@ -246,10 +250,12 @@ class LoraTarget(TritonTarget):
 
     also_stood_in_for = ("the number of cores", "files of adapters", "the device's name")
 
-    def __init__(self, name: str, kernels: Kernels) -> None:
-        super().__init__(name, "decode")
+    def __init__(
+        self, name: str, kernels: Kernels, mode: Literal["decode", "target_verify"] = "decode"
+    ) -> None:
+        super().__init__(name, mode)
         self._kernels = kernels
-        self.about = f"layers with LoRA adapters by {kernels} kernels, decode graphs"
+        self.about = f"layers with LoRA adapters by {kernels} kernels, {mode} graphs"
         self.capabilities = self.capabilities.replace(
             loras=True,
             max_tp_size=1,
