@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.lora import Kernels, LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+
+Mode = Literal["decode", "target_verify"]
 
 
 class _Mutant(LoraSession):
@@ -138,17 +140,34 @@ class _PaddedRowsAreRouted(_Mutant):
         backend._build_sgemm_routing = all_rows
 
 
+class _PaddedRowsKeepSlots(_Mutant):
+    """Slots behind the live rows stay as the last batch had them."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        stock = backend.prepare_lora_batch
+
+        def kept(forward_batch: Any, *given: Any, **named: Any) -> None:
+            slots = backend.cuda_graph_batch_info.weight_indices
+            before, live = slots.clone(), forward_batch.batch_size
+            stock(forward_batch, *given, **named)
+            slots[live:] = before[live:]
+
+        backend.prepare_lora_batch = kept
+
+
 class _Planted(LoraTarget):
-    def __init__(self, session: type[LoraSession], kernels: Kernels = "triton") -> None:
-        super().__init__("sglang-lora", kernels)
+    def __init__(self, session: type[LoraSession], kernels: Kernels, mode: Mode) -> None:
+        super().__init__("sglang-lora", kernels, mode)
         self._session = session
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
         return self._session(config, graphs, self._kernels)
 
 
-def _opened(session: type[LoraSession], kernels: Kernels = "triton") -> Callable[[], LoraTarget]:
-    return lambda: _Planted(session, kernels)
+def _opened(
+    session: type[LoraSession], kernels: Kernels = "triton", mode: Mode = "decode"
+) -> Callable[[], LoraTarget]:
+    return lambda: _Planted(session, kernels, mode)
 
 
 reversed_rows = _opened(_ReversedRows)
@@ -159,3 +178,5 @@ slots_not_filled = _opened(_SlotsNotFilled)
 stale_tail = _opened(_StaleTail, "csgmv")
 offsets_at_pool_size = _opened(_OffsetsAtPoolSize, "csgmv")
 padded_rows_are_routed = _opened(_PaddedRowsAreRouted)
+padded_rows_keep_slots = _opened(_PaddedRowsKeepSlots, mode="target_verify")
+reversed_verify = _opened(_ReversedRows, mode="target_verify")

@@ -1,9 +1,10 @@
-"""Layers with LoRA adapters beside attention on released sglang, in decodes."""
+"""Layers with LoRA adapters beside attention on released sglang: decodes and verifies."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
@@ -13,12 +14,27 @@ from tests.targets.sglang.released import Workers
 
 NEWEST = "0.5.23"
 TARGETS = ("sglang-lora", "sglang-lora-chunked")
+VERIFIES = tuple(f"{target}-verify" for target in TARGETS)
 
 
 def _step(*rows: tuple[int, int, int], finish: tuple[int, ...] = ()) -> ReplayStep:
     """Rows of (request, length, adapter)."""
     made = [BatchRow(request=name, seq_len=length, adapter=own) for name, length, own in rows]
     return ReplayStep(rows=tuple(made), finish=finish)
+
+
+def _verified(of: Case) -> Case:
+    """The same rows, each with three drafts to verify."""
+    config = msgspec.structs.replace(of.config, modes=("target_verify",), draft_tokens=3)
+    steps = tuple(
+        msgspec.structs.replace(
+            step,
+            mode="target_verify",
+            rows=tuple(msgspec.structs.replace(row, new_tokens=3) for row in step.rows),
+        )
+        for step in of.steps
+    )
+    return validate(msgspec.structs.replace(of, config=config, steps=steps))
 
 
 def _case(*steps: ReplayStep, **settings: Any) -> Case:
@@ -72,6 +88,35 @@ def test_each_row_has_its_own_adapter(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("of", [MIXED, REPLACED], ids=["mixed", "replaced"])
+@pytest.mark.parametrize(
+    ("version", "target"),
+    [
+        ("0.5.14", VERIFIES[1]),
+        ("0.5.19", VERIFIES[0]),
+        (NEWEST, VERIFIES[0]),
+        (NEWEST, VERIFIES[1]),
+    ],
+)
+def test_each_draft_has_the_adapter_of_its_request(
+    workers: Workers, version: str, target: str, of: Case
+) -> None:
+    assert found(workers, version, _verified(of), target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "fails"), [("0.5.18", True), ("0.5.19", False)])
+def test_a_verify_without_a_graph_fails_up_to_0_5_18(
+    workers: Workers, version: str, fails: bool
+) -> None:
+    """sglang PR 34337."""
+    above = _verified(_case(_step((0, 5, 1), (1, 6, 0)), capture_bs=(1,)))
+    assert (("survives", "") in found(workers, version, above, VERIFIES[0])) is fails
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "lost"), [("0.5.9", True), ("0.5.13", True), ("0.5.14", False)]
 )
@@ -119,6 +164,8 @@ def test_configs_that_the_target_does_not_have_are_refused(
         ("stale_tail", FEWER_SEGMENTS, ("computes", "lora")),
         ("offsets_at_pool_size", MIXED, ("metadata", "lora_ranks_of_tokens")),
         ("padded_rows_are_routed", MIXED, ("metadata", "lora_ranks_of_tokens")),
+        ("padded_rows_keep_slots", _verified(MIXED), ("metadata", "lora_ranks_of_tokens")),
+        ("reversed_verify", _verified(MIXED), ("computes", "lora")),
     ],
 )
 def test_a_planted_bug_is_found(
