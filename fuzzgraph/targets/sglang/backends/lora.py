@@ -110,9 +110,10 @@ class LoraSession(TritonSession):
         return {**super().roots, "lora_manager": self._manager}
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
+        padded = self._of_padded_rows(config)
         return (
             Field(
-                "lora_ranks_of_tokens", "tokens", "nothing", self._of_padded_rows(config), source=_ROUTED,
+                "lora_ranks_of_tokens", "tokens", "nothing", padded, source=_ROUTED,
                 repeats="adapter_ranks", in_modes=(("idle", common.FREE),),
             ),
             *(replace(field, past=_BY_SLOT) for field in _HELD),
