@@ -153,6 +153,8 @@ class Batch:
     Empty where `track_slots` is."""
     rank_rows: IntArray
     """[dp_size] live rows of each data-parallel rank, this one's at its place."""
+    adapters: IntArray
+    """[raw_bs] LoRA adapter of each request, numbered from 1 on; 0 for none."""
     more_groups: tuple[Batch, ...] = ()
     """The same step as the layers of each further KV cache group see it: with `slot_mapping`,
     `kv_slots` and `pages` of that group, all else is the same. Positions whose page is freed,
@@ -232,6 +234,7 @@ class Batch:
 
 _BY_ROW = (
     "requests", "req_pool_indices", "seq_lens", "new_lens", "encoder_lens", "next_tokens",
+    "adapters",
 )  # fmt: skip
 _OF_STATES = (
     "state_slots",

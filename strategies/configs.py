@@ -91,6 +91,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _drafted_prompts(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
+    if can.loras:  # by a size that every case draws, so that each number comes as often
+        fields["max_loras"] = fields["max_loras"] or 1 + fields["max_context_len"] % 3
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)

@@ -7,11 +7,13 @@ mean simpler steps, which is what shrinking relies on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder
+from fuzzgraph.case.adapters import most_adapters
 from fuzzgraph.case.verified_states import (
     Computed,
     computed,
@@ -87,6 +89,10 @@ class HistoryBuilder:
         self.verified: dict[int, int] = {}
         """Request -> tokens that its last step checked, if that was a verify of a chain."""
         self.encoders: dict[int, int] = {}
+        self.adapters: dict[int, int] = {}
+        """Request, live or not -> its LoRA adapter."""
+        self.back: frozenset[int] = frozenset()
+        """Requests of this step that come back."""
         self.free_rows = rows
         """The request pool's allocator, as the layout of the case will have it."""
         self.rows: dict[int, int] = {}
@@ -211,10 +217,13 @@ class HistoryBuilder:
         kept = min(len(live), max(wanted, size - room))
         start = byte % 5 if len(live) > kept else 0
         chosen = [live[(start + index) % len(live)] for index in range(kept)]
-        back = []
+        back: list[int] = []
+        self.back = frozenset()
         if self.preemption and byte & 8 and size > kept:
             # One that left comes back in half of the batches with room, as a preempted one does.
-            back = [name for name in self.waiting if name not in gone][:1]
+            left = (name for name in self.waiting if name not in gone and self._fits(name))
+            back = [*islice(left, 1)]
+        self.back = frozenset(back)
         new = size - kept - len(back)
         chosen += [*back, *range(self.named, self.named + new)]
         self.named += new
@@ -240,6 +249,7 @@ class HistoryBuilder:
                 encoders = boundaries.encoder_lens(self.config)
                 extra = record[_EXTRAS + index % _ROWS]
                 self.encoders[request] = encoders[_scaled(extra, len(encoders))]
+                self.adapters[request] = self._adapter(request, extra)
             self.lengths[request] = length
             chain = mode == "target_verify" and self.config.spec_topk == 1
             self.verified[request] = tokens if chain else 0
@@ -250,9 +260,28 @@ class HistoryBuilder:
                     seq_len=length,
                     new_tokens=tokens,
                     encoder_len=self.encoders[request],
+                    adapter=self.adapters[request],
                 )
             )
         return tuple(rows)
+
+    def _adapter(self, request: int, byte: int) -> int:
+        """The adapter of a request that comes, or comes back."""
+        if request in self.back:
+            return self.adapters[request]
+        named = self._live_adapters()
+        free = len(named) < self.config.max_loras
+        given = range(1 + most_adapters(self.config)) if free else (0, *sorted(named))
+        return given[_scaled(byte, len(given))]
+
+    def _live_adapters(self) -> set[int]:
+        """Those of live requests, which are never more than `max_loras`."""
+        return {self.adapters[name] for name in (*self.lengths, *self.back)} - {0}
+
+    def _fits(self, request: int) -> bool:
+        """Whether there is room for the adapter of a request that comes back."""
+        named = self._live_adapters() | {self.adapters[request]} - {0}
+        return len(named) <= self.config.max_loras
 
     def _verified(self, request: int, tokens: int, length: int, *, beside: bool) -> int:
         """Tokens of a row of a verify that may not compute several of a prompt: those of a row that

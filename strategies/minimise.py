@@ -136,7 +136,7 @@ def complexity(case: Case) -> tuple[int, ...]:
         case.shared_prefix_pages + (case.page_order != "ascending") + (case.seed > 0),
         sum(value for name in differing if isinstance(value := getattr(config, name), int)),
         config.max_context_len + sum(config.capture_bs) + sum(config.capture_tokens),
-        sum(row.seq_len + row.new_tokens + row.encoder_len for row in rows),
+        sum(row.seq_len + row.new_tokens + row.encoder_len + row.adapter for row in rows),
         sum(sum(step.other_ranks) for step in steps),
         config.req_pool_size != DIMENSIONS["req_pool_size"].default,
         config.kv_pool_pages != DIMENSIONS["kv_pool_pages"].default,

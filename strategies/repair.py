@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.case.adapters import adapters_of, most_adapters
 from fuzzgraph.errors import OutOfPages
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies.configs import pages_per_request
@@ -45,7 +46,7 @@ def repaired(case: Case) -> Case:
         else:
             idle = ReplayStep(mode="idle", finish=finish, via=step.via, other_ranks=others)
             steps.append(idle)
-    return msgspec.structs.replace(case, config=config, steps=tuple(steps))
+    return msgspec.structs.replace(case, config=config, steps=_within_loras(config, steps))
 
 
 def within_pool(case: Case, least: int = 1) -> Case:
@@ -105,6 +106,25 @@ def _repaired_row(config: EngineConfig, mode: Mode, row: BatchRow) -> BatchRow:
         seq_len=min(max(row.seq_len, tokens, 1), config.max_context_len),
         new_tokens=tokens,
         encoder_len=min(row.encoder_len, config.max_encoder_len),
+        adapter=row.adapter,
+    )
+
+
+def _within_loras(config: EngineConfig, steps: list[ReplayStep]) -> tuple[ReplayStep, ...]:
+    """The steps with lower numbers of adapters, if any step has too many."""
+    named = [adapters_of(step) for step in steps]
+    most = most_adapters(config)
+    if all(len(each) <= config.max_loras and max(each, default=0) <= most for each in named):
+        return tuple(steps)
+    return tuple(
+        msgspec.structs.replace(
+            step,
+            rows=tuple(
+                msgspec.structs.replace(row, adapter=min(row.adapter, config.max_loras))
+                for row in step.rows
+            ),
+        )
+        for step in steps
     )
 
 

@@ -17,7 +17,7 @@ from fuzzgraph.strategies.repair import with_config, with_steps
 from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_step
 from fuzzgraph.strategies.shrink_sizes import (
     later_lengths,
-    smaller_encoders,
+    lower_for_life,
     smaller_ladders,
     smaller_numbers,
     smaller_ranks,
@@ -205,7 +205,7 @@ PASSES: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     smaller_ladders,
     smaller_numbers,
     smaller_rows,
-    smaller_encoders,
+    lower_for_life,
     smaller_ranks,
     _plain_names,
     later_lengths,

@@ -28,8 +28,9 @@ _NUMBERS = sorted(
 The pages of the pool follow from the other sizes (`repair`)."""
 # What all rows can be lowered to at once. `repair` raises new tokens to what the mode needs.
 _LEAST: tuple[dict[str, int], ...] = (
-    {"seq_len": 1, "new_tokens": 0, "encoder_len": 0},
+    {"seq_len": 1, "new_tokens": 0, "encoder_len": 0, "adapter": 0},
     {"encoder_len": 0},
+    {"adapter": 0},
     {"seq_len": 1},
 )
 
@@ -119,17 +120,15 @@ def later_lengths(case: Case) -> Iterator[Candidate]:
                     yield (index, place, other), longer
 
 
-def smaller_encoders(case: Case) -> Iterator[Candidate]:
-    """A request's encoder length is the same in all its rows, so it changes in all of them."""
-    lengths = {row.request: row.encoder_len for step in case.steps for row in step.rows}
-    for request, length in lengths.items():
-        for shorter in smaller(length, 0):
-            yield request, _with_encoder(case, request, shorter)
+def lower_for_life(case: Case) -> Iterator[Candidate]:
+    """A shorter encoder, or an adapter with a lower number; a request has one in all its rows, so
+    it changes in all of them."""
+    for name in ("encoder_len", "adapter"):
+        given = {row.request: getattr(row, name) for step in case.steps for row in step.rows}
+        for request, number in given.items():
+            for lower in smaller(number, 0):
+                yield (name, request), _with_all(case, request, {name: lower})
 
 
-def _with_encoder(case: Case, request: int, length: int) -> Case:
-    return map_rows(case, lambda row: _encoder(row, request, length))
-
-
-def _encoder(row: BatchRow, request: int, length: int) -> BatchRow:
-    return _replace(row, encoder_len=length) if row.request == request else row
+def _with_all(case: Case, request: int, changes: dict[str, int]) -> Case:
+    return map_rows(case, lambda row: _replace(row, **changes) if row.request == request else row)

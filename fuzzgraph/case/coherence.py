@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzzgraph.case.adapters import adapters_of, most_adapters
 from fuzzgraph.case.capture_sizes import ladder, padded_size, rank_rows, raw_size
 from fuzzgraph.case.config_rules import refuse, validate_config
 from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
@@ -9,6 +10,11 @@ from fuzzgraph.case.verified_states import most_requests
 
 _MOST_STEPS = 1000
 _MOST_REQUESTS = 1 << 20
+_STEADY = (
+    ("encoder_len", "An encoder output never changes: use one length."),
+    ("adapter", "A request keeps its adapter: use one."),
+)
+"""What all rows of a request share, and the way out where they do not."""
 
 
 def validate(case: Case) -> Case:
@@ -20,7 +26,7 @@ def validate(case: Case) -> Case:
     config = case.config
     validate_config(config)
     _check_whole(case)
-    live: dict[int, int] = {}
+    live: dict[int, BatchRow] = {}
     for index, step in enumerate(case.steps):
         where = f"steps[{index}]"
         _finish(live, step, where)
@@ -48,7 +54,7 @@ def _check_whole(case: Case) -> None:
         )
 
 
-def _finish(live: dict[int, int], step: ReplayStep, where: str) -> None:
+def _finish(live: dict[int, BatchRow], step: ReplayStep, where: str) -> None:
     for request in step.finish:
         if live.pop(request, None) is None:
             refuse(
@@ -93,17 +99,23 @@ def _check_other_ranks(config: EngineConfig, step: ReplayStep, where: str) -> No
         )
 
 
-def _add_rows(live: dict[int, int], config: EngineConfig, step: ReplayStep, where: str) -> None:
-    """`live` maps each live request to its encoder length."""
+def _add_rows(
+    live: dict[int, BatchRow], config: EngineConfig, step: ReplayStep, where: str
+) -> None:
+    """`live` maps each live request to its first row."""
     for position, row in enumerate(step.rows):
         _check_row(config, step.mode, row, f"{where}.rows[{position}]")
-        if live.setdefault(row.request, row.encoder_len) != row.encoder_len:
-            refuse(
-                f"{where}.rows[{position}].encoder_len",
-                row.encoder_len,
-                f"contradicts {live[row.request]} given earlier for request {row.request}",
-                "An encoder output never changes: use one length.",
-            )
+        first = live.setdefault(row.request, row)
+        for name, way_out in _STEADY:
+            given = getattr(row, name)
+            if given != getattr(first, name):
+                refuse(
+                    f"{where}.rows[{position}].{name}",
+                    given,
+                    f"contradicts {getattr(first, name)} given earlier for request {row.request}",
+                    way_out,
+                )
+    _check_adapters(config, step, where)
     if len(live) > most_requests(config):
         rows = len(live) > config.req_pool_size
         size = "req_pool_size" if rows else "state_pool_size"
@@ -158,6 +170,24 @@ def _check_row(config: EngineConfig, mode: Mode, row: BatchRow, where: str) -> N
             row.encoder_len,
             f"must lie in 0..max_encoder_len={config.max_encoder_len}",
             "Shorten it, or raise config.max_encoder_len.",
+        )
+    if not 0 <= row.adapter <= most_adapters(config):
+        refuse(
+            f"{where}.adapter",
+            row.adapter,
+            f"must lie in 0..{most_adapters(config)} with max_loras={config.max_loras}",
+            "Use a smaller number, or raise config.max_loras.",
+        )
+
+
+def _check_adapters(config: EngineConfig, step: ReplayStep, where: str) -> None:
+    named = adapters_of(step)
+    if len(named) > config.max_loras:
+        refuse(
+            f"{where}: adapters",
+            sorted(named),
+            f"are more than max_loras={config.max_loras}",
+            "Use fewer in one step, or raise config.max_loras.",
         )
 
 

@@ -261,6 +261,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         bounds=(0, 63), resets_with="data ranks", label="dp rank>0", group="features"
     )] = 0
     """Which of them the engine under test is."""
+    max_loras: Annotated[int, Dimension(
+        bounds=(0, 64), needs=Switch("loras"), label="LoRA adapters", group="features",
+        carried_by=("lora_ranks_of_tokens", "token_lora_mapping"),
+    )] = 0
+    """LoRA adapters that one batch may have, beside requests without one. The engine loads others
+    than these too, as requests need them. 0: it has none."""
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -281,6 +287,8 @@ class BatchRow(Record, frozen=True, kw_only=True):
     new_tokens: int = 1
     """Tokens computed in this step: 1 in decode, the accept length in draft_extend."""
     encoder_len: int = 0
+    adapter: int = 0
+    """LoRA adapter of the request, for its life; 0: none."""
 
 
 class ReplayStep(Record, frozen=True, kw_only=True):

@@ -297,6 +297,7 @@ class Scheduler:
             track_slots=track_slots,
             state_tracked=state_tracked,
             rank_rows=ints([*rank_rows(self.config, step)]),
+            adapters=ints([row.adapter for row in rows]),
         )
 
     def _track(self, step: ReplayStep, live: list[_Request]) -> tuple[IntArray, IntArray]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fuzzgraph.adapted_layer import ADAPTED, adapted_outputs
 from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.recurrent_layers.channel_decay import CHANNELS, channel_outputs
@@ -68,7 +69,8 @@ class Expected:
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta and linear, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
-    moe, see `shard`; those of a draft model behind attention, see `draft_model`."""
+    lora [num_tokens, width], see `adapted_layer`; moe, see `shard`; those of a draft model behind
+    attention, see `draft_model`."""
     value_bound: float
     """max |V| that entered the step."""
 
@@ -88,6 +90,8 @@ def expected(
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
         outputs |= _matrix_outputs(batch, config, torch.float64, promised)
+    if config.max_loras and batch.mode != "draft":
+        outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
     if batch.mode == "draft":
         predicted = queries_of(batch, config).predicted
         assert predicted is not None
@@ -104,6 +108,8 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs |= _matrix_outputs(batch, config, torch.float32)
+    if config.max_loras and batch.mode != "draft":
+        outputs[ADAPTED] = adapted_outputs(batch, DTYPES[config.dtype])
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
 
 

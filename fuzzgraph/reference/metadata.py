@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fuzzgraph.adapted_layer import rank_of
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
@@ -191,6 +192,12 @@ def _states_kept(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.maximum(batch.kept_tokens, 1)
 
 
+def _adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Rank of the LoRA adapter of each token's request, 0 without one."""
+    adapters = batch.adapters[batch.token_rows].tolist()
+    return np.array([rank_of(adapter) for adapter in adapters], dtype=np.int64)
+
+
 # By name; numbers follow behind colons: a step of a draft, as in 'draft_lens:2', or a count.
 _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "last_page_lens": _last_page_lens,
@@ -216,4 +223,5 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "item_tokens": _item_tokens,
     "item_chunks": _item_chunks,
     "items_valid": _items_valid,
+    "adapter_ranks": _adapter_ranks,
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
@@ -82,6 +83,8 @@ def output_spec(
         return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
     if name in _OF_TOKENS:
         return OutputSpec(_token_rows(seen, batch, config), (_OF_TOKENS[name],), dtypes)
+    if name == ADAPTED:
+        return OutputSpec(_token_rows(seen, batch, config), (ADAPTED_OUTPUT,), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)
     return _of_draft_model(name, seen, batch, config)

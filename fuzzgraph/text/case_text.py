@@ -74,7 +74,8 @@ def _rows(step: ReplayStep, later: Collection[int]) -> str:
 def _row(step: ReplayStep, row: BatchRow) -> str:
     computed = f"+{row.new_tokens}" if step.mode not in ("decode", "draft") else ""
     encoder = f" enc {row.encoder_len}" if row.encoder_len else ""
-    return f"{row.request}:{row.seq_len}{computed}{encoder}"
+    adapter = f" lora {row.adapter}" if row.adapter else ""
+    return f"{row.request}:{row.seq_len}{computed}{encoder}{adapter}"
 
 
 def config_line(config: EngineConfig) -> str:

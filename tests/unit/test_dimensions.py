@@ -21,6 +21,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "dp_rank",
     "dp_size",
     "kv_compression",
+    "max_loras",
     "state_track_interval",
     "sparse_kernel",
     "state_pool_size",

@@ -22,6 +22,10 @@ UNJUDGED = {
     ("triton.py", "num_kv_splits"),
     ("triton.py", "window_num_kv_splits"),
     ("aiter.py", "kv_indptr"),
+    ("lora.py", "lora_weight_indices"),
+    ("lora.py", "lora_ranks"),
+    ("lora.py", "lora_seg_indptr"),
+    ("lora.py", "lora_permutation"),
 }
 """Each says why where it is declared."""
 

@@ -83,7 +83,8 @@ def _rows_of(config: EngineConfig, step: ReplayStep) -> list[Cell]:
 def _words(step: ReplayStep, row: BatchRow) -> str:
     new = f" +{row.new_tokens}" if step.mode not in ("decode", "draft") else ""
     encoder = f" enc {row.encoder_len}" if row.encoder_len else ""
-    return f"len {row.seq_len}{new}{encoder}"
+    adapter = f" lora {row.adapter}" if row.adapter else ""
+    return f"len {row.seq_len}{new}{encoder}{adapter}"
 
 
 def _sizes(config: EngineConfig, step: ReplayStep) -> str:

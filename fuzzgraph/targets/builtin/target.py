@@ -24,6 +24,7 @@ _EVERYTHING = WIDEST.replace(
     state_tracking=False,
     few_states=False,
     drafted_prompts=False,
+    loras=False,
 )
 
 

@@ -9,6 +9,7 @@ kernel takes as it does DeepSeek's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -177,7 +178,12 @@ class TritonSession(DecodeSession):
             *self._more_fields(config),
         )
         model = self.model_class(config, graphs.device, rope="joined")
-        super().__init__(config, graphs, backend="triton", model=model)
+        arguments = self._server_arguments(config)
+        super().__init__(config, graphs, backend="triton", model=model, arguments=arguments)
+
+    def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        """Beyond those that follow from the config in every target."""
+        return {}
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         """What kernels of other layers read."""

@@ -1,0 +1,132 @@
+"""Linear layers with LoRA adapters: known weights, and what the layers compute.
+
+A layer gives `x W^T + s (x A^T) B^T` for each token, with the weights A and B and the scale s of
+the adapter of the token's request, and `x W^T` for a request without one (Hu et al. 2021, "LoRA",
+equation 3; Chen et al. 2023, "Punica", for several adapters in one batch). Three layers are known,
+the ones that engines stack differently: queries, keys and values; gate and up; an output
+projection. All get the same input, which follows from the token alone. Weights are multiples of 1/4
+up to 1, so that all sums are exact in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from fuzzgraph.splitmix import hash_counters
+from fuzzgraph.world import VOCAB, Batch
+
+ADAPTED = "lora"
+"""The output: columns of all layers, one layer after another."""
+ADAPTED_INPUT = 16
+"""Columns of what the layers get."""
+HIGHEST_RANK = 16
+_RANKS = (16, 4, 1, 8)
+_SCALES = (2.0, 0.5, 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One projection of a layer: that of queries, for example."""
+
+    name: str
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer whose parts are computed at once."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def columns(self) -> int:
+        return sum(part.columns for part in self.parts)
+
+
+HEADS, KV_HEADS, HEAD_WIDTH = 2, 1, 8
+"""Of the layer of queries, keys and values."""
+LAYERS = (
+    Layer(
+        "qkv_proj",
+        (
+            Part("q_proj", HEADS * HEAD_WIDTH),
+            Part("k_proj", KV_HEADS * HEAD_WIDTH),
+            Part("v_proj", KV_HEADS * HEAD_WIDTH),
+        ),
+    ),
+    Layer("gate_up_proj", (Part("gate_proj", 16), Part("up_proj", 16))),
+    Layer("o_proj", (Part("o_proj", ADAPTED_INPUT),)),
+)
+"""By the names that models give them (transformers modeling_llama.py)."""
+ADAPTED_OUTPUT = sum(layer.columns for layer in LAYERS)
+
+
+def rank_of(adapter: int) -> int:
+    """Rank of an adapter; 0 for none.
+
+    >>> [rank_of(adapter) for adapter in range(6)]
+    [0, 16, 4, 1, 8, 16]
+    """
+    return _RANKS[(adapter - 1) % len(_RANKS)] if adapter else 0
+
+
+def scale_of(adapter: int) -> float:
+    """What an adapter's product is multiplied by."""
+    return _SCALES[(adapter - 1) % len(_SCALES)]
+
+
+def _numbers(key: int, rows: int, columns: int) -> torch.Tensor:
+    """[rows, columns] float32 multiples of 1/4 in [-1, 1]."""
+    counters = np.arange(rows)[:, None] * (1 << 24) + np.arange(columns)
+    bits = hash_counters(key, counters.astype(np.uint64)) >> np.uint64(40)
+    return torch.from_numpy(((bits % np.uint64(9)).astype(np.float32) - 4.0) / 4.0)
+
+
+def adapted_inputs() -> torch.Tensor:
+    """[VOCAB, ADAPTED_INPUT] float32: what each token brings to the layers."""
+    return _numbers(9001, VOCAB, ADAPTED_INPUT)
+
+
+def _key(adapter: int, part: Part) -> int:
+    names = [each.name for layer in LAYERS for each in layer.parts]
+    return 9100 + 100 * adapter + 2 * names.index(part.name)
+
+
+def base_weight(part: Part) -> torch.Tensor:
+    """[columns, ADAPTED_INPUT] float32: W."""
+    return _numbers(_key(0, part), part.columns, ADAPTED_INPUT)
+
+
+def adapter_weights(adapter: int, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
+    """(A [rank, ADAPTED_INPUT], B [columns, rank]) float32 of an adapter."""
+    key, rank = _key(adapter, part), rank_of(adapter)
+    return _numbers(key, rank, ADAPTED_INPUT), _numbers(key + 1, part.columns, rank)
+
+
+@lru_cache(maxsize=256)
+def _by_token(adapter: int, dtype: torch.dtype) -> torch.Tensor:
+    """[VOCAB, ADAPTED_OUTPUT] what the layers give for each token under an adapter."""
+    x = adapted_inputs().to(dtype)
+    found = []
+    for part in (part for layer in LAYERS for part in layer.parts):
+        out = x @ base_weight(part).to(dtype).T
+        if adapter:
+            a, b = (weight.to(dtype) for weight in adapter_weights(adapter, part))
+            out = out + scale_of(adapter) * ((x @ a.T) @ b.T)
+        found.append(out)
+    return torch.cat(found, dim=1)
+
+
+def adapted_outputs(batch: Batch, dtype: torch.dtype) -> torch.Tensor:
+    """[num_tokens, ADAPTED_OUTPUT] in `dtype`: what the layers give for each new token."""
+    found = torch.zeros(batch.num_tokens, ADAPTED_OUTPUT, dtype=dtype)
+    adapters = batch.adapters[batch.token_rows]
+    for adapter in np.unique(adapters).tolist():
+        rows = torch.from_numpy(adapters == adapter)
+        found[rows] = _by_token(adapter, dtype)[torch.from_numpy(batch.input_ids)[rows]]
+    return found

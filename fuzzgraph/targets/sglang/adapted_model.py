@@ -1,0 +1,143 @@
+"""A model with LoRA: linear layers that the engine wraps, beside one layer of attention.
+
+The linear layers are the engine's own, with the weights of `fuzzgraph.adapted_layer`, and all get
+the embedding of their token. `LoRAManager` wraps them as it does those of Llama.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph import adapted_layer
+from fuzzgraph.adapted_layer import ADAPTED_INPUT, LAYERS, Layer
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.adapters import most_adapters
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope
+from fuzzgraph.targets.sglang.release import engine_module
+
+LINEAR = "sglang.srt.layers.linear"
+_COMPUTED = "what a layer with adapters computed"
+_BLOCKS = {"qkv_proj": "self_attn", "o_proj": "self_attn", "gate_up_proj": "mlp"}
+
+
+class AdaptedModel(AttentionModel):
+    """Tokens at positions; attention, then the columns of the linear layers."""
+
+    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
+        super().__init__(config, device, rope)
+        self._device = device
+        self.linear: torch.nn.Module | None = None
+        inputs = adapted_layer.adapted_inputs().to(getattr(torch, config.dtype))
+        self.inputs = torch.empty_like(inputs, device=device).copy_(inputs)
+
+    def open_layers(self, described: Any) -> torch.nn.Module:
+        """The linear layers as a model of this description, whose modules have Llama's names."""
+        module, dtype = engine_module(LINEAR), getattr(torch, self._config.dtype)
+        common = dict(bias=False, params_dtype=dtype)
+        layer = torch.nn.Module()
+        for block in dict.fromkeys(_BLOCKS.values()):
+            layer.add_module(block, torch.nn.Module())
+        for each in LAYERS:
+            name = f"model.layers.0.{_BLOCKS[each.name]}.{each.name}"
+            made = _linear(module, each, prefix=name, **common)
+            weights = torch.cat([adapted_layer.base_weight(part) for part in each.parts])
+            made.weight.data = torch.empty_like(weights, dtype=dtype, device=self._device).copy_(
+                weights
+            )
+            getattr(layer, _BLOCKS[each.name]).add_module(each.name, made)
+        self.linear = torch.nn.Module()
+        self.linear.config = described
+        self.linear.model = torch.nn.Module()
+        self.linear.model.layers = torch.nn.ModuleList([layer])
+        return self.linear
+
+    def attend(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """Attention's columns, then those of the linear layers."""
+        attended = super().attend(input_ids, positions, forward_batch)
+        x = demand_lookup(self.inputs, input_ids, "input_ids", FORWARD)
+        assert self.linear is not None
+        layers: Any = self.linear.model.layers[0]  # type: ignore[index, union-attr]
+        found = [attended]
+        for each in LAYERS:
+            out, _ = getattr(getattr(layers, _BLOCKS[each.name]), each.name)(x)
+            demand_instance(out, torch.Tensor, _COMPUTED, FORWARD)
+            found.append(out)
+        return torch.cat(found, dim=-1)
+
+
+def described_layers() -> Any:
+    """The engine's description of the linear layers."""
+    from transformers import LlamaConfig
+
+    gate = next(each for each in LAYERS if each.name == "gate_up_proj")
+    return LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        hidden_size=ADAPTED_INPUT,
+        intermediate_size=gate.parts[0].columns,
+        num_attention_heads=adapted_layer.HEADS,
+        num_key_value_heads=adapted_layer.KV_HEADS,
+        head_dim=adapted_layer.HEAD_WIDTH,
+        num_hidden_layers=1,
+        vocab_size=32,
+    )
+
+
+def _linear(module: Any, layer: Layer, **common: Any) -> Any:
+    """The engine's layer of this name."""
+    widths = [part.columns for part in layer.parts]
+    if layer.name == "qkv_proj":
+        return call_with_known(
+            module.QKVParallelLinear,
+            hidden_size=ADAPTED_INPUT,
+            head_size=adapted_layer.HEAD_WIDTH,
+            total_num_heads=adapted_layer.HEADS,
+            total_num_kv_heads=adapted_layer.KV_HEADS,
+            **common,
+        )
+    if layer.name == "gate_up_proj":
+        return call_with_known(
+            module.MergedColumnParallelLinear,
+            input_size=ADAPTED_INPUT,
+            output_sizes=widths,
+            **common,
+        )
+    return call_with_known(
+        module.RowParallelLinear, input_size=ADAPTED_INPUT, output_size=widths[0], **common
+    )
+
+
+def adapter_checkpoint(
+    config: EngineConfig, adapter: int
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(PEFT's description, tensors by PEFT's names) of an adapter, as a server loads them.
+
+    Raises:
+        ValueError: the case has no adapter of that number.
+    """
+    if not 1 <= adapter <= most_adapters(config):
+        raise ValueError(f"adapter {adapter} is not one of 1..{most_adapters(config)}")
+    rank = adapted_layer.rank_of(adapter)
+    names = [part.name for layer in LAYERS for part in layer.parts]
+    described = {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": adapted_layer.scale_of(adapter) * rank,
+        "target_modules": names,
+        "base_model_name_or_path": "none",
+        "bias": "none",
+    }
+    tensors = {}
+    dtype = getattr(torch, config.dtype)
+    for layer in LAYERS:
+        for part in layer.parts:
+            a, b = adapted_layer.adapter_weights(adapter, part)
+            prefix = f"base_model.model.model.layers.0.{_BLOCKS[layer.name]}.{part.name}"
+            tensors[f"{prefix}.lora_A.weight"] = a.to(dtype)
+            tensors[f"{prefix}.lora_B.weight"] = b.to(dtype)
+    return described, tensors

@@ -1,0 +1,283 @@
+"""`--enable-lora`: linear layers with adapters beside Triton attention.
+
+The engine's own `LoRAManager` wraps linear layers, loads adapters into its memory pool as batches
+need them, and prepares what its kernels read; `--lora-backend` chooses these, `triton` or `csgmv`.
+A server has `--max-loras-per-batch` slots, one of them for requests without an adapter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT, HIGHEST_RANK, LAYERS
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case.adapters import most_adapters
+from fuzzgraph.errors import EngineError
+from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.sglang.adapted_model import (
+    LINEAR,
+    AdaptedModel,
+    adapter_checkpoint,
+    described_layers,
+)
+from fuzzgraph.targets.sglang.attention_model import outputs_in
+from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
+from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
+
+_MANAGER = "sglang.srt.lora.lora_manager"
+_REFS = "sglang.srt.lora.lora_registry"
+_BACKENDS = "sglang.srt.lora.backend"
+_FILES = ("triton_backend", "chunked_backend")
+_TUNED = (
+    "sglang.kernels.ops.lora.dense.lora_tuning_config",
+    "sglang.kernels.ops.gemm.lora_tuning_config",
+    "sglang.srt.lora.triton_ops.lora_tuning_config",
+)
+"""Where kernels look for block sizes that were tuned for a device, by its name."""
+_ROUTED = "sglang lora_manager.py prepare_lora_batch: each row's slot, and the rank of each slot"
+_SLOTS = "sglang mem_pool.py prepare_lora_batch: an adapter takes a free slot, or the oldest's"
+_BY_SLOT = (
+    "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
+)
+_ROOM_FOR_ALL = (0, 5, 14)
+"""From this release on csgmv's graphs go through all segments that a batch may have."""
+_HELD = (
+    common.value("lora_weight_indices", unjudged=_BY_SLOT, source=_SLOTS),
+    common.value("lora_ranks", unjudged=_BY_SLOT, source=_SLOTS),
+    common.value("lora_seg_indptr", unjudged=_BY_SLOT, source=_SLOTS),
+    common.value("lora_permutation", unjudged=_BY_SLOT, source=_SLOTS),
+)
+"""Numbers that kernels read, by slot."""
+Kernels = Literal["triton", "csgmv"]
+
+
+class LoraSession(TritonSession):
+    """One manager of adapters and one decode runner with its captured graphs."""
+
+    model_class = AdaptedModel
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kernels: Kernels) -> None:
+        self._kernels = kernels
+        super().__init__(config, graphs)
+
+    def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        return {
+            "enable_lora": True,
+            "lora_backend": self._kernels,
+            "max_loras_per_batch": config.max_loras + 1,
+            "max_lora_rank": HIGHEST_RANK,
+        }
+
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        return cuda_on_cpu()
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        model = runner.model
+        assert isinstance(model, AdaptedModel)
+        self._manager = _manager(self._config, runner, model, self._kernels)
+        runner.lora_manager = self._manager
+        return triton_backend(runner)
+
+    def _translate(self, batch: Batch) -> Any:
+        """With an adapter for each request, loaded and told to the kernels, as
+        `ForwardBatch.init_new` leaves a batch."""
+        given = super()._translate(batch)
+        if not batch.raw_bs:  # an idle batch comes without
+            getattr(self._manager, "reset_lora_batch", lambda: None)()
+            return given
+        given.lora_ids = [self._names.get(adapter) for adapter in batch.adapters.tolist()]
+        self._manager.fetch_new_loras(set(given.lora_ids))
+        self._manager.prepare_lora_batch(given)
+        return given
+
+    @property
+    def _names(self) -> Mapping[int, str]:
+        return {adapter: name_of(adapter) for adapter in range(1, most_adapters(self._config) + 1)}
+
+    @property
+    def roots(self) -> Mapping[str, object]:
+        return {**super().roots, "lora_manager": self._manager}
+
+    def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
+        padded = self._of_padded_rows(config)
+        return (
+            Field(
+                "lora_ranks_of_tokens", "tokens", "nothing", padded, source=_ROUTED,
+                repeats="adapter_ranks", in_modes=(("idle", common.FREE),),
+            ),
+            *(replace(field, past=_BY_SLOT) for field in _HELD),
+        )  # fmt: skip
+
+    def _of_padded_rows(self, config: EngineConfig) -> PaddingRule:
+        """They have no adapter where segments cover live rows alone: those of Triton's kernels
+        since decodes merge them by adapter, and csgmv's since a graph holds room for all of them.
+        In verifies Triton's kernels have a segment for each row, without one behind the live ones
+        from 0.5.21 on. Before, padded rows keep what the last batch had."""
+        triton = (0, 5, 21) if config.modes == ("target_verify",) else (0, 5, 11)
+        covered = {"triton": triton, "csgmv": _ROOM_FOR_ALL}[self._kernels]
+        return common.FREE if is_before(covered) else PaddingRule("fill", 0)
+
+    def _read(self, *, in_graph: bool) -> Any:
+        """What the kernels of the last batch read, by the engine's choice; None for none."""
+        backend = self._manager.lora_backend
+        kind = "cuda_graph_" if in_graph else ""
+        merged = getattr(backend, f"{kind}sgemm_batch_info", None)
+        if self._verifies:  # a decode's alone are merged by adapter
+            merged = None
+        return merged or getattr(backend, f"{kind}batch_info", None)
+
+    def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
+        read = {} if size is None else _held(self._read(in_graph=True))
+        return {**super()._metadata_tensors(size), **read}
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        info = self._read(in_graph=not self.ran_eagerly)
+        if info is None:
+            return super()._used(lens)
+        held = {name: tensor.clone() for name, tensor in _held(info).items()}
+        return {
+            **super()._used(lens),
+            "lora_ranks_of_tokens": _ranks_of_tokens(info, self._tokens(len(lens))),
+            **{field.name: held[field.name] for field in _HELD if field.name in held},
+        }
+
+    def _tokens(self, rows: int) -> int:
+        return len(self._last_batch.input_ids) if self.ran_eagerly else self._padded_tokens(rows)
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return (*super().promised_outputs(mode), ADAPTED)
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        shown = self._outputs.next_token_logits
+        attended = type(self._outputs)(next_token_logits=shown[:, :-ADAPTED_OUTPUT].contiguous())
+        found = outputs_in(attended, self._config)
+        return {**found, ADAPTED: shown[:, -ADAPTED_OUTPUT:].clone()}
+
+
+def name_of(adapter: int) -> str:
+    """What the server calls an adapter."""
+    return f"adapter-{adapter}"
+
+
+def _manager(
+    config: EngineConfig, runner: ModelRunner, model: AdaptedModel, kernels: Kernels
+) -> Any:
+    """The engine's manager with every adapter of the case loaded from memory, as
+    `--lora-paths` has them loaded from files."""
+    described = described_layers()
+    manager = call_with_known(
+        engine_module(_MANAGER).LoRAManager,
+        base_model=model.open_layers(described),
+        base_hf_config=described,
+        max_loras_per_batch=config.max_loras + 1,
+        load_config=None,
+        dtype=runner.dtype,
+        server_args=runner.server_args,
+        lora_backend=kernels,
+        tp_size=1,
+        tp_rank=0,
+        max_lora_rank=HIGHEST_RANK,
+        target_modules=[part.name for layer in LAYERS for part in layer.parts],
+        lora_paths=None,
+    )
+    for module in manager.base_model.modules():
+        if hasattr(module, "output_offset_cpu"):
+            module.output_offset_cpu = _PinnedList(module.output_offset_cpu)
+    reference = engine_module(_REFS).LoRARef
+    for adapter in range(1, most_adapters(config) + 1):
+        said, tensors = adapter_checkpoint(config, adapter)
+        name = name_of(adapter)
+        named = reference(lora_id=name, lora_name=name, lora_path=f"/{name}", pinned=False)
+        done = manager.load_lora_adapter_from_tensors(named, tensors, said)
+        if not done.success:
+            raise EngineError(f"the engine refuses {name}: {done.error_message}")
+    return manager
+
+
+class _PinnedList:
+    """A tensor in pinned memory whose numbers a capture may list, as a device lets it; the recorder
+    cannot tell that memory from the device's."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def tolist(self) -> Any:
+        with torch._C.DisableTorchFunction():
+            return self._tensor.tolist()
+
+
+def _held(info: Any) -> dict[str, torch.Tensor]:
+    """Tensors that the kernels read."""
+    found = {
+        "lora_weight_indices": info.weight_indices,
+        "lora_ranks": info.lora_ranks,
+        "lora_scalings": info.scalings,
+        "lora_seg_indptr": info.seg_indptr,
+        "lora_seg_lens": info.seg_lens,
+        "lora_permutation": info.permutation,
+    }
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def _ranks_of_tokens(info: Any, tokens: int) -> torch.Tensor:
+    """int64 [tokens] rank of the adapter that kernels apply to each; 0 where they apply none."""
+    found = torch.zeros(tokens, dtype=torch.int64)
+    ranks, ends = info.lora_ranks.tolist(), info.seg_indptr.tolist()
+    slots = info.weight_indices.tolist()
+    segments = len(slots)  # without a permutation one for each row, padded ones included
+    if info.permutation is not None and (not info.use_cuda_graph or is_before(_ROOM_FOR_ALL)):
+        segments = min(info.num_segments, segments)
+    for segment in range(segments):
+        members = torch.arange(ends[segment], max(ends[segment : segment + 2]))
+        if info.permutation is not None:
+            members = info.permutation[members].long()
+        found[members[members < tokens]] = ranks[slots[segment]]
+    return found
+
+
+class LoraTarget(TritonTarget):
+    """Layers with adapters on the sglang release that this process holds."""
+
+    also_stood_in_for = ("the number of cores", "files of adapters", "the device's name")
+
+    def __init__(
+        self, name: str, kernels: Kernels, mode: Literal["decode", "target_verify"] = "decode"
+    ) -> None:
+        super().__init__(name, mode)
+        self._kernels = kernels
+        self.about = f"layers with LoRA adapters by {kernels} kernels, {mode} graphs"
+        self.capabilities = self.capabilities.replace(
+            loras=True,
+            max_tp_size=1,
+            max_spec_topk=1,
+            capture_beyond_pool=False,
+            swa_window=False,
+            row_mixings=("none",),
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.max_loras:
+            return "the server has LoRA enabled: max_loras must be 1 or more"
+        return super().refused(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
+        return LoraSession(config, graphs, self._kernels)
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            SGLANG.load(LINEAR, _REFS, _MANAGER, *(f"{_BACKENDS}.{each}" for each in _FILES))
+        if not torch.cuda.is_available():
+            for name in filter(has_module, _TUNED):
+                engine_module(name).get_device_name = lambda: "CPU"

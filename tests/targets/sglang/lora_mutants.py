@@ -1,0 +1,182 @@
+"""Planted bugs of sglang's LoRA manager and its backends, each of them the change of one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.backends.lora import Kernels, LoraSession, LoraTarget
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+
+Mode = Literal["decode", "target_verify"]
+
+
+class _Mutant(LoraSession):
+    """Changes the backend that the manager has made."""
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        found = super()._open_backend(runner)
+        self._plant(self._manager, self._manager.lora_backend)
+        return found
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        raise NotImplementedError
+
+
+class _Told(_Mutant):
+    """Changes what the manager tells its backend."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        stock = backend.prepare_lora_batch
+
+        def changed(
+            forward_batch: Any, weight_indices: Any, lora_ranks: Any, scalings: Any, *rest: Any,
+            **named: Any,
+        ) -> None:  # fmt: skip
+            told = self._change(weight_indices, lora_ranks, scalings)
+            stock(forward_batch, *told, *rest, **named)
+
+        backend.prepare_lora_batch = changed
+
+    def _change(self, slots: Any, ranks: Any, scalings: Any) -> tuple[Any, Any, Any]:
+        raise NotImplementedError
+
+
+class _ReversedRows(_Told):
+    """Each row has the adapter of the row at the other end."""
+
+    def _change(self, slots: Any, ranks: Any, scalings: Any) -> tuple[Any, Any, Any]:
+        return slots[::-1], ranks, scalings
+
+
+class _RankOfANeighbour(_Told):
+    """Each adapter has the rank of the slot before it."""
+
+    def _change(self, slots: Any, ranks: Any, scalings: Any) -> tuple[Any, Any, Any]:
+        return slots, ranks[-1:] + ranks[:-1], scalings
+
+
+class _FirstScales(_Told):
+    """Scales stay those of the first batch with an adapter."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kernels: Kernels) -> None:
+        self._first: list[Any] = []
+        super().__init__(config, graphs, kernels)
+
+    def _change(self, slots: Any, ranks: Any, scalings: Any) -> tuple[Any, Any, Any]:
+        if any(scalings) and not self._first:
+            self._first[:] = scalings
+        return slots, ranks, list(self._first or scalings)
+
+
+class _SlotsNotFilled(_Mutant):
+    """An adapter that takes the place of another one finds the other one's weights there."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        pool, filled = manager.memory_pool, set[int]()
+        stock = pool.load_lora_weight_to_buffer
+
+        def once(uid: Any, buffer_id: int, *rest: Any, **named: Any) -> None:
+            if buffer_id not in filled or uid is None:
+                stock(uid, buffer_id, *rest, **named)
+            filled.add(buffer_id)
+
+        pool.load_lora_weight_to_buffer = once
+
+
+class _StaleTail(_Mutant):
+    """Segments behind those of this batch stay as the last one had them."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        stock = backend.prepare_lora_batch
+
+        def stale(*given: Any, **named: Any) -> None:
+            info = backend.cuda_graph_batch_info
+            slots, ends = info.weight_indices.clone(), info.seg_indptr.clone()
+            stock(*given, **named)
+            if backend.batch_info is info:
+                info.weight_indices[info.num_segments :] = slots[info.num_segments :]
+                info.seg_indptr[info.num_segments + 1 :] = ends[info.num_segments + 1 :]
+
+        backend.prepare_lora_batch = stale
+
+
+class _OffsetsAtPoolSize(_Mutant):
+    """The segment behind those of this batch ends where the largest graph does."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        stock = backend.prepare_lora_batch
+
+        def widened(*given: Any, **named: Any) -> None:
+            stock(*given, **named)
+            info = backend.cuda_graph_batch_info
+            if backend.batch_info is info:
+                info.seg_indptr[info.num_segments + 1 :] = len(info.permutation)
+                info.weight_indices[info.num_segments :] = info.weight_indices[0]
+
+        backend.prepare_lora_batch = widened
+
+
+class _PaddedRowsAreRouted(_Mutant):
+    """Padded rows are merged into segments too, by the slots that the last batch left them."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        stock = backend._build_sgemm_routing
+        last: list[Any] = []
+
+        def all_rows(batch_info: Any, *given: Any, **named: Any) -> Any:
+            live, slots = batch_info.bs, batch_info.weight_indices
+            if last and batch_info.use_cuda_graph:
+                slots[live:] = last[0][live:]
+            if batch_info.use_cuda_graph:
+                last[:] = [slots.clone()]
+                batch_info.bs = len(slots)
+            found = stock(batch_info, *given, **named)
+            batch_info.bs = live
+            return found
+
+        backend._build_sgemm_routing = all_rows
+
+
+class _PaddedRowsKeepSlots(_Mutant):
+    """Slots behind the live rows stay as the last batch had them."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        stock = backend.prepare_lora_batch
+
+        def kept(forward_batch: Any, *given: Any, **named: Any) -> None:
+            slots = backend.cuda_graph_batch_info.weight_indices
+            before, live = slots.clone(), forward_batch.batch_size
+            stock(forward_batch, *given, **named)
+            slots[live:] = before[live:]
+
+        backend.prepare_lora_batch = kept
+
+
+class _Planted(LoraTarget):
+    def __init__(self, session: type[LoraSession], kernels: Kernels, mode: Mode) -> None:
+        super().__init__("sglang-lora", kernels, mode)
+        self._session = session
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
+        return self._session(config, graphs, self._kernels)
+
+
+def _opened(
+    session: type[LoraSession], kernels: Kernels = "triton", mode: Mode = "decode"
+) -> Callable[[], LoraTarget]:
+    return lambda: _Planted(session, kernels, mode)
+
+
+reversed_rows = _opened(_ReversedRows)
+reversed_rows_chunked = _opened(_ReversedRows, "csgmv")
+rank_of_a_neighbour = _opened(_RankOfANeighbour)
+first_scales = _opened(_FirstScales)
+slots_not_filled = _opened(_SlotsNotFilled)
+stale_tail = _opened(_StaleTail, "csgmv")
+offsets_at_pool_size = _opened(_OffsetsAtPoolSize, "csgmv")
+padded_rows_are_routed = _opened(_PaddedRowsAreRouted)
+padded_rows_keep_slots = _opened(_PaddedRowsKeepSlots, mode="target_verify")
+reversed_verify = _opened(_ReversedRows, mode="target_verify")

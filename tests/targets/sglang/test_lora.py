@@ -1,0 +1,174 @@
+"""Layers with LoRA adapters beside attention on released sglang: decodes and verifies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.targets import open_target
+from tests.targets.sglang.hybrid_cases import found
+from tests.targets.sglang.released import Workers
+
+NEWEST = "0.5.23"
+TARGETS = ("sglang-lora", "sglang-lora-chunked")
+VERIFIES = tuple(f"{target}-verify" for target in TARGETS)
+
+
+def _step(*rows: tuple[int, int, int], finish: tuple[int, ...] = ()) -> ReplayStep:
+    """Rows of (request, length, adapter)."""
+    made = [BatchRow(request=name, seq_len=length, adapter=own) for name, length, own in rows]
+    return ReplayStep(rows=tuple(made), finish=finish)
+
+
+def _verified(of: Case) -> Case:
+    """The same rows, each with three drafts to verify."""
+    config = msgspec.structs.replace(of.config, modes=("target_verify",), draft_tokens=3)
+    steps = tuple(
+        msgspec.structs.replace(
+            step,
+            mode="target_verify",
+            rows=tuple(msgspec.structs.replace(row, new_tokens=3) for row in step.rows),
+        )
+        for step in of.steps
+    )
+    return validate(msgspec.structs.replace(of, config=config, steps=steps))
+
+
+def _case(*steps: ReplayStep, **settings: Any) -> Case:
+    given = {"capture_bs": (2, 4), "max_context_len": 16, "max_loras": 2, **settings}
+    return validate(Case(schema_version=1, config=EngineConfig(**given), steps=steps))
+
+
+# Two adapters of different ranks and a request without one; then one of them alone.
+MIXED = _case(
+    _step((0, 5, 1), (1, 6, 0), (2, 7, 2), (3, 8, 1)),
+    _step((0, 6, 1), (1, 7, 0), (2, 8, 2), finish=(3,)),
+    _step((1, 8, 0), finish=(0, 2)),
+)
+# An adapter takes the place of another: one batch may have one, and there are three.
+REPLACED = _case(
+    _step((0, 5, 1), (1, 6, 0)),
+    _step((1, 7, 0), (2, 5, 2), finish=(0,)),
+    _step((3, 4, 3), (1, 8, 0), finish=(2,)),
+    max_loras=1,
+)
+# The last batch has a segment less, and the row that its tail names is a live one.
+FEWER_SEGMENTS = _case(
+    _step((0, 5, 1)),
+    _step((1, 6, 2), (0, 6, 1), (2, 5, 0)),
+    _step((1, 7, 2), (0, 7, 1), finish=(2,)),
+    capture_bs=(4,),
+)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "of", [MIXED, REPLACED, FEWER_SEGMENTS], ids=["mixed", "replaced", "fewer"]
+)
+@pytest.mark.parametrize(
+    ("version", "target"),
+    [
+        ("0.5.13", TARGETS[0]),
+        ("0.5.14", TARGETS[1]),
+        ("0.5.19", TARGETS[0]),
+        ("0.5.21", TARGETS[1]),
+        (NEWEST, TARGETS[0]),
+        (NEWEST, TARGETS[1]),
+    ],
+)
+def test_each_row_has_its_own_adapter(
+    workers: Workers, version: str, target: str, of: Case
+) -> None:
+    assert found(workers, version, of, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("of", [MIXED, REPLACED], ids=["mixed", "replaced"])
+@pytest.mark.parametrize(
+    ("version", "target"),
+    [
+        ("0.5.14", VERIFIES[1]),
+        ("0.5.19", VERIFIES[0]),
+        (NEWEST, VERIFIES[0]),
+        (NEWEST, VERIFIES[1]),
+    ],
+)
+def test_each_draft_has_the_adapter_of_its_request(
+    workers: Workers, version: str, target: str, of: Case
+) -> None:
+    assert found(workers, version, _verified(of), target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "fails"), [("0.5.18", True), ("0.5.19", False)])
+def test_a_verify_without_a_graph_fails_up_to_0_5_18(
+    workers: Workers, version: str, fails: bool
+) -> None:
+    """sglang PR 34337."""
+    above = _verified(_case(_step((0, 5, 1), (1, 6, 0)), capture_bs=(1,)))
+    assert (("survives", "") in found(workers, version, above, VERIFIES[0])) is fails
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "lost"), [("0.5.9", True), ("0.5.13", True), ("0.5.14", False)]
+)
+def test_graphs_of_csgmv_go_through_one_segment_up_to_0_5_13(
+    workers: Workers, version: str, lost: bool
+) -> None:
+    """sglang PR 28371."""
+    assert (("computes", "lora") in found(workers, version, MIXED, TARGETS[1])) is lost
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "beyond"), [("0.5.9", True), ("0.5.10", False)])
+def test_a_narrow_layer_is_written_past_its_end_in_0_5_9(
+    workers: Workers, version: str, beyond: bool
+) -> None:
+    seen = found(workers, version, _case(_step((0, 5, 1)), capture_bs=(1,)), TARGETS[0])
+    assert ("writes" in {clause for clause, _ in seen}) is beyond
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "max_loras must be 1 or more"),
+        ({"max_loras": 1, "swa_window": 2}, "swa_window=2 is not driven"),
+        ({"max_loras": 1, "attn_tp_size": 2}, "attn_tp_size=2 is not driven"),
+    ],
+)
+def test_configs_that_the_target_does_not_have_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    assert said in str(open_target(TARGETS[0]).unsupported(EngineConfig(**settings)))
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planted", "of", "named"),
+    [
+        ("reversed_rows", MIXED, ("metadata", "lora_ranks_of_tokens")),
+        ("reversed_rows_chunked", MIXED, ("computes", "lora")),
+        ("rank_of_a_neighbour", MIXED, ("metadata", "lora_ranks_of_tokens")),
+        ("first_scales", REPLACED, ("computes", "lora")),
+        ("slots_not_filled", REPLACED, ("computes", "lora")),
+        ("stale_tail", FEWER_SEGMENTS, ("computes", "lora")),
+        ("offsets_at_pool_size", MIXED, ("metadata", "lora_ranks_of_tokens")),
+        ("padded_rows_are_routed", MIXED, ("metadata", "lora_ranks_of_tokens")),
+        ("padded_rows_keep_slots", _verified(MIXED), ("metadata", "lora_ranks_of_tokens")),
+        ("reversed_verify", _verified(MIXED), ("computes", "lora")),
+    ],
+)
+def test_a_planted_bug_is_found(
+    workers: Workers, planted: str, of: Case, named: tuple[str, str]
+) -> None:
+    assert named in found(workers, NEWEST, of, f"tests.targets.sglang.lora_mutants:{planted}")
