@@ -135,7 +135,7 @@ def _vary_context(fields: Fields, can: Capabilities, profile: Profile, chance: C
     else:
         length = chance.pick((4, 6, 8, 9, 12, 15, 17, 24, 31, 32, 33))
         limit = usual
-    if chance.percent(8):
+    if chance.percent(16):
         length, limit = chance.pick((48, 64, 65, 100, 128, rare)), rare
     fields["max_context_len"] = max(1, min(length, limit))
 

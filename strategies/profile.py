@@ -25,7 +25,7 @@ class Profile:
     max_context_len: int = 32
     """Usual limit in tokens."""
     rare_context_len: int = 128
-    """Limit in about one config in twelve, and where a large page needs the room."""
+    """Limit in about one config in seven, and where a large page needs the room."""
     long_context_len: int = 16384
     """Limit in about one config in thirty, whose rows are few and narrow."""
     pool: int = 12

@@ -108,7 +108,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     kv_pool_pages: Annotated[int, Dimension(bounds=(1, 1 << 20), size=True)] = 64
     """Follows from the other sizes wherever a case is drawn or shrunk."""
     num_q_heads: Annotated[int, Dimension(
-        bounds=(1, 256), needs=Most("max_q_heads", 4, 4), feature=6, resets_with="heads"
+        bounds=(1, 256), needs=Most("max_q_heads", 4, 4), feature=6, share=40, resets_with="heads"
     )] = 1
     num_kv_heads: Annotated[int, Dimension(bounds=(1, 256), resets_with="heads")] = 1
     head_dim: Annotated[int, Dimension(
