@@ -143,6 +143,7 @@ def test_a_narrow_layer_is_written_past_its_end_in_0_5_9(
         ({}, "max_loras must be 1 or more"),
         ({"max_loras": 1, "swa_window": 2}, "swa_window=2 is not driven"),
         ({"max_loras": 1, "attn_tp_size": 2}, "attn_tp_size=2 is not driven"),
+        ({"max_loras": 1, "dp_size": 2}, "dp_size=2 is not driven"),
     ],
 )
 def test_configs_that_the_target_does_not_have_are_refused(

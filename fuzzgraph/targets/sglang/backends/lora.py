@@ -258,8 +258,11 @@ class LoraTarget(TritonTarget):
         self._kernels = kernels
         self.about = f"layers with LoRA adapters by {kernels} kernels, {mode} graphs"
         self.capabilities = self.capabilities.replace(
+            modes=(mode,),
             loras=True,
             max_tp_size=1,
+            max_dp_size=1,
+            idle_alone=True,
             max_spec_topk=1,
             capture_beyond_pool=False,
             swa_window=False,
