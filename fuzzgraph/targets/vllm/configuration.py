@@ -153,6 +153,10 @@ def _model_config(config: EngineConfig, architecture: str, *, experts: bool) -> 
     )
 
 
+_MAMBA_CHUNK = 16
+"""Tokens of a prompt that Mamba2's kernels compute at once."""
+
+
 def max_model_len(config: EngineConfig) -> int:
     """Tokens of the longest request that the server takes.
 
@@ -180,6 +184,9 @@ def _model_folder(config: EngineConfig, architecture: str, *, experts: bool = Fa
     }
     if config.attention == "mla":
         described |= _latent(config)
+    if config.recurrent_state:
+        # Of 2048 otherwise, of which one chunk's blocks take seconds; prompts have several now.
+        described["mamba_chunk_size"] = _MAMBA_CHUNK
     if experts:  # the engine lets other ranks be for such models alone
         described["num_experts"] = config.dp_size
     return _written(json.dumps(described))
