@@ -29,6 +29,8 @@ _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
 _RARE = 25
 """Percent below which configs take turns to have a feature, so that no pool goes without it."""
+_PLANNED_ITEMS = 1 << 20
+"""Upper bound of the work items of a split plan, where an eager prefill has a context of tokens."""
 _DRAFTED_ELEMENTS = 1 << 17
 """Upper bound of the key elements that one replay of a draft gathers over all its steps, branches
 and rows, which keeps the memory of its graphs at a few megabytes."""
@@ -80,6 +82,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
         _second_window(fields)
     for window in ("sliding_window", "swa_window"):
         fields[window] = min(fields[window], fields["max_context_len"])
+    _bound_split(fields)
     _whole_chunks(fields, can)
     _tracked_states(fields, can)
     if not fields["swa_window"]:
@@ -179,6 +182,13 @@ def _widen_pages(fields: Fields, can: Capabilities) -> None:
     for size in sorted(can.page_sizes):
         if too_small() and size > fields["page_size"]:
             fields["page_size"] = size
+
+
+def _bound_split(fields: Fields) -> None:
+    """Larger parts of a split plan, until those of a context of tokens are within their bound."""
+    if fields["split_kv"]:
+        least = fields["max_context_len"] ** 2 // _PLANNED_ITEMS
+        fields["split_kv"] = max(fields["split_kv"], least)
 
 
 def _bound_draft(fields: Fields) -> None:

@@ -25,6 +25,9 @@ LEAVING = (
 TAKEN_OVER = (step((0, 9), (1, 7)), step((2, 9), (3, 12), finish=(0, 1)), step((3, 13), (2, 10)))
 
 
+BESIDE_ANOTHER_RANK = ReplayStep(mode="idle", other_ranks=(1,))
+
+
 def windowed(*steps: ReplayStep, **settings: Any) -> Case:
     given = {"capture_bs": (1, 4), "max_context_len": 32, "page_size": 16, "swa_window": 3}
     config = EngineConfig(**{**given, "page_map": "page_table", **settings})
@@ -79,7 +82,7 @@ def test_a_table_of_a_verify_that_names_the_other_pool_is_found(workers: Workers
     [
         windowed(*LEAVING),
         windowed(*TAKEN_OVER, page_size=1),
-        windowed(step(mode="idle"), page_size=1, capture_bs=(1,)),
+        windowed(BESIDE_ANOTHER_RANK, page_size=1, capture_bs=(1,), dp_size=2),
     ],
     ids=["leaving", "taken over", "idle"],
 )

@@ -89,8 +89,8 @@ class TestReleases:
     def test_an_eager_step_without_a_request_computes_nothing(
         self, workers: Workers, target: str
     ) -> None:
-        idle = ReplayStep(mode="idle", via="eager")
-        case = latent_case(16 if "fa3" in target else 32, (5, 66))
+        idle = ReplayStep(mode="idle", via="eager", other_ranks=(1,))
+        case = latent_case(16 if "fa3" in target else 32, (5, 66), dp_size=2)
         case = msgspec.structs.replace(case, steps=(*case.steps, idle))
         assert seen(workers, "0.5.23", case, target) == set()
 

@@ -65,8 +65,8 @@ def test_a_mask_without_room_for_the_drafts_fails_where_the_backend_sized_it(
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
 def test_an_idle_rank_of_a_verify_replays_what_was_captured(workers: Workers, version: str) -> None:
-    case = decode_case((4,), mode="target_verify", capture_bs=(2,), max_context_len=8)
-    idle = ReplayStep(mode="idle")
+    case = decode_case((4,), mode="target_verify", capture_bs=(2,), max_context_len=8, dp_size=2)
+    idle = ReplayStep(mode="idle", other_ranks=(1,))
     case = msgspec.structs.replace(case, steps=(idle, *case.steps, idle))
     assert workers.findings(version, case, "tests.targets.sglang.steady:steady_verify") == ()
 
@@ -85,8 +85,9 @@ def test_a_capture_rounded_up_to_the_ranks_finds_the_sums_at_pool_size(workers: 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["decode", "target_verify"])
 def test_an_eager_step_without_requests_hands_out_no_rows(workers: Workers, mode: Mode) -> None:
-    case = decode_case((4,), mode=mode, capture_bs=(1,), max_context_len=5)
-    case = msgspec.structs.replace(case, steps=(ReplayStep(mode="idle", via="eager"),))
+    case = decode_case((4,), mode=mode, capture_bs=(1,), max_context_len=5, dp_size=2)
+    idle = ReplayStep(mode="idle", via="eager", other_ranks=(1,))
+    case = msgspec.structs.replace(case, steps=(idle,))
     target = _TARGET if mode == "decode" else "sglang-triton-verify"
     assert workers.findings("0.5.23", case, target) == ()
 

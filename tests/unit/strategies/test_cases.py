@@ -17,6 +17,7 @@ from fuzzgraph.errors import UsageError
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, profile_named
 from fuzzgraph.strategies.boundaries import seq_lens
+from fuzzgraph.strategies.configs import swarm_config
 
 EPOCHS, PER_EPOCH = 12, 100
 
@@ -320,3 +321,15 @@ def test_profiles_are_found_by_name() -> None:
     assert replace(DEFAULT, epoch=4) == DEFAULT.at(4)
     with pytest.raises(UsageError, match=r"profile='nigthly' is unknown.*nightly"):
         profile_named("nigthly")
+
+
+def test_a_split_plan_of_a_long_context_has_few_parts() -> None:
+    can = WIDEST.replace(modes=("prefill",))
+    configs = [swarm_config(can, DEFAULT, number) for number in range(3000)]
+    items = [
+        each.max_context_len * -(-each.max_context_len // each.split_kv)
+        for each in configs
+        if each.split_kv
+    ]
+    assert any(each.max_context_len > 4096 and each.split_kv for each in configs)
+    assert max(items) <= 1 << 21
