@@ -116,12 +116,12 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
     mla = config.attention == "mla"
     hf_config = hybrid or _hf_config(config)
     heads = (_MLA_HEADS if mla and not judged else config.num_q_heads) * config.attn_tp_size
+    kv_heads = config.num_kv_heads * config.attn_tp_size
     return Stub(
         attention_arch=arch.MLA if mla else arch.MHA,
         context_len=context_len(config),
         dtype=dtype,
-        # A rank's share is what the case says.
-        get_num_kv_heads=lambda *_: config.num_kv_heads,
+        get_num_kv_heads=lambda ranks, *_: max(1, kv_heads // ranks),
         head_dim=config.head_dim,
         hf_config=hf_config,
         hf_text_config=hf_config,
