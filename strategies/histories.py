@@ -242,9 +242,8 @@ class HistoryBuilder:
                 self.rows[request] = self.free_rows.take(1)[0]
             length = self._length(mode, request, tokens, index, record)
             if self.prompts_apart:
-                before = self.computed.get(request)
-                tokens = self._verified(request, tokens, length, beside=beside)
-                beside |= before is not None and before.kept(length - tokens) > 0
+                tokens, goes_on = self._verified(request, tokens, length, beside=beside)
+                beside |= goes_on
             if request not in self.encoders:
                 encoders = boundaries.encoder_lens(self.config)
                 extra = record[_EXTRAS + index % _ROWS]
@@ -283,9 +282,12 @@ class HistoryBuilder:
         named = self._live_adapters() | {self.adapters[request]} - {0}
         return len(named) <= self.config.max_loras
 
-    def _verified(self, request: int, tokens: int, length: int, *, beside: bool) -> int:
-        """Tokens of a row of a verify that may not compute several of a prompt: those of a row that
-        goes on, or that joins others with drafts behind its prompt; else one.
+    def _verified(
+        self, request: int, tokens: int, length: int, *, beside: bool
+    ) -> tuple[int, bool]:
+        """(tokens, whether it goes on) of a row of a verify that may not compute several tokens of
+        a prompt. A row has all of them where it goes on, or joins others with drafts behind its
+        prompt; else one.
 
         Args:
             beside: whether a row before it goes on.
@@ -297,7 +299,7 @@ class HistoryBuilder:
             tokens = 1
             _, now = computed(None, length - 1, 1)
         self.computed[request] = now
-        return tokens
+        return tokens, kept > 0
 
     def _new_tokens(self, mode: Mode, size: int, record: bytes, via: Via) -> list[int]:
         drafts = self.config.draft_tokens

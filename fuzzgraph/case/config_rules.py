@@ -33,8 +33,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_ladder("capture_tokens", config.capture_tokens)
     _check_modes(config)
     _check_heads(config)
-    _check_rank(config)
-    _check_data_ranks(config)
+    _check_ranks(config)
     _check_decode_only(config)
     _check_states(config)
     _check_drafted_prompts(config)
@@ -201,30 +200,19 @@ def _check_heads(config: EngineConfig) -> None:
         )
 
 
-def _check_rank(config: EngineConfig) -> None:
-    if config.attn_tp_rank >= config.attn_tp_size:
-        refuse(
-            "config.attn_tp_rank",
-            config.attn_tp_rank,
-            f"must be below attn_tp_size={config.attn_tp_size}",
-            "Lower the rank.",
-        )
+def _check_ranks(config: EngineConfig) -> None:
+    for kind in ("attn_tp", "dp"):
+        rank, size = getattr(config, f"{kind}_rank"), getattr(config, f"{kind}_size")
+        if rank >= size:
+            refuse(
+                f"config.{kind}_rank", rank, f"must be below {kind}_size={size}", "Lower the rank."
+            )
     if config.row_mixing == "router" and config.attn_tp_size == 1:
         refuse(
             "config.row_mixing",
             "router",
             "counts the tokens of one of several ranks; got attn_tp_size=1",
             "Raise attn_tp_size, or choose another row_mixing.",
-        )
-
-
-def _check_data_ranks(config: EngineConfig) -> None:
-    if config.dp_rank >= config.dp_size:
-        refuse(
-            "config.dp_rank",
-            config.dp_rank,
-            f"must be below dp_size={config.dp_size}",
-            "Lower the rank.",
         )
     if config.dp_size > 1 and "prefill" in config.modes:
         refuse(

@@ -24,7 +24,12 @@ from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in
-from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
+from fuzzgraph.targets.sglang.backends.triton import (
+    OF_ONE_RANK,
+    TritonSession,
+    TritonTarget,
+    triton_backend,
+)
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.release import (
@@ -179,13 +184,7 @@ class DeltaNetTarget(TritonTarget):
             modes=(mode,),
             dtypes=("float32",),
             max_context_len=POSITIONS,
-            max_tp_size=1,
-            max_dp_size=1,
-            idle_alone=True,
-            max_spec_topk=1,
-            capture_beyond_pool=False,
-            swa_window=False,
-            row_mixings=("none",),
+            **OF_ONE_RANK,
             recurrent_state=True,
             recurrent_only=True,
             recurrent_verify=mode == "target_verify",

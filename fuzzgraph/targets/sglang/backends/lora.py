@@ -30,7 +30,12 @@ from fuzzgraph.targets.sglang.adapted_model import (
     described_layers,
 )
 from fuzzgraph.targets.sglang.attention_model import outputs_in
-from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget, triton_backend
+from fuzzgraph.targets.sglang.backends.triton import (
+    OF_ONE_RANK,
+    TritonSession,
+    TritonTarget,
+    triton_backend,
+)
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
@@ -260,13 +265,7 @@ class LoraTarget(TritonTarget):
         self.capabilities = self.capabilities.replace(
             modes=(mode,),
             loras=True,
-            max_tp_size=1,
-            max_dp_size=1,
-            idle_alone=True,
-            max_spec_topk=1,
-            capture_beyond_pool=False,
-            swa_window=False,
-            row_mixings=("none",),
+            **OF_ONE_RANK,
         )
 
     def refused(self, config: EngineConfig) -> str | None:

@@ -10,6 +10,7 @@ kernel takes as it does DeepSeek's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -72,6 +73,13 @@ def _refused_widths(config: EngineConfig) -> str | None:
     if (row - 1).bit_length() != (value - 1).bit_length():
         return f"v_head_dim={value} and head_dim={row} round up to different powers of 2"
     return None
+
+
+OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
+    "max_tp_size": 1, "max_dp_size": 1, "idle_alone": True, "max_spec_topk": 1,
+    "capture_beyond_pool": False, "swa_window": False, "row_mixings": ("none",),
+})  # fmt: skip
+"""Capabilities of a target with another layer beside attention, which no other rank shares."""
 
 
 class TritonTarget(SglangTarget):
