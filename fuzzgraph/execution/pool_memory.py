@@ -115,6 +115,10 @@ class PoolPlane:
             # Of several worlds' signatures: the two trap slots, if they lie in this page, must
             # hold different values, or what is read through a trap would not differ.
             self.reserved[slot] = self.filler[(slot - TRAPS[0]) % len(TRAPS)][0]
+        self.fill_beyond_reserved(world)
+
+    def fill_beyond_reserved(self, world: int) -> None:
+        """Signatures everywhere but in the reserved page."""
         others = 1 if self._page_rows else RESERVED_SLOT + len(self.reserved)
         self.rows[others:] = self.filler[world]
 

@@ -1,7 +1,7 @@
 """Writes the logical state of a step into an engine's own pools, and finds writes to other places.
 
-World A is what is really there, leftovers of finished requests included. World B differs from it
-in memory that the batch neither names nor owns. `PoolWriter` knows one session's pools; `StepState`
+World A has the batch's truth in place, and signatures in all other KV and states. World B differs
+from it in memory that the batch neither names nor owns. `PoolWriter` knows one session's pools; `StepState`
 is one batch on them, computed once and written as often as the runs of a step need it.
 """
 
@@ -66,6 +66,11 @@ class PoolWriter:
         for table in self._maps:
             table.fill_unreserved(world)
 
+    def fill_all(self, world: int) -> None:
+        """Put signatures into all KV and states beyond the reserved page, whoever owns them."""
+        for plane in self._all_planes:
+            plane.fill_beyond_reserved(world)
+
     def written_in_capture(self) -> list[ForeignWrite]:
         """Writes of warm-up and capture: what no longer holds what `fill_unowned(0)` put there."""
         found: list[ForeignWrite] = []
@@ -127,6 +132,12 @@ class StepState:
     @property
     def mode(self) -> Mode:
         return self._batch.mode
+
+    def lay(self) -> None:
+        """Write the batch's truth for the step under test, and signatures over all other KV and
+        states: a store to what is free, or another's, then shows whatever value it stores."""
+        self._pool_writer.fill_all(0)
+        self.write()
 
     def write(self) -> None:
         """Write the batch's page maps, its KV and states from before this step, its encoder KV."""

@@ -66,7 +66,7 @@ class StepRunner:
         step.allocation = partial(opened.allocation_of, mode=batch.mode)
         step.excuses = opened.excuses
         state = opened.pool_writer.state_of(batch)
-        state.write()
+        state.lay()
         # Writing the step's state binds no attribute: the snapshot taken after the last step still
         # has the present bindings, and its walk over the engine's objects is saved.
         known = self._after.attributes if self._after else None

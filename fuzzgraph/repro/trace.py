@@ -193,7 +193,7 @@ class Recording:
     def lay(self, batch: Batch) -> torch.Tensor:
         """Lay out the world of the next step ahead of it; the bytes before."""
         self._laid = self.image()
-        self.opened.pool_writer.state_of(batch).write()
+        self.opened.pool_writer.state_of(batch).lay()
         return self._laid
 
     @torch.no_grad()

@@ -106,6 +106,28 @@ def test_all_of_page_0_may_be_written_where_it_is_a_reserved_state_too(
     assert [number for each in stranger for number in each.indices] == found
 
 
+def test_a_store_of_what_a_finished_request_had_left_there_shows() -> None:
+    memory = GuardedMemory(capacity=1 << 22)
+    with memory.intercept("engine"):
+        _, pools = keys_before_values()
+    pool_writer = PoolWriter(pools, CONFIG, memory)
+    other = ReplayStep(rows=(BatchRow(request=1, seq_len=3),), finish=(0,))
+    longer = ReplayStep(rows=(BatchRow(request=0, seq_len=5),))
+    first, second = plan(Case(schema_version=1, config=CONFIG, steps=(longer, other)))
+    pool_writer.state_of(first).lay()
+    past = first.kv_slots.values[: first.cached_lens[0]]
+    (slot,) = {*past.tolist()} - {*second.kv_slots.values.tolist()}
+    place = (slot // CONFIG.page_size, slot % CONFIG.page_size)
+    left = [plane[place].clone() for plane in pools.kv_planes]
+    step = pool_writer.state_of(second)
+    step.lay()
+    before = memory.snapshot()
+    for plane, row in zip(pools.kv_planes, left, strict=True):
+        plane[place] = row
+    strangers = [each for each in step.foreign_writes(before) if not each.own]
+    assert [each.indices for each in strangers] == [[slot], [slot]]
+
+
 def test_too_few_pages_are_named() -> None:
     cache, _ = keys_before_values()
     few = Pools(kv_planes=(cache[:4, 0], cache[:4, 1]))
