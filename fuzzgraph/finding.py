@@ -119,14 +119,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """What makes two findings the same: oracle, clause, target, buffer and step kind.
 
         A number in a buffer's name does not count: engines keep a buffer for each captured size,
-        and a smaller case has smaller sizes.
+        and a smaller case has smaller sizes. An exception has no buffer; the function that raised
+        it takes its place, or the first one of a mode would hide all others.
 
         What happens before the first step, at warm-up or capture, has no step kind, also where a
         step shows it: a smaller case of what a replay does wrong must not end there.
         """
         mode = self.mode if self.step >= 0 and self.stage != "capture" else ""
-        buffer = re.sub(r"\[\d+\]", "[]", self.buffer)
+        buffer = re.sub(r"\[\d+\]", "[]", self.buffer or self._raised_in)
         return (self.oracle, self.clause, self.target, buffer, mode)
+
+    @property
+    def _raised_in(self) -> str:
+        """The function that raised, by its name alone: lines move, and a path is long."""
+        where = str(self.detail.get("where", "")) if self.symptom == "exception" else ""
+        return where.rpartition(" in ")[2]
 
 
 def severity_of(clause: Clause) -> Severity:

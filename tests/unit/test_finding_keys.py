@@ -21,3 +21,17 @@ def test_a_buffer_of_another_captured_size_is_the_same_buffer() -> None:
     )
     assert of_six.key == of_one.key != other.key
     assert of_six.buffer != of_one.buffer
+
+
+def test_exceptions_of_two_functions_are_two_findings() -> None:
+    raised = msgspec.structs.replace(
+        reported().finding,
+        buffer="",
+        symptom="exception",
+        detail={"where": "backend.py:526 in fill_indices"},
+    )
+    moved, other = (
+        msgspec.structs.replace(raised, detail={"where": where})
+        for where in ("backend.py:531 in fill_indices", "backend.py:526 in plan")
+    )
+    assert raised.key == moved.key != other.key
