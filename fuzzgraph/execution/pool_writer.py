@@ -1,8 +1,8 @@
 """Writes the logical state of a step into an engine's own pools, and finds writes to other places.
 
 World A has the batch's truth in place, and signatures in all other KV and states. World B differs
-from it in memory that the batch neither names nor owns. `PoolWriter` knows one session's pools; `StepState`
-is one batch on them, computed once and written as often as the runs of a step need it.
+from it in memory that the batch neither names nor owns. `PoolWriter` knows one session's pools;
+`StepState` is one batch on them, computed once and written as often as the runs of a step need it.
 """
 
 from __future__ import annotations
