@@ -78,13 +78,15 @@ class GraphEngine(Protocol):
         ...
 
     def segment(
-        self, *, key: str, continues: bool = False
+        self, *, key: str, continues: bool = False, prepares: bool = False
     ) -> AbstractContextManager[CapturedGraph[None]]:
         """Record what runs inside, for an engine that captures a forward piece by piece.
 
         Args:
             key: names the graph.
             continues: whether its replay uses what the piece before it left in the shared pool.
+            prepares: whether this is code that prepares a step and works on the host too. What it
+                does there is in no graph, and what it read there stays as it was at the capture.
 
         Raises:
             CaptureError: something did what a device capture forbids.

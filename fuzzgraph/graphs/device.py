@@ -62,7 +62,9 @@ class DeviceGraphs(WatchedEngine):
         return captured
 
     @contextmanager
-    def segment(self, *, key: str, continues: bool = False) -> Iterator[DeviceGraph[None]]:
+    def segment(
+        self, *, key: str, continues: bool = False, prepares: bool = False
+    ) -> Iterator[DeviceGraph[None]]:
         """Capture what runs inside; the engine has warmed it up.
 
         Raises:

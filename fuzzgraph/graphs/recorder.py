@@ -15,7 +15,7 @@ generator's present state, as eager ones do; a device graph advances a state of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,11 +28,16 @@ from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.listener import Listener
 from fuzzgraph.memory.operator_facts import Facts
 from fuzzgraph.memory.placement import memory_of
+from fuzzgraph.memory.sides import works_on_host
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
 from fuzzgraph.relays import relay
 
 Outputs = TypeVar("Outputs")
+
+
+def _all_on_device(tensor: torch.Tensor) -> str:
+    return "device"
 
 
 class Recorder(WatchedEngine):
@@ -56,15 +61,24 @@ class Recorder(WatchedEngine):
         return graph
 
     @contextmanager
-    def segment(self, *, key: str, continues: bool = False) -> Iterator[RecordedGraph[None]]:
+    def segment(
+        self, *, key: str, continues: bool = False, prepares: bool = False
+    ) -> Iterator[RecordedGraph[None]]:
         """Record what runs inside.
+
+        Args:
+            prepares: see `GraphEngine`. Otherwise all that is captured counts as the device's: many
+                an engine that runs on a CPU names no device for its buffers.
 
         Raises:
             CaptureError: something did what a device capture forbids.
         """
-        tape, nothing = _Tape(key), WatchedForward.nothing()
+        side_of = self.memory.side_of if prepares else _all_on_device
+        tape, nothing = _Tape(key, side_of), WatchedForward.nothing()
         graph = RecordedGraph(key, self, tape, nothing, None, continues=continues)
-        with self.memory.intercept("graph", tape), HostReads(key, tape.forget):
+        apart = self.memory.host_apart() if prepares else nullcontext()
+        reads = HostReads(key, tape.forget, side_of)
+        with self.memory.intercept("graph", tape), apart, reads:
             yield graph
         self._graphs.append(graph)
 
@@ -76,8 +90,9 @@ class _Tape(Listener):
     serves until the tensor itself is rebound or resized.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, side_of: Callable[[torch.Tensor], str] = _all_on_device) -> None:
         self.key = key
+        self._side_of = side_of
         self.trace: list[_Raw | RecordedOp] = []
         self.steps: list[Step] = []
         # By `id`. The tensor is kept too, so that no other tensor gets the same id.
@@ -89,7 +104,8 @@ class _Tape(Listener):
         self._aliases.clear()
 
     def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
-        if facts.forbidden or facts.index or facts.is_lift:
+        may_be_forbidden = facts.forbidden or facts.index or facts.is_lift
+        if may_be_forbidden and not works_on_host(args, kwargs, self._side_of):
             refuse_forbidden(facts, func, args, kwargs, self.key)
         if facts.is_resize:
             self._resized = memory_of(args[0])  # before the resize moves it
@@ -112,6 +128,7 @@ class _Tape(Listener):
             kwargs = {name: self._keep(item) for name, item in kwargs.items()} if kwargs else _NONE
         # Views and empty tensors are no work on a device. They stay in the trace for exporters.
         works = bool(facts.writes or fresh) and not facts.is_empty
+        works = works and not works_on_host(args, kwargs, self._side_of)
         alias = self._keep(out)
         self.trace.append((func, facts, args, kwargs, alias, innermost_source(_GUARD), works))
         if works:

@@ -3,14 +3,15 @@
 Two checks: operator tags (a value or a shape that depends on data), and the Python functions that
 read a tensor on the host or copy pageable host memory, which dispatch does not show.
 
-On a CPU, reading a host mirror inside a capture is refused although a device allows it, and
-`.to(torch.device("cpu"))` passes because it may name the engine's own device. Addresses
-(`data_ptr`) and writes through NumPy views taken earlier are not checked.
+On a CPU, reading a host mirror inside a capture is refused although a device allows it, unless what
+is captured is said to prepare a step (`GraphEngine.segment`); and `.to(torch.device("cpu"))` passes
+because it may name the engine's own device. Addresses (`data_ptr`) and writes through NumPy views
+taken earlier are not checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -53,11 +54,18 @@ class HostReads(TorchFunctionMode):
     Args:
         key: the graph that is captured.
         rebound: called after a tensor's `.data` was replaced, which dispatch does not show.
+        side_of: tells which tensors are the host's own, which may be read.
     """
 
-    def __init__(self, key: str, rebound: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        key: str,
+        rebound: Callable[[], None],
+        side_of: Callable[[torch.Tensor], str] = lambda tensor: "device",
+    ) -> None:
         super().__init__()
         self._key = key
+        self._side_of = side_of
         self._rebound = rebound
 
     def __torch_function__(
@@ -66,20 +74,28 @@ class HostReads(TorchFunctionMode):
         # Called for every torch function of a capture; nearly all of them leave here.
         if func not in _WATCHED:
             return func(*args, **kwargs) if kwargs else func(*args)
-        self._check(func, args)
+        self._check(func, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
         if func == _SET_DATA:
             self._rebound()
         return result
 
-    def _check(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _check(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         name = _HOST_READS.get(func)
-        if name is not None:
+        if name is not None and self._side_of(args[0]) != "host":
             _refuse(f"Tensor.{name}() read {_described(args[0])} on the host", self._key)
         copy = _HOST_COPIES.get(func)
-        # Made from another tensor, the result is a copy on the device.
-        if copy is not None and not (args and isinstance(args[-1], torch.Tensor)):
+        if copy is not None and not _stays_where_it_is(func, args, kwargs):
             _refuse(f"{copy} copied pageable host memory", self._key)
+
+
+def _stays_where_it_is(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a new tensor is a copy on the device, made from another one, or a number on the host,
+    which operators on the device take as an argument."""
+    if args and isinstance(args[-1], torch.Tensor):
+        return True
+    number = bool(args) and isinstance(args[0], (bool, int, float))
+    return func != torch.Tensor.new_tensor and number and kwargs.get("device") is None
 
 
 def _described(tensor: Any) -> str:

@@ -8,6 +8,7 @@ seen only if it lands in a red zone and changes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -117,6 +118,10 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def side_of(self, tensor: torch.Tensor) -> str:
         """'host' or 'device', as the engine asked for the memory; '' where that is unknown."""
         return self._sides.of(tensor) if tensor.is_cpu else "device"
+
+    def host_apart(self) -> AbstractContextManager[None]:
+        """Inside, what the capture of a graph makes of the host's memory is on the host too."""
+        return self._sides.host_apart()
 
     @_unguarded
     def is_poison(self, tensor: torch.Tensor) -> bool:

@@ -5,7 +5,8 @@ Guarded memory keeps the answer in its region, other memory in its storage.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,18 @@ from fuzzgraph.memory.transfers import Transfers
 _ATTRIBUTE = "_fuzzgraph_side"
 
 
+def works_on_host(
+    args: Any, kwargs: Mapping[str, Any], side_of: Callable[[torch.Tensor], str]
+) -> bool:
+    """Whether an operation is given tensors, all of them known to be the host's.
+
+    Scalars beside other tensors do not count: torch takes a host scalar beside device tensors.
+    """
+    tensors = tensors_in([*args, *kwargs.values()])
+    counted = [tensor for tensor in tensors if tensor.dim()] or tensors
+    return bool(counted) and all(side_of(tensor) == "host" for tensor in counted)
+
+
 class Sides:
     """Sides of one session's memory; does nothing where the session runs on a real device."""
 
@@ -28,6 +41,7 @@ class Sides:
         self._storage = arena.storage_key
         self._one_memory = arena.device is SESSION_CPU
         self._wanted: Side | None = None
+        self._apart = False
         self._requests = Requests(self._ask)
         self._transfers = Transfers(self.of, self._put)
 
@@ -56,10 +70,20 @@ class Sides:
         region = self._layout.region_of(tensor)
         return "" if region is None else region.side
 
+    @contextmanager
+    def host_apart(self) -> Iterator[None]:
+        """Inside, what a graph's capture makes of the host's memory is on the host too."""
+        before, self._apart = self._apart, True
+        try:
+            yield
+        finally:
+            self._apart = before
+
     def of_fresh(self, segment: Segment, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Side:
         """The side of a result that has memory of its own."""
-        if segment == "graph":
-            return "device"  # a graph holds device work only
+        if segment == "graph":  # it holds device work only
+            on_host = self._apart and works_on_host(args, kwargs or {}, self.of)
+            return "host" if on_host else "device"
         return self._inherited(facts, args, kwargs) if self._wanted is None else self._wanted
 
     def _ask(self, side: Side | None) -> Side | None:

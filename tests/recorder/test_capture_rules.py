@@ -35,6 +35,10 @@ REFUSED: dict[str, tuple[Forward, str]] = {
     "unique": (lambda x, i: i.unique(), r"aten\._unique2"),
     "repeat_interleave": (lambda x, i: x.repeat_interleave(i), r"aten\.repeat_interleave"),
     "tensor of a list": (lambda x, i: torch.tensor([1, 2]), r"torch\.tensor copied pageable host"),
+    "number for the device": (
+        lambda x, i: torch.tensor(1.5, device=x.device),
+        r"torch\.tensor copied pageable host",
+    ),
     "as_tensor": (lambda x, i: torch.as_tensor([1]), r"torch\.as_tensor copied pageable host"),
     "from_numpy": (lambda x, i: torch.from_numpy(np.zeros(2)), r"pageable host copy"),
     "new_tensor": (lambda x, i: x.new_tensor([1.0]), r"Tensor\.new_tensor copied"),
@@ -68,6 +72,7 @@ ALLOWED: dict[str, Forward] = {
     "address": lambda x, i: x.data_ptr(),
     "iteration": lambda x, i: [row + 1 for row in x],
     "device by name": lambda x, i: x.to("cpu"),
+    "a number of the host": lambda x, i: x.minimum(torch.tensor(1.5)),
     "as_tensor of a tensor": lambda x, i: torch.as_tensor(x),
     "where of three arguments": lambda x, i: torch.where(x > 0, x, i),
 }

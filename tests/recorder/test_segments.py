@@ -70,3 +70,39 @@ def test_a_piece_forbids_what_a_capture_forbids() -> None:
     with refused, recorder.segment(key="k"):
         x.sum().item()
     assert recorder.captured == 0
+
+
+def preparation() -> tuple[Recorder, torch.Tensor, torch.Tensor]:
+    """A recorder, a buffer of the device, and one of the host."""
+    memory = GuardedMemory()
+    with memory.intercept("engine"):
+        on_device = torch.ones(2, device=memory.device)
+        on_host = torch.tensor([3, 4], device="cpu")
+    return Recorder(memory), on_device, on_host
+
+
+def test_a_captured_preparation_keeps_what_it_read_on_the_host() -> None:
+    recorder, on_device, on_host = preparation()
+    with recorder.segment(key="k", prepares=True) as graph:
+        on_device.fill_(on_host.max().item())
+    on_host.fill_(9)
+    on_device.zero_()
+    graph.replay()
+    assert on_device.tolist() == [4.0, 4.0]
+
+
+def test_work_on_the_host_is_in_no_graph_of_a_preparation() -> None:
+    recorder, on_device, on_host = preparation()
+    with recorder.segment(key="k", prepares=True) as graph:
+        on_host.add_(1)
+        on_device.add_(1)
+    graph.replay()
+    assert on_host.tolist() == [4, 5]
+    assert on_device.tolist() == [3.0, 3.0]
+
+
+def test_a_captured_preparation_may_not_read_the_device() -> None:
+    recorder, on_device, _ = preparation()
+    refused = pytest.raises(CaptureError, match=r"Tensor.item\(\) read .* while graph 'k'")
+    with refused, recorder.segment(key="k", prepares=True):
+        on_device.max().item()

@@ -46,11 +46,13 @@ class CudaGraphs:
     Args:
         graphs: captures and replays.
         kind: names the graphs in messages.
+        prepares: whether what they hold prepares a step (`GraphEngine.segment`).
     """
 
-    def __init__(self, graphs: GraphEngine, kind: str) -> None:
+    def __init__(self, graphs: GraphEngine, kind: str, *, prepares: bool = False) -> None:
         self._graphs = graphs
         self._kind = kind
+        self._prepares = prepares
         self._number = self._size = self._pieces = 0
 
     def names(self) -> dict[str, Any]:
@@ -64,7 +66,8 @@ class CudaGraphs:
     def capture(self, graph: RecordedCudaGraph, *_: Any, **__: Any) -> Iterator[None]:
         """In place of `torch.cuda.graph(graph, pool=..., stream=...)`: one whole graph."""
         self._number += 1
-        with self._graphs.segment(key=f"{self._kind}/{self._number}") as graph.captured:
+        key = f"{self._kind}/{self._number}"
+        with self._graphs.segment(key=key, prepares=self._prepares) as graph.captured:
             yield
 
     # Forwards that are captured piece by piece

@@ -10,6 +10,10 @@ from fuzzgraph.targets.entry import TargetEntry
 __all__ = ["TARGETS"]
 
 
+_GLUED = ("aiter", "fa3", "fa3-mla", "flashmla", "nsa", "triton", "trtllm-mha", "trtllm-mla")
+"""Backends whose preparation of metadata can be captured."""
+
+
 def _row(name: str, module: str, factory: str, releases: str = "", **arguments: str) -> TargetEntry:
     return TargetEntry(f"sglang-{name}", f"sglang.{module}", factory, arguments, releases)
 
@@ -89,4 +93,10 @@ TARGETS = (
     _row("triton-mla-verify", "backends.triton", "TritonTarget", mode="target_verify",
          attention="mla"),
     _row("triton-verify", "backends.triton", "TritonTarget", mode="target_verify"),
+    *(
+        _row(f"{backend}-glue{suffix}", "backends.metadata_glue", "target", backend=backend,
+             mode=mode, releases="0.5.19 on")
+        for backend in _GLUED
+        for suffix, mode in (("", "decode"), ("-verify", "target_verify"))
+    ),
 )  # fmt: skip

@@ -103,12 +103,12 @@ def _sparse_model(runner: Any) -> None:
     pool.nsa_kv_cache_store_fp8 = pool.dsa_kv_cache_store_fp8 = False
     if runner.device == "cpu":
         # The older of its two modules stays behind, and may not be imported.
-        module: Any = engine_module(_NSA.place()[0])
+        module: Any = engine_module(NSA.place()[0])
         module.flash_attn_with_kvcache = flash_attention.flash_attn_with_kvcache
         _as_on_cuda(module)
 
 
-_NSA = AttentionBackend(
+NSA = AttentionBackend(
     name="nsa",
     places=(
         (f"{ATTENTION}.dsa_backend", "DeepseekSparseAttnBackend"),
@@ -155,4 +155,4 @@ _NSA = AttentionBackend(
     settings=(("SGLANG_OPT_USE_TOPK_V2", "0"),),
 )
 
-target = _NSA.target
+target = NSA.target

@@ -57,6 +57,11 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
         with self._device():
             self._engine = deferred_capture(module.DecodeCudaGraphRunner)(runner)
 
+    @property
+    def metadata_glue(self) -> Any:
+        """The engine's graphs of preparations, where a server has switched them on."""
+        return self._engine._metadata_glue
+
     def prepare(self, forward_batch: Any) -> None:
         self._engine.load_batch(forward_batch)
 

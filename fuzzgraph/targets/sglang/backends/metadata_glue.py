@@ -1,0 +1,156 @@
+"""Attention backends whose preparation is a graph too: targets such as `sglang-fa3-glue`.
+
+With SGLANG_ENABLE_METADATA_GLUE_GRAPH=1 a server captures `init_forward_metadata_out_graph` when a
+batch fills its graph for the third time, and replays it for each later batch that fills it. What
+the preparation took from the host, or from a tensor of that one batch, is then that of the third
+batch for ever. Source: sglang metadata_glue_graph.py, from 0.5.19 on.
+
+Real: what is real without it, and `MetadataGlueGraph`. A session opens as such a server is after
+its first requests: three short batches have filled each graph. Padded batches are prepared anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.layout import plan
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.sglang.backends import aiter, fa3, flashmla, nsa, trtllm_mha, trtllm_mla
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    AttentionBackend,
+    BackendSession,
+    BackendTarget,
+)
+from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget
+from fuzzgraph.targets.sglang.decode_session import DecodeSession
+from fuzzgraph.targets.sglang.release import demand_release, release
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
+from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import DecodeCudaGraphRunnerDriver
+from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
+from fuzzgraph.targets.sglang.target import SglangTarget
+from fuzzgraph.world import Batch
+
+_SWITCH = "SGLANG_ENABLE_METADATA_GLUE_GRAPH"
+_FROM = (0, 5, 19)
+_FILLED = 3
+"""The batch that fills a graph so often is captured (MetadataGlueGraph.NUM_WARMUP, and one)."""
+_BACKENDS = {
+    "aiter": aiter.AITER,
+    "fa3": fa3.FA3,
+    "fa3-mla": fa3.FA3_MLA,
+    "flashmla": flashmla.FLASHMLA,
+    "nsa": nsa.NSA,
+    "trtllm-mha": trtllm_mha.TRTLLM_MHA,
+    "trtllm-mla": trtllm_mla.TRTLLM_MLA,
+}
+
+
+def target(name: str, backend: str, mode: Literal["decode", "target_verify"]) -> SglangTarget:
+    """The target of a backend in one mode."""
+    if backend == "triton":
+        return _TritonGlueTarget(name, mode)
+    return _BackendGlueTarget(name, _BACKENDS[backend], mode)
+
+
+class _Glue(SglangTarget):
+    """Of releases that have such graphs, switched on; on one data-parallel rank."""
+
+    def modules(self) -> tuple[str, ...]:
+        demand_release(_FROM, "captures no preparation of metadata", self.name)
+        return super().modules()
+
+    def load(self) -> None:
+        super().load()
+        keep_workspaces_small(**{_SWITCH: "1"})
+
+    def _alone(self) -> None:
+        self.about = f"{self.about}, their metadata by graphs"
+        self.capabilities = self.capabilities.replace(max_dp_size=1, idle_alone=True)
+
+
+class _BackendGlueTarget(_Glue, BackendTarget):
+    def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
+        super().__init__(name, backend, mode)
+        self._alone()
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> _BackendGlueSession:
+        return _BackendGlueSession(config, graphs, self.backend)
+
+
+class _TritonGlueTarget(_Glue, TritonTarget):
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        super().__init__(name, mode)
+        self._alone()
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> _TritonGlueSession:
+        return _TritonGlueSession(config, graphs)
+
+
+class _GlueSession(DecodeSession):
+    """A decode runner whose graphs were each filled often enough."""
+
+    runner: DecodeCudaGraphRunnerDriver
+    _preparations: CudaGraphs | None = None
+
+    def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
+        self._preparations = CudaGraphs(graphs, "metadata", prepares=True)
+        return super()._open_runner(graphs)
+
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        made = self._preparations
+        names = {} if made is None else {**made.names(), "Stream": _no_stream}
+        with super().engine_runs(batch), replaced_names([torch.cuda], names):
+            yield
+
+    def capture(self) -> None:
+        super().capture()
+        for size in self._config.capture_bs:
+            if size <= self._config.req_pool_size:  # larger ones are never filled
+                self._fill_graph(size)
+        for watch in self._watches:
+            watch.begin()
+        if self.runner.metadata_glue.disabled:
+            raise AdapterUnavailable(
+                f"sglang {release()} cannot capture how {type(self.backend).__name__} prepares this"
+                " config, and does without. Name the target whose name lacks '-glue'."
+            )
+
+    def _fill_graph(self, size: int) -> None:
+        batch = _full_batch(self._config, size)
+        for _ in range(_FILLED):
+            with self.engine_runs(batch):
+                self._use()
+                self.runner.prepare(self._given(batch))
+
+
+class _BackendGlueSession(_GlueSession, BackendSession):
+    """Of a backend whose kernels are modelled."""
+
+
+class _TritonGlueSession(_GlueSession, TritonSession):
+    """Of the Triton backend."""
+
+
+def _no_stream(*_: Any, **__: Any) -> None:
+    """Captures name a stream, which the recorder does not model."""
+
+
+def _full_batch(config: EngineConfig, size: int) -> Batch:
+    """As many requests as the graph has rows, as short as can be."""
+    (mode,) = config.modes
+    verifies = mode == "target_verify"
+    tokens = config.draft_tokens if verifies else 1
+    length = tokens + 1 if verifies else 1
+    rows = tuple(BatchRow(request=row, seq_len=length, new_tokens=tokens) for row in range(size))
+    step = ReplayStep(mode=mode, rows=rows)
+    (batch,) = plan(Case(schema_version=1, config=config, steps=(step,)))
+    return batch
