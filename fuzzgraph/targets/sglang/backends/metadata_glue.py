@@ -12,6 +12,7 @@ its first requests: three short batches have filled each graph. Padded batches a
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -34,7 +35,6 @@ from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.release import demand_release, release
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import DecodeCudaGraphRunnerDriver
-from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
@@ -57,32 +57,28 @@ def target(name: str, backend: str, mode: Literal["decode", "target_verify"]) ->
     """The target of a backend in one mode."""
     if backend == "triton":
         return _TritonGlueTarget(name, mode)
-    return _BackendGlueTarget(name, _BACKENDS[backend], mode)
+    return BackendGlueTarget(name, _BACKENDS[backend], mode)
 
 
 class _Glue(SglangTarget):
-    """Of releases that have such graphs, switched on; on one data-parallel rank."""
+    """Of releases that have such graphs; on one data-parallel rank."""
 
     def modules(self) -> tuple[str, ...]:
         demand_release(_FROM, "captures no preparation of metadata", self.name)
         return super().modules()
-
-    def load(self) -> None:
-        super().load()
-        keep_workspaces_small(**{_SWITCH: "1"})
 
     def _alone(self) -> None:
         self.about = f"{self.about}, their metadata by graphs"
         self.capabilities = self.capabilities.replace(max_dp_size=1, idle_alone=True)
 
 
-class _BackendGlueTarget(_Glue, BackendTarget):
+class BackendGlueTarget(_Glue, BackendTarget):
     def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
         super().__init__(name, backend, mode)
         self._alone()
 
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> _BackendGlueSession:
-        return _BackendGlueSession(config, graphs, self.backend)
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendGlueSession:
+        return BackendGlueSession(config, graphs, self.backend)
 
 
 class _TritonGlueTarget(_Glue, TritonTarget):
@@ -102,7 +98,8 @@ class _GlueSession(DecodeSession):
 
     def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
         self._preparations = CudaGraphs(graphs, "metadata", prepares=True)
-        return super()._open_runner(graphs)
+        with _switched_on():
+            return super()._open_runner(graphs)
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
@@ -110,6 +107,18 @@ class _GlueSession(DecodeSession):
         names = {} if made is None else {**made.names(), "Stream": _no_stream}
         with super().engine_runs(batch), replaced_names([torch.cuda], names):
             yield
+
+    def _translate(self, batch: Batch) -> Any:
+        """The engine's own batch, its mask in the backend's buffer, where EAGLE's worker writes it
+        (sglang eagle_worker_common.py, `verify_mask`); a backend without one gets a new tensor."""
+        made = super()._translate(batch)
+        mask = getattr(self.backend, "verify_mask", None)
+        if made.spec_info is not None and mask is not None and mask.is_read:
+            cells = made.spec_info.custom_mask
+            mask.buffer.fill_(True)
+            mask.buffer[: len(cells)].copy_(cells)
+            made.spec_info.custom_mask = mask.buffer
+        return made
 
     def capture(self) -> None:
         super().capture()
@@ -132,12 +141,22 @@ class _GlueSession(DecodeSession):
                 self.runner.prepare(self._given(batch))
 
 
-class _BackendGlueSession(_GlueSession, BackendSession):
+class BackendGlueSession(_GlueSession, BackendSession):
     """Of a backend whose kernels are modelled."""
 
 
 class _TritonGlueSession(_GlueSession, TritonSession):
     """Of the Triton backend."""
+
+
+@contextlib.contextmanager
+def _switched_on() -> Iterator[None]:
+    """While a runner opens, which is when it asks; a worker may drive other targets later."""
+    os.environ[_SWITCH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_SWITCH]
 
 
 def _no_stream(*_: Any, **__: Any) -> None:
