@@ -25,6 +25,9 @@ _EVERYTHING = WIDEST.replace(
     few_states=False,
     drafted_prompts=False,
     loras=False,
+    experts=False,
+    max_experts_per_token=1,
+    max_ep_size=1,
 )
 
 

@@ -1,0 +1,247 @@
+"""`--moe-runner-backend triton`: a block of experts behind Triton attention.
+
+The block is the engine's own of Qwen3-MoE, on the path that a server with CUDA takes: `TopK`, the
+standard dispatcher, the fused kernels in Triton. With `--ep-size` each rank has a part of the
+experts and gives its part of the sum. The engine's recorder counts the tokens of each expert, as it
+does for EPLB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS
+from fuzzgraph.kernel_models import routing
+from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.attention_model import outputs_in
+from fuzzgraph.targets.sglang.backends.triton import (
+    OF_ONE_RANK,
+    TritonSession,
+    TritonTarget,
+    triton_backend,
+)
+from fuzzgraph.targets.sglang.experts_model import BLOCK, RECORDER, ExpertsModel
+from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
+
+_TOPK = "sglang.srt.layers.moe.topk"
+_SETTINGS = "sglang.srt.layers.moe.utils"
+_FUSED = ("sglang.srt.layers.moe.moe_runner.triton_utils", "sglang.srt.layers.moe.fused_moe_triton")
+"""Where the fused experts lie, by release."""
+_SMALL = "sglang.kernels.ops.moe.moe_align_small_numel"
+_CHOSEN = "sglang topk.py select_experts: the k largest, in falling order"
+_MASKED = "sglang topk.py _mask_topk_ids_padded_region: -1 from num_token_non_padded on"
+_COUNTED = "sglang expert_distribution.py _SelectExpertsSinglePassGatherer: ids of -1 do not count"
+_UNMASKED = (
+    "padded tokens count as well: nothing tells the block of their number (sglang qwen3_moe.py "
+    "forward_normal up to 0.5.21; with one rank forward_batch_info.py enable_num_token_non_padded)"
+)
+
+
+class MoeSession(TritonSession):
+    """One block of experts, one recorder and one decode runner with its captured graphs."""
+
+    model_class = ExpertsModel
+
+    def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        return {
+            "tp_size": config.ep_size,
+            "ep_size": config.ep_size,
+            "moe_runner_backend": "triton",
+            "expert_distribution_recorder_mode": "stat",
+            "expert_distribution_recorder_buffer_size": 1,
+        }
+
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        return cuda_on_cpu()
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        model = runner.model
+        assert isinstance(model, ExpertsModel)
+        call_with_known(
+            engine_module(_SETTINGS).initialize_moe_config, server_args=runner.server_args
+        )
+        self.recorder = _recorder(self._config, runner)
+        self._use()
+        _take_cuda_path(model.open_block())
+        self._passes = 0
+        return triton_backend(runner)
+
+    def _use(self) -> None:
+        super()._use()
+        engine_module(RECORDER).set_global_expert_distribution_recorder(self.recorder)
+
+    @property
+    def roots(self) -> Mapping[str, object]:
+        return {**super().roots, "expert_distribution_recorder": self.recorder}
+
+    def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
+        masked = masks_padded_tokens(config)
+        padded = PaddingRule("fill", -1) if masked else common.FREE
+        chosen = tuple(
+            Field(
+                f"topk_ids.{place}", "tokens", "nothing", padded,
+                source=_MASKED if masked else _CHOSEN, repeats=f"chosen_experts:{place}",
+            )
+            for place in range(config.experts_per_token)
+        )  # fmt: skip
+        if masked:
+            counts = common.value("expert_counts", repeats="expert_counts", source=_COUNTED)
+        else:
+            counts = Field(
+                "expert_counts", "scalar", "nothing", common.FREE, source=_COUNTED,
+                unjudged=_UNMASKED, past=_UNMASKED,
+            )  # fmt: skip
+        return (*chosen, counts)
+
+    @contextlib.contextmanager
+    def _recorded_pass(self) -> Iterator[None]:
+        """As the engine's model runner surrounds each forward."""
+        self._passes += 1
+        with self.recorder.with_forward_pass(self._passes, self._last_batch):
+            yield
+
+    def replay(self, batch: Batch) -> None:
+        if self.ran_eagerly:
+            return
+        with self.engine_runs(batch), self._recorded_pass():
+            super().replay(batch)
+
+    def _forward_eagerly(self) -> None:
+        with self._recorded_pass():
+            super()._forward_eagerly()
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = super()._used(lens)
+        if self._outputs is None:
+            return found
+        chosen = self._outputs.next_token_logits[:, -self._config.experts_per_token :]
+        for place, ids in enumerate(chosen.unbind(1)):
+            found[f"topk_ids.{place}"] = ids.long()
+        (gatherer,) = self.recorder._single_pass_gatherers.values()
+        found["expert_counts"] = gatherer._data[0].long()
+        return found
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return (*super().promised_outputs(mode), *(() if mode == "idle" else (EXPERTS,)))
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        if self._outputs is None:
+            return {}
+        shown = self._outputs.next_token_logits[:, : -self._config.experts_per_token]
+        attended = type(self._outputs)(next_token_logits=shown[:, :-EXPERT_WIDTH].contiguous())
+        found = outputs_in(attended, self._config)
+        return {**found, EXPERTS: shown[:, -EXPERT_WIDTH:].clone()}
+
+
+def masks_padded_tokens(config: EngineConfig) -> bool:
+    """Whether this release's block masks padded tokens: where experts lie on several ranks, since
+    `TopK` looks the count up by itself (0.5.23)."""
+    return config.ep_size > 1 and hasattr(engine_module(_TOPK), "resolve_routing_inputs")
+
+
+def _recorder(config: EngineConfig, runner: ModelRunner) -> Any:
+    """The engine's own, recording, over experts that lie where their numbers say."""
+    placed = Stub(
+        num_layers=1,
+        num_physical_experts=config.num_experts,
+        num_logical_experts=config.num_experts,
+        num_local_physical_experts=config.num_experts // config.ep_size,
+        ep_size=config.ep_size,
+    )
+    made = call_with_known(
+        engine_module(RECORDER).ExpertDistributionRecorder.init_new,
+        server_args=runner.server_args,
+        expert_location_metadata=placed,
+        rank=config.ep_rank,
+    )
+    made.start_record()
+    return made
+
+
+def _take_cuda_path(block: Any) -> None:
+    for layer in (block.topk, block.experts.quant_method):
+        layer._forward_method = layer.forward_cuda
+
+
+def _fused(name: str) -> Any:
+    found = (f"{folder}.{name}" for folder in _FUSED)
+    return engine_module(next(filter(has_module, found)))
+
+
+def _as_on_cuda() -> None:
+    """Have the modules of this process take what a server with CUDA takes: its kernels in Triton,
+    models of the compiled ones, and torch's own code of what the compiler would have made."""
+    topk, fused, align = engine_module(_TOPK), _fused("fused_moe"), _fused("moe_align_block_size")
+    for module in (topk, fused, align):
+        module._is_cuda = True
+    topk.topk_softmax = routing.topk_softmax
+    fused.silu_and_mul = routing.silu_and_mul
+    align.sgl_moe_align_block_size = routing.moe_align_block_size
+    if has_module(_SMALL):
+        small = engine_module(_SMALL)
+        align.SMALL_NUMEL_LIMIT = small.SMALL_NUMEL_LIMIT
+        align.moe_align_small_numel = small.moe_align_small_numel
+    _fused("fused_moe_triton_config").get_device_name = lambda *_: "CPU"
+    recorder = engine_module(RECORDER)
+    if hasattr(recorder, "get_device"):  # it looks for an accelerator
+        recorder.get_device = lambda *_: "cpu"
+    for module, name in ((fused, "moe_sum_reduce_torch_compile"), (topk, _POSTPROCESS)):
+        if hasattr(module, name):
+            setattr(module, name, inspect.unwrap(getattr(module, name)))
+
+
+_POSTPROCESS = "_biased_grouped_topk_postprocess"
+_MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "attentions": ("mha",)})
+"""The fused kernels store float16 whatever float32 they are given (fused_moe.py compute_type)."""
+
+
+class MoeTarget(TritonTarget):
+    """A block of experts on the sglang release that this process holds."""
+
+    also_stood_in_for = (
+        "the number of cores",
+        "compiled routing kernels (models)",
+        "the sum over ranks of experts",
+        "the device's name",
+    )
+
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        super().__init__(name, mode)
+        self.about = f"experts by fused Triton kernels, {mode} graphs"
+        self.capabilities = self.capabilities.replace(
+            modes=(mode, "idle"),
+            experts=True,
+            max_experts_per_token=3,
+            max_ep_size=4,
+            **_MODEL_SIZES,
+            **OF_ONE_RANK,
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.num_experts:
+            return "the model has a layer of experts: num_experts must be 1 or more"
+        return super().refused(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MoeSession:
+        return MoeSession(config, graphs)
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            SGLANG.load(BLOCK, RECORDER, _TOPK, _SETTINGS)
+            if not torch.cuda.is_available():
+                _as_on_cuda()
