@@ -1,7 +1,7 @@
 """Kernels around a layer of experts: the best experts of each token, and tokens by expert.
 
 Source: sgl-kernel 0.3, csrc/moe/moe_topk_softmax_kernels.cu, moe_align_kernel.cu and
-csrc/elementwise/activation.cu.
+csrc/elementwise/activation.cu; from sglang 0.5.11 on the last one is the engine's own, activation.cuh.
 """
 
 from __future__ import annotations
@@ -14,11 +14,20 @@ from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
 
-__all__ = ["moe_align_block_size", "silu_and_mul", "topk_softmax"]
+__all__ = [
+    "activation",
+    "activation_filtered",
+    "moe_align_block_size",
+    "silu_and_mul",
+    "topk_softmax",
+]
 
 _TOPK = "sgl-kernel 0.3, csrc/moe/moe_topk_softmax_kernels.cu"
 _ALIGN = "sgl-kernel 0.3, csrc/moe/moe_align_kernel.cu"
 _ACTIVATION = "sgl-kernel 0.3, csrc/elementwise/activation.cu"
+_COMPILED = "sglang 0.5.11 to 0.5.23, csrc/elementwise/activation.cuh"
+_VECTOR = 16
+"""Bytes of a vector (kMaxVecBytes on a Hopper GPU)."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -167,9 +176,7 @@ def _run_moe_align(
     memory.store("num_tokens_post_pad", num_tokens_post_pad, ends[-1:], np.arange(1))
 
 
-def silu_and_mul(
-    input: Tensor2, out: torch.Tensor | None = None
-) -> torch.Tensor:
+def silu_and_mul(input: Tensor2, out: Tensor2) -> None:
     """`silu(gate) * up` of rows that hold both beside each other.
 
     Args:
@@ -178,22 +185,65 @@ def silu_and_mul(
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
-    call = Call("silu_and_mul", _ACTIVATION)
+    _launch_silu(Call("silu_and_mul", _ACTIVATION), input, out, None, 1)
+
+
+def activation(input: Tensor2, out: Tensor2, type: str) -> None:
+    """The same by the name of the activation, of which `silu` is followed."""
+    call = Call("run_activation", _COMPILED)
+    _only_silu(call, type)
+    _launch_silu(call, input, out, None, 1)
+
+
+def activation_filtered(
+    input: Tensor2, out: Tensor2, expert_ids: torch.Tensor, expert_step: int, type: str
+) -> None:
+    """The same of the rows whose expert is not -1; the others stay as they were.
+
+    Args:
+        expert_ids: int32, one for each `expert_step` rows.
+    """
+    call = Call("run_activation_filtered", _COMPILED)
+    _only_silu(call, type)
+    call.needs_dtype("expert_ids", expert_ids, torch.int32)
+    call.needs(expert_step >= 1, "expert_step must be positive", expert_step)
+    _launch_silu(call, input, out, expert_ids, expert_step)
+
+
+def _only_silu(call: Call, type: str) -> None:
+    call.leaves_out({"type": type}, {"type": "silu"})
+
+
+def _launch_silu(
+    call: Call,
+    input: torch.Tensor,
+    out: torch.Tensor,
+    expert_ids: torch.Tensor | None,
+    step: int,
+) -> None:
     call.needs_dtype("input", input, *_FLOATS)
-    width = input.shape[-1]
-    aligned = width * input.element_size() % 16 == 0
-    call.needs(aligned, "rows must be whole parts of 16 bytes", width)
-    found = input.new_empty(len(input), width // 2) if out is None else out
-    call.needs_dtype("out", found, input.dtype)
-    call.needs_shape("out", found, len(input), width // 2)
-    launch(_SILU_AND_MUL, input=input, out=found)
-    return found
+    call.needs_dtype("out", out, input.dtype)
+    width = input.shape[1] // 2
+    vector = _VECTOR // input.element_size()
+    call.needs(width % vector == 0, f"hidden size must be divisible by {vector}", width)
+    call.needs_shape("out", out, input.shape[0], width)
+    launch(_SILU_AND_MUL, input=input, out=out, expert_ids=expert_ids, step=step)
 
 
-def _run_silu_and_mul(memory: KernelMemory, *, input: torch.Tensor, out: torch.Tensor) -> None:
-    gate, up = np.split(as_numbers(input), 2, axis=1)
+def _run_silu_and_mul(
+    memory: KernelMemory,
+    *,
+    input: torch.Tensor,
+    out: torch.Tensor,
+    expert_ids: torch.Tensor | None,
+    step: int,
+) -> None:
+    rows = np.arange(input.shape[0])
+    if expert_ids is not None:
+        rows = rows[memory.entries("expert_ids", expert_ids, rows // step) != -1]
+    gate, up = np.split(memory.numbers("input", input, rows), 2, axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
-        out.copy_(torch.from_numpy(gate / (1.0 + np.exp(-gate)) * up))
+        memory.store("out", out, gate / (1.0 + np.exp(-gate)) * up, rows)
 
 
 _TOPK_SOFTMAX = ModelKernel("topk_softmax", _run_topk_softmax, _TOPK)

@@ -34,14 +34,17 @@ from fuzzgraph.targets.sglang.backends.triton import (
 )
 from fuzzgraph.targets.sglang.experts_model import BLOCK, RECORDER, ExpertsModel
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
 _TOPK = "sglang.srt.layers.moe.topk"
+_DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.standard"
 _SETTINGS = "sglang.srt.layers.moe.utils"
 _FUSED = ("sglang.srt.layers.moe.moe_runner.triton_utils", "sglang.srt.layers.moe.fused_moe_triton")
 """Where the fused experts lie, by release."""
 _SMALL = "sglang.kernels.ops.moe.moe_align_small_numel"
+_ACTIVATIONS = ("sglang.kernels.ops.activation.activation", "sglang.jit_kernel.activation")
 _CHOSEN = "sglang topk.py select_experts: the k largest, in falling order"
 _MASKED = "sglang topk.py _mask_topk_ids_padded_region: -1 from num_token_non_padded on"
 _COUNTED = "sglang expert_distribution.py _SelectExpertsSinglePassGatherer: ids of -1 do not count"
@@ -189,21 +192,35 @@ def _as_on_cuda() -> None:
     for module in (topk, fused, align):
         module._is_cuda = True
     topk.topk_softmax = routing.topk_softmax
-    fused.silu_and_mul = routing.silu_and_mul
+    fused.silu_and_mul = _activation()
     align.sgl_moe_align_block_size = routing.moe_align_block_size
     if has_module(_SMALL):
         small = engine_module(_SMALL)
         align.SMALL_NUMEL_LIMIT = small.SMALL_NUMEL_LIMIT
         align.moe_align_small_numel = small.moe_align_small_numel
     _fused("fused_moe_triton_config").get_device_name = lambda *_: "CPU"
-    recorder = engine_module(RECORDER)
-    if hasattr(recorder, "get_device"):  # it looks for an accelerator
-        recorder.get_device = lambda *_: "cpu"
+    for module in map(engine_module, (RECORDER, _DISPATCHER)):
+        if hasattr(module, "get_device"):  # it looks for an accelerator
+            module.get_device = lambda *_: "cpu"
     for module, name in ((fused, "moe_sum_reduce_torch_compile"), (topk, _POSTPROCESS)):
         if hasattr(module, name):
             setattr(module, name, inspect.unwrap(getattr(module, name)))
 
 
+def _activation() -> Any:
+    """The engine's own wrapper of what it compiles, from 0.5.11 on."""
+    wrapper = next(filter(has_module, _ACTIVATIONS), None)
+    if wrapper is None:
+        return routing.silu_and_mul
+    module = engine_module(wrapper)
+    compile_to_models(module, _MODELS)
+    return module.silu_and_mul
+
+
+_MODELS: Makers = {
+    "ActivationKernel::run_activation": lambda _: routing.activation,
+    "ActivationKernel::run_activation_filtered": lambda _: routing.activation_filtered,
+}
 _POSTPROCESS = "_biased_grouped_topk_postprocess"
 _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "attentions": ("mha",)})
 """The fused kernels store float16 whatever float32 they are given (fused_moe.py compute_type)."""
