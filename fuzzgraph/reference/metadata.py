@@ -12,7 +12,7 @@ import numpy as np
 
 from fuzzgraph.adapted_layer import rank_of
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.expert_layer import chosen_experts, expert_counts
+from fuzzgraph.expert_layer import chosen_experts, expert_counts, local_experts
 from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.reference.geometry import lines_of, queries_of
@@ -204,6 +204,12 @@ def _chosen_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
     return chosen_experts(batch, config)[:, place]
 
 
+def _local_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
+    """The same as this rank counts its own experts, from 0 on; -1 for one of another rank."""
+    chosen, mine = _chosen_experts(batch, config, place), local_experts(config)
+    return np.where(np.isin(chosen, mine), chosen - mine.start, -1)
+
+
 def _expert_counts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """Tokens of each expert."""
     return expert_counts(batch, config)
@@ -236,5 +242,6 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "items_valid": _items_valid,
     "adapter_ranks": _adapter_ranks,
     "chosen_experts": _chosen_experts,
+    "local_experts": _local_experts,
     "expert_counts": _expert_counts,
 }

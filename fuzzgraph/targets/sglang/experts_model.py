@@ -34,7 +34,7 @@ class ExpertsModel(AttentionModel):
         rows = expert_layer.token_rows().to(self._dtype)
         self.rows = torch.empty_like(rows, device=device).copy_(rows)
         self.block: Any = None
-        self._chosen: torch.Tensor | None = None
+        self._chosen: list[torch.Tensor] = []
 
     def open_block(self) -> Any:
         """The engine's block with the known weights; from here on the model has experts."""
@@ -51,17 +51,29 @@ class ExpertsModel(AttentionModel):
         _fill(block.gate.weight, expert_layer.router_weight(self._config.num_experts))
         _fill(block.experts.w13_weight, torch.stack([*map(expert_layer.gate_up_weight, mine)]))
         _fill(block.experts.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
-        block.topk.register_forward_hook(self._take_down)
+        self._take_down(block)
         self.block = block
         return block
 
-    def _take_down(self, module: Any, given: Any, found: Any) -> None:
-        self._chosen = found.topk_ids
+    def _take_down(self, block: Any) -> None:
+        """Keep what the router chooses, and what the experts are handed of it."""
+        chosen, compute = self._chosen, block.experts.run_moe_core
+
+        def keep(module: Any, given: Any, found: Any) -> None:
+            chosen[:] = [found.topk_ids]
+
+        def keep_and_compute(dispatch_output: Any, *args: Any, **more: Any) -> Any:
+            chosen.append(dispatch_output.topk_output.topk_ids)
+            return compute(dispatch_output, *args, **more)
+
+        block.topk.register_forward_hook(keep)
+        block.experts.run_moe_core = keep_and_compute
 
     def attend(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
-        """Attention's columns, then those of the experts, then the ids of the chosen ones."""
+        """Attention's columns, then those of the experts; then the ids that the router chose for
+        each token, and those that the experts were handed."""
         attended = super().attend(input_ids, positions, forward_batch)
         own = demand_lookup(self.rows, input_ids, "input_ids", FORWARD)
         seen = attended[:, :ATTENDED]
@@ -70,10 +82,9 @@ class ExpertsModel(AttentionModel):
         with recorder.with_current_layer(_LAYER):
             out = self.block(torch.cat((own, seen), dim=1), forward_batch)
         demand_instance(out, torch.Tensor, _COMPUTED, FORWARD)
-        chosen = self._chosen
-        assert chosen is not None
-        self._chosen = None
-        return torch.cat((attended, out, chosen.to(out.dtype)), dim=1)
+        ids = [each.to(out.dtype) for each in self._chosen]
+        self._chosen.clear()
+        return torch.cat((attended, out, *ids), dim=1)
 
 
 def described_experts(config: EngineConfig) -> Any:

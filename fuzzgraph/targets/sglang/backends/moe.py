@@ -54,6 +54,17 @@ _UNMASKED = (
 )
 
 
+_IDS = (("topk_ids", "chosen_experts"), ("local_topk_ids", "local_experts"))
+"""What the router chose, and what the experts were handed: field and truth, by place."""
+
+
+def _names(config: EngineConfig, truths: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """Names of fields, and of what they repeat, for each expert of a token."""
+    name, truth = truths
+    places = range(config.experts_per_token)
+    return [f"{name}.{place}" for place in places], [f"{truth}:{place}" for place in places]
+
+
 class MoeSession(TritonSession):
     """One block of experts, one recorder and one decode runner with its captured graphs."""
 
@@ -94,13 +105,12 @@ class MoeSession(TritonSession):
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         masked = masks_padded_tokens(config)
         padded = PaddingRule("fill", -1) if masked else common.FREE
-        chosen = tuple(
-            Field(
-                f"topk_ids.{place}", "tokens", "nothing", padded,
-                source=_MASKED if masked else _CHOSEN, repeats=f"chosen_experts:{place}",
-            )
-            for place in range(config.experts_per_token)
-        )  # fmt: skip
+        source = _MASKED if masked else _CHOSEN
+        ids = tuple(
+            Field(name, "tokens", "nothing", padded, source=source, repeats=truth)
+            for truths in _IDS
+            for name, truth in zip(*_names(config, truths), strict=True)
+        )
         if masked:
             counts = common.value("expert_counts", repeats="expert_counts", source=_COUNTED)
         else:
@@ -108,7 +118,11 @@ class MoeSession(TritonSession):
                 "expert_counts", "scalar", "nothing", common.FREE, source=_COUNTED,
                 unjudged=_UNMASKED, past=_UNMASKED,
             )  # fmt: skip
-        return (*chosen, counts)
+        return (*ids, counts)
+
+    @property
+    def _id_columns(self) -> int:
+        return len(_IDS) * self._config.experts_per_token
 
     @contextlib.contextmanager
     def _recorded_pass(self) -> Iterator[None]:
@@ -131,9 +145,9 @@ class MoeSession(TritonSession):
         found = super()._used(lens)
         if self._outputs is None:
             return found
-        chosen = self._outputs.next_token_logits[:, -self._config.experts_per_token :]
-        for place, ids in enumerate(chosen.unbind(1)):
-            found[f"topk_ids.{place}"] = ids.long()
+        shown = self._outputs.next_token_logits[:, -self._id_columns :]
+        names = [name for truths in _IDS for name in _names(self._config, truths)[0]]
+        found |= {name: ids.long() for name, ids in zip(names, shown.unbind(1), strict=True)}
         (gatherer,) = self.recorder._single_pass_gatherers.values()
         found["expert_counts"] = gatherer._data[0].long()
         return found
@@ -144,7 +158,7 @@ class MoeSession(TritonSession):
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         if self._outputs is None:
             return {}
-        shown = self._outputs.next_token_logits[:, : -self._config.experts_per_token]
+        shown = self._outputs.next_token_logits[:, : -self._id_columns]
         attended = type(self._outputs)(next_token_logits=shown[:, :-EXPERT_WIDTH].contiguous())
         found = outputs_in(attended, self._config)
         return {**found, EXPERTS: shown[:, -EXPERT_WIDTH:].clone()}
