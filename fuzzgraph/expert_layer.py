@@ -3,8 +3,8 @@
 A router gives every token a number for each expert and takes the `k` experts with the largest;
 their weights are the softmax of these k numbers (Shazeer et al. 2017, "Outrageously large neural
 networks", section 2.1; Qwen3 and Mixtral normalise so). An expert computes
-`W2 (silu(W1 x) * (W3 x))` (Shazeer 2020, "GLU variants"), and the layer gives the weighted sum. Of
-several ranks each has an even part of the experts, one after another, and gives its part of the sum.
+`W2 (silu(W1 x) * (W3 x))` (Shazeer 2020, "GLU variants"), and the layer gives the weighted sum.
+Several ranks share the experts out, one after another, and each gives its part of the sum.
 
 A token's row holds columns of its own, one column for its token id, and columns of attention. The
 router reads the id, the experts read the token's own columns, and the weights of attention's are

@@ -175,10 +175,11 @@ def _experts(fields: Fields, can: Capabilities, pins: Pins) -> None:
     if "experts_per_token" not in pinned:
         drawn = min(1 + (context // 2 + largest) % 3, can.max_experts_per_token)
         fields["experts_per_token"] = min(drawn, fields["num_experts"])
-    if "ep_size" not in pinned and context % 2:
+    alone = fields["attn_tp_size"] == fields["dp_size"] == 1
+    if "ep_size" not in pinned and alone and context % 2:
         ranks = min((2, 4)[context // 2 % 2], can.max_ep_size)
         if fields["num_experts"] % ranks == 0:
-            fields.update(ep_size=ranks, ep_rank=context // 4 % ranks)
+            fields.update(ep_size=ranks, ep_rank=(context // 4 + largest) % ranks)
 
 
 def _widen_pages(fields: Fields, can: Capabilities) -> None:

@@ -1,7 +1,7 @@
 """Kernels around a layer of experts: the best experts of each token, and tokens by expert.
 
 Source: sgl-kernel 0.3, csrc/moe/moe_topk_softmax_kernels.cu, moe_align_kernel.cu and
-csrc/elementwise/activation.cu; from sglang 0.5.11 on the last one is the engine's own, activation.cuh.
+csrc/elementwise/activation.cu; the last one is sglang's own from 0.5.11 on, activation.cuh.
 """
 
 from __future__ import annotations
