@@ -1,8 +1,9 @@
 """A layer of experts behind attention: known weights, and what the layer computes.
 
-A router gives every token a number for each expert and takes the `k` experts with the largest;
-their weights are the softmax of these k numbers (Shazeer et al. 2017, "Outrageously large neural
-networks", section 2.1; Qwen3 and Mixtral normalise so). An expert computes
+A router gives every token a number for each expert and takes the `k` experts with the largest.
+Their weights are the softmax of these k numbers (Shazeer et al. 2017, "Outrageously large neural
+networks", section 2.1; Qwen3 and Mixtral normalise so), or parts of the sum of their sigmoids
+(DeepSeek-AI 2024, "DeepSeek-V3", equations 13 to 15). An expert computes
 `W2 (silu(W1 x) * (W3 x))` (Shazeer 2020, "GLU variants"), and the layer gives the weighted sum.
 Several ranks share the experts out, one after another, and each gives its part of the sum.
 
@@ -104,12 +105,20 @@ def _of_expert(token: int, expert: int, dtype: torch.dtype) -> torch.Tensor:
     return down_weight(expert).to(dtype) @ inner
 
 
+def _weights(token: int, config: EngineConfig) -> torch.Tensor:
+    """float64 [experts_per_token] of a token's experts."""
+    numbers = -_gap(token) * torch.arange(config.experts_per_token, dtype=torch.float64)
+    parts = numbers.exp() if config.expert_scoring == "softmax" else numbers.sigmoid()
+    return parts / parts.sum()
+
+
 @lru_cache(maxsize=4096)
-def _of_token(token: int, mine: range, experts: int, each: int, dtype: torch.dtype) -> torch.Tensor:
-    """[EXPERT_WIDTH] the sum over those of the token's experts that a rank has."""
-    weights = torch.softmax(-_gap(token) * torch.arange(each, dtype=torch.float64), dim=0)
+def _of_token(token: int, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
+    """[EXPERT_WIDTH] the sum over those of the token's experts that the rank has."""
+    mine, weights = local_experts(config), _weights(token, config)
+    chosen = _by_preference(config.num_experts)[token, : config.experts_per_token].tolist()
     found = torch.zeros(EXPERT_WIDTH, dtype=dtype)
-    for expert, weight in zip(_by_preference(experts)[token, :each].tolist(), weights, strict=True):
+    for expert, weight in zip(chosen, weights, strict=True):
         if expert in mine:
             found += weight.to(dtype) * _of_expert(token, expert, dtype)
     return found
@@ -117,10 +126,9 @@ def _of_token(token: int, mine: range, experts: int, each: int, dtype: torch.dty
 
 def expert_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     """[num_tokens, EXPERT_WIDTH] in `dtype`: what the layer gives for each new token."""
-    mine, experts, each = local_experts(config), config.num_experts, config.experts_per_token
     found = torch.zeros(batch.num_tokens, EXPERT_WIDTH, dtype=dtype)
     for place, token in enumerate(batch.input_ids.tolist()):
-        found[place] = _of_token(token, mine, experts, each, dtype)
+        found[place] = _of_token(token, config, dtype)
     return found
 
 

@@ -277,6 +277,10 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         label="experts per token {}", group="features"
     )] = 1
     """Experts that a router chooses for each token."""
+    expert_scoring: Annotated[Literal["softmax", "sigmoid"], Dimension(
+        needs=OneOf("expert_scorings"), label="expert scoring {}", group="features"
+    )] = "softmax"
+    """What the router's numbers become before those of the chosen experts are normalised."""
     ep_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_ep_size", 1, 4, one_is_none=True),
         resets_with="expert ranks", label="ep {}", group="features",

@@ -17,6 +17,7 @@ from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
 __all__ = [
     "activation",
     "activation_filtered",
+    "mask_topk_ids",
     "moe_align_block_size",
     "silu_and_mul",
     "topk_softmax",
@@ -26,6 +27,7 @@ _TOPK = "sgl-kernel 0.3, csrc/moe/moe_topk_softmax_kernels.cu"
 _ALIGN = "sgl-kernel 0.3, csrc/moe/moe_align_kernel.cu"
 _ACTIVATION = "sgl-kernel 0.3, csrc/elementwise/activation.cu"
 _COMPILED = "sglang 0.5.11 to 0.5.23, csrc/elementwise/activation.cuh"
+_MASK = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/hash_topk.cuh"
 _VECTOR = 16
 """Bytes of a vector (kMaxVecBytes on a Hopper GPU)."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -176,6 +178,30 @@ def _run_moe_align(
     memory.store("num_tokens_post_pad", num_tokens_post_pad, ends[-1:], np.arange(1))
 
 
+def mask_topk_ids(topk_ids: Tensor2, num_token_non_padded: torch.Tensor) -> None:
+    """-1 for the experts of each token from the count on.
+
+    Args:
+        topk_ids: int32 [T, k]; num_token_non_padded: int32, one number.
+
+    Raises:
+        KernelRefused: the real host code refuses such a call.
+    """
+    call = Call("mask_topk_ids", _MASK)
+    call.needs_dtype("topk_ids", topk_ids, torch.int32)
+    call.needs_dtype("num_token_non_padded", num_token_non_padded, torch.int32)
+    numbers = num_token_non_padded.numel()
+    call.needs(numbers == 1, "num_token_non_padded should be a scalar", numbers)
+    launch(_MASK_TOPK_IDS, topk_ids=topk_ids, count=num_token_non_padded)
+
+
+def _run_mask_topk_ids(
+    memory: KernelMemory, *, topk_ids: torch.Tensor, count: torch.Tensor
+) -> None:
+    live = max(0, int(memory.ints(count).ravel()[0]))
+    topk_ids[live:].fill_(-1)
+
+
 def silu_and_mul(input: Tensor2, out: Tensor2) -> None:
     """`silu(gate) * up` of rows that hold both beside each other.
 
@@ -249,3 +275,4 @@ def _run_silu_and_mul(
 _TOPK_SOFTMAX = ModelKernel("topk_softmax", _run_topk_softmax, _TOPK)
 _MOE_ALIGN = ModelKernel("moe_align_block_size", _run_moe_align, _ALIGN)
 _SILU_AND_MUL = ModelKernel("silu_and_mul", _run_silu_and_mul, _ACTIVATION)
+_MASK_TOPK_IDS = ModelKernel("mask_topk_ids", _run_mask_topk_ids, _MASK)

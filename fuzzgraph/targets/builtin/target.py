@@ -27,6 +27,7 @@ _EVERYTHING = WIDEST.replace(
     loras=False,
     experts=False,
     max_experts_per_token=1,
+    expert_scorings=("softmax",),
     max_ep_size=1,
 )
 

@@ -72,6 +72,8 @@ TARGETS = (
     _row("mamba", "backends.mamba2", "Mamba2Target", mode="decode"),
     _row("mamba-verify", "backends.mamba2", "Mamba2Target", mode="target_verify"),
     _row("moe", "backends.moe", "MoeTarget", mode="decode"),
+    _row("moe-deepseek", "backends.moe", "MoeTarget", mode="decode", scoring="sigmoid",
+         releases="0.5.21 on"),
     _row("moe-verify", "backends.moe", "MoeTarget", mode="target_verify"),
     _row("nsa", "backends.nsa", "target", mode="decode"),
     _row("trtllm-mha", "backends.trtllm_mha", "target", mode="decode"),

@@ -1,4 +1,4 @@
-"""A model with experts: the engine's own block of Qwen3-MoE behind one layer of attention.
+"""A model with experts: the engine's own block of Qwen3-MoE, or of DeepSeek V3, behind attention.
 
 Gate, `TopK`, dispatcher and fused experts are the engine's, with the weights of
 `fuzzgraph.expert_layer`; whether padded tokens are masked is the block's own decision. As in the
@@ -18,7 +18,11 @@ from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
 from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope
 from fuzzgraph.targets.sglang.release import engine_module
 
-BLOCK = "sglang.srt.models.qwen3_moe"
+BLOCKS = {
+    "softmax": ("sglang.srt.models.qwen3_moe", "Qwen3MoeSparseMoeBlock"),
+    "sigmoid": ("sglang.srt.models.deepseek_v2", "DeepseekV2MoE"),
+}
+"""By what the router's numbers become: where the block lies, and its name."""
 RECORDER = "sglang.srt.eplb.expert_distribution"
 _COMPUTED = "what the experts computed"
 _LAYER = 0
@@ -42,15 +46,19 @@ class ExpertsModel(AttentionModel):
         torch.set_default_dtype(self._dtype)  # as while an engine's loader makes a model
         try:
             with torch.device(self._device):
-                block = engine_module(BLOCK).Qwen3MoeSparseMoeBlock(
-                    layer_id=_LAYER, config=described_experts(self._config)
-                )
+                place, name = BLOCKS[self._config.expert_scoring]
+                described = described_experts(self._config)
+                block = getattr(engine_module(place), name)(layer_id=_LAYER, config=described)
         finally:
             torch.set_default_dtype(before)
         mine = expert_layer.local_experts(self._config)
         _fill(block.gate.weight, expert_layer.router_weight(self._config.num_experts))
         _fill(block.experts.w13_weight, torch.stack([*map(expert_layer.gate_up_weight, mine)]))
         _fill(block.experts.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
+        if self._config.expert_scoring == "sigmoid":
+            block.gate.e_score_correction_bias.data.zero_()
+            for shared in block.shared_experts.parameters():  # they give nothing
+                shared.data.zero_()
         self._take_down(block)
         self.block = block
         return block
@@ -89,8 +97,24 @@ class ExpertsModel(AttentionModel):
 
 def described_experts(config: EngineConfig) -> Any:
     """The engine's description of the block."""
-    from transformers import Qwen3MoeConfig
+    from transformers import DeepseekV3Config, Qwen3MoeConfig
 
+    if config.expert_scoring == "sigmoid":
+        groups = 2 if config.num_experts % 2 == 0 else 1
+        described = DeepseekV3Config(
+            hidden_size=EXPERT_WIDTH,
+            moe_intermediate_size=INTERMEDIATE,
+            n_routed_experts=config.num_experts,
+            num_experts_per_tok=config.experts_per_token,
+            norm_topk_prob=True,
+            n_group=groups,  # of which a token may choose from all
+            topk_group=groups,
+            n_shared_experts=1,
+            routed_scaling_factor=1.0,
+            num_hidden_layers=1,
+        )
+        described.topk_method, described.scoring_func = "noaux_tc", "sigmoid"
+        return described
     return Qwen3MoeConfig(
         architectures=["Qwen3MoeForCausalLM"],
         hidden_size=EXPERT_WIDTH,

@@ -32,8 +32,8 @@ from fuzzgraph.targets.sglang.backends.triton import (
     TritonTarget,
     triton_backend,
 )
-from fuzzgraph.targets.sglang.experts_model import BLOCK, RECORDER, ExpertsModel
-from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module
+from fuzzgraph.targets.sglang.experts_model import BLOCKS, RECORDER, ExpertsModel
+from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
@@ -75,6 +75,7 @@ class MoeSession(TritonSession):
             "tp_size": config.ep_size,
             "ep_size": config.ep_size,
             "moe_runner_backend": "triton",
+            "disable_shared_experts_fusion": True,
             "expert_distribution_recorder_mode": "stat",
             "expert_distribution_recorder_buffer_size": 1,
         }
@@ -165,9 +166,12 @@ class MoeSession(TritonSession):
 
 
 def masks_padded_tokens(config: EngineConfig) -> bool:
-    """Whether this release's block masks padded tokens: where experts lie on several ranks, since
-    `TopK` looks the count up by itself (0.5.23)."""
-    return config.ep_size > 1 and hasattr(engine_module(_TOPK), "resolve_routing_inputs")
+    """Whether this release's block masks padded tokens, where experts lie on several ranks:
+    DeepSeek's hands the count on (0.5.21), and since 0.5.23 `TopK` looks it up by itself."""
+    if config.ep_size == 1:
+        return False
+    by_itself = hasattr(engine_module(_TOPK), "resolve_routing_inputs")
+    return by_itself or config.expert_scoring == "sigmoid"
 
 
 def _recorder(config: EngineConfig, runner: ModelRunner) -> Any:
@@ -205,7 +209,8 @@ def _as_on_cuda() -> None:
     topk, fused, align = engine_module(_TOPK), _fused("fused_moe"), _fused("moe_align_block_size")
     for module in (topk, fused, align):
         module._is_cuda = True
-    topk.topk_softmax = routing.topk_softmax
+    topk.topk_softmax, topk.fused_topk_deepseek = routing.topk_softmax, None
+    topk.mask_topk_ids = routing.mask_topk_ids
     fused.silu_and_mul = _activation()
     align.sgl_moe_align_block_size = routing.moe_align_block_size
     if has_module(_SMALL):
@@ -250,14 +255,22 @@ class MoeTarget(TritonTarget):
         "the device's name",
     )
 
-    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+    def __init__(
+        self,
+        name: str,
+        mode: Literal["decode", "target_verify"],
+        scoring: Literal["softmax", "sigmoid"] = "softmax",
+    ) -> None:
         super().__init__(name, mode)
-        self.about = f"experts by fused Triton kernels, {mode} graphs"
+        self._scoring = scoring
+        model = {"softmax": "Qwen3's", "sigmoid": "DeepSeek V3's"}[scoring]
+        self.about = f"{model} experts by fused Triton kernels, {mode} graphs"
         self.capabilities = self.capabilities.replace(
             modes=(mode, "idle"),
             experts=True,
             max_experts_per_token=3,
             max_ep_size=4,
+            expert_scorings=(scoring,),
             **_MODEL_SIZES,
             **OF_ONE_RANK,
         )
@@ -271,8 +284,11 @@ class MoeTarget(TritonTarget):
         return MoeSession(config, graphs)
 
     def load(self) -> None:
+        if self._scoring == "sigmoid":
+            lack = "does not tell this block of padded tokens, or has no kernel in Triton for it,"
+            demand_release((0, 5, 21), lack, self.name)
         super().load()
         with cuda_on_cpu():
-            SGLANG.load(BLOCK, RECORDER, _TOPK, _SETTINGS)
+            SGLANG.load(BLOCKS[self._scoring][0], RECORDER, _TOPK, _SETTINGS)
             if not torch.cuda.is_available():
                 _as_on_cuda()

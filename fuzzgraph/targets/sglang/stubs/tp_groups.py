@@ -96,6 +96,7 @@ def rank_of(config: EngineConfig) -> dict[str, Any]:
         "attn_tp_rank": shared.rank,
         "attn_dp_rank": config.dp_rank,
         "moe_ep_rank": group.rank,
+        "moe_ep_group": group,
         "moe_tp_rank": 0,
         "tp_group": group,
     }
