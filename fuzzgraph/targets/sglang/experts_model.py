@@ -100,15 +100,14 @@ def described_experts(config: EngineConfig) -> Any:
     from transformers import DeepseekV3Config, Qwen3MoeConfig
 
     if config.expert_scoring == "sigmoid":
-        groups = 2 if config.num_experts % 2 == 0 else 1
         described = DeepseekV3Config(
             hidden_size=EXPERT_WIDTH,
             moe_intermediate_size=INTERMEDIATE,
             n_routed_experts=config.num_experts,
             num_experts_per_tok=config.experts_per_token,
             norm_topk_prob=True,
-            n_group=groups,  # of which a token may choose from all
-            topk_group=groups,
+            n_group=2,  # of which a token may choose from all
+            topk_group=2,
             n_shared_experts=1,
             routed_scaling_factor=1.0,
             num_hidden_layers=1,

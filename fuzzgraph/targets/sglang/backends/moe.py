@@ -18,6 +18,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS
+from fuzzgraph.handover import Excuse
 from fuzzgraph.kernel_models import routing
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
@@ -32,6 +33,7 @@ from fuzzgraph.targets.sglang.backends.triton import (
     TritonTarget,
     triton_backend,
 )
+from fuzzgraph.targets.sglang.excuses import EXCUSES
 from fuzzgraph.targets.sglang.experts_model import BLOCKS, RECORDER, ExpertsModel
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
@@ -245,9 +247,21 @@ _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "att
 """The fused kernels store float16 whatever float32 they are given (fused_moe.py compute_type)."""
 
 
+_EXCUSES = tuple(
+    Excuse(
+        name,
+        "meaning",
+        "sglang topk.py _mask_topk_ids_padded_region; token_dispatcher/standard.py dispatch",
+        "numbers of experts, of which -1 is none; declared fields judge them",
+    )
+    for name in ("*.expert_ids", "*.experts_ids", "*.topk_ids")
+)
+
+
 class MoeTarget(TritonTarget):
     """A block of experts on the sglang release that this process holds."""
 
+    excuses = (*EXCUSES, *_EXCUSES)
     also_stood_in_for = (
         "the number of cores",
         "compiled routing kernels (models)",
@@ -278,6 +292,8 @@ class MoeTarget(TritonTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if not config.num_experts:
             return "the model has a layer of experts: num_experts must be 1 or more"
+        if self._scoring == "sigmoid" and (config.num_experts < 4 or config.num_experts % 2):
+            return f"num_experts={config.num_experts} makes no two groups of several experts"
         return super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MoeSession:
