@@ -13,6 +13,7 @@ from fuzzgraph.kernel_models.memory import KernelMemory, Stray
 from fuzzgraph.kernel_models.routing import (
     activation,
     activation_filtered,
+    mask_topk_ids,
     moe_align_block_size,
     silu_and_mul,
     topk_softmax,
@@ -72,6 +73,18 @@ def test_a_row_that_nobody_wrote_gets_experts_that_exist() -> None:
 def test_numbers_of_tokens_must_agree() -> None:
     with pytest.raises(KernelRefused, match=r"topk_ids must be \[2, 2\]"):
         topk_softmax(torch.empty(2, 2), torch.empty(3, 2, dtype=torch.int32), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("live", [0, 2, 3, 5])
+def test_tokens_from_the_count_on_have_no_expert(live: int) -> None:
+    ids = torch.arange(6, dtype=torch.int32).view(3, 2)
+    mask_topk_ids(ids, torch.tensor([live], dtype=torch.int32))
+    assert ids.tolist() == [[2 * row, 2 * row + 1] if row < live else [-1, -1] for row in range(3)]
+
+
+def test_a_count_of_64_bits_is_refused() -> None:
+    with pytest.raises(KernelRefused, match="num_token_non_padded must be int32"):
+        mask_topk_ids(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([1]))
 
 
 def aligned(

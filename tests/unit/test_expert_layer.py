@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import torch
 
@@ -47,6 +48,20 @@ def test_the_output_is_the_weighted_sum_of_the_chosen_experts() -> None:
         for weight, expert in zip(best.values.softmax(0), best.indices.tolist(), strict=True):
             gate, up = (gate_up_weight(expert).double() @ x).chunk(2)
             total += weight * (down_weight(expert).double() @ (gate * gate.sigmoid() * up))
+        torch.testing.assert_close(found[place], total)
+
+
+def test_weights_of_sigmoids_are_parts_of_their_sum() -> None:
+    batch, sigmoid = batch_of(), msgspec.structs.replace(CONFIG, expert_scoring="sigmoid")
+    found = expert_outputs(batch, sigmoid, torch.float64)
+    for place, token in enumerate(batch.input_ids.tolist()):
+        x = row_of(token)
+        best = (router_weight(8).double() @ x).sigmoid().topk(2)
+        total = torch.zeros(EXPERT_WIDTH, dtype=torch.float64)
+        for part, expert in zip(best.values, best.indices.tolist(), strict=True):
+            gate, up = (gate_up_weight(expert).double() @ x).chunk(2)
+            inner = gate * gate.sigmoid() * up
+            total += part / best.values.sum() * (down_weight(expert).double() @ inner)
         torch.testing.assert_close(found[place], total)
 
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from fuzzgraph.case import Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.hybrid_cases import step, verify
 from tests.targets.sglang.released import Workers
 
 NEWEST = "0.5.23"
 TARGETS = ("sglang-moe", "sglang-moe-verify")
+DEEPSEEK = "sglang-moe-deepseek"
 
 
 def _case(*steps: ReplayStep, **settings: Any) -> Case:
@@ -37,6 +39,7 @@ RANKS = [_case(*_STEPS, ep_size=2, ep_rank=rank) for rank in range(2)]
 THREE_OF_64 = _case(*_STEPS, num_experts=64, experts_per_token=3, ep_size=4, ep_rank=3)
 ONE_EACH = _case(*_STEPS, experts_per_token=1, ep_size=2)
 EAGER = _case(*_STEPS, capture_bs=(1, 2))
+SIGMOIDS = [_case(*_STEPS, ep_size=2, ep_rank=rank, expert_scoring="sigmoid") for rank in range(2)]
 VERIFIED = _case(*_VERIFIES, draft_tokens=3, ep_size=2)
 
 
@@ -76,6 +79,34 @@ def test_each_draft_has_its_own_experts(workers: Workers, version: str) -> None:
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_routers_that_take_sigmoids_choose_the_same_experts(workers: Workers, rank: int) -> None:
+    assert found(workers, NEWEST, SIGMOIDS[rank], DEEPSEEK) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "rank", "goes_to_an_expert"),
+    [("0.5.21", 0, False), ("0.5.21", 1, True), ("0.5.22", 1, True), (NEWEST, 1, False)],
+)
+def test_padded_tokens_go_to_the_last_expert_up_to_0_5_22(
+    workers: Workers, version: str, rank: int, goes_to_an_expert: bool
+) -> None:
+    """sglang PR 40498."""
+    seen = found(workers, version, SIGMOIDS[rank], DEEPSEEK)
+    assert (("metadata", "local_topk_ids.0") in seen) is goes_to_an_expert
+    assert ("computes", "experts") not in seen
+
+
+@pytest.mark.sglang
+def test_a_release_whose_block_is_told_of_no_padded_tokens_is_refused(workers: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match=r"0\.5\.21 on"):
+        workers.findings("0.5.19", SIGMOIDS[0], DEEPSEEK)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "of", "named"),
     [
@@ -108,6 +139,10 @@ def test_a_planted_bug_is_found(
         ({"num_experts": 4, "dtype": "float32"}, "dtype='float32' is not driven"),
         ({"num_experts": 4, "dtype": "float16", "attn_tp_size": 2}, "attn_tp_size=2 is not driven"),
         ({"num_experts": 4, "dtype": "float16", "swa_window": 2}, "swa_window=2 is not driven"),
+        (
+            {"num_experts": 4, "dtype": "float16", "expert_scoring": "sigmoid"},
+            "expert_scoring='sigmoid' is not driven",
+        ),
     ],
 )
 def test_configs_that_the_target_does_not_have_are_refused(

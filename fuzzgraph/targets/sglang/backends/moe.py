@@ -1,9 +1,9 @@
 """`--moe-runner-backend triton`: a block of experts behind Triton attention.
 
-The block is the engine's own of Qwen3-MoE, on the path that a server with CUDA takes: `TopK`, the
-standard dispatcher, the fused kernels in Triton. With `--ep-size` each rank has a part of the
-experts and gives its part of the sum. The engine's recorder counts the tokens of each expert, as it
-does for EPLB.
+The block is the engine's own of Qwen3-MoE or of DeepSeek V3, on the path that a server with CUDA
+takes: `TopK`, the standard dispatcher, the fused kernels in Triton. With `--ep-size` each rank has
+a part of the experts and gives its part of the sum. The engine's recorder counts the tokens of each
+expert, as it does for EPLB.
 """
 
 from __future__ import annotations
