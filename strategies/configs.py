@@ -96,6 +96,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
         _data_ranks(fields, can)
     if can.loras:  # by a size that every case draws, so that each number comes as often
         fields["max_loras"] = fields["max_loras"] or 1 + fields["max_context_len"] % 3
+    if can.experts:
+        _experts(fields, can, pins)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -162,6 +164,22 @@ def _data_ranks(fields: Fields, can: Capabilities) -> None:
         # By a size that every case draws, so that each of them comes as often.
         fields["dp_size"] = min((8, 1, 2, 1, 2, 1, 1, 1, 1, 4)[context % 10], can.max_dp_size)
         fields["dp_rank"] = context // 10 % fields["dp_size"]
+
+
+def _experts(fields: Fields, can: Capabilities, pins: Pins) -> None:
+    """Experts for a target that always has them, on several ranks in half of the contexts."""
+    # By sizes that every case draws, so that each number comes as often.
+    context, largest, pinned = fields["max_context_len"], fields["capture_bs"][-1], dict(pins)
+    if "num_experts" not in pinned:
+        fields["num_experts"] = (8, 4, 8, 64, 4)[(context + largest) % 5]
+    if "experts_per_token" not in pinned:
+        drawn = min(1 + (context // 2 + largest) % 3, can.max_experts_per_token)
+        fields["experts_per_token"] = min(drawn, fields["num_experts"])
+    alone = fields["attn_tp_size"] == fields["dp_size"] == 1
+    if "ep_size" not in pinned and alone and context % 2:
+        ranks = min((2, 4)[context // 2 % 2], can.max_ep_size)
+        if fields["num_experts"] % ranks == 0:
+            fields.update(ep_size=ranks, ep_rank=(context // 4 + largest) % ranks)
 
 
 def _widen_pages(fields: Fields, can: Capabilities) -> None:

@@ -59,11 +59,17 @@ def smaller_numbers(case: Case) -> Iterator[Candidate]:
     for row in _NUMBERS:
         name = row.name
         for number in smaller(getattr(case.config, name), row.least):
-            yield name, with_config(case, **{name: number})
+            yield name, with_config(case, **{name: number, **_rank_within(case, name, number)})
             if row.spec.edge:
                 yield name, _rescaled(case, name, number)
             if name == "max_context_len":
                 yield name, _lowered(case, number)
+
+
+def _rank_within(case: Case, name: str, number: int) -> dict[str, int]:
+    """The engine's rank among fewer of them, where a size counts ranks."""
+    rank = f"{name.removesuffix('_size')}_rank"
+    return {rank: min(getattr(case.config, rank), number - 1)} if rank in DIMENSIONS else {}
 
 
 def _rescaled(case: Case, name: str, number: int) -> Case:

@@ -37,6 +37,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_decode_only(config)
     _check_states(config)
     _check_drafted_prompts(config)
+    _check_experts(config)
 
 
 def _check_bounds(config: EngineConfig) -> None:
@@ -201,7 +202,7 @@ def _check_heads(config: EngineConfig) -> None:
 
 
 def _check_ranks(config: EngineConfig) -> None:
-    for kind in ("attn_tp", "dp"):
+    for kind in ("attn_tp", "dp", "ep"):
         rank, size = getattr(config, f"{kind}_rank"), getattr(config, f"{kind}_size")
         if rank >= size:
             refuse(
@@ -220,6 +221,33 @@ def _check_ranks(config: EngineConfig) -> None:
             config.dp_size,
             f"counts rows of each rank, not tokens of a prefill; got modes {list(config.modes)}",
             "Drop prefill, or use dp_size=1.",
+        )
+
+
+def _check_experts(config: EngineConfig) -> None:
+    """Experts are shared out evenly, over ranks that all compute the same tokens."""
+    experts, ranks, each = config.num_experts, config.ep_size, config.experts_per_token
+    if each > max(experts, 1):
+        refuse(
+            "config.experts_per_token",
+            each,
+            f"must be at most num_experts={experts}",
+            "Lower it, or raise num_experts.",
+        )
+    if ranks > 1 and (not experts or experts % ranks):
+        refuse(
+            "config.ep_size",
+            ranks,
+            f"must share out num_experts={experts} evenly",
+            "Change one of them.",
+        )
+    beside = [name for name in ("attn_tp_size", "dp_size") if getattr(config, name) > 1]
+    if ranks > 1 and beside:
+        refuse(
+            "config.ep_size",
+            ranks,
+            f"counts ranks that compute the same tokens; those of {beside[0]} have their own",
+            "Use 1 for one of them.",
         )
 
 

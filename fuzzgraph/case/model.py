@@ -267,6 +267,31 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """LoRA adapters that one batch may have, beside requests without one. The engine loads others
     than these too, as requests need them. 0: it has none."""
+    num_experts: Annotated[int, Dimension(
+        bounds=(0, 512), needs=Switch("experts"), label="experts {}", group="features",
+        carried_by=("topk_ids.0",),
+    )] = 0
+    """Experts of the layer behind attention, see `fuzzgraph.expert_layer`; 0: there is none."""
+    experts_per_token: Annotated[int, Dimension(
+        bounds=(1, 16), needs=Most("max_experts_per_token", 1, 4),
+        label="experts per token {}", group="features"
+    )] = 1
+    """Experts that a router chooses for each token."""
+    expert_scoring: Annotated[Literal["softmax", "sigmoid"], Dimension(
+        needs=OneOf("expert_scorings"), label="expert scoring {}", group="features"
+    )] = "softmax"
+    """What the router's numbers become before those of the chosen experts are normalised."""
+    ep_size: Annotated[int, Dimension(
+        bounds=(1, 64), needs=Most("max_ep_size", 1, 4, one_is_none=True),
+        resets_with="expert ranks", label="ep {}", group="features",
+        carried_by=("num_token_non_padded",)
+    )] = 1
+    """Ranks that share out the experts. All compute the same tokens, each with its own experts
+    alone, and add up what they give."""
+    ep_rank: Annotated[int, Dimension(
+        bounds=(0, 63), resets_with="expert ranks", label="ep rank>0", group="features"
+    )] = 0
+    """Which of them the engine under test is."""
     # fmt: on
 
     def __post_init__(self) -> None:

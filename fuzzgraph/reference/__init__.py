@@ -15,6 +15,7 @@ import torch
 from fuzzgraph.adapted_layer import ADAPTED, adapted_outputs
 from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
 from fuzzgraph.content import DTYPES, content_for
+from fuzzgraph.expert_layer import EXPERTS, expert_outputs
 from fuzzgraph.recurrent_layers.channel_decay import CHANNELS, channel_outputs
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_WIDTH, linear_outputs
 from fuzzgraph.recurrent_layers.delta_rule import POSITIONS, delta_outputs
@@ -69,8 +70,8 @@ class Expected:
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta and linear, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
-    lora [num_tokens, width], see `adapted_layer`; moe, see `shard`; those of a draft model behind
-    attention, see `draft_model`."""
+    lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`; moe, see
+    `shard`; those of a draft model behind attention, see `draft_model`."""
     value_bound: float
     """max |V| that entered the step."""
 
@@ -92,6 +93,8 @@ def expected(
         outputs |= _matrix_outputs(batch, config, torch.float64, promised)
     if config.max_loras and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
+    if config.num_experts and batch.mode != "draft":
+        outputs[EXPERTS] = expert_outputs(batch, config, torch.float64)
     if batch.mode == "draft":
         predicted = queries_of(batch, config).predicted
         assert predicted is not None
@@ -110,6 +113,8 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
         outputs |= _matrix_outputs(batch, config, torch.float32)
     if config.max_loras and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, DTYPES[config.dtype])
+    if config.num_experts and batch.mode != "draft":
+        outputs[EXPERTS] = expert_outputs(batch, config, DTYPES[config.dtype])
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
 
 

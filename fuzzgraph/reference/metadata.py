@@ -12,6 +12,7 @@ import numpy as np
 
 from fuzzgraph.adapted_layer import rank_of
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.expert_layer import chosen_experts, expert_counts, local_experts
 from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.reference.geometry import lines_of, queries_of
@@ -198,6 +199,22 @@ def _adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.array([rank_of(adapter) for adapter in adapters], dtype=np.int64)
 
 
+def _chosen_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
+    """The expert that the router gives each token in one of its places, the preferred one first."""
+    return chosen_experts(batch, config)[:, place]
+
+
+def _local_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
+    """The same as this rank counts its own experts, from 0 on; -1 for one of another rank."""
+    chosen, mine = _chosen_experts(batch, config, place), local_experts(config)
+    return np.where(np.isin(chosen, mine), chosen - mine.start, -1)
+
+
+def _expert_counts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Tokens of each expert."""
+    return expert_counts(batch, config)
+
+
 # By name; numbers follow behind colons: a step of a draft, as in 'draft_lens:2', or a count.
 _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "last_page_lens": _last_page_lens,
@@ -224,4 +241,7 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "item_chunks": _item_chunks,
     "items_valid": _items_valid,
     "adapter_ranks": _adapter_ranks,
+    "chosen_experts": _chosen_experts,
+    "local_experts": _local_experts,
+    "expert_counts": _expert_counts,
 }

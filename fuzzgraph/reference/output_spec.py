@@ -14,6 +14,7 @@ from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
+from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, expert_coarseness
 from fuzzgraph.observation import Observation
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
@@ -66,6 +67,8 @@ class Rounding:
 def rounding_of(name: str, config: EngineConfig) -> Rounding:
     """How an output rounds."""
     dtype = torch.float32 if name in RECURRENCES else DTYPES[config.dtype]
+    if name == EXPERTS:
+        return Rounding(dtype, absolute=expert_coarseness(dtype))
     return Rounding(dtype, *coarseness(name, config))
 
 
@@ -85,6 +88,8 @@ def output_spec(
         return OutputSpec(_token_rows(seen, batch, config), (_OF_TOKENS[name],), dtypes)
     if name == ADAPTED:
         return OutputSpec(_token_rows(seen, batch, config), (ADAPTED_OUTPUT,), dtypes)
+    if name == EXPERTS:
+        return OutputSpec(_token_rows(seen, batch, config), (EXPERT_WIDTH,), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)
     return _of_draft_model(name, seen, batch, config)

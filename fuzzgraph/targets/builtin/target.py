@@ -25,6 +25,10 @@ _EVERYTHING = WIDEST.replace(
     few_states=False,
     drafted_prompts=False,
     loras=False,
+    experts=False,
+    max_experts_per_token=1,
+    expert_scorings=("softmax",),
+    max_ep_size=1,
 )
 
 

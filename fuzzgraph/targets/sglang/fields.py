@@ -93,7 +93,7 @@ def input_names(config: EngineConfig) -> tuple[str, ...]:
     """Static buffers that a runner for this config fills at every replay."""
     names = ["input_ids", "positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
     names.append("out_cache_loc")
-    if config.attn_tp_size > 1 or config.dp_size > 1:
+    if max(config.attn_tp_size, config.dp_size, config.ep_size) > 1:
         names.append("num_token_non_padded")
     if config.dp_size > 1:
         names += RANK_COUNTS

@@ -50,7 +50,9 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
         module = engine_module(RUNNER_MODULE)
         backend = backend_class(graphs, on_capture, "decode")
         runner.graph_shared_output = shared_output(config)
-        runner.attn_tp_sequence_sharded = lambda tokens: runner.tp_size > 1
+        # Ranks of experts alone compute all rows.
+        shards = runner.tp_size > 1 and config.ep_size == 1
+        runner.attn_tp_sequence_sharded = lambda tokens: shards
         if runner.model is None:
             runner.model = Stub(forward=no_forward, shared_experts_config=None)
         self._device = partial(on_device, (module,), config, backend)

@@ -32,7 +32,7 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
 )
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
-from fuzzgraph.targets.sglang.stubs.tp_groups import whole
+from fuzzgraph.targets.sglang.stubs.tp_groups import attention_ranks, whole
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
 _EXTRA_CONTEXT = 4
@@ -82,7 +82,7 @@ def _hf_config(config: EngineConfig) -> Any:
     """
     from transformers import LlamaConfig
 
-    ranks = config.attn_tp_size
+    ranks = attention_ranks(config).world_size
     described = LlamaConfig(
         architectures=["LlamaForCausalLM"],
         hidden_size=ranks * config.num_q_heads * config.head_dim,
@@ -115,8 +115,9 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
     hf_config = hybrid or _hf_config(config)
-    heads = (_MLA_HEADS if mla and not judged else config.num_q_heads) * config.attn_tp_size
-    kv_heads = config.num_kv_heads * config.attn_tp_size
+    shared = attention_ranks(config).world_size
+    heads = (_MLA_HEADS if mla and not judged else config.num_q_heads) * shared
+    kv_heads = config.num_kv_heads * shared
     return Stub(
         attention_arch=arch.MLA if mla else arch.MHA,
         context_len=context_len(config),
@@ -268,7 +269,7 @@ def model_runner(
         prefill_attention_backend_str=backend,
         ps=Stub(
             tp_size=group.world_size,
-            attn_tp_size=config.attn_tp_size,
+            attn_tp_size=attention_ranks(config).world_size,
             attn_dp_size=config.dp_size,
             attn_cp_size=1,
         ),

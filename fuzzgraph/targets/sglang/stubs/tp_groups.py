@@ -34,6 +34,10 @@ class Group:
 
     def barrier(self) -> None: ...
 
+    def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
+        """This rank's part of the sum: what the others have is not known."""
+        return part
+
     @contextlib.contextmanager
     def graph_capture(self, context: Any = None, stream: Any = None) -> Iterator[Any]:
         """The graph engine opens the capture itself, on its own stream."""
@@ -43,7 +47,7 @@ class Group:
 def become_rank(config: EngineConfig) -> None:
     """Make this process the case's rank of every group that the release knows."""
     state = engine_module("sglang.srt.distributed.parallel_state")
-    shared = Group(config.attn_tp_size, config.attn_tp_rank)
+    shared = attention_ranks(config)
     for names, group in ((_ATTENTION, shared), (_WHOLE, whole(config)), (_SINGLE, Group())):
         for name in names:
             if hasattr(state, name):
@@ -52,10 +56,17 @@ def become_rank(config: EngineConfig) -> None:
         _become_data_rank(config, engine_module(_DATA_RANKS))
 
 
+def attention_ranks(config: EngineConfig) -> Group:
+    """Ranks that share the heads of attention, those over which experts are spread among them."""
+    rank = config.attn_tp_rank * config.ep_size + config.ep_rank
+    return Group(config.attn_tp_size * config.ep_size, rank)
+
+
 def whole(config: EngineConfig) -> Group:
     """All ranks, those of attention-TP next to each other (sglang derive_attention_ranks)."""
-    rank = config.dp_rank * config.attn_tp_size + config.attn_tp_rank
-    return Group(config.dp_size * config.attn_tp_size, rank)
+    shared = attention_ranks(config)
+    rank = config.dp_rank * shared.world_size + shared.rank
+    return Group(config.dp_size * shared.world_size, rank)
 
 
 def _become_data_rank(config: EngineConfig, groups: Any) -> None:
@@ -79,10 +90,13 @@ def size_gathered_rows(config: EngineConfig, device: str) -> None:
 
 def rank_of(config: EngineConfig) -> dict[str, Any]:
     """The same for releases that keep ranks in their runtime context."""
-    group = whole(config)
+    group, shared = whole(config), attention_ranks(config)
     return {
         "tp_rank": group.rank,
-        "attn_tp_rank": config.attn_tp_rank,
+        "attn_tp_rank": shared.rank,
         "attn_dp_rank": config.dp_rank,
+        "moe_ep_rank": group.rank,
+        "moe_ep_group": group,
+        "moe_tp_rank": 0,
         "tp_group": group,
     }

@@ -1,0 +1,144 @@
+"""A layer of experts behind attention: known weights, and what the layer computes.
+
+A router gives every token a number for each expert and takes the `k` experts with the largest.
+Their weights are the softmax of these k numbers (Shazeer et al. 2017, "Outrageously large neural
+networks", section 2.1; Qwen3 and Mixtral normalise so), or parts of the sum of their sigmoids
+(DeepSeek-AI 2024, "DeepSeek-V3", equations 13 to 15). An expert computes
+`W2 (silu(W1 x) * (W3 x))` (Shazeer 2020, "GLU variants"), and the layer gives the weighted sum.
+Several ranks share the experts out, one after another, and each gives its part of the sum.
+
+A token's row holds columns of its own, one column for its token id, and columns of attention. The
+router reads the id, the experts read the token's own columns, and the weights of attention's are
+zero. So the truth follows from the token alone and no two experts come close for any token, while
+what attention leaves undefined in padded rows reaches router and experts as it does in a model.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.splitmix import hash_counters
+from fuzzgraph.world import VOCAB, Batch, IntArray
+
+EXPERTS = "experts"
+"""The output: what the layer gives for each token, on one of several ranks its part of the sum."""
+ATTENDED = 16
+"""Columns of attention in a token's row; those beyond are left out, missing ones are zero."""
+INTERMEDIATE = 16
+"""Columns between the two products of an expert."""
+_OWN = 16
+EXPERT_WIDTH = _OWN + VOCAB + ATTENDED
+"""Columns of a row, and of what the layer gives: a token's own, its id's, attention's."""
+_GAPS = (0.25, 0.5, 0.75, 1.0)
+"""How far the router's numbers lie apart, by token, so that weights differ from token to token."""
+_LARGEST = 32.0
+"""More than any number that one of 64 experts gives."""
+
+
+def _quarters(key: int, *shape: int) -> torch.Tensor:
+    """float32 multiples of 1/4 in [-1/2, 1/2], so that products over a row are exact in float16."""
+    counters = np.arange(int(np.prod(shape)), dtype=np.uint64)
+    bits = hash_counters(key, counters) >> np.uint64(40)
+    numbers = ((bits % np.uint64(5)).astype(np.float32) - 2.0) / 4.0
+    return torch.from_numpy(numbers.reshape(shape))
+
+
+def token_rows() -> torch.Tensor:
+    """[VOCAB, EXPERT_WIDTH - ATTENDED] float32: what each token brings to the layer itself."""
+    return torch.cat((4 * _quarters(9500, VOCAB, _OWN), torch.eye(VOCAB)), dim=1)
+
+
+@lru_cache(maxsize=8)
+def _by_preference(experts: int) -> IntArray:
+    """[VOCAB, experts] the experts of each token, the one that its router prefers first."""
+    counters = np.arange(VOCAB * experts, dtype=np.uint64)
+    drawn = hash_counters(9600 + experts, counters).reshape(VOCAB, experts)
+    return np.argsort(drawn, axis=1).astype(np.int64)
+
+
+def router_weight(experts: int) -> torch.Tensor:
+    """[experts, EXPERT_WIDTH] float32: the router's numbers, which the column of an id chooses."""
+    found = torch.zeros(experts, EXPERT_WIDTH)
+    for token, order in enumerate(_by_preference(experts)):
+        found[torch.from_numpy(order), _OWN + token] = -_gap(token) * torch.arange(float(experts))
+    return found
+
+
+def _gap(token: int) -> float:
+    return _GAPS[token % len(_GAPS)]
+
+
+def gate_up_weight(expert: int) -> torch.Tensor:
+    """[2 * INTERMEDIATE, EXPERT_WIDTH] float32: W1, and W3 below it."""
+    found = torch.zeros(2 * INTERMEDIATE, EXPERT_WIDTH)
+    found[:, :_OWN] = _quarters(9700 + 2 * expert, 2 * INTERMEDIATE, _OWN)
+    return found
+
+
+def down_weight(expert: int) -> torch.Tensor:
+    """[EXPERT_WIDTH, INTERMEDIATE] float32: W2."""
+    return _quarters(9701 + 2 * expert, EXPERT_WIDTH, INTERMEDIATE)
+
+
+def local_experts(config: EngineConfig) -> range:
+    """The experts of this rank."""
+    each = config.num_experts // config.ep_size
+    return range(config.ep_rank * each, (config.ep_rank + 1) * each)
+
+
+def chosen_experts(batch: Batch, config: EngineConfig) -> IntArray:
+    """int64 [num_tokens, experts_per_token] of each new token, the preferred one first."""
+    found: IntArray = _by_preference(config.num_experts)[batch.input_ids]
+    return found[:, : config.experts_per_token]
+
+
+@lru_cache(maxsize=1024)
+def _of_expert(token: int, expert: int, dtype: torch.dtype) -> torch.Tensor:
+    """[EXPERT_WIDTH] what an expert gives for a token."""
+    x = token_rows()[token, :_OWN].to(dtype)
+    gate, up = gate_up_weight(expert)[:, :_OWN].to(dtype).chunk(2)
+    inner = torch.nn.functional.silu(gate @ x) * (up @ x)
+    return down_weight(expert).to(dtype) @ inner
+
+
+def _weights(token: int, config: EngineConfig) -> torch.Tensor:
+    """float64 [experts_per_token] of a token's experts."""
+    numbers = -_gap(token) * torch.arange(config.experts_per_token, dtype=torch.float64)
+    parts = numbers.exp() if config.expert_scoring == "softmax" else numbers.sigmoid()
+    return parts / parts.sum()
+
+
+@lru_cache(maxsize=4096)
+def _of_token(token: int, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
+    """[EXPERT_WIDTH] the sum over those of the token's experts that the rank has."""
+    mine, weights = local_experts(config), _weights(token, config)
+    chosen = _by_preference(config.num_experts)[token, : config.experts_per_token].tolist()
+    found = torch.zeros(EXPERT_WIDTH, dtype=dtype)
+    for expert, weight in zip(chosen, weights, strict=True):
+        if expert in mine:
+            found += weight.to(dtype) * _of_expert(token, expert, dtype)
+    return found
+
+
+def expert_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
+    """[num_tokens, EXPERT_WIDTH] in `dtype`: what the layer gives for each new token."""
+    found = torch.zeros(batch.num_tokens, EXPERT_WIDTH, dtype=dtype)
+    for place, token in enumerate(batch.input_ids.tolist()):
+        found[place] = _of_token(token, config, dtype)
+    return found
+
+
+def expert_counts(batch: Batch, config: EngineConfig) -> IntArray:
+    """int64 [num_experts] how many new tokens each expert has."""
+    chosen = chosen_experts(batch, config).ravel()
+    return np.bincount(chosen, minlength=config.num_experts).astype(np.int64)
+
+
+def expert_coarseness(dtype: torch.dtype) -> float:
+    """How far the layer itself may be from the truth: engines round between its two products, after
+    the weight and after the sum."""
+    return 2 * float(torch.finfo(dtype).eps) * _LARGEST

@@ -1,0 +1,310 @@
+"""`--moe-runner-backend triton`: a block of experts behind Triton attention.
+
+The block is the engine's own of Qwen3-MoE or of DeepSeek V3, on the path that a server with CUDA
+takes: `TopK`, the standard dispatcher, the fused kernels in Triton. With `--ep-size` each rank has
+a part of the experts and gives its part of the sum. The engine's recorder counts the tokens of each
+expert, as it does for EPLB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS
+from fuzzgraph.handover import Excuse
+from fuzzgraph.kernel_models import routing
+from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.attention_model import outputs_in
+from fuzzgraph.targets.sglang.backends.triton import (
+    OF_ONE_RANK,
+    TritonSession,
+    TritonTarget,
+    triton_backend,
+)
+from fuzzgraph.targets.sglang.excuses import EXCUSES
+from fuzzgraph.targets.sglang.experts_model import BLOCKS, RECORDER, ExpertsModel
+from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
+
+_TOPK = "sglang.srt.layers.moe.topk"
+_DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.standard"
+_SETTINGS = "sglang.srt.layers.moe.utils"
+_FUSED = ("sglang.srt.layers.moe.moe_runner.triton_utils", "sglang.srt.layers.moe.fused_moe_triton")
+"""Where the fused experts lie, by release."""
+_SMALL = "sglang.kernels.ops.moe.moe_align_small_numel"
+_ACTIVATIONS = ("sglang.kernels.ops.activation.activation", "sglang.jit_kernel.activation")
+_CHOSEN = "sglang topk.py select_experts: the k largest, in falling order"
+_MASKED = "sglang topk.py _mask_topk_ids_padded_region: -1 from num_token_non_padded on"
+_COUNTED = "sglang expert_distribution.py _SelectExpertsSinglePassGatherer: ids of -1 do not count"
+_UNMASKED = (
+    "padded tokens count as well: nothing tells the block of their number (sglang qwen3_moe.py "
+    "forward_normal up to 0.5.21; with one rank forward_batch_info.py enable_num_token_non_padded)"
+)
+
+
+_IDS = (("topk_ids", "chosen_experts"), ("local_topk_ids", "local_experts"))
+"""What the router chose, and what the experts were handed: field and truth, by place."""
+
+
+def _names(config: EngineConfig, truths: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """Names of fields, and of what they repeat, for each expert of a token."""
+    name, truth = truths
+    places = range(config.experts_per_token)
+    return [f"{name}.{place}" for place in places], [f"{truth}:{place}" for place in places]
+
+
+class MoeSession(TritonSession):
+    """One block of experts, one recorder and one decode runner with its captured graphs."""
+
+    model_class = ExpertsModel
+
+    def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        return {
+            "tp_size": config.ep_size,
+            "ep_size": config.ep_size,
+            "moe_runner_backend": "triton",
+            "disable_shared_experts_fusion": True,
+            "expert_distribution_recorder_mode": "stat",
+            "expert_distribution_recorder_buffer_size": 1,
+        }
+
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        return cuda_on_cpu()
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        model = runner.model
+        assert isinstance(model, ExpertsModel)
+        call_with_known(
+            engine_module(_SETTINGS).initialize_moe_config, server_args=runner.server_args
+        )
+        self.recorder = _recorder(self._config, runner)
+        self._use()
+        _take_cuda_path(model.open_block())
+        self._passes = 0
+        return triton_backend(runner)
+
+    def _use(self) -> None:
+        super()._use()
+        engine_module(RECORDER).set_global_expert_distribution_recorder(self.recorder)
+
+    @property
+    def roots(self) -> Mapping[str, object]:
+        return {**super().roots, "expert_distribution_recorder": self.recorder}
+
+    def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
+        masked = masks_padded_tokens(config)
+        padded = PaddingRule("fill", -1) if masked else common.FREE
+        source = _MASKED if masked else _CHOSEN
+        ids = tuple(
+            Field(name, "tokens", "nothing", padded, source=source, repeats=truth)
+            for truths in _IDS
+            for name, truth in zip(*_names(config, truths), strict=True)
+        )
+        if masked:
+            counts = common.value("expert_counts", repeats="expert_counts", source=_COUNTED)
+        else:
+            counts = Field(
+                "expert_counts", "scalar", "nothing", common.FREE, source=_COUNTED,
+                unjudged=_UNMASKED, past=_UNMASKED,
+            )  # fmt: skip
+        return (*ids, counts)
+
+    @property
+    def _id_columns(self) -> int:
+        return len(_IDS) * self._config.experts_per_token
+
+    @contextlib.contextmanager
+    def _recorded_pass(self) -> Iterator[None]:
+        """As the engine's model runner surrounds each forward."""
+        self._passes += 1
+        with self.recorder.with_forward_pass(self._passes, self._last_batch):
+            yield
+
+    def replay(self, batch: Batch) -> None:
+        if self.ran_eagerly:
+            return
+        with self.engine_runs(batch), self._recorded_pass():
+            super().replay(batch)
+
+    def _forward_eagerly(self) -> None:
+        with self._recorded_pass():
+            super()._forward_eagerly()
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = super()._used(lens)
+        if self._outputs is None:
+            return found
+        shown = self._outputs.next_token_logits[:, -self._id_columns :]
+        names = [name for truths in _IDS for name in _names(self._config, truths)[0]]
+        found |= {name: ids.long() for name, ids in zip(names, shown.unbind(1), strict=True)}
+        (gatherer,) = self.recorder._single_pass_gatherers.values()
+        found["expert_counts"] = gatherer._data[0].long()
+        return found
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return (*super().promised_outputs(mode), *(() if mode == "idle" else (EXPERTS,)))
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        if self._outputs is None:
+            return {}
+        shown = self._outputs.next_token_logits[:, : -self._id_columns]
+        attended = type(self._outputs)(next_token_logits=shown[:, :-EXPERT_WIDTH].contiguous())
+        found = outputs_in(attended, self._config)
+        return {**found, EXPERTS: shown[:, -EXPERT_WIDTH:].clone()}
+
+
+def masks_padded_tokens(config: EngineConfig) -> bool:
+    """Whether this release's block masks padded tokens, where experts lie on several ranks:
+    DeepSeek's hands the count on (0.5.21), and since 0.5.23 `TopK` looks it up by itself."""
+    if config.ep_size == 1:
+        return False
+    by_itself = hasattr(engine_module(_TOPK), "resolve_routing_inputs")
+    return by_itself or config.expert_scoring == "sigmoid"
+
+
+def _recorder(config: EngineConfig, runner: ModelRunner) -> Any:
+    """The engine's own, recording, over experts that lie where their numbers say."""
+    placed = Stub(
+        num_layers=1,
+        num_physical_experts=config.num_experts,
+        num_logical_experts=config.num_experts,
+        num_local_physical_experts=config.num_experts // config.ep_size,
+        ep_size=config.ep_size,
+    )
+    made = call_with_known(
+        engine_module(RECORDER).ExpertDistributionRecorder.init_new,
+        server_args=runner.server_args,
+        expert_location_metadata=placed,
+        rank=config.ep_rank,
+    )
+    made.start_record()
+    return made
+
+
+def _take_cuda_path(block: Any) -> None:
+    for layer in (block.topk, block.experts.quant_method):
+        layer._forward_method = layer.forward_cuda
+
+
+def _fused(name: str) -> Any:
+    found = (f"{folder}.{name}" for folder in _FUSED)
+    return engine_module(next(filter(has_module, found)))
+
+
+def _as_on_cuda() -> None:
+    """Have the modules of this process take what a server with CUDA takes: its kernels in Triton,
+    models of the compiled ones, and torch's own code of what the compiler would have made."""
+    topk, fused, align = engine_module(_TOPK), _fused("fused_moe"), _fused("moe_align_block_size")
+    for module in (topk, fused, align):
+        module._is_cuda = True
+    topk.topk_softmax, topk.fused_topk_deepseek = routing.topk_softmax, None
+    topk.mask_topk_ids = routing.mask_topk_ids
+    fused.silu_and_mul = _activation()
+    align.sgl_moe_align_block_size = routing.moe_align_block_size
+    if has_module(_SMALL):
+        small = engine_module(_SMALL)
+        align.SMALL_NUMEL_LIMIT = small.SMALL_NUMEL_LIMIT
+        align.moe_align_small_numel = small.moe_align_small_numel
+    _fused("fused_moe_triton_config").get_device_name = lambda *_: "CPU"
+    for module in map(engine_module, (RECORDER, _DISPATCHER)):
+        if hasattr(module, "get_device"):  # it looks for an accelerator
+            module.get_device = lambda *_: "cpu"
+    for module, name in ((fused, "moe_sum_reduce_torch_compile"), (topk, _POSTPROCESS)):
+        if hasattr(module, name):
+            setattr(module, name, inspect.unwrap(getattr(module, name)))
+
+
+def _activation() -> Any:
+    """The engine's own wrapper of what it compiles, from 0.5.11 on."""
+    wrapper = next(filter(has_module, _ACTIVATIONS), None)
+    if wrapper is None:
+        return routing.silu_and_mul
+    module = engine_module(wrapper)
+    compile_to_models(module, _MODELS)
+    return module.silu_and_mul
+
+
+_MODELS: Makers = {
+    "ActivationKernel::run_activation": lambda _: routing.activation,
+    "ActivationKernel::run_activation_filtered": lambda _: routing.activation_filtered,
+}
+_POSTPROCESS = "_biased_grouped_topk_postprocess"
+_MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "attentions": ("mha",)})
+"""The fused kernels store float16 whatever float32 they are given (fused_moe.py compute_type)."""
+
+
+_EXCUSES = tuple(
+    Excuse(
+        name,
+        "meaning",
+        "sglang topk.py _mask_topk_ids_padded_region; token_dispatcher/standard.py dispatch",
+        "numbers of experts, of which -1 is none; declared fields judge them",
+    )
+    for name in ("*.expert_ids", "*.experts_ids", "*.topk_ids")
+)
+
+
+class MoeTarget(TritonTarget):
+    """A block of experts on the sglang release that this process holds."""
+
+    excuses = (*EXCUSES, *_EXCUSES)
+    also_stood_in_for = (
+        "the number of cores",
+        "compiled routing kernels (models)",
+        "the sum over ranks of experts",
+        "the device's name",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        mode: Literal["decode", "target_verify"],
+        scoring: Literal["softmax", "sigmoid"] = "softmax",
+    ) -> None:
+        super().__init__(name, mode)
+        self._scoring = scoring
+        model = {"softmax": "Qwen3's", "sigmoid": "DeepSeek V3's"}[scoring]
+        self.about = f"{model} experts by fused Triton kernels, {mode} graphs"
+        self.capabilities = self.capabilities.replace(
+            modes=(mode, "idle"),
+            experts=True,
+            max_experts_per_token=3,
+            max_ep_size=4,
+            expert_scorings=(scoring,),
+            **_MODEL_SIZES,
+            **OF_ONE_RANK,
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.num_experts:
+            return "the model has a layer of experts: num_experts must be 1 or more"
+        if self._scoring == "sigmoid" and (config.num_experts < 4 or config.num_experts % 2):
+            return f"num_experts={config.num_experts} makes no two groups of several experts"
+        return super().refused(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MoeSession:
+        return MoeSession(config, graphs)
+
+    def load(self) -> None:
+        if self._scoring == "sigmoid":
+            lack = "does not tell this block of padded tokens, or has no kernel in Triton for it,"
+            demand_release((0, 5, 21), lack, self.name)
+        super().load()
+        with cuda_on_cpu():
+            SGLANG.load(BLOCKS[self._scoring][0], RECORDER, _TOPK, _SETTINGS)
+            if not torch.cuda.is_available():
+                _as_on_cuda()

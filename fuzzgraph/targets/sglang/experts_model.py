@@ -1,0 +1,132 @@
+"""A model with experts: the engine's own block of Qwen3-MoE, or of DeepSeek V3, behind attention.
+
+Gate, `TopK`, dispatcher and fused experts are the engine's, with the weights of
+`fuzzgraph.expert_layer`; whether padded tokens are masked is the block's own decision. As in the
+engine's model the block runs within its layer of the recorder that counts tokens of experts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph import expert_layer
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.expert_layer import ATTENDED, EXPERT_WIDTH, INTERMEDIATE
+from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
+from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope
+from fuzzgraph.targets.sglang.release import engine_module
+
+BLOCKS = {
+    "softmax": ("sglang.srt.models.qwen3_moe", "Qwen3MoeSparseMoeBlock"),
+    "sigmoid": ("sglang.srt.models.deepseek_v2", "DeepseekV2MoE"),
+}
+"""By what the router's numbers become: where the block lies, and its name."""
+RECORDER = "sglang.srt.eplb.expert_distribution"
+_COMPUTED = "what the experts computed"
+_LAYER = 0
+
+
+class ExpertsModel(AttentionModel):
+    """Tokens at positions; attention, then what the experts give, then which experts those are."""
+
+    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
+        super().__init__(config, device, rope)
+        self._device = device
+        self._dtype = getattr(torch, config.dtype)
+        rows = expert_layer.token_rows().to(self._dtype)
+        self.rows = torch.empty_like(rows, device=device).copy_(rows)
+        self.block: Any = None
+        self._chosen: list[torch.Tensor] = []
+
+    def open_block(self) -> Any:
+        """The engine's block with the known weights; from here on the model has experts."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)  # as while an engine's loader makes a model
+        try:
+            with torch.device(self._device):
+                place, name = BLOCKS[self._config.expert_scoring]
+                described = described_experts(self._config)
+                block = getattr(engine_module(place), name)(layer_id=_LAYER, config=described)
+        finally:
+            torch.set_default_dtype(before)
+        mine = expert_layer.local_experts(self._config)
+        _fill(block.gate.weight, expert_layer.router_weight(self._config.num_experts))
+        _fill(block.experts.w13_weight, torch.stack([*map(expert_layer.gate_up_weight, mine)]))
+        _fill(block.experts.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
+        if self._config.expert_scoring == "sigmoid":
+            block.gate.e_score_correction_bias.data.zero_()
+            for shared in block.shared_experts.parameters():  # they give nothing
+                shared.data.zero_()
+        self._take_down(block)
+        self.block = block
+        return block
+
+    def _take_down(self, block: Any) -> None:
+        """Keep what the router chooses, and what the experts are handed of it."""
+        chosen, compute = self._chosen, block.experts.run_moe_core
+
+        def keep(module: Any, given: Any, found: Any) -> None:
+            chosen[:] = [found.topk_ids]
+
+        def keep_and_compute(dispatch_output: Any, *args: Any, **more: Any) -> Any:
+            chosen.append(dispatch_output.topk_output.topk_ids)
+            return compute(dispatch_output, *args, **more)
+
+        block.topk.register_forward_hook(keep)
+        block.experts.run_moe_core = keep_and_compute
+
+    def attend(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """Attention's columns, then those of the experts; then the ids that the router chose for
+        each token, and those that the experts were handed."""
+        attended = super().attend(input_ids, positions, forward_batch)
+        own = demand_lookup(self.rows, input_ids, "input_ids", FORWARD)
+        seen = attended[:, :ATTENDED]
+        seen = torch.nn.functional.pad(seen, (0, ATTENDED - seen.shape[1]))
+        recorder = engine_module(RECORDER).get_global_expert_distribution_recorder()
+        with recorder.with_current_layer(_LAYER):
+            out = self.block(torch.cat((own, seen), dim=1), forward_batch)
+        demand_instance(out, torch.Tensor, _COMPUTED, FORWARD)
+        ids = [each.to(out.dtype) for each in self._chosen]
+        self._chosen.clear()
+        return torch.cat((attended, out, *ids), dim=1)
+
+
+def described_experts(config: EngineConfig) -> Any:
+    """The engine's description of the block."""
+    from transformers import DeepseekV3Config, Qwen3MoeConfig
+
+    if config.expert_scoring == "sigmoid":
+        described = DeepseekV3Config(
+            hidden_size=EXPERT_WIDTH,
+            moe_intermediate_size=INTERMEDIATE,
+            n_routed_experts=config.num_experts,
+            num_experts_per_tok=config.experts_per_token,
+            norm_topk_prob=True,
+            n_group=2,  # of which a token may choose from all
+            topk_group=2,
+            n_shared_experts=1,
+            routed_scaling_factor=1.0,
+            num_hidden_layers=1,
+        )
+        described.topk_method, described.scoring_func = "noaux_tc", "sigmoid"
+        return described
+    return Qwen3MoeConfig(
+        architectures=["Qwen3MoeForCausalLM"],
+        hidden_size=EXPERT_WIDTH,
+        moe_intermediate_size=INTERMEDIATE,
+        num_experts=config.num_experts,
+        num_experts_per_tok=config.experts_per_token,
+        norm_topk_prob=True,
+        num_hidden_layers=1,
+        vocab_size=32,
+    )
+
+
+def _fill(parameter: torch.nn.Parameter, weights: torch.Tensor) -> None:
+    if parameter.shape != weights.shape:
+        raise ValueError(f"the engine has {list(parameter.shape)} for {list(weights.shape)}")
+    parameter.data.copy_(weights)

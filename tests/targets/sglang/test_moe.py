@@ -1,0 +1,151 @@
+"""A block of experts behind attention on released sglang: what padded tokens do in its graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.targets import open_target
+from tests.targets.sglang.hybrid_cases import step, verify
+from tests.targets.sglang.released import Workers
+
+NEWEST = "0.5.23"
+TARGETS = ("sglang-moe", "sglang-moe-verify")
+DEEPSEEK = "sglang-moe-deepseek"
+
+
+def _case(*steps: ReplayStep, **settings: Any) -> Case:
+    given = {
+        "modes": (steps[0].mode,), "capture_bs": (2, 4), "max_context_len": 16,
+        "dtype": "float16", "num_experts": 8, "experts_per_token": 2, **settings,
+    }  # fmt: skip
+    return validate(Case(schema_version=1, config=EngineConfig(**given), steps=steps))
+
+
+_STEPS = (
+    step((0, 5), (1, 6), (2, 7), (3, 8)),
+    step((0, 6), (1, 7), (2, 8), finish=(3,)),
+    step((1, 8), finish=(0, 2)),
+)
+_VERIFIES = (
+    verify((0, 5), (1, 6), (2, 7), (3, 8)),
+    verify((0, 8), (1, 9), (2, 10), finish=(3,)),
+)
+ONE_RANK = _case(*_STEPS)
+RANKS = [_case(*_STEPS, ep_size=2, ep_rank=rank) for rank in range(2)]
+THREE_OF_64 = _case(*_STEPS, num_experts=64, experts_per_token=3, ep_size=4, ep_rank=3)
+ONE_EACH = _case(*_STEPS, experts_per_token=1, ep_size=2)
+EAGER = _case(*_STEPS, capture_bs=(1, 2))
+SIGMOIDS = [_case(*_STEPS, ep_size=2, ep_rank=rank, expert_scoring="sigmoid") for rank in range(2)]
+VERIFIED = _case(*_VERIFIES, draft_tokens=3, ep_size=2)
+
+
+def found(workers: Workers, version: str, of: Case, target: str) -> set[tuple[str, str]]:
+    """(clause, buffer) of each finding."""
+    return {(one.clause, one.buffer) for one in workers.findings(version, of, target)}
+
+
+HEALTHY = {
+    "one rank": ONE_RANK, "first rank": RANKS[0], "last rank": RANKS[1],
+    "three of 64": THREE_OF_64, "one each": ONE_EACH, "eager": EAGER,
+}  # fmt: skip
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("of", HEALTHY.values(), ids=HEALTHY.keys())
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.19", NEWEST])
+def test_each_token_has_its_own_experts(workers: Workers, version: str, of: Case) -> None:
+    assert found(workers, version, of, TARGETS[0]) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("of", [ONE_RANK, RANKS[1], THREE_OF_64], ids=["one", "last", "of 64"])
+def test_the_experts_of_0_5_9_compute_what_they_should(workers: Workers, of: Case) -> None:
+    named = {buffer for _, buffer in found(workers, "0.5.9", of, TARGETS[0])}
+    assert not [buffer for buffer in named if "expert" in buffer or "topk" in buffer]
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.19", NEWEST])
+def test_each_draft_has_its_own_experts(workers: Workers, version: str) -> None:
+    assert found(workers, version, VERIFIED, TARGETS[1]) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_routers_that_take_sigmoids_choose_the_same_experts(workers: Workers, rank: int) -> None:
+    assert found(workers, NEWEST, SIGMOIDS[rank], DEEPSEEK) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "rank", "goes_to_an_expert"),
+    [("0.5.21", 0, False), ("0.5.21", 1, True), ("0.5.22", 1, True), (NEWEST, 1, False)],
+)
+def test_padded_tokens_go_to_the_last_expert_up_to_0_5_22(
+    workers: Workers, version: str, rank: int, goes_to_an_expert: bool
+) -> None:
+    """sglang PR 40498."""
+    seen = found(workers, version, SIGMOIDS[rank], DEEPSEEK)
+    assert (("metadata", "local_topk_ids.0") in seen) is goes_to_an_expert
+    assert ("computes", "experts") not in seen
+
+
+@pytest.mark.sglang
+def test_a_release_whose_block_is_told_of_no_padded_tokens_is_refused(workers: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match=r"0\.5\.21 on"):
+        workers.findings("0.5.19", SIGMOIDS[0], DEEPSEEK)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planted", "of", "named"),
+    [
+        ("nothing_masked", RANKS[0], ("metadata", "topk_ids.0")),
+        ("one_too_few", RANKS[1], ("metadata", "topk_ids.0")),
+        ("first_expert", RANKS[0], ("metadata", "expert_counts")),
+        ("rows_counted", VERIFIED, ("computes", "experts")),
+        ("masked_before_the_map", RANKS[1], ("metadata", "local_topk_ids.0")),
+        ("count_of_the_graph", RANKS[0], ("metadata", "topk_ids.0")),
+        ("padded_counted", RANKS[0], ("metadata", "expert_counts")),
+        ("never_reset", RANKS[0], ("metadata", "expert_counts")),
+        ("only_first_choice", RANKS[0], ("metadata", "expert_counts")),
+        ("short_blocks", ONE_RANK, ("writes", "in moe_align_block_size")),
+        ("not_normalised", ONE_RANK, ("computes", "experts")),
+        ("experts_of_a_neighbour", RANKS[0], ("metadata", "local_topk_ids.0")),
+    ],
+)
+def test_a_planted_bug_is_found(
+    workers: Workers, planted: str, of: Case, named: tuple[str, str]
+) -> None:
+    clause, buffer = named
+    seen = found(workers, NEWEST, of, f"tests.targets.sglang.moe_mutants:{planted}")
+    assert [where for broken, where in seen if broken == clause and buffer in where], seen
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "num_experts must be 1 or more"),
+        ({"num_experts": 4, "dtype": "float32"}, "dtype='float32' is not driven"),
+        ({"num_experts": 4, "dtype": "float16", "attn_tp_size": 2}, "attn_tp_size=2 is not driven"),
+        ({"num_experts": 4, "dtype": "float16", "swa_window": 2}, "swa_window=2 is not driven"),
+        (
+            {"num_experts": 4, "dtype": "float16", "expert_scoring": "sigmoid"},
+            "expert_scoring='sigmoid' is not driven",
+        ),
+    ],
+)
+def test_configs_that_the_target_does_not_have_are_refused(
+    settings: dict[str, Any], said: str
+) -> None:
+    assert said in str(open_target(TARGETS[0]).unsupported(EngineConfig(**settings)))

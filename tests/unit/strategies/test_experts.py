@@ -1,0 +1,86 @@
+"""Experts and their ranks: in drawn cases, in smaller ones, and where they contradict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.errors import InvalidCase
+from fuzzgraph.strategies import DEFAULT, cases, draw
+from fuzzgraph.strategies.configs import swarm_config
+from fuzzgraph.strategies.minimise import minimise
+
+CAN = Capabilities(experts=True, max_experts_per_token=3, max_ep_size=4)
+
+
+def drawn(can: Capabilities = CAN, count: int = 300) -> list[Case]:
+    found: list[Case] = []
+    draw(cases(can, DEFAULT.at(3)), 3, count, found.append)
+    return found
+
+
+def case_of(**settings: Any) -> Case:
+    step = ReplayStep(rows=(BatchRow(request=0, seq_len=3),))
+    config = EngineConfig(**{"num_experts": 8, **settings})
+    return Case(schema_version=1, config=config, steps=(step,))
+
+
+def test_every_drawn_case_is_coherent() -> None:
+    for case in drawn():
+        assert case.config.num_experts
+        validate(case)
+
+
+def test_each_number_of_experts_and_ranks_comes() -> None:
+    configs = [case.config for case in drawn()]
+    for name, values in (
+        ("num_experts", {4, 8, 64}),
+        ("experts_per_token", {1, 2, 3}),
+        ("ep_size", {1, 2, 4}),
+        ("ep_rank", {0, 1}),
+    ):
+        came = Counter(getattr(config, name) for config in configs)
+        assert all(came[value] > 10 for value in values), (name, came)
+
+
+def test_a_bound_of_a_test_holds() -> None:
+    pins = (("ep_size", (1,)), ("num_experts", (4,)))
+    found = [swarm_config(CAN, DEFAULT, number, pins=pins) for number in range(50)]
+    assert {(config.ep_size, config.num_experts) for config in found} == {(1, 4)}
+
+
+def test_a_target_without_them_gets_none() -> None:
+    for case in drawn(Capabilities(), 100):
+        assert (case.config.num_experts, case.config.ep_size) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num_experts": 2, "experts_per_token": 3}, "must be at most num_experts=2"),
+        ({"num_experts": 0, "experts_per_token": 2}, "must be at most num_experts=0"),
+        ({"ep_size": 3}, "must share out num_experts=8 evenly"),
+        ({"num_experts": 0, "ep_size": 2}, "must share out num_experts=0 evenly"),
+        ({"ep_size": 2, "ep_rank": 2}, "must be below ep_size=2"),
+        ({"ep_size": 2, "attn_tp_size": 2}, "those of attn_tp_size have their own"),
+    ],
+)
+def test_configs_that_contradict_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidCase, match=said):
+        validate(case_of(**settings))
+
+
+def test_shrinking_leaves_the_ranks_and_experts_that_a_failure_needs() -> None:
+    case = case_of(num_experts=64, experts_per_token=3, ep_size=4, ep_rank=3)
+
+    def last_of_several(candidate: Case) -> bool:
+        config = candidate.config
+        return config.ep_size > 1 and config.ep_rank == config.ep_size - 1
+
+    smallest = minimise(case, last_of_several).config
+    assert (smallest.ep_size, smallest.ep_rank, smallest.experts_per_token) == (2, 1, 1)
+    assert smallest.num_experts == 2

@@ -1,0 +1,123 @@
+"""A layer of experts: the truth that engines are held against."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import torch
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.expert_layer import (
+    ATTENDED,
+    EXPERT_WIDTH,
+    chosen_experts,
+    down_weight,
+    expert_coarseness,
+    expert_counts,
+    expert_outputs,
+    gate_up_weight,
+    local_experts,
+    router_weight,
+    token_rows,
+)
+from fuzzgraph.layout import plan
+from fuzzgraph.reference import expected, rounding_of, yardstick
+from fuzzgraph.world import VOCAB, Batch
+
+CONFIG = EngineConfig(num_experts=8, experts_per_token=2, dtype="float16")
+
+
+def batch_of(rows: int = 8) -> Batch:
+    of = tuple(BatchRow(request=name, seq_len=3 + name) for name in range(rows))
+    return plan(Case(schema_version=1, config=CONFIG, steps=(ReplayStep(rows=of),)))[0]
+
+
+def row_of(token: int, attention: float = 0.0) -> torch.Tensor:
+    """float64 [EXPERT_WIDTH] of a token behind attention that holds one number everywhere."""
+    return torch.cat((token_rows()[token], torch.full((ATTENDED,), attention))).double()
+
+
+def test_the_output_is_the_weighted_sum_of_the_chosen_experts() -> None:
+    batch = batch_of()
+    found = expert_outputs(batch, CONFIG, torch.float64)
+    for place, token in enumerate(batch.input_ids.tolist()):
+        x = row_of(token, 0.5)
+        numbers = router_weight(8).double() @ x
+        best = numbers.topk(2)
+        total = torch.zeros(EXPERT_WIDTH, dtype=torch.float64)
+        for weight, expert in zip(best.values.softmax(0), best.indices.tolist(), strict=True):
+            gate, up = (gate_up_weight(expert).double() @ x).chunk(2)
+            total += weight * (down_weight(expert).double() @ (gate * gate.sigmoid() * up))
+        torch.testing.assert_close(found[place], total)
+
+
+def test_weights_of_sigmoids_are_parts_of_their_sum() -> None:
+    batch, sigmoid = batch_of(), msgspec.structs.replace(CONFIG, expert_scoring="sigmoid")
+    found = expert_outputs(batch, sigmoid, torch.float64)
+    for place, token in enumerate(batch.input_ids.tolist()):
+        x = row_of(token)
+        best = (router_weight(8).double() @ x).sigmoid().topk(2)
+        total = torch.zeros(EXPERT_WIDTH, dtype=torch.float64)
+        for part, expert in zip(best.values, best.indices.tolist(), strict=True):
+            gate, up = (gate_up_weight(expert).double() @ x).chunk(2)
+            inner = gate * gate.sigmoid() * up
+            total += part / best.values.sum() * (down_weight(expert).double() @ inner)
+        torch.testing.assert_close(found[place], total)
+
+
+def test_the_router_prefers_the_experts_that_are_said_to_be_chosen() -> None:
+    batch = batch_of()
+    numbers = torch.stack([router_weight(8) @ row_of(token).float() for token in batch.input_ids])
+    assert numbers.topk(2).indices.tolist() == chosen_experts(batch, CONFIG).tolist()
+
+
+def test_no_two_experts_come_close_for_any_token() -> None:
+    for experts in (4, 8, 64):
+        numbers = torch.stack([router_weight(experts) @ row_of(t).float() for t in range(VOCAB)])
+        assert numbers.sort(1).values.diff().min() >= 0.25
+
+
+def test_attention_has_no_part_in_a_finite_row() -> None:
+    near, far = row_of(3, 0.0), row_of(3, 6.0)
+    for weight in (router_weight(8), gate_up_weight(5)):
+        assert torch.equal(weight.double() @ near, weight.double() @ far)
+
+
+def test_undefined_attention_reaches_every_number_of_the_router() -> None:
+    assert (router_weight(8).double() @ row_of(3, torch.nan)).isnan().all()
+
+
+def test_the_parts_of_all_ranks_make_the_whole() -> None:
+    batch = batch_of()
+    ranks = [
+        EngineConfig(num_experts=8, experts_per_token=2, ep_size=4, ep_rank=r) for r in range(4)
+    ]
+    parts = [expert_outputs(batch, each, torch.float64) for each in ranks]
+    torch.testing.assert_close(sum(parts), expert_outputs(batch, CONFIG, torch.float64))
+    assert [*local_experts(ranks[1])] == [2, 3]
+
+
+def test_every_chosen_expert_of_a_token_counts_once() -> None:
+    batch = batch_of()
+    counts = expert_counts(batch, CONFIG)
+    assert counts.sum() == 2 * batch.num_tokens and len(counts) == 8
+    assert np.array_equal(np.bincount(chosen_experts(batch, CONFIG).ravel(), minlength=8), counts)
+
+
+def test_another_expert_is_far_beyond_the_tolerance() -> None:
+    bound = 3 * expert_coarseness(torch.float16)
+    for token in range(VOCAB):
+        x = row_of(token)
+        outputs = []
+        for expert in range(8):
+            gate, up = (gate_up_weight(expert).double() @ x).chunk(2)
+            outputs.append(down_weight(expert).double() @ (gate * gate.sigmoid() * up))
+        apart = torch.pdist(torch.stack(outputs), p=torch.inf)
+        assert apart.min() > bound
+
+
+def test_the_reference_has_it_where_there_are_experts() -> None:
+    batch = batch_of()
+    truth, plain = expected(batch, CONFIG).outputs["experts"], yardstick(batch, CONFIG)["experts"]
+    assert (plain.double() - truth).abs().max() < rounding_of("experts", CONFIG).absolute
+    assert "experts" not in expected(batch, EngineConfig()).outputs
