@@ -59,6 +59,8 @@ class DraftLayer(OneLayer):
     """The draft model."""
 
     architecture = DRAFT_ARCHITECTURE
+    broken_at_attention = True
+    """Whether its graphs break there."""
     has_own_embed_tokens = has_own_lm_head = True
 
     def _make_layer(self, vllm_config: Any) -> None:
@@ -67,7 +69,7 @@ class DraftLayer(OneLayer):
         self.pos_embed = on_device(weights["pos_embed"])
         self.attn = attention_layer(self.fuzzed, vllm_config, _LAYER)
         compiled = int(vllm_config.compilation_config.mode) == COMPILED
-        if not compiled:
+        if self.broken_at_attention and not compiled:
             self.attn.use_direct_call = True  # graphs break inside of it
         self._split = SplitForward(self._drafted, vllm_config) if compiled else None
         self.model = _WithEmbeddings(1.0)

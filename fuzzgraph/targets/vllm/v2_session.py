@@ -41,6 +41,11 @@ _EARLIER_DISPATCH = "get_cudagraph_runtime_mode"
 _CHOICE = "VLLM_USE_V2_MODEL_RUNNER"
 
 
+def knows_prompts() -> bool:
+    """Whether the release tells rows that compute prompts from decodes of as many tokens."""
+    return "decode_graph_eligible" in engine_module(INPUT_BATCH).InputBatch.__annotations__
+
+
 @dataclass(frozen=True)
 class Dispatched:
     """What the graph manager chose for a batch."""
@@ -153,8 +158,7 @@ class V2RunnerSession(RunnerSession):
         return replaced_names([manager], {"_graphs_captured": False, "graphs": nothing})
 
     def declined(self, batch: Batch) -> str:
-        known = "decode_graph_eligible" in engine_module(INPUT_BATCH).InputBatch.__annotations__
-        if known and (batch.cached_lens == 0).any():
+        if knows_prompts() and (batch.cached_lens == 0).any():
             return _FIRST_TOKEN
         return super().declined(batch)
 

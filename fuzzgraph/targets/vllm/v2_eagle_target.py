@@ -1,0 +1,41 @@
+"""Targets `vllm-v2-eagle-draft*`: drafts that the V2 runner's speculator grows."""
+
+from __future__ import annotations
+
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.vllm.attention_model import register
+from fuzzgraph.targets.vllm.eagle_target import DRIVEN
+from fuzzgraph.targets.vllm.release import VLLM
+from fuzzgraph.targets.vllm.served_requests import SCHEDULER
+from fuzzgraph.targets.vllm.target import FlashAttentionTarget
+from fuzzgraph.targets.vllm.v2_draft_models import DraftLayerInGraphs, VerifiedFor
+from fuzzgraph.targets.vllm.v2_eagle_session import V2EagleSession
+from fuzzgraph.targets.vllm.v2_session import V2_RUNNER
+
+_SPECULATOR = "vllm.v1.worker.gpu.spec_decode.eagle.speculator"
+
+
+class V2EagleDraftTarget(FlashAttentionTarget):
+    """`--speculative-config` with the method eagle, on FlashAttention, with full graphs."""
+
+    runner = V2_RUNNER
+    generation = "V2"
+    session = V2EagleSession
+    model = VerifiedFor
+    capabilities = DRIVEN
+    also_stood_in_for = (
+        *FlashAttentionTarget.also_stood_in_for,
+        "the target model, which has no layer",
+        "the backend's rule that a page has 16 tokens or more",
+    )
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "draft")
+        self.about = f"V2's EagleSpeculator, {self.kernels}, full graphs"
+        self.capabilities = DRIVEN
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            VLLM.load(_SPECULATOR, SCHEDULER)
+        register(DraftLayerInGraphs)
