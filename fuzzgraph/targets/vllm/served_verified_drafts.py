@@ -62,16 +62,16 @@ class Row:
 
     @property
     def drafts(self) -> list[int]:
-        """Those that the step verifies; none, or placeholders, where it ends a prompt."""
-        wrong = [(self.first + 1) % VOCAB] * self.rejected
-        return [*self.ids[self.computed + 1 :], *wrong] if self.goes_on else [0] * self.rejected
+        """Those that the step verifies. Behind the end of a prompt they are placeholders, whose
+        ids the target does not predict either: releases before 0.33 would accept them."""
+        staying = self.ids[self.computed + 1 :] if self.goes_on else []
+        return [*staying, *[(self.first + 1) % VOCAB] * self.rejected]
 
     @property
     def predicted(self) -> list[int]:
-        """What the target says behind each token that stays, and behind each draft."""
-        behind = [*self.ids[self.computed + 1 :], self.first]
-        told = [*behind, *[0] * self.rejected]
-        return told if self.goes_on or self.rejected else told[-1:]
+        """What the target says behind the token before each draft, and behind the last one."""
+        staying = self.ids[self.computed + 1 :] if self.goes_on else []
+        return [*staying, self.first, *[0] * self.rejected]
 
 
 class ServedVerifiedDrafts(ServedAnew):

@@ -236,12 +236,9 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
     def live_tokens(self, batch: Batch) -> int:
         return len(batch.slot_mapping)
 
-    def _dummy_rows(self) -> int:
-        return self._last.rows
-
     def observe(self, batch: Batch) -> Observation:
         seen = super().observe(batch)
-        seen.order, seen.shown_tokens = None, batch.num_tokens
+        seen.shown_tokens = batch.num_tokens
         seen.told = self._told(batch)
         return seen
 
@@ -270,22 +267,22 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
         }
 
     def _graphs_due(self, batch: Batch) -> list[int]:
-        """Whether a batch that fits takes a graph for its first forward, and for the others."""
+        """Whether a batch that fits takes a graph for its first forward, and for those behind."""
         if not batch.raw_bs:
             return []
         fits = self._with_graphs and batch.raw_bs <= max(self._config.capture_bs)
-        return [int(fits and self._uniform()), int(fits or not self.ran_eagerly)]
+        behind = [fits or not self.ran_eagerly] if "next" in self._managers else []
+        return [int(fits and self._uniform()), *map(int, behind)]
 
     def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
         shown = {**self._seen_first(), **self._seen_graphs()}
         if "next" not in self._managers:
             return shown
         last = self.runner.block_tables.slot_mappings[0, :rows].clone()
-        behind = {**self._next, "slot_mapping": last}
-        return shown | {name: self._in_order(name, each) for name, each in behind.items()}
+        return {**shown, **self._next, "slot_mapping": last}
 
     def _seen_graphs(self) -> dict[str, torch.Tensor]:
-        taken = [self._chosen["first"].graph is not None, self._last.graph is not None]
+        taken = [self._chosen[name].graph is not None for name in self._managers]
         return {"graphs": torch.tensor(taken, dtype=torch.int64)}
 
     def _seen_first(self) -> dict[str, torch.Tensor]:
@@ -304,13 +301,6 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
             "first_rows": torch.tensor(rows, dtype=torch.int64),
         }
 
-    def _in_order(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """With the batch's order of the live rows; offsets of one token each have the same."""
-        order = self._order
-        if name == "query_start_loc":
-            return value
-        return torch.cat((value[order], value[len(order) :]))
-
     def used_metadata(
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
@@ -324,9 +314,9 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
         """By row, then step."""
         if not self.served.rows:
             return {}
-        config, order = self._config, self._order
+        config, rows = self._config, len(self.served.rows)
         kept: torch.Tensor = self.runner.speculator.model.kept
-        hidden = kept[order].flatten(0, 1)[:, : hidden_width(config)]
+        hidden = kept[:rows].flatten(0, 1)[:, : hidden_width(config)]
         columns = config.num_q_heads * config.v_head_dim
         attention = hidden[:, :columns].reshape(-1, config.num_q_heads, config.v_head_dim)
         return {
@@ -336,9 +326,9 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
         }
 
     def _kept_drafts(self) -> torch.Tensor:
-        """What the runner keeps for the next step, by row of the batch."""
+        """What the runner keeps for the next step, by its rows."""
         states = self.runner.req_states
-        rows = [states.req_id_to_index[row.name] for row in self.served.rows]
+        rows = [states.req_id_to_index[name] for name in self._rows_of_the_engine()]
         drafts: torch.Tensor = states.draft_tokens[rows]
         return drafts.clone()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.attention_model import register
 from fuzzgraph.targets.vllm.eagle_target import DRIVEN
@@ -13,6 +14,8 @@ from fuzzgraph.targets.vllm.v2_eagle_session import V2EagleSession
 from fuzzgraph.targets.vllm.v2_session import V2_RUNNER
 
 _SPECULATOR = "vllm.v1.worker.gpu.spec_decode.eagle.speculator"
+_PLANS = "vLLM gpu/spec_decode, speculator.py _fused_multi_step_decode"
+_ANEW = "without a graph a plan is made once more; what attention computes by one is judged"
 
 
 class V2EagleDraftTarget(FlashAttentionTarget):
@@ -22,7 +25,10 @@ class V2EagleDraftTarget(FlashAttentionTarget):
     generation = "V2"
     session = V2EagleSession
     model = VerifiedFor
-    capabilities = DRIVEN
+    excuses = (
+        Excuse("get_scheduler_metadata*", "missing", _PLANS, _ANEW),
+        Excuse("get_scheduler_metadata*", "live", _PLANS, _ANEW),
+    )
     also_stood_in_for = (
         *FlashAttentionTarget.also_stood_in_for,
         "the target model, which has no layer",
