@@ -8,7 +8,7 @@ from fuzzgraph.targets.vllm.attention_model import register
 from fuzzgraph.targets.vllm.eagle_target import DRIVEN
 from fuzzgraph.targets.vllm.release import VLLM
 from fuzzgraph.targets.vllm.served_requests import SCHEDULER
-from fuzzgraph.targets.vllm.target import FlashAttentionTarget
+from fuzzgraph.targets.vllm.target import FlashAttentionTarget, TritonTarget, VllmTarget
 from fuzzgraph.targets.vllm.v2_draft_models import DraftLayerInGraphs, VerifiedFor
 from fuzzgraph.targets.vllm.v2_eagle_session import V2EagleSession
 from fuzzgraph.targets.vllm.v2_session import V2_RUNNER
@@ -18,19 +18,14 @@ _PLANS = "vLLM gpu/spec_decode, speculator.py _fused_multi_step_decode"
 _ANEW = "without a graph a plan is made once more; what attention computes by one is judged"
 
 
-class V2EagleDraftTarget(FlashAttentionTarget):
-    """`--speculative-config` with the method eagle, on FlashAttention, with full graphs."""
+class _Drafts(VllmTarget):
+    """`--speculative-config` with the method eagle, with full graphs."""
 
     runner = V2_RUNNER
     generation = "V2"
     session = V2EagleSession
     model = VerifiedFor
-    excuses = (
-        Excuse("get_scheduler_metadata*", "missing", _PLANS, _ANEW),
-        Excuse("get_scheduler_metadata*", "live", _PLANS, _ANEW),
-    )
-    also_stood_in_for = (
-        *FlashAttentionTarget.also_stood_in_for,
+    drafting_stood_in_for = (
         "the target model, which has no layer",
         "the backend's rule that a page has 16 tokens or more",
     )
@@ -38,10 +33,27 @@ class V2EagleDraftTarget(FlashAttentionTarget):
     def __init__(self, name: str) -> None:
         super().__init__(name, "draft")
         self.about = f"V2's EagleSpeculator, {self.kernels}, full graphs"
-        self.capabilities = DRIVEN
+        self.capabilities = DRIVEN.replace(max_batch=self.max_batch)
+
+    @property
+    def stood_in_for(self) -> tuple[str, ...]:
+        return (*super().stood_in_for, *self.drafting_stood_in_for)
 
     def load(self) -> None:
         super().load()
         with cuda_on_cpu():
             VLLM.load(_SPECULATOR, SCHEDULER)
         register(DraftLayerInGraphs)
+
+
+class V2EagleDraftTarget(_Drafts, FlashAttentionTarget):
+    """On FlashAttention, by models of its kernels."""
+
+    excuses = (
+        Excuse("get_scheduler_metadata*", "missing", _PLANS, _ANEW),
+        Excuse("get_scheduler_metadata*", "live", _PLANS, _ANEW),
+    )
+
+
+class V2TritonEagleDraftTarget(_Drafts, TritonTarget):
+    """On Triton attention, with its kernels."""
