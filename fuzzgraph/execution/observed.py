@@ -50,12 +50,13 @@ def _blanked(table: torch.Tensor, batch: Batch, page_size: int) -> torch.Tensor:
 
     Before them are the freed pages of a sliding window, of which an engine may never be told.
     """
-    pages = torch.from_numpy(-(-batch.seq_lens // page_size)).to(table.device)
+    rows = min(batch.raw_bs, len(table))  # of a graph that is too small there are fewer
+    pages = torch.from_numpy(-(-batch.seq_lens[:rows] // page_size)).to(table.device)
     columns = torch.arange(table.shape[1], device=table.device)
     nobodys = torch.zeros(table.shape, dtype=torch.bool, device=table.device)
-    nobodys[: batch.raw_bs] = columns >= pages[:, None]
-    freed = torch.from_numpy(batch.freed_pages()).to(table.device)
-    nobodys[: batch.raw_bs] |= columns < freed[:, None]
+    nobodys[:rows] = columns >= pages[:, None]
+    freed = torch.from_numpy(batch.freed_pages()[:rows]).to(table.device)
+    nobodys[:rows] |= columns < freed[:, None]
     return table.masked_fill(nobodys, 0)
 
 

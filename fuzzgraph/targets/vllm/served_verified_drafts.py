@@ -47,6 +47,8 @@ class Row:
     """Drafts behind them that do not stay."""
     goes_on: bool
     """Whether the step verifies drafts; else it computes the end of a prompt."""
+    resumed: bool
+    """Whether it was preempted: it is a new request, with what was sampled behind its prompt."""
     blocks: list[int]
     """Of a token each, beginning with the first one's."""
 
@@ -80,22 +82,27 @@ class ServedVerifiedDrafts(ServedAnew):
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[Row] = []
-        self._running: set[str] = set()
-        self._ended: set[str] = set()
+        self._running: dict[str, int] = {}
+        """Engine's id -> the case's number."""
+        self._left: tuple[set[str], set[str]] = set(), set()
+        """Of those that nobody has told the runner of: ended, preempted."""
 
     def before(self, batch: Batch) -> Iterator[Scheduled]:
         """The step that begins the requests of which the next step verifies drafts, if any."""
         self.count += 1
         steps = drafted_steps(batch)
-        self._ended = self._ended | self._running
+        preempted = batch.preempted.tolist()
+        for name, request in self._running.items():
+            self._left[request in preempted].add(name)
         self.rows = rows_of(batch, steps, self.count)
-        self._running = {row.name for row in self.rows}
+        names = [row.name for row in self.rows]
+        self._running = dict(zip(names, batch.requests.tolist(), strict=True))
         begun = [row for row in self.rows if row.goes_on]
         if begun:
             yield self._scheduled(
                 steps,
                 new=[
-                    _new(row, row.computed, row.computed - 1, blocks=row.computed + steps)
+                    _new(row, row.ids[: row.computed], row.computed - 1, row.computed + steps)
                     for row in begun
                 ],
                 scheduled={row.name: 1 for row in begun},
@@ -104,11 +111,10 @@ class ServedVerifiedDrafts(ServedAnew):
 
     def step(self, batch: Batch) -> Scheduled:
         """What is handed over after `before`."""
-        rows = self.rows
-        steps = drafted_steps(batch)
+        rows, steps = self.rows, drafted_steps(batch)
         return self._scheduled(
             steps,
-            new=[_new(row, row.past + 1, row.computed) for row in rows if not row.goes_on],
+            new=[_new(row, row.ids, row.computed) for row in rows if not row.goes_on],
             going=cached_requests(
                 [_going(row, row.computed + steps) for row in rows if row.goes_on]
             ),
@@ -120,46 +126,53 @@ class ServedVerifiedDrafts(ServedAnew):
     def _scheduled(self, steps: int, sampled: dict[str, list[int]], **told: Any) -> Scheduled:
         output = scheduler_output(groups=1, **told)
         output.num_spec_tokens_to_schedule = steps
-        output.finished_req_ids, self._ended = self._ended, set()
+        output.finished_req_ids, output.preempted_req_ids = self._left
+        self._left = set(), set()
         places = {row.name: place for place, row in enumerate(self.rows)}
         return Scheduled(output, places, sampled, [])
 
 
 def rows_of(batch: Batch, steps: int, count: int) -> list[Row]:
-    """The requests of a step, each with as many drafts that stay as its number and length say."""
+    """The requests of a step, each with as many drafts that stay as its number and length say.
+
+    Args:
+        steps: tokens of each draft.
+        count: number of the step, which tells the engine's ids apart.
+    """
     together = int(batch.seq_lens.sum())
-    joining = together % 2 == 1
     placeholders = together % 4 == 1 and drafts_behind_prompts()
-    return [_row(batch, row, steps, count, joining, placeholders) for row in range(batch.raw_bs)]
+    rows = []
+    for at, request in enumerate(batch.requests.tolist()):
+        past, resumed = int(batch.seq_lens[at]), request in batch.resumed
+        number = past + request
+        joins = resumed or (together % 2 == 1 and number % 2 == 1)
+        new = min(number % (steps + 1) + 1, past)
+        rejected = steps + 1 - new
+        if joins:
+            new, rejected = (1, steps) if placeholders else (new, 0)
+        tokens, first = batch.kv_tokens.row(at).tolist(), int(batch.input_ids[at])
+        drafted = batch.slot_mapping[at * steps : (at + 1) * steps].tolist()
+        rows.append(
+            Row(
+                name=f"{request}.{count}",
+                past=past,
+                ids=followed(tokens, first),
+                first=first,
+                new=new,
+                rejected=rejected,
+                goes_on=not joins,
+                resumed=resumed,
+                # A case's request may get shorter. One token at most is stored behind its draft.
+                blocks=[*batch.pages.row(at)[:past].tolist(), *drafted, RESERVED_PAGE],
+            )
+        )
+    return rows
 
 
-def _row(
-    batch: Batch, row: int, steps: int, count: int, joining: bool, placeholders: bool
-) -> Row:
-    past, request = int(batch.seq_lens[row]), int(batch.requests[row])
-    number = past + request
-    joins = joining and number % 2 == 1
-    new = number % (steps + 1) + 1
-    new, rejected = min(new, past), steps + 1 - min(new, past)
-    if joins:
-        new, rejected = (1, steps) if placeholders else (min(new, past + 1), 0)
-    tokens, first = batch.kv_tokens.row(row).tolist(), int(batch.input_ids[row])
-    drafted = batch.slot_mapping[row * steps : (row + 1) * steps].tolist()
-    return Row(
-        name=f"{request}.{count}",
-        past=past,
-        ids=followed(tokens, first),
-        first=first,
-        new=new,
-        rejected=rejected,
-        goes_on=not joins,
-        # A case's request may get shorter. Behind its draft lies one token at most, a rejected one.
-        blocks=[*batch.pages.row(row)[:past].tolist(), *drafted, RESERVED_PAGE],
-    )
-
-
-def _new(row: Row, prompt: int, computed: int, blocks: int | None = None) -> Any:
-    return request_data(row.name, row.ids[:prompt], (row.blocks[:blocks],), computed)
+def _new(row: Row, ids: list[int], computed: int, blocks: int | None = None) -> Any:
+    """A request that the runner does not know; of one that was preempted half is its prompt."""
+    prompt = (len(ids) + 1) // 2 if row.resumed else None
+    return request_data(row.name, ids, (row.blocks[:blocks],), computed, prompt)
 
 
 def _going(row: Row, known: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class _Drafts(VllmTarget):
     def __init__(self, name: str) -> None:
         super().__init__(name, "draft")
         self.about = f"V2's EagleSpeculator, {self.kernels}, full graphs"
-        self.capabilities = DRIVEN.replace(max_batch=self.max_batch)
+        self.capabilities = DRIVEN.replace(max_batch=self.max_batch, preemption=True)
 
     @property
     def stood_in_for(self) -> tuple[str, ...]:
