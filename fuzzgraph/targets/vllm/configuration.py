@@ -101,7 +101,9 @@ def vllm_config(
         model_config=model_config,
         cache_config=cache,
         scheduler_config=module.SchedulerConfig(
-            max_num_batched_tokens=max(longest, requests * most_tokens(config, drafting), *captured),
+            max_num_batched_tokens=max(
+                longest, requests * most_tokens(config, drafting), *captured
+            ),
             max_num_seqs=requests,
             max_model_len=longest,
             is_encoder_decoder=False,

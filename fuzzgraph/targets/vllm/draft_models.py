@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for, hidden_rows, hidden_width, next_token
 from fuzzgraph.draft_head import next_hidden
 from fuzzgraph.targets.offline.demands import demand_rows
@@ -106,3 +107,22 @@ class DraftLayer(OneLayer):
         self.sampled_from.append(hidden_states.clone())
         width = hidden_width(self.fuzzed)
         return hidden_states[:, width - VOCAB : width].float()
+
+
+def drafted_outputs(
+    kept: torch.Tensor, drafts: torch.Tensor, config: EngineConfig
+) -> dict[str, torch.Tensor]:
+    """What a draft shows, by row and step.
+
+    Args:
+        kept: [rows, steps, drafted_width] hidden states that were sampled from.
+        drafts: [rows, steps] tokens that the runner keeps.
+    """
+    hidden = kept.flatten(0, 1)[:, : hidden_width(config)]
+    columns = config.num_q_heads * config.v_head_dim
+    attention = hidden[:, :columns].reshape(-1, config.num_q_heads, config.v_head_dim)
+    return {
+        "attention": attention.clone(),
+        "hidden_states": hidden.clone(),
+        "draft_tokens": drafts.flatten().clone(),
+    }

@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.content import hidden_width
 from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.vllm.configuration import NOT_COMPILED
-from fuzzgraph.targets.vllm.draft_models import DraftedFor, DraftLayer
+from fuzzgraph.targets.vllm.draft_models import DraftedFor, DraftLayer, drafted_outputs
 from fuzzgraph.targets.vllm.pages_of_tokens import PagesOfTokens
 from fuzzgraph.targets.vllm.piecewise_session import BrokenByTheEngine, PiecewiseSession
 from fuzzgraph.targets.vllm.served_drafts import ServedDrafts
@@ -31,6 +30,8 @@ _SLOTS = (
     f"{_PROPOSER} _get_slot_mapping and spec_decode/utils.py, eagle_step_update_slot_mapping:"
     " PADDING_SLOT_ID behind the live rows"
 )
+
+
 def _fields() -> tuple[Field, ...]:
     return (
         Field("input_ids", "requests", "nothing", common.FREE, source=_FIRST),
@@ -154,17 +155,11 @@ class EagleSession(PagesOfTokens, PiecewiseSession):
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         """By row, then step."""
-        config, sampled = self._config, self._draft_model.sampled_from
+        sampled = self._draft_model.sampled_from
         if not sampled:
             return {}
-        hidden = torch.stack(sampled, dim=1).flatten(0, 1)[:, : hidden_width(config)]
-        columns = config.num_q_heads * config.v_head_dim
-        attention = hidden[:, :columns].reshape(-1, config.num_q_heads, config.v_head_dim)
-        return {
-            "attention": attention.clone(),
-            "hidden_states": hidden.clone(),
-            "draft_tokens": self.runner._draft_token_ids.flatten().clone(),
-        }
+        kept = torch.stack(sampled, dim=1)
+        return drafted_outputs(kept, self.runner._draft_token_ids, self._config)
 
 
 class EagleBreakableSession(BrokenByTheEngine, EagleSession):

@@ -14,80 +14,26 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.content import hidden_width, next_token
-from fuzzgraph.fields import TOLD
-from fuzzgraph.observation import Field, Observation, PaddingRule
+from fuzzgraph.content import next_token
+from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_graph import RecordedCudaGraph
 from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.vllm.draft_models import drafted_outputs
 from fuzzgraph.targets.vllm.pages_of_tokens import PagesOfTokens
 from fuzzgraph.targets.vllm.served_verified_drafts import ServedVerifiedDrafts
 from fuzzgraph.targets.vllm.v2_draft_models import VERIFIED, DraftLayerInGraphs, VerifiedFor
+from fuzzgraph.targets.vllm.v2_eagle_fields import (
+    GRAPHS_SOURCE,
+    shown_of_first,
+    speculator_fields,
+    told_of_first,
+)
 from fuzzgraph.targets.vllm.v2_session import Dispatched, knows_prompts
 from fuzzgraph.targets.vllm.v2_verify import V2VerifySession
-from fuzzgraph.world import RESERVED_PAGE, VOCAB, Batch
+from fuzzgraph.world import Batch
 
-_SPECULATOR = "vLLM gpu/spec_decode, speculator.py"
-_FIRST = f"{_SPECULATOR} _prepare_prefill_inputs_kernel: tokens moved by one, the sampled one last"
-_NEXT = f"{_SPECULATOR} _prepare_decode_inputs_kernel: one token of each row, padded ones none"
-_SLOTS = "vLLM gpu/block_table.py _compute_slot_mappings_kernel: PAD_SLOT_ID behind the live tokens"
-_TABLE = "vLLM gpu/block_table.py _gather_block_tables_kernel zeroes padded rows"
-_GRAPHS = (
-    f"{_SPECULATOR} propose: full graphs for num_speculative_steps + 1 tokens of each row, then for"
-    " one of each"
-)
-_NOT_UNIFORM = f"{_GRAPHS}; a row computes the end of a prompt"
-
-
-def _told(name: str, source: str) -> Field:
-    return common.value(name, repeats=TOLD, source=source)
-
-
-def _fields() -> tuple[Field, ...]:
-    """Of the forward over several tokens of a row, then of the next one, and slots of the last."""
-    return (
-        _told("graphs", _GRAPHS),
-        _told("first_input_ids", _FIRST),
-        _told("first_positions", _FIRST),
-        _told("first_slots", _SLOTS),
-        _told("first_padded_slots", _SLOTS),
-        _told("first_rows", _FIRST),
-        Field("input_ids", "requests", "nothing", common.FREE, source=_NEXT, repeats=TOLD),
-        Field("positions", "requests", "nothing", common.FREE, source=_NEXT, repeats=TOLD),
-        Field(
-            "seq_lens",
-            "requests",
-            "length",
-            PaddingRule("fill", 0),
-            source=_NEXT,
-            repeats="draft_lens:1",
-            dummy=common.FREE,
-        ),
-        common.offsets(
-            "query_start_loc",
-            repeats="one_each",
-            padding=PaddingRule("fill", 0),
-            dummy=PaddingRule("fill", 1),
-            source=_NEXT,
-        ),
-        Field(
-            "block_table",
-            "page_table",
-            "page",
-            PaddingRule("reserved", RESERVED_PAGE),
-            source=_TABLE,
-            whole_rows=True,
-        ),
-        Field(
-            "slot_mapping",
-            "requests",
-            "slot",
-            PaddingRule("skip", -1),
-            source=_SLOTS,
-            repeats=TOLD,
-        ),
-    )
+_NOT_UNIFORM = f"{GRAPHS_SOURCE}; a row computes the end of a prompt"
 
 
 class V2EagleSession(PagesOfTokens, V2VerifySession):
@@ -108,7 +54,7 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
         super().__init__(config, graphs, *backend)
 
     def _runner_fields(self) -> tuple[Field, ...]:
-        return _fields()
+        return speculator_fields()
 
     def _watch_handover(self, graphs: GraphEngine) -> None:
         """What is handed over between two models is in no word of the oracle."""
@@ -251,17 +197,12 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
     def _told(self, batch: Batch) -> dict[str, list[int]]:
         """What follows from the drafts that stay, which the case does not say."""
         rows, steps = self.served.rows, self._config.spec_steps
-        computed = [(row, range(row.computed, row.computed + row.tokens)) for row in rows]
-        stay = [(row, range(row.computed, row.past + 1)) for row in rows]
         padded = self._chosen["first"].tokens - sum(row.tokens for row in rows)
         return {
             "graphs": self._graphs_due(batch),
-            "first_input_ids": [row.ids[at] // VOCAB for row, places in stay for at in places],
-            "first_positions": [at for _, places in stay for at in places],
-            "first_slots": [row.blocks[at] for row, places in computed for at in places],
+            **told_of_first(rows),
             "first_padded_slots": [-1] * padded,
-            "first_rows": [row.new - 1 for row in rows],
-            "input_ids": [next_token(row.first, 0, 0) for row in rows],
+            "input_ids": next_token(batch.input_ids, 0, 0).tolist(),
             "positions": [row.past + 1 for row in rows],
             "slot_mapping": batch.slot_mapping[steps - 1 :: steps].tolist(),
         }
@@ -275,7 +216,8 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
         return [int(fits and self._uniform()), *map(int, behind)]
 
     def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
-        shown = {**self._seen_first(), **self._seen_graphs()}
+        first = shown_of_first(self._first, self._order, self.served.rows)
+        shown = {**first, **self._seen_graphs()}
         if "next" not in self._managers:
             return shown
         last = self.runner.block_tables.slot_mappings[0, :rows].clone()
@@ -284,22 +226,6 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
     def _seen_graphs(self) -> dict[str, torch.Tensor]:
         taken = [self._chosen[name].graph is not None for name in self._managers]
         return {"graphs": torch.tensor(taken, dtype=torch.int64)}
-
-    def _seen_first(self) -> dict[str, torch.Tensor]:
-        """Of the first forward, in the batch's order, without what is rejected or padded."""
-        first, stay, computed = self._first, [], []
-        starts, rows = first["offsets"].tolist(), []
-        for at, row in zip(self._order, self.served.rows, strict=True):
-            stay += range(starts[at], starts[at] + row.new)
-            computed += range(starts[at], starts[at] + row.tokens)
-            rows.append(int(first["rows"][at]) - starts[at])
-        return {
-            "first_input_ids": first["input_ids"][stay] % VOCAB,
-            "first_positions": first["positions"][stay],
-            "first_slots": first["slots"][computed],
-            "first_padded_slots": first["slots"][len(computed) :],
-            "first_rows": torch.tensor(rows, dtype=torch.int64),
-        }
 
     def used_metadata(
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]
@@ -314,21 +240,12 @@ class V2EagleSession(PagesOfTokens, V2VerifySession):
         """By row, then step."""
         if not self.served.rows:
             return {}
-        config, rows = self._config, len(self.served.rows)
         kept: torch.Tensor = self.runner.speculator.model.kept
-        hidden = kept[:rows].flatten(0, 1)[:, : hidden_width(config)]
-        columns = config.num_q_heads * config.v_head_dim
-        attention = hidden[:, :columns].reshape(-1, config.num_q_heads, config.v_head_dim)
-        return {
-            "attention": attention.clone(),
-            "hidden_states": hidden.clone(),
-            "draft_tokens": self._kept_drafts().flatten(),
-        }
+        return drafted_outputs(kept[: len(self.served.rows)], self._kept_drafts(), self._config)
 
     def _kept_drafts(self) -> torch.Tensor:
         """What the runner keeps for the next step, by its rows."""
         states = self.runner.req_states
         rows = [states.req_id_to_index[name] for name in self._rows_of_the_engine()]
         drafts: torch.Tensor = states.draft_tokens[rows]
-        return drafts.clone()
-
+        return drafts

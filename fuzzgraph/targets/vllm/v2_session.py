@@ -24,7 +24,7 @@ from fuzzgraph.targets.vllm.answers import SAMPLED, answers_given
 from fuzzgraph.targets.vllm.handed import watch_builders
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
-from fuzzgraph.targets.vllm.served_requests import ServedAnew
+from fuzzgraph.targets.vllm.served_requests import ServedAnew, ServedRequests
 from fuzzgraph.targets.vllm.v2_fields import LENS_ON_HOST, v2_runner_fields
 from fuzzgraph.world import Batch
 
@@ -60,7 +60,7 @@ class V2RunnerSession(RunnerSession):
     """One V2 runner with its model and captured graphs; a graph is its own key."""
 
     runner_module = V2_RUNNER
-    served_kind = ServedAnew
+    served_kind: type[ServedRequests] = ServedAnew
     async_scheduling = True
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, *backend: Any) -> None:

@@ -78,7 +78,13 @@ class _FirstHiddenStates(_Planted):
 
     def _plant(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def update(
-            tokens: Any, step: Any, hidden: Any, drafts: Any, following: Any, *rest: Any, **more: Any
+            tokens: Any,
+            step: Any,
+            hidden: Any,
+            drafts: Any,
+            following: Any,
+            *rest: Any,
+            **more: Any,
         ) -> Any:
             before = following.clone()
             function(tokens, step, hidden, drafts, following, *rest, **more)
@@ -114,24 +120,17 @@ class _InputsAnew(V2EagleSession):
 class _SmallerGraph(V2EagleSession):
     """The manager of the later forwards gives a row too many a smaller graph."""
 
-    def capture(self) -> None:
-        super().capture()
-        candidates = self.runner.speculator.decode_cudagraph_manager._candidates
-        for size in self._config.capture_bs[:-1]:
-            candidates[size + 1, 0] = candidates[size, 0]
-
     def _spy(self) -> None:
-        module = engine_module("vllm.v1.worker.gpu.cudagraph_utils")
-        fits = module._is_compatible
         manager = self.runner.speculator.decode_cudagraph_manager
         dispatch = manager.dispatch
 
-        def anything(*args: Any, **kwargs: Any) -> Any:
-            with replaced_names([module], {"_is_compatible": lambda *_: True}):
-                return dispatch(*args, **kwargs)
+        def dispatched(rows: int, tokens: int, *args: Any, **kwargs: Any) -> Any:
+            chosen = dispatch(rows, tokens, *args, **kwargs)
+            if chosen in manager.graphs and tokens - 1 in self._config.capture_bs:
+                return dispatch(rows - 1, tokens - 1, *args, **kwargs)
+            return chosen
 
-        assert fits is not None
-        manager.dispatch = anything
+        manager.dispatch = dispatched
         super()._spy()
 
 
@@ -143,7 +142,8 @@ class _NoGraph(V2EagleSession):
         dispatch = manager.dispatch
 
         def dispatched(rows: int, tokens: int, each: int | None, *rest: Any, **more: Any) -> Any:
-            return dispatch(rows, tokens, each if rows * (each or 0) == tokens else None, *rest, **more)
+            known = each if rows * (each or 0) == tokens else None
+            return dispatch(rows, tokens, known, *rest, **more)
 
         manager.dispatch = dispatched
         super()._spy()
@@ -183,7 +183,6 @@ class _SlotsOfTheFirst(V2EagleSession):
     def _spy(self) -> None:
         super()._spy()
         speculator = self.runner.speculator
-        type(speculator).advance_draft_positions.fget  # noqa: B018 - it is a property
         tables = self.runner.block_tables
         compute, generate = tables.compute_slot_mappings, speculator._generate_fused_drafts
 
