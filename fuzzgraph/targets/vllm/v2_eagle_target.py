@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.vllm.attention_model import register
 from fuzzgraph.targets.vllm.eagle_target import DRIVEN
-from fuzzgraph.targets.vllm.release import VLLM
+from fuzzgraph.targets.vllm.release import VLLM, engine_module, release
 from fuzzgraph.targets.vllm.served_requests import SCHEDULER
 from fuzzgraph.targets.vllm.target import FlashAttentionTarget, TritonTarget, VllmTarget
 from fuzzgraph.targets.vllm.v2_draft_models import DraftLayerInGraphs, VerifiedFor
@@ -14,6 +15,7 @@ from fuzzgraph.targets.vllm.v2_eagle_session import V2EagleSession
 from fuzzgraph.targets.vllm.v2_session import V2_RUNNER
 
 _SPECULATOR = "vllm.v1.worker.gpu.spec_decode.eagle.speculator"
+_FIRST_GRAPHS = "prefill_cudagraph_manager"
 _PLANS = "vLLM gpu/spec_decode, speculator.py _fused_multi_step_decode"
 _ANEW = "without a graph a plan is made once more; what attention computes by one is judged"
 
@@ -43,6 +45,12 @@ class _Drafts(VllmTarget):
         super().load()
         with cuda_on_cpu():
             VLLM.load(_SPECULATOR, SCHEDULER)
+        opening = engine_module(_SPECULATOR).EagleSpeculator.__init__
+        if _FIRST_GRAPHS not in opening.__code__.co_names:
+            raise AdapterUnavailable(
+                f"vLLM {release()} has no graphs of a draft's first forward, which target "
+                f"{self.name!r} shows. Name a later release, for example --release 0.33.0."
+            )
         register(DraftLayerInGraphs)
 
 

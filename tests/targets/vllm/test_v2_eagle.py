@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzzgraph.case import ReplayStep
+from fuzzgraph.errors import AdapterUnavailable
 from tests.targets.sglang.released import Workers
 from tests.targets.vllm.cases import IDLE, NEWEST
 from tests.targets.vllm.test_eagle import STEPS, drafts, grown
@@ -75,6 +76,11 @@ def test_a_capture_runs_on_the_plan_of_its_own_rows_on_the_newest_release(vllm: 
     found = [vllm.findings(version, grown(FOUR), TARGETS[0]) for version in ("0.25.1", NEWEST)]
     told = [plans in {(one.oracle, one.buffer) for one in each} for each in found]
     assert told == [True, False]
+
+
+def test_a_release_without_graphs_of_the_first_forward_is_refused(vllm: Workers) -> None:
+    with pytest.raises(AdapterUnavailable, match="vLLM 0.17.1 has no graphs of a draft's first"):
+        vllm.findings("0.17.1", grown(FOUR), TARGETS[0])
 
 
 PLANTED = {
