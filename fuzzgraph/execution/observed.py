@@ -50,12 +50,13 @@ def _blanked(table: torch.Tensor, batch: Batch, page_size: int) -> torch.Tensor:
 
     Before them are the freed pages of a sliding window, of which an engine may never be told.
     """
-    pages = torch.from_numpy(-(-batch.seq_lens // page_size)).to(table.device)
+    rows = min(batch.raw_bs, len(table))  # of a graph that is too small there are fewer
+    pages = torch.from_numpy(-(-batch.seq_lens[:rows] // page_size)).to(table.device)
     columns = torch.arange(table.shape[1], device=table.device)
     nobodys = torch.zeros(table.shape, dtype=torch.bool, device=table.device)
-    nobodys[: batch.raw_bs] = columns >= pages[:, None]
-    freed = torch.from_numpy(batch.freed_pages()).to(table.device)
-    nobodys[: batch.raw_bs] |= columns < freed[:, None]
+    nobodys[:rows] = columns >= pages[:, None]
+    freed = torch.from_numpy(batch.freed_pages()[:rows]).to(table.device)
+    nobodys[:rows] |= columns < freed[:, None]
     return table.masked_fill(nobodys, 0)
 
 
@@ -71,7 +72,9 @@ class _Reordering:
             )
         self._seen = seen
         rows = np.array(order, dtype=np.int64)
-        counts = np.bincount(batch.token_rows, minlength=batch.raw_bs)
+        # A draft has the tokens of all its steps.
+        self._steps = max(1, seen.num_tokens // max(1, batch.num_tokens))
+        counts = np.bincount(batch.token_rows, minlength=batch.raw_bs) * self._steps
         theirs = np.empty_like(counts)
         theirs[rows] = counts
         self._rows = _padded(rows, seen.padded_bs)
@@ -89,7 +92,8 @@ class _Reordering:
     def _output(self, value: torch.Tensor) -> torch.Tensor:
         """By token, or by row where there are as many rows as the graph has."""
         # Tokens that are left of a padded verify may be as many as its rows.
-        by_token = len(value) in (len(self._tokens), self._seen.shown_tokens)
+        shown = self._seen.shown_tokens
+        by_token = len(value) in (len(self._tokens), None if shown is None else shown * self._steps)
         if not by_token and len(value) == len(self._rows):
             return value[self._rows]
         # The engine may have cut off what it had padded.

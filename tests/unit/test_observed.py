@@ -137,3 +137,26 @@ def test_what_a_target_owes_of_its_own_word_is_named(told: dict[str, list[int]])
         in_terms_of(batch, seen, (*FIELDS, owed), CONFIG)
     seen.told = {"is_new": [0, 1, 0]}
     assert in_terms_of(batch, seen, (*FIELDS, owed), CONFIG) is seen
+
+
+def test_outputs_of_a_draft_have_a_row_for_each_step_of_each_row() -> None:
+    rows = tuple(BatchRow(request=name, seq_len=3, new_tokens=0) for name in range(2))
+    config = EngineConfig(modes=("draft",), capture_bs=(4,), spec_steps=2)
+    steps = (ReplayStep(mode="draft", rows=rows),)
+    (batch,) = plan(Case(schema_version=1, config=config, steps=steps))
+    seen = Observation(
+        raw_bs=2, padded_bs=4, num_tokens=4, padded_tokens=8, shown_tokens=2,
+        outputs={"attention": torch.arange(4)}, metadata={}, order=[1, 0],
+    )  # fmt: skip
+    attention = in_terms_of(batch, seen, FIELDS, config).outputs["attention"]
+    assert attention.tolist() == [2, 3, 0, 1]
+
+
+def test_the_page_table_of_a_graph_that_is_too_small_is_shown_as_it_is() -> None:
+    batch = batch_of("decode")
+    seen = Observation(
+        raw_bs=3, padded_bs=2, num_tokens=3, padded_tokens=2,
+        metadata={"page_table": torch.full((2, 4), 77)},
+    )  # fmt: skip
+    table = in_terms_of(batch, seen, FIELDS, CONFIG).metadata["page_table"]
+    assert table.tolist() == [[77, 77, 77, 0], [77, 0, 0, 0]]

@@ -55,6 +55,8 @@ TARGETS = (
     TargetEntry("vllm-triton-mla", "vllm.target", "TritonMlaTarget"),
     TargetEntry("vllm-triton-piecewise", "vllm.piecewise_target", "TritonPiecewiseTarget", _PIECES),
     TargetEntry("vllm-triton-verify", "vllm.target", "TritonTarget", _VERIFIES),
+    TargetEntry("vllm-v2-eagle-draft", "vllm.v2_eagle_target", "V2EagleDraftTarget"),
+    TargetEntry("vllm-v2-eagle-draft-triton", "vllm.v2_eagle_target", "V2TritonEagleDraftTarget"),
     TargetEntry("vllm-v2-fa", "vllm.v2_target", "V2FlashAttentionTarget"),
     TargetEntry("vllm-v2-fa-breakable", "vllm.piecewise_target", "V2FlashAttentionBreakableTarget"),
     TargetEntry("vllm-v2-fa-mla", "vllm.v2_target", "V2FlashAttentionMlaTarget"),

@@ -46,6 +46,8 @@ class OneLayer(torch.nn.Module):
 
     architecture = ARCHITECTURE
     """Name under which the engine knows the model."""
+    vocab = VOCAB
+    """Token ids that it knows."""
     opening: EngineConfig
     """Of the session that is being opened."""
 
@@ -108,7 +110,7 @@ class OneLayer(torch.nn.Module):
     def compute_logits(self, hidden_states: torch.Tensor, *_: Any) -> torch.Tensor:
         """Logits by which a greedy sampler gives the tokens that the case goes on with."""
         self.shown = hidden_states
-        logits = hidden_states.new_zeros(len(hidden_states), VOCAB, dtype=torch.float32)
+        logits = hidden_states.new_zeros(len(hidden_states), self.vocab, dtype=torch.float32)
         for row, token in enumerate(self.to_sample()[: len(logits)]):
             logits[row, token] = 1.0
         return logits

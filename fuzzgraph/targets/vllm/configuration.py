@@ -6,6 +6,7 @@ import functools
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,6 +32,25 @@ _GRAPHS = {
 """`cudagraph_mode` by what is captured."""
 
 
+@dataclass(frozen=True)
+class Drafting:
+    """How a server drafts by a model, in mode draft."""
+
+    architecture: str = DRAFT_ARCHITECTURE
+    """Of the draft model."""
+    verified: bool = False
+    """Whether a step verifies the drafts of the step before it, which are then captured as well.
+    An id of the target model names a token and the one behind it then."""
+
+    @property
+    def vocab(self) -> int:
+        """Token ids of the target model."""
+        return VOCAB * VOCAB if self.verified else VOCAB
+
+
+NO_DRAFTS = Drafting()
+
+
 def vllm_config(
     config: EngineConfig,
     attention: Mapping[str, Any],
@@ -40,6 +60,7 @@ def vllm_config(
     compilation_mode: int = NOT_COMPILED,
     additional: Mapping[str, str] = MappingProxyType({}),
     alone: bool = False,
+    drafting: Drafting = NO_DRAFTS,
 ) -> Any:
     """Graphs of the case's sizes on one rank.
 
@@ -52,12 +73,14 @@ def vllm_config(
         additional: of `--additional-config`.
         alone: whether this is the one process of the server, as its groups are joined; for a model
             with experts, whatever the case's has, so that they are there where a case needs them.
+        drafting: in mode draft.
     """
     module = engine_module("vllm.config")
     mode = config.modes[0]
     longest, requests = max_model_len(config), config.req_pool_size
-    captured = _captured_tokens(config)
-    model_config = _model_config(config, architecture, experts=alone or config.dp_size > 1)
+    captured = _captured_tokens(config, drafting)
+    experts = alone or config.dp_size > 1
+    model_config = _model_config(config, architecture, drafting.vocab, experts=experts)
     parallel_config = _parallel_config(1 if alone else config.dp_size, config.dp_rank)
     cache = call_with_known(
         module.CacheConfig,
@@ -78,7 +101,9 @@ def vllm_config(
         model_config=model_config,
         cache_config=cache,
         scheduler_config=module.SchedulerConfig(
-            max_num_batched_tokens=max(longest, requests * most_tokens(config), *captured),
+            max_num_batched_tokens=max(
+                longest, requests * most_tokens(config, drafting), *captured
+            ),
             max_num_seqs=requests,
             max_model_len=longest,
             is_encoder_decoder=False,
@@ -89,7 +114,7 @@ def vllm_config(
         compilation_config=compilation,
         attention_config=module.AttentionConfig(**attention),
         additional_config=dict(additional),
-        speculative_config=_speculative_config(config, model_config, parallel_config),
+        speculative_config=_speculative_config(config, model_config, parallel_config, drafting),
     )
 
 
@@ -105,26 +130,33 @@ def _parallel_config(ranks: int, rank: int) -> Any:
     )
 
 
-def most_tokens(config: EngineConfig) -> int:
+def most_tokens(config: EngineConfig, drafting: Drafting = NO_DRAFTS) -> int:
     """Tokens that a step computes of one request at most."""
+    if drafting.verified:
+        return config.spec_steps + 1
     widths = {"target_verify": config.draft_tokens, "prefill": config.max_context_len}
     return widths.get(config.modes[0], 1)
 
 
-def _captured_tokens(config: EngineConfig) -> list[int]:
+def _captured_tokens(config: EngineConfig, drafting: Drafting = NO_DRAFTS) -> list[int]:
     """The engine's captured sizes, which are counts of tokens."""
+    if drafting.verified:  # a draft computes several tokens of each row first, and then one each
+        widths = 1, most_tokens(config, drafting)
+        return sorted({rows * width for rows in config.capture_bs for width in widths})
     if config.modes[0] == "prefill":
         return list(config.capture_tokens)
     return [rows * most_tokens(config) for rows in config.capture_bs]
 
 
-def _speculative_config(config: EngineConfig, model_config: Any, parallel_config: Any) -> Any:
+def _speculative_config(
+    config: EngineConfig, model_config: Any, parallel_config: Any, drafting: Drafting
+) -> Any:
     """Drafts by n-grams, which need no model; the case says which drafts are verified. In mode
     draft those of EAGLE, whose model grows them."""
     if config.modes[0] == "draft":
         return engine_module("vllm.config").SpeculativeConfig(
             method="eagle",
-            model=_model_folder(config, DRAFT_ARCHITECTURE),
+            model=_model_folder(config, drafting.architecture, drafting.vocab),
             num_speculative_tokens=config.spec_steps,
             target_model_config=model_config,
             target_parallel_config=parallel_config,
@@ -141,8 +173,8 @@ def _speculative_config(config: EngineConfig, model_config: Any, parallel_config
     )
 
 
-def _model_config(config: EngineConfig, architecture: str, *, experts: bool) -> Any:
-    model = _model_folder(config, architecture, experts=experts)
+def _model_config(config: EngineConfig, architecture: str, vocab: int, *, experts: bool) -> Any:
+    model = _model_folder(config, architecture, vocab, experts=experts)
     return engine_module("vllm.config").ModelConfig(
         model=model,
         tokenizer=model,
@@ -160,13 +192,16 @@ _MAMBA_CHUNK = 16
 def max_model_len(config: EngineConfig) -> int:
     """Tokens of the longest request that the server takes.
 
-    No fewer than a graph has: the dummy rows of a capture have as many (`_dummy_run`).
+    No fewer than a graph has: the dummy rows of a capture have as many (`_dummy_run`). Drafts stand
+    behind it, and what is sampled behind them.
     """
-    drafted = config.spec_steps if config.modes[0] == "draft" else 0
+    drafted = config.spec_steps + 1 if config.modes[0] == "draft" else 0
     return max(config.max_context_len + 1 + drafted, *_captured_tokens(config))
 
 
-def _model_folder(config: EngineConfig, architecture: str, *, experts: bool = False) -> str:
+def _model_folder(
+    config: EngineConfig, architecture: str, vocab: int, *, experts: bool = False
+) -> str:
     described = {
         "architectures": [architecture],
         "model_type": "llama",
@@ -176,7 +211,7 @@ def _model_folder(config: EngineConfig, architecture: str, *, experts: bool = Fa
         "num_attention_heads": config.num_q_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
-        "vocab_size": VOCAB,
+        "vocab_size": vocab,
         "max_position_embeddings": 1 << 17,
         "torch_dtype": config.dtype,
         "bos_token_id": 1,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for, hidden_rows, hidden_width, next_token
 from fuzzgraph.draft_head import next_hidden
 from fuzzgraph.targets.offline.demands import demand_rows
@@ -59,6 +60,8 @@ class DraftLayer(OneLayer):
     """The draft model."""
 
     architecture = DRAFT_ARCHITECTURE
+    broken_at_attention = True
+    """Whether its graphs break there."""
     has_own_embed_tokens = has_own_lm_head = True
 
     def _make_layer(self, vllm_config: Any) -> None:
@@ -67,7 +70,7 @@ class DraftLayer(OneLayer):
         self.pos_embed = on_device(weights["pos_embed"])
         self.attn = attention_layer(self.fuzzed, vllm_config, _LAYER)
         compiled = int(vllm_config.compilation_config.mode) == COMPILED
-        if not compiled:
+        if self.broken_at_attention and not compiled:
             self.attn.use_direct_call = True  # graphs break inside of it
         self._split = SplitForward(self._drafted, vllm_config) if compiled else None
         self.model = _WithEmbeddings(1.0)
@@ -104,3 +107,22 @@ class DraftLayer(OneLayer):
         self.sampled_from.append(hidden_states.clone())
         width = hidden_width(self.fuzzed)
         return hidden_states[:, width - VOCAB : width].float()
+
+
+def drafted_outputs(
+    kept: torch.Tensor, drafts: torch.Tensor, config: EngineConfig
+) -> dict[str, torch.Tensor]:
+    """What a draft shows, by row and step.
+
+    Args:
+        kept: [rows, steps, drafted_width] hidden states that were sampled from.
+        drafts: [rows, steps] tokens that the runner keeps.
+    """
+    hidden = kept.flatten(0, 1)[:, : hidden_width(config)]
+    columns = config.num_q_heads * config.v_head_dim
+    attention = hidden[:, :columns].reshape(-1, config.num_q_heads, config.v_head_dim)
+    return {
+        "attention": attention.clone(),
+        "hidden_states": hidden.clone(),
+        "draft_tokens": drafts.flatten().clone(),
+    }

@@ -7,22 +7,20 @@ proposer runs the draft model as many times as the case has steps. Graphs break 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.content import hidden_width
 from fuzzgraph.observation import Field, Observation, PaddingRule
-from fuzzgraph.ports import GraphEngine, Pools
+from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.vllm.configuration import NOT_COMPILED
-from fuzzgraph.targets.vllm.draft_models import DraftedFor, DraftLayer
-from fuzzgraph.targets.vllm.kv_cache import kv_planes
+from fuzzgraph.targets.vllm.draft_models import DraftedFor, DraftLayer, drafted_outputs
+from fuzzgraph.targets.vllm.pages_of_tokens import PagesOfTokens
 from fuzzgraph.targets.vllm.piecewise_session import BrokenByTheEngine, PiecewiseSession
-from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.served_drafts import ServedDrafts
 from fuzzgraph.world import Batch
 
@@ -32,19 +30,6 @@ _SLOTS = (
     f"{_PROPOSER} _get_slot_mapping and spec_decode/utils.py, eagle_step_update_slot_mapping:"
     " PADDING_SLOT_ID behind the live rows"
 )
-_OFFERED = 16 * 1009
-"""A page size that backends offer, and no other dimension of a cache has."""
-
-
-def any_page(backend: Any) -> dict[str, Any]:
-    """Name -> what a backend would answer that offers pages of any size."""
-    answers: dict[str, Any] = {"get_supported_kernel_block_sizes": lambda *_: [1]}
-    shape = getattr(backend, "get_kv_cache_shape", None)  # later releases ask nobody
-    if shape is not None:
-        answers["get_kv_cache_shape"] = lambda blocks, page, *rest, **more: tuple(
-            page if each == _OFFERED else each for each in shape(blocks, _OFFERED, *rest, **more)
-        )
-    return answers
 
 
 def _fields() -> tuple[Field, ...]:
@@ -55,7 +40,7 @@ def _fields() -> tuple[Field, ...]:
     )
 
 
-class EagleSession(PiecewiseSession):
+class EagleSession(PagesOfTokens, PiecewiseSession):
     """One runner with a proposer, whose draft model is cut as the compiler's backend cuts it.
 
     A graph is one forward of the draft model.
@@ -70,22 +55,10 @@ class EagleSession(PiecewiseSession):
         DraftLayer.opening = config
         self._drafted: Any = None
         self._passes: list[dict[str, torch.Tensor]] = []
-        module, _, name = backend.rpartition(".")
-        self._backend = getattr(engine_module(module), name)
         super().__init__(config, graphs, backend, *device)
-
-    @contextlib.contextmanager
-    def _server(self) -> Iterator[None]:
-        """With the page size of a case, which kernels take and the backend does not offer."""
-        with super()._server(), replaced_names([self._backend], any_page(self._backend)):
-            yield
 
     def _runner_fields(self) -> tuple[Field, ...]:
         return _fields()
-
-    def _runner_pools(self) -> Pools:
-        (cache,) = self.runner.kv_caches
-        return Pools(kv_planes=kv_planes(cache, self._config))
 
     def _watch_handover(self, graphs: GraphEngine) -> None:
         """What is handed over between two models is in no word of the oracle."""
@@ -182,17 +155,11 @@ class EagleSession(PiecewiseSession):
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         """By row, then step."""
-        config, sampled = self._config, self._draft_model.sampled_from
+        sampled = self._draft_model.sampled_from
         if not sampled:
             return {}
-        hidden = torch.stack(sampled, dim=1).flatten(0, 1)[:, : hidden_width(config)]
-        columns = config.num_q_heads * config.v_head_dim
-        attention = hidden[:, :columns].reshape(-1, config.num_q_heads, config.v_head_dim)
-        return {
-            "attention": attention.clone(),
-            "hidden_states": hidden.clone(),
-            "draft_tokens": self.runner._draft_token_ids.flatten().clone(),
-        }
+        kept = torch.stack(sampled, dim=1)
+        return drafted_outputs(kept, self.runner._draft_token_ids, self._config)
 
 
 class EagleBreakableSession(BrokenByTheEngine, EagleSession):

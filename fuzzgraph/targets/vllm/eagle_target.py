@@ -15,7 +15,7 @@ from fuzzgraph.targets.vllm.release import VLLM
 from fuzzgraph.targets.vllm.target import FlashAttentionTarget
 
 _PROPOSER = "vllm.v1.spec_decode.eagle"
-_DRIVEN = Capabilities(
+DRIVEN = Capabilities(
     modes=("draft", "idle"),
     page_sizes=(1,),
     dtypes=("float32", "float16"),
@@ -45,7 +45,7 @@ class _Drafts(FlashAttentionTarget):
         self.session = session
         self.model = session.model_class
         self.about = f"V1's EagleProposer, {self.kernels}, {graphs}"
-        self.capabilities = _DRIVEN
+        self.capabilities = DRIVEN
 
     def load(self) -> None:
         super().load()

@@ -11,7 +11,6 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.case.verified_states import states_each
 from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.kernel_models.launch import beside_the_step
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.targets.vllm.admission import admission_steps, needs_admission
@@ -74,22 +73,8 @@ class RecurrentSession(RunnerSession):
 
     def _step(self, batch: Batch) -> None:
         if needs_admission(self.served, batch):
-            self._admit(batch)
+            self._tell(admission_steps(self.served, self._in_blocks(batch)))
         super()._step(batch)
-
-    def _admit(self, batch: Batch) -> None:
-        """Have the runner know of requests, and leave their states and keys as they are."""
-        pools = (*self.pools.states, *self.pools.kv_planes)
-        states = [(tensor, tensor.clone()) for tensor in pools]
-        with self._without_graphs(), beside_the_step("requests that the runner has to know"):
-            for scheduled in admission_steps(self.served, self._in_blocks(batch)):
-                self._scheduled = scheduled
-                self.runner.execute_model(scheduled.output)
-                self.runner.sample_tokens(None)
-        for watch in self._watches:
-            watch.begin()
-        for tensor, values in states:
-            tensor.copy_(values)
 
     def _metadata(self) -> dict[str, torch.Tensor]:
         return self._state_metadata()

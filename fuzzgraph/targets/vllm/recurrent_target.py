@@ -19,13 +19,13 @@ from fuzzgraph.targets.vllm.mamba1_model import LAYER_MODULE, OneMamba1
 from fuzzgraph.targets.vllm.recurrent_model import MIXER, OneMixer
 from fuzzgraph.targets.vllm.recurrent_session import Mamba1Session, RecurrentSession
 from fuzzgraph.targets.vllm.release import VLLM, engine_module, has_module, release
+from fuzzgraph.targets.vllm.served_requests import SCHEDULER, drafts_behind_prompts
 from fuzzgraph.targets.vllm.stubs.chunk_rule import put_chunk_rule
 from fuzzgraph.targets.vllm.stubs.platform import BLACKWELL
 from fuzzgraph.targets.vllm.stubs.selective_scan import put_selective_scan
 from fuzzgraph.targets.vllm.target import VllmTarget
 
 _MODELS = "vllm.model_executor.models.config"
-_SCHEDULER = "vllm.v1.core.sched.scheduler"
 _BASE = "vllm.model_executor.layers.mamba.abstract"
 
 DRIVEN = Capabilities(
@@ -230,8 +230,8 @@ def demand_padded_prompts(target: str) -> None:
         AdapterUnavailable: the release's scheduler puts no drafts behind a prompt.
     """
     with cuda_on_cpu():
-        VLLM.load(_SCHEDULER)
-    if "pad_spec_decode" not in engine_module(_SCHEDULER).Scheduler.schedule.__code__.co_varnames:
+        VLLM.load(SCHEDULER)
+    if not drafts_behind_prompts():
         raise AdapterUnavailable(
             f"vLLM {release()} puts no drafts behind a prompt, and target {target!r} is about "
             "them. Name a later release, for example --release 0.33.0."

@@ -8,7 +8,7 @@ and reads in one call.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.errors import EngineError
+from fuzzgraph.kernel_models.launch import beside_the_step
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.row_mixing import mixed_outputs
@@ -27,7 +28,12 @@ from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.vllm.answers import answers_given, answers_told
 from fuzzgraph.targets.vllm.attention_model import OneLayer
 from fuzzgraph.targets.vllm.backend_metadata import read_by_kernels
-from fuzzgraph.targets.vllm.configuration import NOT_COMPILED, max_model_len, vllm_config
+from fuzzgraph.targets.vllm.configuration import (
+    NO_DRAFTS,
+    NOT_COMPILED,
+    max_model_len,
+    vllm_config,
+)
 from fuzzgraph.targets.vllm.data_ranks import OtherRanks
 from fuzzgraph.targets.vllm.fields import DUMMY_PREFILLING, page_list_fields, runner_fields
 from fuzzgraph.targets.vllm.handed import watch_handover
@@ -82,6 +88,8 @@ class RunnerSession(GraphSession):
     cudagraph_mode: str | None = None
     """Of `--compilation-config`; full graphs of the case's mode by default."""
     compilation_mode = NOT_COMPILED
+    drafting = NO_DRAFTS
+    """In mode draft."""
     keys_of_a_part = 0
     """See `VllmTarget`."""
     additional_config: Mapping[str, str] = MappingProxyType({})
@@ -141,6 +149,7 @@ class RunnerSession(GraphSession):
             self.compilation_mode,
             self.additional_config,
             alone,
+            self.drafting,
         )
 
     def _model_loaded(self) -> None:
@@ -307,6 +316,20 @@ class RunnerSession(GraphSession):
             self._hidden = self._hidden_states()[: batch.num_tokens].clone()
             self._answer = self.runner.sample_tokens(None)
         self.ran_eagerly = self._took_no_graph()
+
+    def _tell(self, steps: Iterable[Scheduled]) -> None:
+        """Have the runner know of requests, and leave their states and keys as they are."""
+        pools = (*self.pools.states, *self.pools.kv_planes)
+        kept = [(tensor, tensor.clone()) for tensor in pools]
+        with self._without_graphs(), beside_the_step("requests that the runner has to know"):
+            for scheduled in steps:
+                self._scheduled = scheduled
+                self.runner.execute_model(scheduled.output)
+                self.runner.sample_tokens(None)
+        for watch in self._watches:
+            watch.begin()
+        for tensor, values in kept:
+            tensor.copy_(values)
 
     def _hidden_states(self) -> torch.Tensor:
         """What the model gave for the step that is not sampled yet."""

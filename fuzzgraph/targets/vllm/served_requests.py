@@ -17,6 +17,13 @@ from fuzzgraph.targets.vllm.sliding_window import blocks_of
 from fuzzgraph.world import Batch, IntArray
 
 _OUTPUT = "vllm.v1.core.sched.output"
+SCHEDULER = "vllm.v1.core.sched.scheduler"
+
+
+def drafts_behind_prompts() -> bool:
+    """Whether the release's scheduler puts drafts behind prompts: placeholders, all rejected."""
+    schedule = engine_module(SCHEDULER).Scheduler.schedule
+    return "pad_spec_decode" in schedule.__code__.co_varnames
 
 
 @dataclass(frozen=True)
@@ -218,18 +225,31 @@ def _after(one: Known, batch: Batch, row: int, drafts: int, accepted: int) -> Kn
 def new_request(one: Known, batch: Batch, row: int) -> Any:
     """A request that the runner does not know, with what was sampled before it was preempted."""
     tokens = batch.prompts.row(row)[: one.prompt + one.sampled].tolist()
-    module = engine_module(_OUTPUT)
-    sampling = engine_module("vllm.sampling_params").SamplingParams(temperature=0.0)
+    blocks = blocks_of(batch, row)
+    return request_data(one.name, tokens, blocks, one.computed, prompt=one.prompt)
+
+
+def request_data(
+    name: str, tokens: list[int], blocks: Any, computed: int, prompt: int | None = None
+) -> Any:
+    """`NewRequestData` of a request.
+
+    Args:
+        tokens: of its prompt, and what was sampled behind it.
+        blocks: of each KV cache group.
+        computed: tokens whose KV is there.
+        prompt: tokens of its prompt; None where nothing was sampled.
+    """
     return call_with_known(
-        module.NewRequestData,
-        req_id=one.name,
-        prompt_token_ids=tokens[: one.prompt],
+        engine_module(_OUTPUT).NewRequestData,
+        req_id=name,
+        prompt_token_ids=tokens[:prompt],
         prefill_token_ids=tokens,
         mm_features=[],
-        sampling_params=sampling,
+        sampling_params=engine_module("vllm.sampling_params").SamplingParams(temperature=0.0),
         pooling_params=None,
-        block_ids=blocks_of(batch, row),
-        num_computed_tokens=one.computed,
+        block_ids=blocks,
+        num_computed_tokens=computed,
         lora_request=None,
     )
 

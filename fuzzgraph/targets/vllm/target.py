@@ -135,6 +135,7 @@ _ABOUT: Mapping[Mode, str] = {
     "decode": "decode graphs",
     "target_verify": "verify graphs",
     "prefill": "mixed batches",
+    "draft": "drafts",
 }
 _DRIVEN = Capabilities(
     page_sizes=(16, 32),

@@ -24,7 +24,7 @@ from fuzzgraph.targets.vllm.answers import SAMPLED, answers_given
 from fuzzgraph.targets.vllm.handed import watch_builders
 from fuzzgraph.targets.vllm.release import engine_module
 from fuzzgraph.targets.vllm.runner_session import RunnerSession
-from fuzzgraph.targets.vllm.served_requests import ServedAnew
+from fuzzgraph.targets.vllm.served_requests import ServedAnew, ServedRequests
 from fuzzgraph.targets.vllm.v2_fields import LENS_ON_HOST, v2_runner_fields
 from fuzzgraph.world import Batch
 
@@ -41,6 +41,11 @@ _EARLIER_DISPATCH = "get_cudagraph_runtime_mode"
 _CHOICE = "VLLM_USE_V2_MODEL_RUNNER"
 
 
+def knows_prompts() -> bool:
+    """Whether the release tells rows that compute prompts from decodes of as many tokens."""
+    return "decode_graph_eligible" in engine_module(INPUT_BATCH).InputBatch.__annotations__
+
+
 @dataclass(frozen=True)
 class Dispatched:
     """What the graph manager chose for a batch."""
@@ -55,7 +60,7 @@ class V2RunnerSession(RunnerSession):
     """One V2 runner with its model and captured graphs; a graph is its own key."""
 
     runner_module = V2_RUNNER
-    served_kind = ServedAnew
+    served_kind: type[ServedRequests] = ServedAnew
     async_scheduling = True
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, *backend: Any) -> None:
@@ -153,8 +158,7 @@ class V2RunnerSession(RunnerSession):
         return replaced_names([manager], {"_graphs_captured": False, "graphs": nothing})
 
     def declined(self, batch: Batch) -> str:
-        known = "decode_graph_eligible" in engine_module(INPUT_BATCH).InputBatch.__annotations__
-        if known and (batch.cached_lens == 0).any():
+        if knows_prompts() and (batch.cached_lens == 0).any():
             return _FIRST_TOKEN
         return super().declined(batch)
 

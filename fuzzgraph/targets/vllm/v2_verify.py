@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.targets.vllm.served_requests import ServedWithDrafts
+from fuzzgraph.targets.vllm.served_requests import ServedRequests, ServedWithDrafts
 from fuzzgraph.targets.vllm.v2_session import V2RunnerSession
 
 NGRAM = "vllm.v1.worker.gpu.spec_decode.ngram.speculator"
@@ -19,7 +19,7 @@ NGRAM = "vllm.v1.worker.gpu.spec_decode.ngram.speculator"
 class V2VerifySession(V2RunnerSession):
     """A V2 runner with drafts by n-grams and the rejection sampler."""
 
-    served_kind = ServedWithDrafts
+    served_kind: type[ServedRequests] = ServedWithDrafts
 
     def _spy(self) -> None:
         super()._spy()

@@ -43,7 +43,7 @@ def case(*steps: ReplayStep, page_size: int = 1, **settings: int) -> Case:
 
 
 def least_page(target: str) -> int:
-    return min(open_target(target).capabilities.page_sizes)
+    return int(min(open_target(target).capabilities.page_sizes))
 
 
 BACKENDS = ("aiter", "fa3", "flashmla", "nsa", "triton", "trtllm-mha", "trtllm-mla")
