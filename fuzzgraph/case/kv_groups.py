@@ -21,7 +21,7 @@ _FIRST_ALONE = (
     "attn_tp_size", "attn_tp_rank", "index_topk", "kv_compression",
     "attention_chunk_size", "state_track_interval", "state_pool_size", "drafted_prompts",
     "dp_size", "dp_rank",
-    "max_loras",
+    "max_loras", "virtual_pages",
 )  # fmt: skip
 
 

@@ -267,6 +267,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """LoRA adapters that one batch may have, beside requests without one. The engine loads others
     than these too, as requests need them. 0: it has none."""
+    virtual_pages: Annotated[bool, Dimension(
+        needs=Switch("virtual_pages"), feature=30, share=5, label="virtual pages", group="features"
+    )] = False
+    """Whether page maps name pages by virtual numbers, which last as long as a request has the
+    page, and a table of the engine's pool has the physical number of each KV cache group. Pages of
+    requests that stay move when others leave."""
     # fmt: on
 
     def __post_init__(self) -> None:

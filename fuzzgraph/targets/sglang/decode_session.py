@@ -132,7 +132,8 @@ class DecodeSession(RunnerSession):
             self._model_runner.model = model
             self.backend = self._open_backend(self._model_runner)
             if self._attention is not None:
-                self._attention.use(self._model_runner.token_to_kv_pool)
+                kv = self._model_runner.token_to_kv_pool
+                self._attention.use(kv, self._model_runner.token_to_kv_pool_allocator)
             self.watch(self.backend, graphs)
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
