@@ -130,8 +130,8 @@ class Scheduler:
         states = requests_with_state(config) * max(self.slots_each, 1)
         self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, states)
         self.pages = FreeList(order, seed, FIRST_PAGE, config.kv_pool_pages)
-        names = config.kv_pool_pages if config.virtual_pages else 0
-        self.names = FreeList(OTHER_ORDER[order], seed, FIRST_PAGE, names)
+        # As many as pages, in another order.
+        self.names = FreeList(OTHER_ORDER[order], seed, FIRST_PAGE, config.kv_pool_pages)
         self.prefix = _shared_prefix_pages(case)
         self.prefix_pages: list[int] = []
         self.prefix_names: list[int] = []

@@ -102,6 +102,13 @@ EXCUSES: tuple[Excuse, ...] = (
         "backends write KV by the graph's own buffer; the view carries the batch's slots beside it",
     ),
     Excuse(
+        "*.forward_batch.out_cache_loc_virtual",
+        "missing",
+        "sglang kv_loc_plan.py KVLocPlan.bind: runner slots have no virtual ids at capture; those of"
+        " a replay stay with the live batch, for the scheduler",
+        "no backend reads it; what it is translated to is judged as out_cache_loc",
+    ),
+    Excuse(
         "*SparseAttnBackend.*.indexer_seq_lens*",  # of its metadata, and of what it returns
         "missing",
         "sglang dsa_indexer.py, once nsa_indexer.py: read by the extend paths of the indexer, which"
