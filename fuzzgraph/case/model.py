@@ -268,7 +268,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """LoRA adapters that one batch may have, beside requests without one. The engine loads others
     than these too, as requests need them. 0: it has none."""
     virtual_pages: Annotated[bool, Dimension(
-        needs=Switch("virtual_pages"), feature=30, share=5, label="virtual pages", group="features"
+        needs=Switch("virtual_pages"), feature=30, share=9, label="virtual pages", group="features"
     )] = False
     """Whether page maps name pages by virtual numbers, which last as long as a request has the
     page, and a table of the engine's pool has the physical number of each KV cache group. Pages of

@@ -9,7 +9,8 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, validate
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies import DEFAULT, cases, draw
+from fuzzgraph.strategies import DEFAULT
+from fuzzgraph.strategies.configs import swarm_config
 from fuzzgraph.world import FIRST_PAGE, Batch
 
 CONFIG = EngineConfig(
@@ -96,9 +97,8 @@ def test_what_has_no_virtual_numbers_is_refused(other: dict[str, object]) -> Non
 
 
 def test_a_part_of_the_configs_with_a_second_layer_has_them() -> None:
-    found: list[Case] = []
-    draw(cases(CAN, DEFAULT.at(3)), 3, 300, found.append)
-    virtual = [case.config for case in found if case.config.virtual_pages]
-    assert virtual
+    found = [swarm_config(CAN, DEFAULT, number) for number in range(100)]
+    virtual = [config for config in found if config.virtual_pages]
+    assert len(virtual) > 5
     assert all(config.swa_window and not config.swa_page_size for config in virtual)
-    assert any(case.config.swa_window and not case.config.virtual_pages for case in found)
+    assert any(config.swa_window and not config.virtual_pages for config in found)

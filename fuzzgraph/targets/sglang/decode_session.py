@@ -22,7 +22,7 @@ from fuzzgraph.targets.sglang.attention_model import (
     outputs_in,
 )
 from fuzzgraph.targets.sglang.fields import RANK_COUNTS
-from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import pad_for_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
@@ -218,7 +218,8 @@ class DecodeSession(RunnerSession):
 
     def padded_size(self, batch: Batch) -> tuple[int, int]:
         if self.ran_eagerly:
-            return batch.raw_bs, self.live_tokens(batch)
+            # Among other ranks the batch is padded without a graph, too.
+            return self._last_batch.batch_size, len(self._last_batch.input_ids)
         return self.runner.padded_bs, self._padded_tokens(self.runner.padded_bs)
 
     def _input(self, name: str, padded_bs: int) -> torch.Tensor:
@@ -300,7 +301,7 @@ class DecodeSession(RunnerSession):
         """Metadata and forward without a graph, as the engine's model runner does both."""
         given = self._last_batch
         if self._config.dp_size > 1:
-            forget_ranks(given)
+            pad_for_ranks(given, self._model_runner)
         self._prepare_eagerly()
         if not given.batch_size:  # no layer attends
             self._outputs = None

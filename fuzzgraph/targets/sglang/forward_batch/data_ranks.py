@@ -37,6 +37,15 @@ def count_ranks(forward_batch: Any, batch: Batch, runner: ModelRunner) -> None:
     )
 
 
+def pad_for_ranks(forward_batch: Any, runner: ModelRunner) -> None:
+    """What the model runner makes of a batch that runs without a graph, before its metadata: rows
+    of no request, so that ranks can exchange what they compute (sglang model_runner.py
+    _forward_raw, later _prepare_eager_forward_batch)."""
+    if forward_batch.lora_ids is None:  # one for each request, as ForwardBatch.init_new says it
+        forward_batch.lora_ids = [None] * forward_batch.batch_size
+    forward_batch.prepare_mlp_sync_batch(runner)
+
+
 def forget_ranks(forward_batch: Any) -> None:
     """What runs without a graph runs as on a rank alone.
 
