@@ -36,6 +36,9 @@ from fuzzgraph.world import Batch
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 
+_ROW_INPUTS = ("input_ids", "positions", "req_pool_indices", "seq_lens", "out_cache_loc")
+"""Of a batch that is padded without a graph, as models and backends read them."""
+
 DATA_RANKS: Mapping[str, Any] = MappingProxyType({"max_dp_size": 8, "idle_alone": False})
 """Of `Capabilities`: servers with data-parallel attention. Idle batches exist beside others alone
 (sglang scheduler_dp_attn_mixin.py prepare_mlp_sync_batch_raw, need_idle_batch)."""
@@ -247,7 +250,12 @@ class DecodeSession(RunnerSession):
     def used_metadata(
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        return self._used(self._last_batch.seq_lens if self.ran_eagerly else buffers["seq_lens"])
+        if not self.ran_eagerly:
+            return self._used(buffers["seq_lens"])
+        given = self._last_batch
+        padded = _ROW_INPUTS if self._config.dp_size > 1 else ()
+        inputs = {name: getattr(given, name).clone() for name in padded}
+        return {**inputs, **self._used(given.seq_lens)}
 
     def declined(self, batch: Batch) -> str:
         if "encoder_lens" in self.inputs and not batch.encoder_lens.all():

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -43,7 +44,8 @@ def pad_for_ranks(forward_batch: Any, runner: ModelRunner) -> None:
     _forward_raw, later _prepare_eager_forward_batch)."""
     if forward_batch.lora_ids is None:  # one for each request, as ForwardBatch.init_new says it
         forward_batch.lora_ids = [None] * forward_batch.batch_size
-    forward_batch.prepare_mlp_sync_batch(runner)
+    with cuda_on_cpu():  # it asks for pinned memory
+        forward_batch.prepare_mlp_sync_batch(runner)
 
 
 def forget_ranks(forward_batch: Any) -> None:
