@@ -145,7 +145,7 @@ def without_a_graph(mode: Mode) -> Case:
     return validate(Case(schema_version=1, config=config, steps=steps))
 
 
-@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-triton-verify", "sglang-nsa"])
+@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-fa3-verify", "sglang-nsa"])
 @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
 def test_a_batch_without_a_graph_is_padded_for_the_other_ranks(
     workers: Workers, version: str, target: str
@@ -168,7 +168,7 @@ def test_a_batch_that_is_padded_wrongly_without_a_graph_is_found(
 
 
 def test_an_idle_rank_fails_beside_a_verify_of_branches_on_pages(workers: Workers) -> None:
-    """Open in 0.5.23; see reports/findings/sglang-fa3-idle-branches.md."""
+    """Open in 0.5.23; see reports/findings/sglang-verify-padded-for-ranks.md."""
     sizes: dict[str, Any] = {"draft_tokens": 4, "spec_topk": 2, "spec_steps": 2}
     config = EngineConfig(
         modes=("target_verify",), capture_bs=(1,), page_size=2, dp_size=2, **sizes
@@ -185,3 +185,9 @@ def test_an_idle_rank_fails_beside_a_verify_of_branches_on_pages(workers: Worker
     single = msgspec.structs.replace(config, page_size=1)
     case = validate(msgspec.structs.replace(case, config=single))
     assert workers.findings("0.5.23", case, "sglang-fa3-verify") == ()
+
+
+def test_padded_rows_of_a_verify_on_triton_read_behind_the_mask(workers: Workers) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-verify-padded-for-ranks.md."""
+    found = workers.findings("0.5.23", without_a_graph("target_verify"), "sglang-triton-verify")
+    assert {(each.oracle, each.buffer) for each in found} == {("noninterference", "mask_ptr")}
