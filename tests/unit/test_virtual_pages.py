@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ CONFIG = EngineConfig(
 CAN = Capabilities(page_sizes=(1, 4), swa_window=True, virtual_pages=True, max_context_len=32)
 
 
-def _batches(config: EngineConfig = CONFIG, **more: object) -> tuple[Batch, ...]:
+def _batches(config: EngineConfig = CONFIG, **more: Any) -> tuple[Batch, ...]:
     lens = ({0: 9, 1: 6, 2: 3}, {1: 7, 2: 4}, {1: 8, 2: 5})
     steps = tuple(
         ReplayStep(

@@ -104,8 +104,8 @@ EXCUSES: tuple[Excuse, ...] = (
     Excuse(
         "*.forward_batch.out_cache_loc_virtual",
         "missing",
-        "sglang kv_loc_plan.py KVLocPlan.bind: runner slots have no virtual ids at capture; those of"
-        " a replay stay with the live batch, for the scheduler",
+        "sglang kv_loc_plan.py KVLocPlan.bind: runner slots have no virtual ids at capture; those"
+        " of a replay stay with the live batch, for the scheduler",
         "no backend reads it; what it is translated to is judged as out_cache_loc",
     ),
     Excuse(

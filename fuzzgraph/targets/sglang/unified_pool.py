@@ -124,4 +124,8 @@ class PageTables:
         virtual = torch.from_numpy(batch.virtual_slots.values // self._page_size)
         for table, seen in zip(self._tables, batch.groups, strict=True):
             physical = seen.kv_slots.values // self._page_size
-            yield table, virtual, torch.from_numpy(np.where(physical == RESERVED_PAGE, _FREED, physical))
+            yield (
+                table,
+                virtual,
+                torch.from_numpy(np.where(physical == RESERVED_PAGE, _FREED, physical)),
+            )

@@ -132,7 +132,8 @@ UNPADDED = {
 
 def without_a_graph(mode: Mode) -> Case:
     """Eager steps beside ranks with more rows, with fewer, and with as many."""
-    tokens, sizes = (3, {"draft_tokens": 3}) if mode == "target_verify" else (1, {})
+    tokens = 3 if mode == "target_verify" else 1
+    sizes: dict[str, Any] = {"draft_tokens": 3} if tokens > 1 else {}
     config = EngineConfig(
         modes=(mode,), capture_bs=(1, 2), max_context_len=32, dp_size=4, dp_rank=2, **sizes
     )

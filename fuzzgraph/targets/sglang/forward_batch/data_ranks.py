@@ -49,10 +49,10 @@ def pad_for_ranks(forward_batch: Any, runner: ModelRunner) -> None:
 
 
 def forget_ranks(forward_batch: Any) -> None:
-    """What runs without a graph runs as on a rank alone.
+    """Drafts and draft-extends that take no graph run as on a rank alone.
 
-    A server pads such a batch too, by `prepare_mlp_sync_batch` in its model runner, after which
-    rows of no request are in it; that is not driven.
+    A server pads them too, in the draft's model runner, behind metadata that the worker has
+    prepared (sglang eagle_info_v2.py, later base_spec_worker.py); that is not driven.
     """
     for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
         for side in ("cpu", "gpu"):
