@@ -134,6 +134,13 @@ EXCUSES: tuple[Excuse, ...] = (
         "counts of ranks, not of rows; declared fields judge the graph's",
     ),
     Excuse(
+        "*.dp_padding_mode",
+        "fits",
+        "sglang dp_attention.py DpPaddingMode: a graph has get_default_mode_in_cuda_graph, a batch"
+        " without one get_dp_padding_mode",
+        "sizes of a data-parallel gather follow from it; no backend reads the mode",
+    ),
+    Excuse(
         "*.spec_info.draft_token",
         "missing",
         "sglang decode_cuda_graph_runner.py get_spec_info: draft_token=None at capture",
