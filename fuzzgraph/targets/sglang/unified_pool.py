@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.targets.offline.storage_offsets import OffsetsFromAllocation
@@ -32,9 +33,13 @@ _PLAN = "sglang.srt.mem_cache.kv_loc_plan"
 _FREED = -1
 
 
-def refused_virtual_pages(config: EngineConfig) -> str | None:
-    """Why no server of this release has the case's config with such a pool; None if one has."""
-    if not config.virtual_pages:
+def refused_virtual_pages(config: EngineConfig, can: Capabilities) -> str | None:
+    """Why no server of this release has the case's config with such a pool; None if one has.
+
+    Args:
+        can: what the target has; one without virtual pages says so by itself.
+    """
+    if not (config.virtual_pages and can.virtual_pages):
         return None
     if not has_module(_PLAN):
         return "virtual_pages=True is driven from sglang 0.5.22 on"

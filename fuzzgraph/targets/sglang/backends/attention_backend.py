@@ -228,7 +228,7 @@ class BackendTarget(SglangTarget):
         return (
             refused_draft_tokens(config)
             or refused_capture_sizes(config)
-            or refused_virtual_pages(config)
+            or refused_virtual_pages(config, self.capabilities)
             or self.backend.refuses(config)
         )
 

@@ -125,7 +125,7 @@ class TritonTarget(SglangTarget):
             latent
             or refused_draft_tokens(config)
             or refused_capture_sizes(config)
-            or refused_virtual_pages(config)
+            or refused_virtual_pages(config, self.capabilities)
         )
 
     def unserved(self, config: EngineConfig) -> str | None:
