@@ -155,6 +155,10 @@ class Batch:
     """[dp_size] live rows of each data-parallel rank, this one's at its place."""
     adapters: IntArray
     """[raw_bs] LoRA adapter of each request, numbered from 1 on; 0 for none."""
+    virtual_slots: Ragged | None = None
+    """How the page map names every position below `seq_lens`, per row; None where it names slots as
+    they are. A name lasts as long as its request has the page, in all KV cache groups, and
+    `kv_slots` may differ from step to step."""
     more_groups: tuple[Batch, ...] = ()
     """The same step as the layers of each further KV cache group see it: with `slot_mapping`,
     `kv_slots` and `pages` of that group, all else is the same. Positions whose page is freed,
@@ -165,6 +169,22 @@ class Batch:
     def groups(self) -> tuple[Batch, ...]:
         """The step as each KV cache group sees it, in the order of `case.group_configs`."""
         return (self, *self.more_groups)
+
+    @property
+    def map_slots(self) -> Ragged:
+        """What the page map holds for every position below `seq_lens`, per row."""
+        return self.kv_slots if self.virtual_slots is None else self.virtual_slots
+
+    @property
+    def map_slot_mapping(self) -> IntArray:
+        """`slot_mapping` as the page map names these slots."""
+        if self.virtual_slots is None:
+            return self.slot_mapping
+        offsets = self.virtual_slots.offsets
+        places = np.arange(offsets[-1])
+        new = places >= np.repeat(offsets[:-1] + self.cached_lens, np.diff(offsets))
+        found: IntArray = self.virtual_slots.values[new]
+        return found
 
     @property
     def most_rows(self) -> int:
@@ -228,6 +248,7 @@ class Batch:
             **states,
             tree_parents=None if self.tree_parents is None else self.tree_parents[rows],
             mrope=None if self.mrope is None else self.mrope[tokens],
+            virtual_slots=self.virtual_slots and self.virtual_slots.with_rows(rows),
             more_groups=tuple(group.with_rows(rows) for group in self.more_groups),
         )
 

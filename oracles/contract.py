@@ -225,6 +225,8 @@ def _slot_facts(declared: Field, step: StepRecord, seen: Observation) -> dict[st
         "padded_bs": seen.padded_bs,
         "reserved": RESERVED_SLOT,
         "whole": batch.mode == "decode" and not config.sliding_window,
+        # A table of pages leads every entry of a padded row into the reserved page.
+        **({"sink": config.page_size} if step.config.virtual_pages else {}),
     }
 
 

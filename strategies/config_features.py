@@ -192,6 +192,18 @@ def _vary_swa(fields: Fields, can: Capabilities, profile: Profile, chance: Chanc
     fields["swa_window"] = max(1, min(chance.pick(windows), most))
 
 
+def _vary_virtual_pages(
+    fields: Fields, can: Capabilities, profile: Profile, chance: Chance
+) -> None:
+    """Of a model with layers of two kinds, whose memory is one pool."""
+    if not can.virtual_pages:
+        return
+    if can.swa_window and not fields["recurrent_state"]:
+        _vary_swa(fields, can, profile, chance)
+        fields["swa_page_size"] = 0
+    fields["virtual_pages"] = True
+
+
 def _vary_window_in_tree(
     fields: Fields, can: Capabilities, profile: Profile, chance: Chance
 ) -> None:
@@ -297,6 +309,7 @@ VARIED_BY: dict[str, Vary] = {
     "index_topk": _vary_past,
     "recurrent_state": _vary_state,
     "swa_window": _vary_swa,
+    "virtual_pages": _vary_virtual_pages,
     "spec_topk": _vary_spec,
     "attn_tp_size": _vary_tp,
     "row_mixing": _vary_row_mixing,

@@ -87,6 +87,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _tracked_states(fields, can)
     if not fields["swa_window"]:
         fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
+    _virtual_pages(fields)
     fields["req_pool_size"] = max(
         1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
     )
@@ -112,6 +113,14 @@ def _second_window(fields: Fields) -> None:
     page, context = fields["page_size"], fields["max_context_len"]
     windows = (1, 2, 3, page, page + 1)
     fields["swa_window"] = max(1, min(windows[context % len(windows)], context - 2))
+
+
+def _virtual_pages(fields: Fields) -> None:
+    """Where pages of layers of two kinds have one virtual number; drafts of a step have none."""
+    kinds = fields["swa_window"] or fields["recurrent_state"]
+    apart = fields["swa_page_size"] not in (0, fields["page_size"]) or fields["max_encoder_len"]
+    if not kinds or apart or "draft" in fields["modes"]:
+        fields["virtual_pages"] = DIMENSIONS["virtual_pages"].default
 
 
 def _whole_chunks(fields: Fields, can: Capabilities) -> None:

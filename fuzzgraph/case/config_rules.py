@@ -26,6 +26,7 @@ def validate_config(config: EngineConfig) -> None:
     """
     _check_bounds(config)
     _check_second_group(config)
+    _check_virtual_pages(config)
     _check_chunks(config)
     _check_tracking(config)
     _check_pools(config)
@@ -65,6 +66,24 @@ def _check_second_group(config: EngineConfig) -> None:
             f"has no slots for tokens that are drafted; got modes {list(config.modes)}",
             "Drop one of them.",
         )
+
+
+def _check_virtual_pages(config: EngineConfig) -> None:
+    """Each page that a map names has one virtual number, in all groups."""
+    several = config.swa_page_size not in (0, config.page_size)
+    others = {
+        "modes": ("draft" in config.modes, list(config.modes)),
+        "max_encoder_len": (config.max_encoder_len > 0, config.max_encoder_len),
+        "swa_page_size": (several, config.swa_page_size),
+    }
+    for name, (beside, value) in others.items():
+        if config.virtual_pages and beside:
+            refuse(
+                "config.virtual_pages",
+                True,
+                f"has no numbers for the pages of {name}={value}",
+                "Drop one of them.",
+            )
 
 
 def _check_chunks(config: EngineConfig) -> None:

@@ -292,6 +292,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         bounds=(0, 63), resets_with="expert ranks", label="ep rank>0", group="features"
     )] = 0
     """Which of them the engine under test is."""
+    virtual_pages: Annotated[bool, Dimension(
+        needs=Switch("virtual_pages"), feature=30, share=9, label="virtual pages", group="features"
+    )] = False
+    """Whether page maps name pages by virtual numbers, which last as long as a request has the
+    page, and a table of the engine's pool has the physical number of each KV cache group. Pages of
+    requests that stay move when others leave."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -162,7 +162,7 @@ class StepState:
         """(page map, its slots, entries of each row)."""
         for group, seen, _ in self._groups:
             if group.page_map is not None:
-                yield group.page_map, seen.kv_slots.values, seen.seq_lens
+                yield group.page_map, seen.map_slots.values, seen.seq_lens
         table, batch = self._pool_writer.encoder_to_token, self._batch
         if table is not None:
             yield table, batch.encoder_slots.values, batch.encoder_lens

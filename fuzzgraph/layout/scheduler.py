@@ -34,7 +34,7 @@ from fuzzgraph.layout.streams import (
 )
 from fuzzgraph.layout.trees import draft_tree
 from fuzzgraph.layout.windowed import WindowedPages, slots_of
-from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, Batch, IntArray, Ragged
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, RESERVED_PAGE, Batch, IntArray, Ragged
 
 _NONE: IntArray = np.empty(0, dtype=np.int64)
 
@@ -52,6 +52,8 @@ class _Request:
     """Whether its first pages are the shared ones."""
     pages: list[int]
     """Shared pages included."""
+    names: list[int]
+    """Virtual number of each of them; empty where page maps say the physical ones."""
     slots: IntArray
     """Physical slot of every position its pages hold."""
     encoder_pages: list[int]
@@ -128,8 +130,11 @@ class Scheduler:
         states = requests_with_state(config) * max(self.slots_each, 1)
         self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, states)
         self.pages = FreeList(order, seed, FIRST_PAGE, config.kv_pool_pages)
+        # As many as pages, in another order.
+        self.names = FreeList(OTHER_ORDER[order], seed, FIRST_PAGE, config.kv_pool_pages)
         self.prefix = _shared_prefix_pages(case)
         self.prefix_pages: list[int] = []
+        self.prefix_names: list[int] = []
         self.where = ""
         longest, encoder = longest_lens(case)
         self.positions = np.arange(max(longest.values(), default=0))
@@ -152,6 +157,10 @@ class Scheduler:
             )
         return self.pages.take(count)
 
+    def _take_names(self, count: int) -> list[int]:
+        """Virtual numbers of as many pages; there are as many as pages."""
+        return self.names.take(count) if self.config.virtual_pages else []
+
     def _add(self, row: BatchRow) -> _Request:
         config, request = self.config, row.request
         if not len(self.rows):
@@ -168,6 +177,7 @@ class Scheduler:
             mrope=self.mrope.get(request, _NONE),
             shared=bool(self.prefix),
             pages=self._share_prefix(request),
+            names=list(self.prefix_names),
             slots=_NONE,
             encoder_pages=encoder_pages,
             encoder_slots=slots_of(encoder_pages, config.page_size)[: row.encoder_len],
@@ -179,6 +189,7 @@ class Scheduler:
     def _share_prefix(self, request: int) -> list[int]:
         if self.prefix and not self.prefix_pages:
             self.prefix_pages = self._take_pages(self.prefix, request)
+            self.prefix_names = self._take_names(self.prefix)
         return list(self.prefix_pages)
 
     def _reach(self, request: _Request, row: BatchRow) -> None:
@@ -186,6 +197,7 @@ class Scheduler:
         missing = -(-row.seq_len // self.config.page_size) - len(request.pages)
         if missing > 0:
             request.pages += self._take_pages(missing, row.request)
+            request.names += self._take_names(missing)
         if len(request.slots) != len(request.pages) * self.config.page_size:
             request.slots = slots_of(request.pages, self.config.page_size)
         for group in request.windowed:
@@ -196,12 +208,36 @@ class Scheduler:
         own = request.pages[len(self.prefix_pages) if request.shared else 0 :]
         windowed = [page for group in request.windowed for page in group.owned()]
         self.pages.give_back(own + request.encoder_pages + windowed)
+        self.names.give_back(request.names[len(self.prefix_names) if request.shared else 0 :])
         self.rows.give_back([request.row])
         if self.config.recurrent_state:
             self.states.give_back(request.state_slots)
         if self.prefix_pages and not self.requests:
             self.pages.give_back(self.prefix_pages)
-            self.prefix_pages = []
+            self.names.give_back(self.prefix_names)
+            self.prefix_pages, self.prefix_names = [], []
+
+    def _close_holes(self, index: int) -> None:
+        """A page of each group of each request moves to a free one: compaction behind a request
+        that left.
+
+        Source: sglang MultiEndedAllocator._flush moves pages into the holes of freed ones, and
+        changes the table from virtual to physical numbers alone.
+        """
+        shared = len(self.prefix_pages)
+        for name, request in self.requests.items():
+            request.slots = self._moved(request.pages, shared, index + name, self.config)
+            for group in request.windowed:
+                group.slots = self._moved(group.pages, 0, index + name, group.config)
+
+    def _moved(self, pages: list[int], shared: int, turn: int, config: EngineConfig) -> IntArray:
+        """Slots of these pages behind the move of one of them, if it is owned and one is free."""
+        place = shared + turn % max(len(pages) - shared, 1)
+        if place < len(pages) and pages[place] != RESERVED_PAGE and len(self.pages):
+            (found,) = self.pages.take(1)
+            self.pages.give_back([pages[place]])
+            pages[place] = found
+        return slots_of(pages, config.page_size)
 
     # One step
 
@@ -212,6 +248,8 @@ class Scheduler:
         self.preempted = (self.preempted | {*back}) - {*resumed}
         for name in step.finish:
             self._finish(name)
+        if step.finish and self.config.virtual_pages:
+            self._close_holes(index)
         live = []
         for row in step.rows:
             request = self.requests.get(row.request)
@@ -220,6 +258,11 @@ class Scheduler:
             self._reach(request, row)
             live.append(request)
         batch = self._batch(index, step, live)
+        if self.config.virtual_pages:
+            named = [slots_of(request.names, self.config.page_size) for request in live]
+            seq = [row.seq_len for row in step.rows]
+            virtual = Ragged(_cut(named, [0] * len(seq), seq), batch.kv_slots.offsets)
+            batch = replace(batch, virtual_slots=virtual)
         gone = [name for name in step.finish if name not in back]
         batch = replace(batch, finished=ints(gone), preempted=ints(back), resumed=ints(resumed))
         further = range(len(self.further_groups))

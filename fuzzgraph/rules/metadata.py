@@ -157,6 +157,7 @@ def names_own_slots(
     reserved: int,
     whole: bool,
     what: str = "slot",
+    sink: int = 1,
 ) -> Iterator[str]:
     """A row names its own slots, each once and in any order; a padded row the reserved one.
 
@@ -165,7 +166,9 @@ def names_own_slots(
         drafted: slots of a draft's new tokens, which a live row may name as well.
         whole: whether a row names all of its slots. A window or a cached prefix is only a part.
         what: is named: a slot, or a page that holds several; then `own` are a row's pages.
+        sink: how many numbers from the reserved one on are as good as that.
     """
+    spare = range(reserved, reserved + sink)
     bounds, slots = offsets.tolist(), got.tolist()
     pairs = list(zip(bounds, bounds[1:], strict=False))
     if not bounds or bounds[0] != 0 or any(high < low for low, high in pairs):
@@ -174,7 +177,7 @@ def names_own_slots(
     for row, (low, high) in enumerate(pairs):
         request = row // branches
         live = request < len(own)
-        allowed = {reserved, *own[request], *drafted[request]} if live else {reserved}
+        allowed = {*spare, *own[request], *drafted[request]} if live else {*spare}
         part = slots[low:high]
         if not allowed.issuperset(part):
             stranger = next(slot for slot in part if slot not in allowed)

@@ -21,6 +21,7 @@ _EVERYTHING = WIDEST.replace(
     ragged_verify=False,
     recurrent_verify=False,
     attention_chunks=False,
+    virtual_pages=False,
     state_tracking=False,
     few_states=False,
     drafted_prompts=False,

@@ -30,6 +30,7 @@ from fuzzgraph.targets.offline.second_layer import (
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER, WindowSlots
+from fuzzgraph.targets.sglang.unified_pool import PageTables
 from fuzzgraph.world import Batch
 
 ROW_MIXINGS = ("none", "fp8_scale", "nan")
@@ -137,7 +138,7 @@ class AttentionModel:
         local = {"use_irope": True} if config.attention_chunk_size else {}
         self.layer = _layer(config, content, device, layer_id=self.full_layer, **local)
         self._second: SecondLayer | None = None
-        self._window_slots: WindowSlots | None = None
+        self._maps: WindowSlots | PageTables | None = None
         if config.swa_window:
             windowed = {"layer_id": WINDOW_LAYER, "sliding_window_size": config.swa_window}
             attend = _layer(config, second_content(config), device, **windowed)
@@ -170,14 +171,17 @@ class AttentionModel:
             return first
         return joined_layers(first, self._second.forward(input_ids, positions, forward_batch))
 
-    def use(self, pool: Any) -> None:
-        """Called once with the KV pool on which the model runs."""
-        if self._second is not None:
-            self._window_slots = WindowSlots(pool.full_to_swa_index_mapping)
+    def use(self, pool: Any, allocator: Any) -> None:
+        """Called once with the KV pool on which the model runs, and what gives out its slots."""
+        if self._config.virtual_pages:
+            tables = allocator.full_v2p_page_table, allocator.swa_v2p_page_table
+            self._maps = PageTables(tables, self._config.page_size)
+        elif self._second is not None:
+            self._maps = WindowSlots(pool.full_to_swa_index_mapping)
 
     def past(self, batch: Batch) -> Iterable[Written]:
         """What earlier steps have left for this one beyond KV, where the engine keeps it."""
-        return () if self._window_slots is None else self._window_slots.of(batch)
+        return () if self._maps is None else self._maps.of(batch)
 
     def more(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any

@@ -73,7 +73,7 @@ class CompressedModel(AttentionModel):
         found = torch.empty(table.shape, dtype=dtype, device=self.embed.device)
         return found.copy_(torch.from_numpy(table))
 
-    def use(self, pool: Any) -> None:
+    def use(self, pool: Any, allocator: Any) -> None:
         """Bind the layer to the pool that keeps what it compresses."""
         self._pool = pool
         if not self._ratio:

@@ -22,7 +22,7 @@ from fuzzgraph.targets.sglang.attention_model import (
     outputs_in,
 )
 from fuzzgraph.targets.sglang.fields import RANK_COUNTS
-from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import pad_for_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
@@ -35,6 +35,9 @@ from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.world import Batch
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
+
+_ROW_INPUTS = ("input_ids", "positions", "req_pool_indices", "seq_lens", "out_cache_loc")
+"""Of a batch that is padded without a graph, as models and backends read them."""
 
 DATA_RANKS: Mapping[str, Any] = MappingProxyType({"max_dp_size": 8, "idle_alone": False})
 """Of `Capabilities`: servers with data-parallel attention. Idle batches exist beside others alone
@@ -132,7 +135,8 @@ class DecodeSession(RunnerSession):
             self._model_runner.model = model
             self.backend = self._open_backend(self._model_runner)
             if self._attention is not None:
-                self._attention.use(self._model_runner.token_to_kv_pool)
+                kv = self._model_runner.token_to_kv_pool
+                self._attention.use(kv, self._model_runner.token_to_kv_pool_allocator)
             self.watch(self.backend, graphs)
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
@@ -217,7 +221,8 @@ class DecodeSession(RunnerSession):
 
     def padded_size(self, batch: Batch) -> tuple[int, int]:
         if self.ran_eagerly:
-            return batch.raw_bs, self.live_tokens(batch)
+            # Among other ranks the batch is padded without a graph, too.
+            return self._last_batch.batch_size, len(self._last_batch.input_ids)
         return self.runner.padded_bs, self._padded_tokens(self.runner.padded_bs)
 
     def _input(self, name: str, padded_bs: int) -> torch.Tensor:
@@ -245,7 +250,12 @@ class DecodeSession(RunnerSession):
     def used_metadata(
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        return self._used(self._last_batch.seq_lens if self.ran_eagerly else buffers["seq_lens"])
+        if not self.ran_eagerly:
+            return self._used(buffers["seq_lens"])
+        given = self._last_batch
+        padded = _ROW_INPUTS if self._config.dp_size > 1 else ()
+        inputs = {name: getattr(given, name).clone() for name in padded}
+        return {**inputs, **self._used(given.seq_lens)}
 
     def declined(self, batch: Batch) -> str:
         if "encoder_lens" in self.inputs and not batch.encoder_lens.all():
@@ -299,7 +309,7 @@ class DecodeSession(RunnerSession):
         """Metadata and forward without a graph, as the engine's model runner does both."""
         given = self._last_batch
         if self._config.dp_size > 1:
-            forget_ranks(given)
+            pad_for_ranks(given, self._model_runner)
         self._prepare_eagerly()
         if not given.batch_size:  # no layer attends
             self._outputs = None

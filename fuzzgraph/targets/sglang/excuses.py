@@ -102,6 +102,13 @@ EXCUSES: tuple[Excuse, ...] = (
         "backends write KV by the graph's own buffer; the view carries the batch's slots beside it",
     ),
     Excuse(
+        "*.forward_batch.out_cache_loc_virtual",
+        "missing",
+        "sglang kv_loc_plan.py KVLocPlan.bind: runner slots have no virtual ids at capture; those"
+        " of a replay stay with the live batch, for the scheduler",
+        "no backend reads it; what it is translated to is judged as out_cache_loc",
+    ),
+    Excuse(
         "*SparseAttnBackend.*.indexer_seq_lens*",  # of its metadata, and of what it returns
         "missing",
         "sglang dsa_indexer.py, once nsa_indexer.py: read by the extend paths of the indexer, which"
@@ -125,6 +132,13 @@ EXCUSES: tuple[Excuse, ...] = (
         "live",
         "sglang cuda_graph_buffer_registry.py build_decode_registry: filled with a graph's tokens",
         "counts of ranks, not of rows; declared fields judge the graph's",
+    ),
+    Excuse(
+        "*.dp_padding_mode",
+        "fits",
+        "sglang dp_attention.py DpPaddingMode: a graph has get_default_mode_in_cuda_graph, a batch"
+        " without one get_dp_padding_mode",
+        "sizes of a data-parallel gather follow from it; no backend reads the mode",
     ),
     Excuse(
         "*.spec_info.draft_token",

@@ -67,7 +67,7 @@ class SelectingModel(AttentionModel):
         found = torch.empty(table.shape, dtype=table.dtype, device=self.embed.device)
         return found.copy_(table)
 
-    def use(self, pool: Any) -> None:
+    def use(self, pool: Any, allocator: Any) -> None:
         """Give the pool the cache of index keys that the engine's pool of sparse attention has."""
         page, pages = self._page, len(pool.kv_buffer[0]) // self._page
         width = self.token_keys.shape[1] + self.place_keys.shape[1] + SCALE_BYTES

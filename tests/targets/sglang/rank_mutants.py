@@ -6,6 +6,8 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession, BackendTarget
+from fuzzgraph.targets.sglang.backends.fa3 import FA3
 from fuzzgraph.targets.sglang.runners.decode_input_buffers import BufferSession, BufferTarget
 from fuzzgraph.world import Batch
 
@@ -95,3 +97,56 @@ def count_of_another_rank() -> _Planted:
 
 def idle_keeps_inputs() -> _Planted:
     return _Planted(_IdleKeepsInputs)
+
+
+class _StrangersRow(BackendSession):
+    """Without a graph, rows that pad the batch name the first request."""
+
+    def _prepare_eagerly(self) -> None:
+        rows = self._last_batch.req_pool_indices
+        rows[self._live :] = rows[0]
+        super()._prepare_eagerly()
+
+    def _forward_eagerly(self) -> None:
+        self._live = self._last_batch.batch_size
+        super()._forward_eagerly()
+
+
+class _StrangersSlot(_StrangersRow):
+    """Without a graph, tokens that pad the batch are written to a slot of nobody."""
+
+    def _prepare_eagerly(self) -> None:
+        self._last_batch.out_cache_loc[self._live :] = 1
+        BackendSession._prepare_eagerly(self)
+
+
+class _PreparedUnpadded(BackendSession):
+    """Without a graph, metadata is prepared before the batch is padded (sglang PR 17076, 27752)."""
+
+    def _forward_eagerly(self) -> None:
+        if self._last_batch.batch_size:
+            self.backend.init_forward_metadata(self._last_batch)
+        super()._forward_eagerly()
+
+    def _prepare_eagerly(self) -> None: ...
+
+
+class _PlantedBackend(BackendTarget):
+    def __init__(self, session: type[BackendSession]) -> None:
+        super().__init__("sglang-fa3", FA3, "decode")
+        self._session = session
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
+        return self._session(config, graphs, self.backend)
+
+
+def strangers_row() -> _PlantedBackend:
+    return _PlantedBackend(_StrangersRow)
+
+
+def strangers_slot() -> _PlantedBackend:
+    return _PlantedBackend(_StrangersSlot)
+
+
+def prepared_unpadded() -> _PlantedBackend:
+    return _PlantedBackend(_PreparedUnpadded)

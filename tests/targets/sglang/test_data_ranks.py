@@ -120,3 +120,75 @@ def test_an_attention_backend_replays_for_an_idle_rank(workers: Workers, target:
         )  # fmt: skip
         case = validate(msgspec.structs.replace(case, config=config))
     assert workers.findings("0.5.23", case, target) == ()
+
+
+UNPADDED = {
+    "strangers_row": ("contract", "req_pool_indices"),
+    "strangers_slot": ("contract", "out_cache_loc"),
+    "prepared_unpadded": ("contract", "cu_seqlens_q"),
+}
+"""Planted bug of a batch that runs without a graph -> the finding that names it."""
+
+
+def without_a_graph(mode: Mode) -> Case:
+    """Eager steps beside ranks with more rows, with fewer, and with as many."""
+    tokens = 3 if mode == "target_verify" else 1
+    sizes: dict[str, Any] = {"draft_tokens": 3} if tokens > 1 else {}
+    config = EngineConfig(
+        modes=(mode,), capture_bs=(1, 2), max_context_len=32, dp_size=4, dp_rank=2, **sizes
+    )
+    steps = (
+        step(mode, 1, tokens, 5, 4, 3, 4),
+        step(mode, 4, tokens, 8, 0, 1, 0),
+        step(mode, 2, tokens, 12, 3, 3, 3),
+        step(mode, 0, tokens, 0, 3, 3, 3),
+    )
+    return validate(Case(schema_version=1, config=config, steps=steps))
+
+
+@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-fa3-verify", "sglang-nsa"])
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_a_batch_without_a_graph_is_padded_for_the_other_ranks(
+    workers: Workers, version: str, target: str
+) -> None:
+    case = without_a_graph(open_target(target).capabilities.modes[0])
+    if target == "sglang-nsa":
+        config = msgspec.structs.replace(
+            case.config, page_size=64, attention="mla", head_dim=8, index_topk=64
+        )
+        case = validate(msgspec.structs.replace(case, config=config))
+    assert workers.findings(version, case, target) == ()
+
+
+@pytest.mark.parametrize("name", UNPADDED)
+def test_a_batch_that_is_padded_wrongly_without_a_graph_is_found(
+    workers: Workers, name: str
+) -> None:
+    found = workers.findings("0.5.23", without_a_graph("decode"), f"{MUTANTS}{name}")
+    assert UNPADDED[name] in {(each.oracle, each.buffer) for each in found}
+
+
+def test_an_idle_rank_fails_beside_a_verify_of_branches_on_pages(workers: Workers) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-verify-padded-for-ranks.md."""
+    sizes: dict[str, Any] = {"draft_tokens": 4, "spec_topk": 2, "spec_steps": 2}
+    config = EngineConfig(
+        modes=("target_verify",), capture_bs=(1,), page_size=2, dp_size=2, **sizes
+    )
+    case = validate(
+        Case(
+            schema_version=1,
+            config=config,
+            steps=(ReplayStep(mode="idle", other_ranks=(2,)),),
+        )
+    )
+    (found,) = workers.findings("0.5.23", case, "sglang-fa3-verify")
+    assert found.oracle == "survival"
+    single = msgspec.structs.replace(config, page_size=1)
+    case = validate(msgspec.structs.replace(case, config=single))
+    assert workers.findings("0.5.23", case, "sglang-fa3-verify") == ()
+
+
+def test_padded_rows_of_a_verify_on_triton_read_behind_the_mask(workers: Workers) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-verify-padded-for-ranks.md."""
+    found = workers.findings("0.5.23", without_a_graph("target_verify"), "sglang-triton-verify")
+    assert {(each.oracle, each.buffer) for each in found} == {("noninterference", "mask_ptr")}

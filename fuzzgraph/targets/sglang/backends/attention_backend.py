@@ -40,6 +40,7 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
+from fuzzgraph.targets.sglang.unified_pool import refused_virtual_pages
 from fuzzgraph.world import Batch
 
 _TABLE = (
@@ -115,6 +116,9 @@ class AttentionBackend:
     """(mode, the kernel that it calls there and that has no model): runs without outputs."""
     windows: bool = False
     """Whether it decodes with a second layer behind a sliding window, on a KV pool of its own."""
+    unified: bool = False
+    """Whether servers let it decode with such a layer on one pool whose pages have virtual numbers
+    (sglang kv_cache_hook.py handle_page_major_kv_layout)."""
     chunks: bool = False
     """Whether it has layers that attend in chunks, on the pool of all layers."""
     refuses: Callable[[EngineConfig], str | None] = lambda config: None
@@ -214,6 +218,7 @@ class BackendTarget(SglangTarget):
         )
         has |= dict(backend.more)
         has["swa_window"] = backend.windows
+        has["virtual_pages"] = backend.windows and backend.unified
         has["attention_chunks"] = backend.chunks
         self.capabilities = Capabilities(**has)
 
@@ -223,6 +228,7 @@ class BackendTarget(SglangTarget):
         return (
             refused_draft_tokens(config)
             or refused_capture_sizes(config)
+            or refused_virtual_pages(config, self.capabilities)
             or self.backend.refuses(config)
         )
 

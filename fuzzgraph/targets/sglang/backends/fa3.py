@@ -80,6 +80,7 @@ FA3 = AttentionBackend(
     read=attributes(**FA_METADATA),
     max_topk=2,
     windows=True,
+    unified=True,
     refuses=_refuses,
     stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,

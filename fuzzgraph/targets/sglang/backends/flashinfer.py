@@ -92,6 +92,7 @@ FLASHINFER = AttentionBackend(
         "planned_window_kv_indptr",
     ),
     windows=True,
+    unified=True,
     held=held_wrappers,
     read=_buffers,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),

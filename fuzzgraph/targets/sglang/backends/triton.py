@@ -32,6 +32,7 @@ from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fi
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
+from fuzzgraph.targets.sglang.unified_pool import refused_virtual_pages
 
 TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
 _SPECULATIVE_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
@@ -77,7 +78,8 @@ def _refused_widths(config: EngineConfig) -> str | None:
 
 OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
     "max_tp_size": 1, "max_dp_size": 1, "idle_alone": True, "max_spec_topk": 1,
-    "capture_beyond_pool": False, "swa_window": False, "row_mixings": ("none",),
+    "capture_beyond_pool": False, "swa_window": False, "virtual_pages": False,
+    "row_mixings": ("none",),
 })  # fmt: skip
 """Capabilities of a target with another layer beside attention, which no other rank shares."""
 
@@ -113,12 +115,18 @@ class TritonTarget(SglangTarget):
             attentions=(attention,),
             min_rope_dim=_ROPE,
             swa_window=attention == "mha",
+            virtual_pages=attention == "mha",
             prefix_by_group=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
         latent = _refused_widths(config) if config.attention == "mla" else None
-        return latent or refused_draft_tokens(config) or refused_capture_sizes(config)
+        return (
+            latent
+            or refused_draft_tokens(config)
+            or refused_capture_sizes(config)
+            or refused_virtual_pages(config, self.capabilities)
+        )
 
     def unserved(self, config: EngineConfig) -> str | None:
         if config.spec_topk == 1 or config.page_size == 1 or has_module(_SPECULATIVE_ARGUMENTS):

@@ -60,6 +60,7 @@ TRTLLM_MHA = AttentionBackend(
     kernels=((_MODULE, "flashinfer", _FLASHINFER),),
     refuses=_refuses,
     windows=True,
+    unified=True,
 )
 
 target = TRTLLM_MHA.target

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -37,11 +38,21 @@ def count_ranks(forward_batch: Any, batch: Batch, runner: ModelRunner) -> None:
     )
 
 
-def forget_ranks(forward_batch: Any) -> None:
-    """What runs without a graph runs as on a rank alone.
+def pad_for_ranks(forward_batch: Any, runner: ModelRunner) -> None:
+    """What the model runner makes of a batch that runs without a graph, before its metadata: rows
+    of no request, so that ranks can exchange what they compute (sglang model_runner.py
+    _forward_raw, later _prepare_eager_forward_batch)."""
+    if forward_batch.lora_ids is None:  # one for each request, as ForwardBatch.init_new says it
+        forward_batch.lora_ids = [None] * forward_batch.batch_size
+    with cuda_on_cpu():  # it asks for pinned memory
+        forward_batch.prepare_mlp_sync_batch(runner)
 
-    A server pads such a batch too, by `prepare_mlp_sync_batch` in its model runner, after which
-    rows of no request are in it; that is not driven.
+
+def forget_ranks(forward_batch: Any) -> None:
+    """Drafts and draft-extends that take no graph run as on a rank alone.
+
+    A server pads them too, in the draft's model runner, behind metadata that the worker has
+    prepared (sglang eagle_info_v2.py, later base_spec_worker.py); that is not driven.
     """
     for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
         for side in ("cpu", "gpu"):

@@ -88,7 +88,7 @@ def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str
         "seq_lens": _tensor(lens, device),
         "seq_lens_cpu": torch.tensor(lens),
         "seq_lens_sum": int(lens.sum()),
-        "out_cache_loc": _tensor(batch.slot_mapping, device),
+        "out_cache_loc": _tensor(batch.map_slot_mapping, device),
         **_window_slots(info.ForwardBatch, batch, runner),
         "positions": _tensor(batch.positions, device),
         "mrope_positions": _mrope(batch, device),

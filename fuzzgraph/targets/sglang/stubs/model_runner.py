@@ -33,6 +33,7 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
 from fuzzgraph.targets.sglang.stubs.tp_groups import attention_ranks, whole
+from fuzzgraph.targets.sglang.unified_pool import unified_pools
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
 _EXTRA_CONTEXT = 4
@@ -203,6 +204,19 @@ def kv_pool(
     )
 
 
+def _kv_memory(
+    config: EngineConfig, device: torch.device, dtype: torch.dtype, requests: Any, hybrid: Any
+) -> tuple[Any, Any]:
+    """The KV pool and its allocator, of which a backend asks for the maps of slots alone."""
+    if config.virtual_pages:
+        slots = (config.kv_pool_pages + FIRST_PAGE) * config.page_size
+        return unified_pools(config, slots, device, dtype)
+    kv = kv_pool(config, device, dtype, requests, hybrid)
+    if config.swa_window:
+        return kv, window_allocator(config, kv, device)
+    return kv, Stub(page_size=config.page_size, get_kvcache=lambda: kv)
+
+
 def model_runner(
     config: EngineConfig,
     device: torch.device,
@@ -240,11 +254,8 @@ def model_runner(
     if (judged or prefill) and device.type == "cpu":
         store_kv_as_on("hip" if backend in _ON_HIP else "cuda")
     requests = request_pool(config, device, hybrid)
-    kv = kv_pool(config, device, stored, requests, hybrid)
+    kv, allocator = _kv_memory(config, device, stored, requests, hybrid)
     width = config.draft_tokens if speculative else 1
-    allocator: Any = Stub(page_size=config.page_size, get_kvcache=lambda: kv)
-    if config.swa_window:
-        allocator = window_allocator(config, kv, device)
     group = whole(config)
     runner = ModelRunner(
         **{**_SWITCHED_OFF, **_kinds_of(hybrid)},

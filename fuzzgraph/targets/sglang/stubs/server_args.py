@@ -104,6 +104,8 @@ class Configuration:
                     "piecewise_cuda_graph_tokens": list(config.capture_tokens),
                     "piecewise_cuda_graph_compiler": "eager",
                 }
+        if config.virtual_pages:
+            more = {**more, "enable_unified_memory": True, "enable_page_major_kv_layout": True}
         more = {**_tracking(config), **more}
         values |= {name: value for name, value in more.items() if _is_argument(name)}
         self.server_args = _arguments(values)
