@@ -100,7 +100,7 @@ class ServedVerifiedDrafts(ServedAnew):
         begun = [row for row in self.rows if row.goes_on]
         if begun:
             yield self._scheduled(
-                steps,
+                0,  # drafts that nobody verifies; releases that are not asked draft all the same
                 new=[
                     _new(row, row.ids[: row.computed], row.computed - 1, row.computed + steps)
                     for row in begun
@@ -140,33 +140,36 @@ def rows_of(batch: Batch, steps: int, count: int) -> list[Row]:
         count: number of the step, which tells the engine's ids apart.
     """
     together = int(batch.seq_lens.sum())
+    joining = together % 2 == 1
     placeholders = together % 4 == 1 and drafts_behind_prompts()
     rows = []
     for at, request in enumerate(batch.requests.tolist()):
         past, resumed = int(batch.seq_lens[at]), request in batch.resumed
         number = past + request
-        joins = resumed or (together % 2 == 1 and number % 2 == 1)
+        joins = resumed or (joining and number % 2 == 1)
         new = min(number % (steps + 1) + 1, past)
-        rejected = steps + 1 - new
-        if joins:
-            new, rejected = (1, steps) if placeholders else (new, 0)
         tokens, first = batch.kv_tokens.row(at).tolist(), int(batch.input_ids[at])
-        drafted = batch.slot_mapping[at * steps : (at + 1) * steps].tolist()
-        rows.append(
-            Row(
-                name=f"{request}.{count}",
-                past=past,
-                ids=followed(tokens, first),
-                first=first,
-                new=new,
-                rejected=rejected,
-                goes_on=not joins,
-                resumed=resumed,
-                # A case's request may get shorter. One token at most is stored behind its draft.
-                blocks=[*batch.pages.row(at)[:past].tolist(), *drafted, RESERVED_PAGE],
-            )
+        alone = joins and placeholders  # drafts stand behind one token of a prompt, not behind more
+        row = Row(
+            name=f"{request}.{count}",
+            past=past,
+            ids=followed(tokens, first),
+            first=first,
+            new=1 if alone else new,
+            rejected=steps if alone else 0 if joins else steps + 1 - new,
+            goes_on=not joins,
+            resumed=resumed,
+            blocks=_blocks(batch, at, steps),
         )
+        rows.append(row)
     return rows
+
+
+def _blocks(batch: Batch, at: int, steps: int) -> list[int]:
+    """Those of the past, which gets shorter at times, and of the draft. One token at most is stored
+    behind it: a rejected one, into the reserved block."""
+    past = batch.pages.row(at)[: batch.seq_lens[at]].tolist()
+    return [*past, *batch.slot_mapping[at * steps : (at + 1) * steps].tolist(), RESERVED_PAGE]
 
 
 def _new(row: Row, ids: list[int], computed: int, blocks: int | None = None) -> Any:
