@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="needs the reposit
 
 SEEN = {
     ("self.lengths[padded] = 0", "pass"): "contract",
-    ("self.reset(slice(len(requests), rows))", "pass"): "contract",
+    ("self.reset(slice(len(requests), rows))", "pass"): "footprint",
 }
 UNSEEN = (
     "slots = slots.clamp(min=SCRATCH_BLOCK * self.block_size)",

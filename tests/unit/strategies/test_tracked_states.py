@@ -30,9 +30,10 @@ def test_half_the_configs_keep_states_behind_whole_pages() -> None:
 
 
 def test_steps_with_a_state_to_keep_are_no_rarity() -> None:
-    keeping = [case for case in drawn(CAN, 100) if case.config.state_track_interval]
+    keeping = [case for case in drawn(CAN, 600) if case.config.state_track_interval]
     steps = [batch.state_tracked for case in keeping for batch in plan(case)]
-    assert sum(bool(tracked.any()) for tracked in steps) > len(steps) // 5
+    # About one in six; of 100 cases alone between one in seven and one in four.
+    assert sum(bool(tracked.any()) for tracked in steps) > len(steps) // 7
 
 
 def test_a_target_that_keeps_none_gets_none() -> None:

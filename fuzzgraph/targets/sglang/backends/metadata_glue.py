@@ -68,7 +68,7 @@ class _Glue(SglangTarget):
         return super().modules()
 
     def _alone(self) -> None:
-        self.about = f"{self.about}, their metadata by graphs"
+        self.about = f"{self.about}, also of metadata"
         self.capabilities = self.capabilities.replace(max_dp_size=1, idle_alone=True)
 
 
