@@ -102,6 +102,8 @@ class DecodeSession(RunnerSession):
 
     inputs: Sequence[str]
     runner: RunnerDriver
+    pads_for_ranks = True
+    """Whether what runs without a graph beside other ranks is driven as the engine pads it."""
     compared_at_capture: tuple[str, ...] = ("num_token_non_padded", *RANK_COUNTS, "encoder_lens")
 
     def __init__(
@@ -219,10 +221,16 @@ class DecodeSession(RunnerSession):
     def graph_key(self) -> int:
         return self.runner.padded_bs
 
+    @property
+    def _padded_eagerly(self) -> bool:
+        """Whether a batch is padded without a graph too: among other ranks, unless it drafts."""
+        return self.pads_for_ranks and self._config.dp_size > 1
+
     def padded_size(self, batch: Batch) -> tuple[int, int]:
         if self.ran_eagerly:
-            # Among other ranks the batch is padded without a graph, too.
-            return self._last_batch.batch_size, len(self._last_batch.input_ids)
+            if self._padded_eagerly:
+                return self._last_batch.batch_size, len(self._last_batch.input_ids)
+            return batch.raw_bs, self.live_tokens(batch)
         return self.runner.padded_bs, self._padded_tokens(self.runner.padded_bs)
 
     def _input(self, name: str, padded_bs: int) -> torch.Tensor:
@@ -253,7 +261,7 @@ class DecodeSession(RunnerSession):
         if not self.ran_eagerly:
             return self._used(buffers["seq_lens"])
         given = self._last_batch
-        padded = _ROW_INPUTS if self._config.dp_size > 1 else ()
+        padded = _ROW_INPUTS if self._padded_eagerly else ()
         inputs = {name: getattr(given, name).clone() for name in padded}
         return {**inputs, **self._used(given.seq_lens)}
 
@@ -308,7 +316,7 @@ class DecodeSession(RunnerSession):
     def _forward_eagerly(self) -> None:
         """Metadata and forward without a graph, as the engine's model runner does both."""
         given = self._last_batch
-        if self._config.dp_size > 1:
+        if self._padded_eagerly:
             pad_for_ranks(given, self._model_runner)
         self._prepare_eagerly()
         if not given.batch_size:  # no layer attends

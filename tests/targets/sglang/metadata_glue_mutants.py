@@ -47,17 +47,21 @@ def _pages_up_to_the_hosts_longest(engine: Any) -> None:
 
 def _rows_of_the_batch_itself(engine: Any) -> None:
     """The view has the batch's own request rows and not those of the static buffer."""
-    from sglang.srt.model_executor.runner import decode_cuda_graph_runner as module
+    with_view = engine._init_replay_attn_metadata_from_view
+    prepare = engine.attn_backend.init_forward_metadata_out_graph
+    rows: list[Any] = []
 
-    if not hasattr(module, "unchanged_view"):
-        module.unchanged_view = module.build_replay_fb_view
+    def with_rows(forward_batch: Any, **named: Any) -> None:
+        rows[:] = [forward_batch.req_pool_indices]
+        with_view(forward_batch, **named)
 
-    def changed(**named: Any) -> Any:
-        view = module.unchanged_view(**named)
-        view.req_pool_indices = named["forward_batch"].req_pool_indices
-        return view
+    def changed(view: Any, *given: Any, **named: Any) -> None:
+        if rows:  # none while the decode graphs are captured
+            view.req_pool_indices = rows[0]
+        prepare(view, *given, **named)
 
-    module.build_replay_fb_view = changed
+    engine._init_replay_attn_metadata_from_view = with_rows
+    engine.attn_backend.init_forward_metadata_out_graph = changed
 
 
 def _one_graph_for_all_sizes(engine: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fuzzgraph.case import EngineConfig, Mode, ReplayStep
+from fuzzgraph.case import Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case
 
@@ -83,13 +83,23 @@ def test_a_capture_rounded_up_to_the_ranks_finds_the_sums_at_pool_size(workers: 
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["decode", "target_verify"])
-def test_an_eager_step_without_requests_hands_out_no_rows(workers: Workers, mode: Mode) -> None:
+def test_an_eager_step_without_requests_hands_out_no_rows(workers: Workers) -> None:
+    assert workers.findings("0.5.23", idle_without_a_graph("decode"), _TARGET) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_an_idle_rank_of_a_verify_without_a_graph_has_no_plan(workers: Workers) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-verify-padded-for-ranks.md."""
+    of = idle_without_a_graph("target_verify")
+    (found,) = workers.findings("0.5.23", of, "sglang-triton-verify")
+    assert "'EagleVerifyInput' object has no attribute 'kv_indptr'" in found.message
+
+
+def idle_without_a_graph(mode: Mode) -> Case:
     case = decode_case((4,), mode=mode, capture_bs=(1,), max_context_len=5, dp_size=2)
     idle = ReplayStep(mode="idle", via="eager", other_ranks=(1,))
-    case = msgspec.structs.replace(case, steps=(idle,))
-    target = _TARGET if mode == "decode" else "sglang-triton-verify"
-    assert workers.findings("0.5.23", case, target) == ()
+    return msgspec.structs.replace(case, steps=(idle,))
 
 
 @pytest.mark.sglang

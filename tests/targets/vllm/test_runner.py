@@ -53,14 +53,15 @@ def test_a_batch_above_the_ladder_runs_eagerly(vllm: Workers, target: str) -> No
 
 
 _LEFT = {
-    "0.15.1": {"block_table", "slot_mapping", "query_start_loc"},
-    "0.17.1": {"block_table", "slot_mapping", "query_start_loc"},
-    "0.19.1": {"slot_mapping", "query_start_loc"},
+    "0.15.1": {"block_table", "slot_mapping", "query_start_loc", "runner.kv_caches[0]"},
+    "0.17.1": {"block_table", "slot_mapping", "query_start_loc", "runner.kv_caches[0]"},
+    "0.19.1": {"slot_mapping", "query_start_loc", "runner.kv_caches[0]"},
     "0.20.2": {"query_start_loc"},
     "0.25.1": set(),
     NEWEST: set(),
 }
-"""What the dummy batch of an idle rank has of requests that left; PRs 37728, 39444 and 40003."""
+"""What the dummy batch of an idle rank has of requests that left, and stores into; PRs 37728, 39444
+and 40003."""
 
 
 _ONE_SLOT = ("0.15.1", "0.17.1", "0.19.1")

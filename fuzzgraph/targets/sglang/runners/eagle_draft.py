@@ -147,6 +147,7 @@ class DraftSession(DecodeSession):
     """One draft runner; its backend takes down what it is handed, and some compute."""
 
     runner: DraftRunnerDriver
+    pads_for_ranks = False
     attends_on = FA3
     """The backend of those that compute."""
     compared_at_capture = (COUNTED,)
