@@ -17,6 +17,7 @@ from fuzzgraph.case.dimension import Most, OneOf, Switch
 from fuzzgraph.corpus import load
 from fuzzgraph.ports import Target
 from fuzzgraph.strategies import CI, cases, generation
+from fuzzgraph.strategies.configs import swarm_config
 from fuzzgraph.targets import BUILT_IN, open_target, target_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,3 +118,11 @@ def test_a_verify_with_fewer_drafts_is_refused_where_the_target_takes_whole_ones
     can = Capabilities(modes=("target_verify",), max_draft_tokens=4)
     assert unsupported_case(can, case) == "steps[0] verifies 2 tokens of a row, which is not driven"
     assert unsupported_case(can.replace(ragged_verify=True), case) is None
+
+
+@pytest.mark.parametrize("name", [row.name for row in BUILT_IN])
+def test_a_target_says_without_its_engine_which_configs_it_drives(name: str) -> None:
+    target = open_target(name)
+    for number in range(60):
+        config = swarm_config(target.capabilities, CI, number)
+        assert target.unsupported(config) != ""

@@ -22,6 +22,7 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.targets.offline.storage_offsets import OffsetsFromAllocation
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER
@@ -30,34 +31,43 @@ from fuzzgraph.world import RESERVED_PAGE, TRAPS, Batch, IntArray
 _POOL = "sglang.srt.mem_cache.unified_memory_pool"
 _PLAN = "sglang.srt.mem_cache.kv_loc_plan"
 """From 0.5.22 on; then kernels get physical pages as they are."""
+_ROW_ALIGN_BYTES = 16
+"""Of the engine's ROW_ALIGN_BYTES (sglang mem_cache/layout/token_major.py)."""
 _FREED = -1
 
 
 def refused_virtual_pages(config: EngineConfig, can: Capabilities) -> str | None:
-    """Why no server of this release has the case's config with such a pool; None if one has.
+    """Why no server has the case's config with such a pool; None if one has. Asked without a
+    release: what depends on one is `demand_unified_pool`'s.
 
     Args:
         can: what the target has; one without virtual pages says so by itself.
     """
     if not (config.virtual_pages and can.virtual_pages):
         return None
-    if not has_module(_PLAN):
-        return "virtual_pages=True is driven from sglang 0.5.22 on"
     if not config.swa_window:
         return "virtual_pages=True needs layers of two kinds: swa_window must be positive"
     if config.spec_topk > 1:
         return f"kv_cache_hook.py refuses spec_topk={config.spec_topk} with virtual_pages"
-    content, align = content_for(config), _row_alignment()
+    content = content_for(config)
     for shape in content.plane_shapes:
         row = int(np.prod(shape)) * content.storage_dtype.itemsize
-        if row % align:
-            return f"unified_memory_pool.py refuses rows of {row} bytes, no multiple of {align}"
+        if row % _ROW_ALIGN_BYTES:
+            return (
+                f"unified_memory_pool.py refuses rows of {row} bytes, no multiple of"
+                f" {_ROW_ALIGN_BYTES}"
+            )
     return None
 
 
-def _row_alignment() -> int:
-    found: int = engine_module("sglang.srt.mem_cache.layout.token_major").ROW_ALIGN_BYTES
-    return found
+def demand_unified_pool() -> None:
+    """Refuse a release whose kernels do not get physical pages as they are.
+
+    Raises:
+        NotInRelease: it is older than 0.5.22.
+    """
+    if not has_module(_PLAN):
+        raise NotInRelease("virtual_pages=True is driven from sglang 0.5.22 on")
 
 
 def unified_pools(

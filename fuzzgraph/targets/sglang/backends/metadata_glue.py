@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
-from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.layout import plan
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
@@ -128,7 +128,7 @@ class _GlueSession(DecodeSession):
         for watch in self._watches:
             watch.begin()
         if self.runner.metadata_glue.disabled:
-            raise AdapterUnavailable(
+            raise NotInRelease(
                 f"sglang {release()} cannot capture how {type(self.backend).__name__} prepares this"
                 " config, and does without. Name the target whose name lacks '-glue'."
             )

@@ -33,7 +33,7 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
 from fuzzgraph.targets.sglang.stubs.tp_groups import attention_ranks, whole
-from fuzzgraph.targets.sglang.unified_pool import unified_pools
+from fuzzgraph.targets.sglang.unified_pool import demand_unified_pool, unified_pools
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
 _EXTRA_CONTEXT = 4
@@ -209,6 +209,7 @@ def _kv_memory(
 ) -> tuple[Any, Any]:
     """The KV pool and its allocator, of which a backend asks for the maps of slots alone."""
     if config.virtual_pages:
+        demand_unified_pool()
         slots = (config.kv_pool_pages + FIRST_PAGE) * config.page_size
         return unified_pools(config, slots, device, dtype)
     kv = kv_pool(config, device, dtype, requests, hybrid)
