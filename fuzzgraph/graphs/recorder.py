@@ -36,10 +36,6 @@ from fuzzgraph.relays import relay
 Outputs = TypeVar("Outputs")
 
 
-def _all_on_device(tensor: torch.Tensor) -> str:
-    return "device"
-
-
 class Recorder(WatchedEngine):
     """A graph engine that records dispatched operations and kernel launches."""
 
@@ -73,7 +69,7 @@ class Recorder(WatchedEngine):
         Raises:
             CaptureError: something did what a device capture forbids.
         """
-        side_of = self.memory.side_of if prepares else _all_on_device
+        side_of = self.memory.side_of if prepares else None
         tape, nothing = _Tape(key, side_of), WatchedForward.nothing()
         graph = RecordedGraph(key, self, tape, nothing, None, continues=continues)
         apart = self.memory.host_apart() if prepares else nullcontext()
@@ -90,7 +86,7 @@ class _Tape(Listener):
     serves until the tensor itself is rebound or resized.
     """
 
-    def __init__(self, key: str, side_of: Callable[[torch.Tensor], str] = _all_on_device) -> None:
+    def __init__(self, key: str, side_of: Callable[[torch.Tensor], str] | None = None) -> None:
         self.key = key
         self._side_of = side_of
         self.trace: list[_Raw | RecordedOp] = []
@@ -105,7 +101,7 @@ class _Tape(Listener):
 
     def before_operation(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> None:
         may_be_forbidden = facts.forbidden or facts.index or facts.is_lift
-        if may_be_forbidden and not works_on_host(args, kwargs, self._side_of):
+        if may_be_forbidden and not self._is_left_out(args, kwargs):
             refuse_forbidden(facts, func, args, kwargs, self.key)
         if facts.is_resize:
             self._resized = memory_of(args[0])  # before the resize moves it
@@ -128,11 +124,15 @@ class _Tape(Listener):
             kwargs = {name: self._keep(item) for name, item in kwargs.items()} if kwargs else _NONE
         # Views and empty tensors are no work on a device. They stay in the trace for exporters.
         works = bool(facts.writes or fresh) and not facts.is_empty
-        works = works and not works_on_host(args, kwargs, self._side_of)
+        works = works and not self._is_left_out(args, kwargs)
         alias = self._keep(out)
         self.trace.append((func, facts, args, kwargs, alias, innermost_source(_GUARD), works))
         if works:
             self.steps.append(self._step(func, facts, args, kwargs, out, alias, fresh))
+
+    def _is_left_out(self, args: Any, kwargs: Any) -> bool:
+        """Whether this is the host's work, which no graph of a preparation holds."""
+        return self._side_of is not None and works_on_host(args, kwargs, self._side_of)
 
     def _keep(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -54,14 +54,14 @@ class HostReads(TorchFunctionMode):
     Args:
         key: the graph that is captured.
         rebound: called after a tensor's `.data` was replaced, which dispatch does not show.
-        side_of: tells which tensors are the host's own, which may be read.
+        side_of: tells which tensors are the host's own, which may be read; None where none is.
     """
 
     def __init__(
         self,
         key: str,
         rebound: Callable[[], None],
-        side_of: Callable[[torch.Tensor], str] = lambda tensor: "device",
+        side_of: Callable[[torch.Tensor], str] | None = None,
     ) -> None:
         super().__init__()
         self._key = key
@@ -82,11 +82,14 @@ class HostReads(TorchFunctionMode):
 
     def _check(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         name = _HOST_READS.get(func)
-        if name is not None and self._side_of(args[0]) != "host":
+        if name is not None and not self._is_on_host(args[0]):
             _refuse(f"Tensor.{name}() read {_described(args[0])} on the host", self._key)
         copy = _HOST_COPIES.get(func)
         if copy is not None and not _stays_where_it_is(func, args, kwargs):
             _refuse(f"{copy} copied pageable host memory", self._key)
+
+    def _is_on_host(self, tensor: torch.Tensor) -> bool:
+        return self._side_of is not None and self._side_of(tensor) == "host"
 
 
 def _stays_where_it_is(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

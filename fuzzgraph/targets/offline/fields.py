@@ -77,10 +77,18 @@ def slot_indices(name: str = "kv_indices", *, rewritten: bool = False, source: s
     return Field(name, "indices", "slot", padding, rewritten, source=source)
 
 
-def page_table(name: str = "page_table", *, rewritten: bool = False, source: str = "") -> Field:
+def page_table(
+    name: str = "page_table",
+    *,
+    rewritten: bool = False,
+    whole_rows: bool = False,
+    source: str = "",
+) -> Field:
     """[rows, pages] pages of each row; a padded row names the reserved one."""
     padding = PaddingRule("reserved", RESERVED_PAGE)
-    return Field(name, "page_table", "page", padding, rewritten, source=source)
+    return Field(
+        name, "page_table", "page", padding, rewritten, source=source, whole_rows=whole_rows
+    )
 
 
 def value(name: str, *, repeats: str = "", unjudged: str = "", source: str = "") -> Field:

@@ -10,7 +10,7 @@ from fuzzgraph.fields import TOLD
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.vllm.served_verified_drafts import Row
-from fuzzgraph.world import RESERVED_PAGE, VOCAB
+from fuzzgraph.world import VOCAB
 
 _SPECULATOR = "vLLM gpu/spec_decode, speculator.py"
 _FIRST = f"{_SPECULATOR} _prepare_prefill_inputs_kernel: tokens moved by one, the sampled one last"
@@ -54,14 +54,7 @@ def speculator_fields() -> tuple[Field, ...]:
             dummy=PaddingRule("fill", 1),
             source=_NEXT,
         ),
-        Field(
-            "block_table",
-            "page_table",
-            "page",
-            PaddingRule("reserved", RESERVED_PAGE),
-            source=_TABLE,
-            whole_rows=True,
-        ),
+        common.page_table("block_table", whole_rows=True, source=_TABLE),
         Field(
             "slot_mapping",
             "requests",

@@ -10,7 +10,6 @@ from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.vllm.answers import SAMPLED, answer_fields
-from fuzzgraph.world import RESERVED_PAGE
 
 LENS_ON_HOST = "seq_lens_cpu_upper_bound"
 """Without drafts that may be rejected, the bound is the length."""
@@ -60,14 +59,7 @@ def v2_runner_fields(config: EngineConfig) -> tuple[Field, ...]:
             # Builders may have a length of 1 at capture, and a dummy batch is built as one.
             dummy=dummy if width == 1 else common.FREE,
         ),
-        Field(
-            "block_table",
-            "page_table",
-            "page",
-            PaddingRule("reserved", RESERVED_PAGE),
-            source=_TABLE,
-            whole_rows=True,
-        ),
+        common.page_table("block_table", whole_rows=True, source=_TABLE),
         common.offsets(
             "query_start_loc",
             repeats="new_lens",

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.errors import NotInRelease
 from fuzzgraph.layout import plan
 from fuzzgraph.ports import GraphEngine
@@ -26,7 +26,6 @@ from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.backends import aiter, fa3, flashmla, nsa, trtllm_mha, trtllm_mla
 from fuzzgraph.targets.sglang.backends.attention_backend import (
-    AttentionBackend,
     BackendSession,
     BackendTarget,
 )
@@ -63,28 +62,25 @@ def target(name: str, backend: str, mode: Literal["decode", "target_verify"]) ->
 class _Glue(SglangTarget):
     """Of releases that have such graphs; on one data-parallel rank."""
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.about = f"{self.about}, also of metadata"
+        self.capabilities = self.capabilities.replace(max_dp_size=1, idle_alone=True)
+
     def modules(self) -> tuple[str, ...]:
         demand_release(_FROM, "captures no preparation of metadata", self.name)
         return super().modules()
 
-    def _alone(self) -> None:
-        self.about = f"{self.about}, also of metadata"
-        self.capabilities = self.capabilities.replace(max_dp_size=1, idle_alone=True)
-
 
 class BackendGlueTarget(_Glue, BackendTarget):
-    def __init__(self, name: str, backend: AttentionBackend, mode: Mode) -> None:
-        super().__init__(name, backend, mode)
-        self._alone()
+    """On a backend whose kernels are modelled."""
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendGlueSession:
         return BackendGlueSession(config, graphs, self.backend)
 
 
 class _TritonGlueTarget(_Glue, TritonTarget):
-    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
-        super().__init__(name, mode)
-        self._alone()
+    """On the Triton backend."""
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> _TritonGlueSession:
         return _TritonGlueSession(config, graphs)
