@@ -32,7 +32,7 @@ from pages import add_write, publish
 
 from fuzzgraph import releases, worker
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.compatibility import probe_case, released_targets
+from fuzzgraph.compatibility import new_tokens, probe_case, released_targets
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import Target
 from fuzzgraph.run.spec import Setup
@@ -154,14 +154,13 @@ class TimedTarget:
 def runner_case(target: Target, rows: int, context: int) -> Case:
     """Full batches at half the context, captured at 1, 2, 4 and 8 rows, two heads."""
     mode = target.capabilities.modes[0]
-    tokens = 4 if mode == "target_verify" else 1
     config = EngineConfig(
         modes=(mode,), capture_bs=(1, 2, 4, 8), max_context_len=context, kv_pool_pages=8 * context,
         num_q_heads=2, num_kv_heads=2, head_dim=16, v_head_dim=16, draft_tokens=4,
         page_size=target.capabilities.page_sizes[0],
     )  # fmt: skip
     batch = tuple(
-        BatchRow(request=name, seq_len=context // 2 + name, new_tokens=tokens)
+        BatchRow(request=name, seq_len=context // 2 + name, new_tokens=new_tokens(mode, config))
         for name in range(rows)
     )
     return Case(schema_version=1, config=config, steps=(ReplayStep(mode=mode, rows=batch),))

@@ -65,7 +65,7 @@ def probe_case(target: Target) -> Case:
 
     config = base_config(target.capabilities, CI)
     config = msgspec.structs.replace(config, capture_bs=(2,))
-    tokens = _new_tokens(config.modes[0], config)
+    tokens = new_tokens(config.modes[0], config)
     first, longer = tokens, 4
     if verifies_states(config) and not target.capabilities.verified_prompts:
         # A verify goes on from the state that a step before it left.
@@ -79,7 +79,8 @@ def probe_case(target: Target) -> Case:
     return Case(schema_version=1, config=config, steps=steps)
 
 
-def _new_tokens(mode: Mode, config: EngineConfig) -> int:
+def new_tokens(mode: Mode, config: EngineConfig) -> int:
+    """How many new tokens each row of the simplest step has."""
     return {"draft": 0, "target_verify": config.draft_tokens, "prefill": 4}.get(mode, 1)
 
 
