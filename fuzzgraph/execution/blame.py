@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 
 from fuzzgraph.errors import EngineError
+from fuzzgraph.graphs.engagement import WatchedGraph
 from fuzzgraph.memory.source_lines import file_name
 from fuzzgraph.ports import Session, Target, defining_modules, engine_packages, names_its_engine
 from fuzzgraph.relays import is_relay
@@ -44,6 +45,7 @@ _OURS = "fuzzgraph"
 _AS_TRITON = "fuzzgraph.lanes"
 # Stubs and stand-ins that targets of any package are made of: they answer for the target.
 _STUBS = "fuzzgraph.targets.offline"
+_REPLAY = WatchedGraph.replay.__code__
 # Begins the file names of frozen modules and compiled text, which are not files.
 _SYNTHETIC = "<"
 
@@ -104,7 +106,16 @@ class Blame:
         # Which frame hits the limit is chance; which code fills the stack is not.
         if isinstance(error, RecursionError):
             return self._most_frequent(frames)
-        return next(filter(None, map(self.side_of, reversed(frames))), "engine")
+        return self._innermost(frames)
+
+    def _innermost(self, frames: list[Frame]) -> Side:
+        for frame in reversed(frames):
+            found = self.side_of(frame)
+            if found:
+                return found
+            if frame.code is _REPLAY:
+                break  # Nobody's Python runs in a graph: it repeats what the engine captured.
+        return "engine"
 
     def side_of(self, frame: Frame) -> Side | None:
         """Whose code a frame runs; None for a library, and for code that only passes a call on."""

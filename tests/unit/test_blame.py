@@ -149,6 +149,20 @@ def test_the_recorder_passes_on_what_torch_raises_and_refuses_in_the_engines_nam
     assert Blame(target.Target()).side(refused) == "engine"
 
 
+def test_an_error_of_what_a_graph_repeats_is_the_engines_whoever_replays_it(
+    engine: Any, target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = GuardedMemory(capacity=1 << 22)
+    graphs = open_engine("recorder", memory)
+    with memory.intercept("engine"), torch.no_grad():
+        rows, index = torch.zeros(2), torch.zeros(1, dtype=torch.int64)
+        graph = graphs.capture(lambda: torch.index_select(rows, 0, index), key="decode")
+        index.fill_(7)
+    assert side(target, lambda: target.calls(graph.replay)) == "engine"
+    monkeypatch.setattr(memory, "poison_graph_pool", target.fails)
+    assert side(target, lambda: engine.calls(graph.replay)) == "target"
+
+
 def test_what_stands_in_for_a_device_passes_on_what_torch_raises(engine: Any, target: Any) -> None:
     def on_a_stand_in(function: Callable[[], object]) -> None:
         with CudaMeansCpu(), ClaimsCuda():
