@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -25,6 +26,13 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     runs: bool
     why: str = ""
     """Why it does not, in one line; '' where it does."""
+
+    @property
+    def note(self) -> str:
+        """`why` as it holds for every target and release that it holds for."""
+        release = re.compile(rf"{re.escape(self.package)} {re.escape(self.release)} ", re.IGNORECASE)
+        said = release.sub("The release ", self.why, count=1)
+        return said.replace(f"target '{self.target}'", "the target")
 
 
 def released_targets(package: str) -> dict[str, Target]:
@@ -142,15 +150,15 @@ def _obstacle(client: worker.WorkerClient, case: Case) -> str:
 
 
 def table(probes: Sequence[Probe]) -> str:
-    """Markdown: targets by releases, and below it why something does not run."""
+    """Markdown: targets by releases, and below it each reason why one does not run, once."""
     versions = list(dict.fromkeys(probe.release for probe in probes))
     names = list(dict.fromkeys(probe.target for probe in probes))
     found = {(probe.target, probe.release): probe for probe in probes}
-    notes = list(dict.fromkeys(probe.why for probe in probes if probe.why))
+    notes = list(dict.fromkeys(probe.note for probe in probes if probe.why))
 
     def cell(name: str, version: str) -> str:
         probe = found[name, version]
-        return "runs" if probe.runs else f"[{notes.index(probe.why) + 1}]"
+        return "runs" if probe.runs else f"[{notes.index(probe.note) + 1}]"
 
     lines = [f"| target | {' | '.join(versions)} |", "|---" * (len(versions) + 1) + "|"]
     for name in names:

@@ -33,3 +33,16 @@ def test_what_does_not_run_is_explained_below_the_table_once() -> None:
     assert "| `a` | [1] | runs |" in text
     assert "| `b` | [1] | runs |" in text
     assert text.count(why) == 1
+
+
+def test_a_reason_that_many_targets_and_releases_share_is_told_once() -> None:
+    trials = [
+        Probe(
+            package="engine", target=target, release=release, runs=False,
+            why=f"Engine {release} has no such runner, which target '{target}' drives.",
+        )
+        for target in ("a", "b") for release in ("1.1", "1.10")
+    ]  # fmt: skip
+    text = table(trials)
+    assert "| `b` | [1] | [1] |" in text
+    assert text.endswith("\n[1] The release has no such runner, which the target drives.\n")
