@@ -30,8 +30,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> str:
         """`why` as it holds for every target and release that it holds for."""
-        release = re.compile(rf"{re.escape(self.package)} {re.escape(self.release)} ", re.IGNORECASE)
-        said = release.sub("The release ", self.why, count=1)
+        release = re.escape(f"{self.package} {self.release} ")
+        said = re.sub(release, "The release ", self.why, count=1, flags=re.IGNORECASE)
         return said.replace(f"target '{self.target}'", "the target")
 
 
