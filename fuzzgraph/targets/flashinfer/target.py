@@ -44,7 +44,7 @@ class WrapperTarget(ReleasedTarget):
             max_spec_topk=self._kind.max_topk,
             # Where rows without queries are left unwritten, no server pads with them.
             seq_len_fill_values=(1,) if latent and verify else self._kind.fill_values,
-            min_rope_dim=2,
+            min_rope_dim=3,  # of four drawn columns, so that the two parts differ in width
             row_mixings=("none", "fp8_scale", "nan"),
         )
         self.capabilities = Capabilities(**has)

@@ -149,8 +149,9 @@ _DRIVEN = Capabilities(
     row_mixings=("none", "fp8_scale", "nan"),
 )
 
-# What is rotated of a latent row is a pair.
-_LATENT = {"attentions": ("mla",), "min_rope_dim": 2, "swa_window": False}
+# Of the four columns that most cases draw three are rotary, for a width that equals the other one
+# hides it where the engine takes one for the other. No layer of these rotates them.
+_LATENT = {"attentions": ("mla",), "min_rope_dim": 3, "swa_window": False}
 _STORED = "the kernel that stores latent rows, by a model"
 
 
