@@ -33,6 +33,8 @@ def _warnings(summary: GateSummary) -> list[str]:
     said = []
     if any(one.summary is not None and one.summary.reason in CUT for one in summary.targets):
         said.append("CUT SHORT, so that what was not found says nothing")
+    if blind := [one.target for one in summary.targets if one.summary and not one.summary.checked]:
+        said.append(f"NO CASE OF {', '.join(blind)} RAN ON BOTH TREES, so that it says nothing")
     if _nothing_ran(summary):
         said.append("NO CASE EXECUTED WHAT CHANGED, so that what was not found says nothing")
     return said

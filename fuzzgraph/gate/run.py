@@ -121,8 +121,8 @@ def _exit_code(summary: GateSummary) -> int:
     if summary.new:
         return 1
     runs = [one.summary for one in summary.targets]
-    cut = any(one is None or one.error or one.damaged or one.reason in CUT for one in runs)
-    return 3 if cut else 0
+    whole = all(one is not None and one.exit_code != 3 and one.reason not in CUT for one in runs)
+    return 0 if whole else 3
 
 
 def _package(tree: SourceTree) -> Path:

@@ -161,6 +161,11 @@ def _refuse_unfinished(search: Search, summary: RunSummary) -> None:
             f"{search.name}: the run did not come to its end ({summary.error or summary.reason}) "
             f"after {summary.cases} cases, which says nothing of its bugs. Run it again."
         )
+    if not summary.checked:
+        raise FuzzGraphError(
+            f"{search.name}: no case was checked ({summary.skipped} of {summary.cases} skipped), "
+            "which says nothing of its bugs. Give it more --time, or see why in its folder."
+        )
 
 
 def _result_of(bug: KnownBug, release: str, summary: RunSummary) -> ReleaseResult:

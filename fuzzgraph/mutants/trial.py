@@ -11,7 +11,7 @@ from typing import Any
 
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import EngineError, FuzzGraphError, InvalidCase
-from fuzzgraph.execution import Execution
+from fuzzgraph.execution import Execution, Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.mutants.executed import ExecutedLines
 from fuzzgraph.mutants.messages import Lines, Quiet
@@ -56,8 +56,7 @@ class Trial:
         for case in self.cases:
             if time.process_time() > seconds:
                 break
-            _findings(execution, case)
-            ran += 1
+            ran += not self._verdict(execution, case).skipped
         lines.stop()
         return Lines(
             lines={module: tuple(sorted(found)) for module, found in lines.lines.items()},
@@ -67,16 +66,29 @@ class Trial:
         )
 
     def quiet(self, seconds: float) -> Quiet:
-        """Run the unchanged engine for so many processor seconds, and keep what it shows."""
+        """Run the unchanged engine for so many processor seconds, and keep what it shows.
+
+        Raises:
+            FuzzGraphError: it runs no case, so that no mutant could be told from it.
+        """
         execution = self._execution()
         ran = 0
+        left_out = ""
         shown: dict[str, str] = {}
         for case in self.cases:
             if time.process_time() > seconds:
                 break
-            for one in _findings(execution, case):
+            verdict = self._verdict(execution, case)
+            for one in verdict.findings:
                 shown.setdefault(identity(one), _in_a_line(one))
-            ran += 1
+            ran += not verdict.skipped
+            left_out = left_out or verdict.skipped
+        if not ran:
+            raise FuzzGraphError(
+                f"the unchanged engine ran no case in {seconds:g} s of its time"
+                f" ({left_out or 'none came to its end'}), so that no mutant can be told from it."
+                " Give --seconds more, or name another target."
+            )
         return Quiet(cases=ran, seconds=time.process_time(), findings=shown)
 
     def judged(self, mutant: Mutant, seconds: float, known: frozenset[str]) -> Result:
@@ -84,17 +96,20 @@ class Trial:
         execution = self._execution()
         lost = _Lost(known)
         ran = 0
+        left_out = ""
         for case in self.cases:
             if time.process_time() > seconds:
                 break
-            ran += 1
             try:
-                findings = execution.run_case(case).findings
-            except InvalidCase:
-                continue
+                verdict = self._verdict(execution, case)
             except FuzzGraphError as error:
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
-                return _result(mutant, "failed", ran, said=said)
+                return _result(mutant, "failed", ran + 1, said=said)
+            left_out = left_out or verdict.skipped
+            if verdict.skipped:
+                continue
+            ran += 1
+            findings = verdict.findings
             if lost.outside(case.config, findings):
                 if lost.hopeless:
                     break
@@ -105,7 +120,15 @@ class Trial:
                 return found(mutant, new[0], ran)
         if lost.findings and not lost.started:
             return _result(mutant, "does_not_start", ran, said=lost.findings[0].message)
+        if not ran and left_out:
+            return _result(mutant, "failed", ran, said=f"no case was judged: {left_out}"[:400])
         return _result(mutant, "survived", ran)
+
+    def _verdict(self, execution: Execution, case: Case) -> Verdict:
+        try:
+            return execution.run_case(case)
+        except InvalidCase as error:  # the pools are too small for it
+            return Verdict(case, self.target.name, skipped=str(error))
 
     def _execution(self) -> Execution:
         return Execution(StagedTarget(self.target, self.enter), self.setup)
@@ -197,10 +220,3 @@ def found(mutant: Mutant, finding: Finding, cases: int) -> Result:
 def _result(mutant: Mutant, outcome: Any, cases: int, **said: str) -> Result:
     seconds = round(time.process_time(), 2)
     return Result(mutant=mutant, outcome=outcome, cases=cases, seconds=seconds, **said)
-
-
-def _findings(execution: Execution, case: Case) -> tuple[Finding, ...]:
-    try:
-        return execution.run_case(case).findings
-    except InvalidCase:  # the pools are too small for it
-        return ()

@@ -87,9 +87,12 @@ def outcome(summary: RunSummary) -> str:
 
 
 def nothing_found(summary: RunSummary) -> str:
-    """What to say of a run without a finding; one whose record is damaged may have had some."""
+    """What to say of a run without a finding; one whose record is damaged may have had some, and
+    one that checked no case had nowhere to look."""
     if summary.damaged:
         return "no finding could be read"
+    if not summary.checked:
+        return "nothing was checked"
     killed = summary.reason == "killed" and not summary.error
     return "nothing found before it was killed" if killed else "nothing found"
 
@@ -113,7 +116,7 @@ def _figures(summary: RunSummary) -> list[str]:
     mean = summary.steps / summary.cases if summary.cases else 0.0
     counts = [f"{summary.corpus_cases} from the corpus", f"{mean:.1f} steps each"]
     if summary.skipped:
-        counts.append(f"{counted(summary.skipped, 'case')} skipped (unsupported by target)")
+        counts.append(f"{counted(summary.skipped, 'case')} skipped")
     if summary.nondeterministic:
         counts.append(f"{summary.nondeterministic} nondeterministic")
     lines = [
@@ -123,6 +126,7 @@ def _figures(summary: RunSummary) -> list[str]:
         + (f"; {_report_in(summary)} {summary.out}" if summary.out else ""),
     ]
     lines.append(f"  environment: {'; '.join(environment_lines(summary.environment))}")
+    lines += _skipped_most(summary)
     lines += [f"  {line}" for line in unchecked(summary.unchecked)]
     lines += [
         f"  kernels run by Triton's own interpreter, {counted(count, 'time')}: {name}"
@@ -144,6 +148,16 @@ def _figures(summary: RunSummary) -> list[str]:
     if summary.findings:
         lines.append(f"  next: {NEXT}")
     return lines
+
+
+def _skipped_most(summary: RunSummary) -> list[str]:
+    """Why cases were skipped, where generated ones were: those are drawn for the target."""
+    if summary.skipped <= summary.corpus_cases and summary.checked:
+        return []
+    if not summary.skips:
+        return ["  no case came to its end; give the run more time"] if not summary.cases else []
+    why, count = max(summary.skips.items(), key=lambda entry: entry[1])
+    return [f"  skipped {counted(count, 'case')}: {why or 'unsupported by target'}"]
 
 
 def _report_in(summary: RunSummary) -> str:

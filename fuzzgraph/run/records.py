@@ -206,7 +206,7 @@ class RunSummary(NamedCounts, frozen=True, kw_only=True):
     """Computed: cases per second of the search."""
     exit_code: int = 0
     """Computed: 0 nothing found that counts, 1 findings that do, 3 the run failed, its record is
-    damaged, or it was killed before anything was found."""
+    damaged, it was killed before anything was found, or no case was checked."""
 
     def __post_init__(self) -> None:
         for name in _OF_SPEC:
@@ -220,7 +220,12 @@ class RunSummary(NamedCounts, frozen=True, kw_only=True):
             return 3
         if any(map(self.counts, self.findings)):
             return 1
-        return 3 if self.reason == "killed" else 0
+        return 3 if self.reason == "killed" or not self.checked else 0
+
+    @property
+    def checked(self) -> int:
+        """Cases that the engine ran: a run without one says nothing of it."""
+        return self.cases - self.skipped
 
     def counts(self, reported: ReportedFinding) -> bool:
         """Whether a finding decides the exit code: not tolerated, and new where only that is asked.

@@ -136,12 +136,17 @@ def test_a_finding_name_is_fit_for_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("findings", "error", "code"), [((), "", 0), ((REPORTED,), "", 1), ((REPORTED,), "broke", 3)]
-)
+    ("cases", "findings", "error", "code"),
+    [
+        (1, (), "", 0), (1, (REPORTED,), "", 1), (1, (REPORTED,), "broke", 3), (0, (), "", 3),
+    ],
+)  # fmt: skip
 def test_a_summary_knows_its_exit_code(
-    findings: tuple[ReportedFinding, ...], error: str, code: int
+    cases: int, findings: tuple[ReportedFinding, ...], error: str, code: int
 ) -> None:
-    summary = RunSummary(fuzzgraph="0", spec=RunSpec(seed=1), findings=findings, error=error)
+    summary = RunSummary(
+        fuzzgraph="0", spec=RunSpec(seed=1), cases=cases, findings=findings, error=error
+    )
     assert summary.exit_code == code
 
 

@@ -176,7 +176,7 @@ def summary(*findings: ReportedFinding, **changes: object) -> RunSummary:
 
 END = """\
 nothing found in 6000 cases, 1m00s, 100 cases/s
-  12 from the corpus, 3.0 steps each, 3 cases skipped (unsupported by target); seed 7; \
+  12 from the corpus, 3.0 steps each, 3 cases skipped; seed 7; \
 builtin with planted fault short-kv, recorder on cpu
   stopped: time is up; report in reports/runs/x
   environment: unknown: the run did not record it"""
@@ -184,6 +184,28 @@ builtin with planted fault short-kv, recorder on cpu
 
 def test_a_run_ends_with_its_figures() -> None:
     assert run_text(summary()) == END
+
+
+def test_a_run_of_which_every_case_was_skipped_checked_nothing_and_says_why() -> None:
+    blind = summary(
+        cases=9, corpus_cases=2, skipped=9, steps=0, skips={"no model of k": 7, "modes": 2}
+    )
+    text = run_text(blind)
+    assert text.startswith("nothing was checked in 9 cases")
+    assert "\n  skipped 7 cases: no model of k" in text
+    assert blind.exit_code == 3
+
+
+def test_a_run_without_a_case_checked_nothing() -> None:
+    assert "\n  no case came to its end; give the run more time" in run_text(
+        summary(cases=0, corpus_cases=0, skipped=0, steps=0)
+    )
+
+
+def test_generated_cases_that_were_skipped_tell_why() -> None:
+    some = {"cases": 20, "corpus_cases": 2, "skipped": 9, "skips": {"no model of k": 9}}
+    assert "\n  skipped 9 cases: no model of k" in run_text(summary(**some))
+    assert "skipped 9 cases" not in run_text(summary(**{**some, "corpus_cases": 9}))
 
 
 def test_the_end_of_a_run_shows_its_findings_before_the_figures() -> None:

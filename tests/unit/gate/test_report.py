@@ -42,6 +42,15 @@ def test_what_fresh_sessions_confirm_is_the_changes_and_decides_the_exit_code() 
     assert len(sarif_log(summary)["runs"][0]["results"]) == 1
 
 
+def test_a_target_that_checked_no_case_acquits_nothing() -> None:
+    summary = gate()
+    run = summary.targets[0].summary
+    assert run is not None and _exit_code(summary) == 0
+    blind = gate(summary=msgspec.structs.replace(run, skipped=run.cases))
+    assert "NO CASE OF engine RAN ON BOTH TREES" in verdict(blind)
+    assert _exit_code(blind) == 3
+
+
 @pytest.mark.parametrize("rate", ["", "0/3", "2/3"])
 def test_what_is_not_confirmed_is_told_and_condemns_nobody(rate: str) -> None:
     summary = gate(with_rate(reported(), rate, on_base="1/3"))

@@ -154,7 +154,21 @@ def test_a_run_that_did_not_come_to_its_end_acquits_no_bug_and_misses_none(
             return RunSummary(
                 fuzzgraph="0", spec=RunSpec(setup=setup, seed=1), reason=reason, error=error
             )
-        return RunSummary(fuzzgraph="0", spec=RunSpec(setup=setup, seed=1))
+        return RunSummary(fuzzgraph="0", spec=RunSpec(setup=setup, seed=1), cases=1)
 
     with pytest.raises(FuzzGraphError, match=rf"^fake=={unfinished}: .*\({said}\)"):
+        score({"b": bug(broken=("1.0",), fixed=("1.1",))}, fuzz)
+
+
+def test_a_run_that_checked_no_case_acquits_no_bug() -> None:
+    def fuzz(search: Search) -> RunSummary:
+        setup = Setup(target=search.target, release=search.release)
+        found = (reported(SEEN),) if search.release == "1.0" else ()
+        skipped = 0 if found else 9
+        return RunSummary(
+            fuzzgraph="0", spec=RunSpec(setup=setup, seed=1), cases=9, skipped=skipped,
+            findings=found,
+        )  # fmt: skip
+
+    with pytest.raises(FuzzGraphError, match=r"^fake==1.1: no case was checked \(9 of 9 skipped"):
         score({"b": bug(broken=("1.0",), fixed=("1.1",))}, fuzz)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fuzzgraph.case import Case
-from fuzzgraph.errors import InvalidCase, TargetFailed
+from fuzzgraph.errors import FuzzGraphError, InvalidCase, TargetFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.mutants import trial
 from fuzzgraph.mutants.records import Result
@@ -119,9 +119,25 @@ def test_a_failure_of_the_targets_own_code_finds_nothing(
 
 def test_a_case_that_does_not_fit_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     def bugs(one: Case) -> tuple[Finding, ...]:
+        if one == CASES[0]:
+            raise InvalidCase("too many pages")
+        return ()
+
+    found = judged(monkeypatch, bugs)
+    assert (found.outcome, found.cases) == ("survived", len(CASES) - 1)
+
+
+def test_a_mutant_of_which_no_case_could_be_judged_has_not_survived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bugs(one: Case) -> tuple[Finding, ...]:
         raise InvalidCase("too many pages")
 
-    assert judged(monkeypatch, bugs).outcome == "survived"
+    found = judged(monkeypatch, bugs)
+    assert (found.outcome, found.cases) == ("failed", 0)
+    assert found.said == "no case was judged: too many pages"
+    with pytest.raises(FuzzGraphError, match=r"ran no case in .* \(too many pages\)"):
+        made(monkeypatch, bugs)[0].quiet(1e9)
 
 
 def test_a_mutant_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
