@@ -1,0 +1,77 @@
+"""An engine's modules on a machine without a GPU, claiming a compute capability."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from fuzzgraph.releases import ensure
+from fuzzgraph.targets.offline.cuda_on_cpu import (
+    ACCELERATOR,
+    DEVICE,
+    STREAMS,
+    ClaimsCuda,
+    cuda_on_cpu,
+)
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.stub import Stub
+
+VERSIONS = {"sglang": "0.5.23", "vllm": "0.33.0"}
+Capability = tuple[int, int]
+Import = Callable[[str], Any]
+
+
+@contextmanager
+def device(engine: str, capability: Capability) -> Iterator[Import]:
+    """Around everything of an engine: yields what imports its modules. Once per process."""
+    sys.path.insert(0, str(ensure(engine, VERSIONS[engine])))
+    answers = {
+        **DEVICE,
+        **STREAMS,
+        "get_device_capability": lambda *_: capability,
+        "get_device_properties": lambda *_: _properties(capability),
+        "get_device_name": lambda *_: "NVIDIA H100" if capability[0] == 9 else "NVIDIA A100",
+    }
+    with ExitStack() as stack:
+        stack.enter_context(cuda_on_cpu(answers))
+        stack.enter_context(replaced_names([torch.accelerator], ACCELERATOR))
+        stack.enter_context(replaced_names([torch], {name: STREAMS[name] for name in _STREAMS}))
+        yield {"sglang": _sglang, "vllm": _vllm}[engine](capability)
+
+
+@contextmanager
+def claims_cuda() -> Iterator[None]:
+    """Around a call of a wrapper that asserts tensors of a GPU."""
+    with ClaimsCuda():
+        yield
+
+
+_STREAMS = ("Stream", "Event")
+
+
+def _properties(capability: Capability) -> Any:
+    known = DEVICE["get_device_properties"]()
+    return Stub(**{**vars(known), "major": capability[0], "minor": capability[1]})
+
+
+def _sglang(capability: Capability) -> Import:
+    from fuzzgraph.targets.sglang.release import engine_module
+    from fuzzgraph.targets.sglang.stubs.platform import platform_of_a_gpu
+
+    platform_of_a_gpu()
+    imported: Import = engine_module
+    return imported
+
+
+def _vllm(capability: Capability) -> Import:
+    from fuzzgraph.targets.vllm.release import engine_module
+    from fuzzgraph.targets.vllm.stubs import platform
+
+    platform.become_cuda()
+    platform._Chosen.capability = capability
+    imported: Import = engine_module
+    return imported
