@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 Tensor = torch.Tensor
-E4M3 = torch.float8_e4m3fn
+E4M3, LONG = torch.float8_e4m3fn, torch.int64
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,11 @@ def slots(*shape: int, first: int = 1, dtype: torch.dtype = torch.int32) -> Tens
 def pages_of(rows: int, width: int, dtype: torch.dtype = torch.int32) -> Tensor:
     """[rows, width], a page table without a page that two rows share."""
     return slots(rows, width, first=0, dtype=dtype)
+
+
+def blank(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    """Whole numbers that nobody has written yet: 0."""
+    return torch.zeros(shape, dtype=dtype)
 
 
 def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
