@@ -40,6 +40,7 @@ def device(engine: str, capability: Capability) -> Iterator[Import]:
         stack.enter_context(cuda_on_cpu(answers))
         stack.enter_context(replaced_names([torch.accelerator], ACCELERATOR))
         stack.enter_context(replaced_names([torch], {name: STREAMS[name] for name in _STREAMS}))
+        stack.enter_context(_modules_of_devices())
         yield {"sglang": _sglang, "vllm": _vllm}[engine](capability)
 
 
@@ -51,6 +52,16 @@ def claims_cuda() -> Iterator[None]:
 
 
 _STREAMS = ("Stream", "Event")
+
+
+@contextmanager
+def _modules_of_devices() -> Iterator[None]:
+    """Engines look their device's module of torch up by a tensor, which is the host's here."""
+    torch.cpu.device = STREAMS["device"]  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del torch.cpu.device  # type: ignore[attr-defined]
 
 
 def _properties(capability: Capability) -> Any:

@@ -177,7 +177,7 @@ def page_table_of_a_window(m: Any) -> None:
 
 @row("kernels.ops.attention.metadata")
 def lengths_of_top_k(m: Any) -> None:
-    indices = slots(3, 64)
+    indices = slots(3, 512)
     indices[1, 30:] = -1
     m.q8kv8_topk_length_from_indices(indices)
 
