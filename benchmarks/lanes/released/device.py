@@ -51,6 +51,7 @@ def claims_cuda() -> Iterator[None]:
         yield
 
 
+_MORE = {"warp_size": 32, "max_threads_per_multi_processor": 2048}
 _STREAMS = ("Stream", "Event")
 
 
@@ -66,7 +67,7 @@ def _modules_of_devices() -> Iterator[None]:
 
 def _properties(capability: Capability) -> Any:
     known = DEVICE["get_device_properties"]()
-    return Stub(**{**vars(known), "major": capability[0], "minor": capability[1]})
+    return Stub(**{**_MORE, **vars(known), "major": capability[0], "minor": capability[1]})
 
 
 def _sglang(capability: Capability) -> Import:
@@ -74,6 +75,8 @@ def _sglang(capability: Capability) -> Import:
     from fuzzgraph.targets.sglang.stubs.platform import platform_of_a_gpu
 
     platform_of_a_gpu()
+    # It asks whether there is a GPU before it asks torch, and files of tuned sizes are named by it.
+    engine_module("sglang.srt.utils").get_device_name = lambda *_: torch.cuda.get_device_name()
     imported: Import = engine_module
     return imported
 

@@ -57,23 +57,34 @@ _LAYERNORM = "kernels.ops.layernorm"
 
 @row(f"{_LAYERNORM}.rmsnorm_fp32", f"{_LAYERNORM}.fused_rmsnorm", f"{_LAYERNORM}.gemma4_fused_ops")
 def norms(fp32: Any, fused: Any, gemma: Any) -> None:
-    launch(fp32)
+    fp32.rmsnorm_fp32(floats(3, 64), floats(64), 1e-6)
+    fused.fused_dual_residual_rmsnorm(halves(3, 64), halves(3, 64), halves(64), halves(64), 1e-6)
+    fused.fused_rmsnorm(halves(3, 64), halves(64), 1e-6)
+    gemma.gemma_rmsnorm_residual_scalar(halves(3, 64), halves(64), halves(3, 64), torch.ones(1))
+    gemma.gemma_qkv_rmsnorm(
+        halves(3, 64), halves(3, 32), halves(3, 32), halves(16), halves(16), 4, 2, 16
+    )
 
 
-@row("kernels.ops.attention.mrope")
-def rotary_of_images(m: Any) -> None:
-    launch(m)
+@row("kernels.ops.attention.mrope", "kernels.ops.attention.rotary_triton")
+def rotary_of_images(plain: Any, fused: Any) -> None:
+    plain.apply_interleaved_rope_triton(halves(3, 5, 24), [8, 8, 8])
+    fused.triton_mrope_fused(
+        halves(3, 2 * 32), halves(3, 32), floats(32, 32), below(32, 3, 3, dtype=LONG), [8, 4, 4], 32,
+        32, False, False, True, None,
+    )  # fmt: skip
 
 
 @row("kernels.ops.elementwise.elementwise")
 def softcaps_and_gates(m: Any) -> None:
-    m.fused_softcap(halves(3, 70), 30.0)
     m.fused_sigmoid_mul(halves(3, 64), halves(3, 64))
+    m.sigmoid_gate_mul_broadcast(halves(3, 64), halves(3, 1))
+    m.fused_gate_sigmoid_mul(halves(3, 64), halves(64), halves(3, 64))
 
 
 @row("kernels.ops.embeddings.vocab_parallel_embedding")
 def embeddings_of_one_rank(m: Any) -> None:
-    launch(m)
+    m.vocab_parallel_embedding(longs(5, 40, 12, 21), halves(16, 64), 10, 22, 4, 40, 40)
 
 
 _DSV4 = "kernels.ops.attention.dsv4"
@@ -85,7 +96,7 @@ def metadata_of_compressed_attention(m: Any) -> None:
         ints(300, 5, 128), ints(299, 4, 127), longs(7, 9, 400), slots(3, 3, first=0), 128
     )
     m.fill_all_compressed_indices(
-        slots(3, 3, first=0), ints(70, 1, 32), blank(3, 128), compress_ratio=4, page_size=32
+        slots(3, 3, first=0), ints(70, 1, 32), blank(3, 128), compress_ratio=4, page_size=128
     )
     m.build_low_ratio_metadata(ints(300, 5, 128), longs(7, 9, 400), 64)
 
@@ -120,4 +131,12 @@ def rotary_of_compressed_attention(m: Any) -> None:
 
 @row("kernels.ops.attention.dsa.metadata")
 def metadata_of_sparse_attention(m: Any) -> None:
-    launch(m)
+    table, rows = slots(4, 128), longs(2, 0, 3)
+    m.fused_dsa_decode_metadata(
+        longs(100, 5, 64), rows, table, blank(3), blank(4), blank(3, 128), blank(3), blank(4),
+        blank(3, 2), 3, 100, 64, 64,
+    )  # fmt: skip
+    m.fused_dsa_target_verify_metadata(
+        longs(90, 5, 64), rows, table, blank(3), blank(4), blank(6, 128), blank(6), blank(6),
+        blank(7), blank(6, 2), 3, 92, 64, 64, 2,
+    )  # fmt: skip

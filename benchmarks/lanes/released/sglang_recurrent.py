@@ -169,9 +169,9 @@ def lightning_attention_decode(m: Any) -> None:
 @row(f"{_LINEAR}.fused_recurrent_linear_replayssm")
 def replayed_states_of_a_delta_net(m: Any) -> None:
     m.fused_recurrent_linear_replayssm_decode(
-        halves(3, 2 * 2 * 16 + 4 * 16), halves(3, 4), halves(3, 4), floats(4), floats(4), 0.25,
-        floats(4, 4, 16, 16), halves(4, 4, 8, 16), halves(4, 2, 8, 16), decays(4, 4, 8),
-        halves(3, 1, 4, 16), ints(2, 1, 0), ints(3, 0, 7), use_qk_l2norm_in_kernel=True,
+        halves(3, 2 * 2 * 32 + 4 * 32), halves(3, 4), halves(3, 4), floats(4), floats(4), 0.25,
+        floats(4, 4, 32, 32), halves(4, 4, 16, 32), halves(4, 2, 16, 32), decays(4, 4, 16),
+        halves(3, 1, 4, 32), ints(2, 1, 0), ints(3, 0, 15), use_qk_l2norm_in_kernel=True,
     )  # fmt: skip
 
 
