@@ -84,7 +84,9 @@ def _sglang(capability: Capability) -> Import:
 def _vllm(capability: Capability) -> Import:
     from fuzzgraph.targets.vllm.release import engine_module
     from fuzzgraph.targets.vllm.stubs import platform
+    from fuzzgraph.targets.vllm.stubs.compiled_operators import answer_for_compiled_operators
 
+    answer_for_compiled_operators()
     platform.become_cuda()
     platform._Chosen.capability = capability
     imported: Import = engine_module

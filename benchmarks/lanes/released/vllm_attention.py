@@ -129,7 +129,11 @@ def sequences_and_ranks(common: Any, metadata: Any, dcp: Any) -> None:
     packed = common.pack_seq_triton(halves(9, 16), lens)
     common.unpack_seq_triton(packed, lens)
     metadata.compute_token_to_req_indices(starts(3, 4, 2), blank(12), 9, 12)
-    dcp.correct_attn_out(floats(3, 2, 16), floats(2, 3, 2), 1, None)
+    dcp.CorrectAttnCPOutKernel.kernel[(3, 2, 1)](
+        floats(3, 2, 16), floats(3, 2, 16), floats(2, 3, 2), zeros(3, 2), 32, 16, 1, 6, 2, 1, 1,
+        HEAD_DIM=16, N_ROUNDED=2, IS_BASE_E=True,
+    )  # fmt: skip
+    dcp._dcp_a2a_pack_send(halves(3, 4, 16), floats(3, 4), zeros(2, 3, 2, 18).half(), 2, 2, 16, 2)
 
 
 @row(f"{_MLA}.sparse_utils")

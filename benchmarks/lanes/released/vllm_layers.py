@@ -193,7 +193,7 @@ def batches_of_experts(quant: Any, batched: Any) -> None:
     )  # fmt: skip
     batched.invoke_moe_batched_triton_kernel(
         halves(2, 8, 64), halves(2, 32, 64), zeros(2, 8, 32).half(), ints(3, 8), tl.float16, None,
-        None, None, False, False, False, _CONFIG,
+        None, None, False, False, False, _CONFIG, False,
     )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def groups_in_fp8(m: Any) -> None:
         halves(3, 256), zeros(3, 256).to(E4M3), zeros(3, 2), 128, 256, 256, 1e-10, -448.0, 448.0,
         False, BLOCK=128,
     )  # fmt: skip
-    m.silu_mul_per_token_group_quant_fp8_colmajor(halves(8, 512))
+    m.silu_mul_per_token_group_quant_fp8_colmajor(halves(128, 512))
     m.w8a8_triton_block_scaled_mm(
         floats(5, 256).to(E4M3), floats(128, 256).to(E4M3), floats(5, 2).abs(),
         floats(1, 2).abs(), [128, 128], torch.float16,
@@ -216,10 +216,9 @@ def groups_in_fp8(m: Any) -> None:
 @row(f"{_QUANT}.utils.int8_utils")
 def tokens_in_int8(m: Any) -> None:
     m.per_token_quant_int8(halves(3, 200))
-    m.per_token_group_quant_int8(halves(3, 256), 128)
-    m.w8a8_block_int8_matmul(
-        below(99, 5, 256, dtype=torch.int8), below(99, 128, 256, dtype=torch.int8),
-        floats(5, 2).abs(), floats(1, 2).abs(), [128, 128], torch.float16,
+    m._per_token_group_quant_int8[(6,)](
+        halves(3, 256), blank(3, 256, dtype=torch.int8), zeros(3, 2), 128, 128, 1e-10, -128.0, 127.0,
+        BLOCK=128,
     )  # fmt: skip
 
 
@@ -238,12 +237,13 @@ def activations_and_rotary(activation: Any, mrope: Any) -> None:
     activation.swiglustep_and_mul_triton(zeros(3, 64).half(), halves(3, 128))
     mrope.triton_mrope(
         halves(3, 2 * 32), halves(3, 32), floats(3, 3, 16), floats(3, 3, 16), [8, 4, 4], 32, 32,
-        False,
+        False, True,
     )  # fmt: skip
 
 
 @row("model_executor.determinism.batch_invariant")
 def layers_that_ignore_the_batch(m: Any) -> None:
+    m._BLOCK_SIZES_RESOLVED, m._NUM_SMS = True, 4  # else it asks a compiled operator
     m.matmul_persistent(halves(5, 64), halves(64, 48), halves(48))
     m.log_softmax(halves(3, 900))
     m.mean_dim(halves(3, 70), 1)
@@ -256,9 +256,8 @@ _LORA = "lora.ops.triton_ops"
 
 @row(f"{_LORA}.lora_shrink_op", f"{_LORA}.lora_expand_op")
 def adapters(shrink: Any, expand: Any) -> None:
-    sorted_rows, counts, begin = ints(0, 2, 4, 1, 3, 5), ints(2, 3, 1, 0), starts(2, 3, 1)
-    meta = (ints(1, 0, 0, 2, 1, 0), sorted_rows, counts, ints(0, 2, 5, 6, 6), ints(-1, 0, 1, 2))
-    counts, meta = begin, meta
+    rows_by_adapter, counts = ints(0, 2, 4, 1, 3, 5), ints(2, 3, 1, 0)
+    meta = (ints(-1, 0, -1, 0, 0, 1), rows_by_adapter, counts, starts(2, 3, 1, 0), ints(-1, 0, 1, 2))
     low = zeros(1, 6, 16)
     shrink._lora_shrink(
         halves(6, 64), [halves(3, 16, 64, scale=0.1)], low, *meta, ints(0), torch.tensor([3]), 0.5

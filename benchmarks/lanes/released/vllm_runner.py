@@ -132,13 +132,20 @@ def logprobs(m: Any, prompt: Any, metrics: Any) -> None:
 @row(f"{_GPU}.structured_outputs")
 def masks_of_a_grammar(m: Any) -> None:
     m._apply_grammar_bitmask_kernel[(2, 1)](
-        floats(3, 70), 70, ints(2, 0), below(2**31, 2, 3), 3, 70, BLOCK_SIZE=8192
+        floats(3, 70), 70, ints(2, 0), starts(1, 1, 1), below(2**31, 2, 3), 3, 70, MASK_STRIDE=1,
+        BLOCK_SIZE=8192,
     )
 
 
 @row(f"{_GPU}.spec_decode.rejection_sampler_utils")
 def drafts_are_rejected_by_the_runner(m: Any) -> None:
-    raise NotImplementedError
+    lens, rows = starts(3, 1, 2), ints(2, 0, 3)
+    for block in (False, True):
+        m.rejection_sample(
+            floats(6, 900), floats(4, 2, 900), below(900, 6, dtype=LONG), lens, longs(*range(6)),
+            rows, ints(2, 2, 2, 0, 3, 3), ints(0, 1, 2, 0, 0, 1), floats(4).abs() + 0.5,
+            longs(5, 6, 7, 8), 2, use_block_verification=block,
+        )  # fmt: skip
 
 
 @row("v1.worker.mamba_utils")
